@@ -17,8 +17,8 @@ from actors.errors import StrayCancellation
 
 __all__ = [
     "RAISED",
-    "AutoResetEvent",
     "Backend",
+    "ResettableEvent",
     "Waiter",
     "as_error",
     "current_backend",
@@ -118,7 +118,7 @@ def new_waiter() -> Waiter:
     return _AsyncioWaiter(asyncio.get_running_loop())
 
 
-class AutoResetEvent:
+class ResettableEvent:
     """Event that stays set until :meth:`clear`; :meth:`set` wakes every waiting task.
 
     Unlike ``anyio.Event`` it need not be created anew for each occurrence.

@@ -1,11 +1,11 @@
-"""How long an abort of many sessions takes, receipts and records included, against bare cancel scopes in the same run.
+"""Time of an abort of many sessions, receipts and records included, against bare cancel scopes in the same run.
 
 Shapes: 100 x 100 sessions at rest, the same with every tenth in the middle of a call, 1 x 10,000, and chains. Each is
 aborted at scope SESSION from its root, in memory (until the receipt says that all has ended) and on disk (until the
 receipt says that it is durable). Beside it, in the same run and on the same backend: as many tasks, each in a cancel
 scope and task group of its own, in the same shape, cancelled from the root and joined; and, for the disk, the time in
-which the journal commits as many rows by itself, in batches as large as the ledger's. asyncio does not end nested task
-groups deeper than about 300, so there the bare figure of a chain stands for 250 levels, and says so.
+which the journal commits as many rows by itself, in batches as large as the journal writer's. asyncio does not end
+nested task groups deeper than about 300, so there the bare figure of a chain stands for 250 levels, and says so.
 
 What waits for no disk is measured in process time, which a loaded machine does not stretch; what does, by the wall.
 Run: ``python -m benchmarks.abort [--rounds N] [--folder DIR] [--short]``.
@@ -36,7 +36,7 @@ __all__ = ["main"]
 
 BARE_DEPTH_MAX = {"asyncio": 250, "trio": 2_000}
 DATA = msgspec.json.encode({"text": "x" * 469})
-"""Of an entity, in 480 bytes of JSON."""
+"""Data of an entity: 480 bytes of JSON."""
 
 
 class Shape(NamedTuple):
@@ -63,7 +63,7 @@ FULL = (
     *(Shape(f"chain of {depth:,}", depth=depth) for depth in (250, 500, 1_000, 2_000)),
     *(Shape(f"chain of {depth:,}, all in a call", depth=depth, working=1) for depth in (250, 500, 1_000)),
 )
-"""The first of them is also measured in Erlang."""
+"""Shapes; the first one is also measured in Erlang."""
 SHORT = (
     Shape("3 x 3 at rest", branches=3, leaves=2),
     Shape("3 x 3, a tenth in a call", branches=3, leaves=2, working=10),
@@ -75,7 +75,7 @@ SHORT = (
 
 # ---------------------------------------------------------------------------------------------------- ours
 class _Crowd:
-    """Agents that hang in a call, and the moment when all that are expected do."""
+    """Agents that hang in a call, and an event that all of them do."""
 
     def __init__(self, expected: int) -> None:
         self._missing = expected
@@ -149,7 +149,7 @@ async def bare_tree(shape: Shape) -> float:
 
 # ---------------------------------------------------------------------------------------------------- the disk
 async def commit_rows(folder: Path, rows: int) -> float:
-    """Seconds in which the journal alone makes *rows* records durable, as the ledger would batch them."""
+    """Seconds in which the journal alone makes *rows* records durable, in the batches of the journal writer."""
     journal = await SqliteJournal.open(folder / "journal.db", jsonl=folder / "transitions.jsonl")
     try:
         began = perf_counter()
@@ -198,7 +198,7 @@ def _print(shape: Shape, backend: str, what: str, took_s: float, note: str = "")
 
 
 def against_erlang(took_s: float, branches: int) -> str:
-    """How often it takes what Erlang/OTP's supervisors take for the same tree (aim: at most once), measured now."""
+    """Ratio of the time to that of Erlang/OTP's supervisors for the same tree (aim: at most 1), measured now."""
     try:
         (erlang_ms,) = ask_peer("erlang", "tree", branches)
     except Missing as why:

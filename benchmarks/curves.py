@@ -24,7 +24,7 @@ class Curve(NamedTuple):
 
 
 def drawn(title: str, curves: Sequence[Curve], *, warm_until: float) -> str:
-    """An SVG document; the time before *warm_until* (minutes), which is not judged, is shaded."""
+    """Draw an SVG document; the time before *warm_until* (minutes), which has no aim, is shaded."""
     rows = -(-len(curves) // COLUMNS)
     width, height = COLUMNS * WIDTH, HEAD + rows * HEIGHT
     parts = [

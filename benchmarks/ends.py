@@ -1,4 +1,4 @@
-"""What the end of a tree costs: wide, deep, without tasks and with a live one in every tenth; and of one tool call.
+"""Cost of ending a tree: wide, deep, without tasks and with a live task in every tenth actor; and of one tool call.
 
 The bare figures cancel task groups of the same shape; on asyncio those may not nest as deep, so a chain is compared per
 node. Erlang's is a supervisor tree of the same shape, stopped from the top.
@@ -33,7 +33,7 @@ from benchmarks.primitives import parked, settle
 __all__ = ["CASES", "grow_chain", "grow_wide", "task_in_every_tenth", "tree_stop"]
 
 NESTED = {"asyncio": 200, "trio": 1000}
-"""How deep bare task groups are nested: on asyncio a cancellation hangs somewhere above 300."""
+"""Depth of nested bare task groups: on asyncio a cancellation hangs somewhere above 300."""
 
 Grow = Callable[[ActorSystem, Sizes], None]
 
@@ -67,7 +67,7 @@ def _below(system: ActorSystem, actor_id: str) -> list[str]:
 
 
 async def stop_s(sizes: Sizes, *grow: Grow) -> float:
-    """Seconds to stop what was grown, in order."""
+    """Seconds to stop the actors, in order."""
     async with open_system() as system:
         for one in grow:
             one(system, sizes)
@@ -109,7 +109,7 @@ def shorter(measure: Callable[[str, Sizes], Awaitable[float]]) -> Callable[[str,
 
 # ---------------------------------------------------------------------- bare task groups
 async def nested(width: int, depth: int, up: Callable[[], None]) -> None:
-    """Task groups within task groups, *width* children each, with a parked task at the bottom."""
+    """Nested task groups, *width* children each, with a parked task at the bottom."""
     async with anyio.create_task_group() as group:
         up()
         for _ in range(width if depth else 0):
@@ -118,7 +118,7 @@ async def nested(width: int, depth: int, up: Callable[[], None]) -> None:
 
 
 async def bare_cancel_s(width: int, depth: int) -> float:
-    """Seconds to cancel that from the top."""
+    """Seconds to cancel them from the top."""
     expected = sum(width**level for level in range(depth + 1))
     count, ready = 0, anyio.Event()
 

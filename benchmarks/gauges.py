@@ -1,4 +1,4 @@
-"""What a process has of everything that may leak, read off at one moment; and whether it stayed flat.
+"""Quantities of a process that may leak, sampled together; and whether they stayed flat.
 
 A quantity is flat if the mean of the last fifth of its samples is at most 5 % above the mean of the first fifth.
 The garbage collector runs before each sample: what is counted is what somebody still holds.
@@ -18,18 +18,18 @@ from typing import Final
 import msgspec
 import trio
 
-__all__ = ["FLAT", "JUDGED", "Sample", "drift", "take"]
+__all__ = ["FLAT", "MUST_BE_FLAT", "Sample", "drift", "take"]
 
 FLAT: Final = 0.05
-"""By how much a quantity may grow from the first fifth of the samples to the last one: the aim of this project."""
+"""Aim of this project: the most by which a quantity may grow from the first fifth of the samples to the last."""
 PARTS: Final = 5
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-JUDGED: Final = ("rss_mb", "uss_mb", "descriptors", "tasks", "threads", "objects")
-"""What must be flat. Journal, transcripts and sessions so far are told and not judged."""
+MUST_BE_FLAT: Final = ("rss_mb", "uss_mb", "descriptors", "tasks", "threads", "objects")
+"""Quantities that must be flat. Journal, transcripts and sessions so far are shown without an aim."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One moment: seconds since the start, then how much there is of everything; sizes in 10^6 bytes."""
+    """A sample: seconds since the start, and each quantity; sizes in 10^6 bytes."""
 
     at_s: float
     rss_mb: float
@@ -43,7 +43,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def take(at_s: float, state_dir: Path, started: int) -> Sample:
-    """Read everything off now; inside an event loop."""
+    """Take a sample; inside an event loop."""
     gc.collect()
     return Sample(
         at_s=round(at_s, 3),
@@ -59,14 +59,14 @@ def take(at_s: float, state_dir: Path, started: int) -> Sample:
 
 
 def drift(values: Sequence[float]) -> float:
-    """By what share the last fifth exceeds the first fifth."""
+    """Share by which the last fifth exceeds the first fifth."""
     part = max(1, len(values) // PARTS)
     first, last = statistics.fmean(values[:part]), statistics.fmean(values[-part:])
     return (last - first) / first if first else float(last > 0)
 
 
 def _uss_mb() -> float:
-    """What is this process's alone. (A share of what others map too would grow whenever one of them ends.)"""
+    """Memory of this process alone. (A share of memory that others map would grow whenever one of them ends.)"""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     own = ("Private_Clean:", "Private_Dirty:")
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(own)) / 1e6

@@ -1,4 +1,4 @@
-"""How costs grow from a hundred actors to a hundred thousand: a curve that bends upwards is a bug.
+"""Growth of costs from a hundred actors to a hundred thousand: a curve that bends upwards is a bug.
 
 Each quantity is measured at each size, for the kernel on both backends and for bare tasks with a queue each, in turns.
 ``python -m benchmarks.growth`` writes one CSV, and one PNG if matplotlib is there, to ``benchmarks/results``;
@@ -49,7 +49,7 @@ TASKS_MAX = 30_000
 
 # ---------------------------------------------------------------------- actors
 def grow(system: ActorSystem, count: int) -> list[Ref]:
-    """A tree with at most a hundred children for each node."""
+    """Make a tree with at most a hundred children for each node."""
     return [_spawn(system, n) for n in range(count)]
 
 
@@ -60,7 +60,7 @@ def _spawn(system: ActorSystem, number: int) -> Ref:
 
 
 async def actor_tells(backend: str, sizes: Sizes) -> float:
-    """One message to each in turn, until all are handled; per message."""
+    """Send a message to each actor in turn, until all are handled; per message."""
     async with open_system() as system:
         refs, times = grow(system, sizes.actors), max(1, sizes.burst * sizes.bursts // sizes.actors)
         with Stopwatch() as watch:
@@ -84,7 +84,7 @@ async def actor_asks(backend: str, sizes: Sizes) -> float:
 
 
 async def actor_stop(backend: str, sizes: Sizes) -> float:
-    """The tree, from the top, in order; per actor."""
+    """Stop the tree from the top, in order; per actor."""
     async with open_system() as system:
         grow(system, sizes.actors)
         await system.idle()
@@ -95,7 +95,7 @@ async def actor_stop(backend: str, sizes: Sizes) -> float:
 
 # ---------------------------------------------------------------------- bare tasks
 async def task_tells(backend: str, sizes: Sizes) -> float:
-    """The same to tasks with a queue each."""
+    """The same for tasks with a queue each."""
     pipes = [native(backend)(16) for _ in range(sizes.actors)]
     times = min(max(1, sizes.burst * sizes.bursts // sizes.actors), 10)
     left, done = sizes.actors * times, anyio.Event()
@@ -123,7 +123,7 @@ async def task_tells(backend: str, sizes: Sizes) -> float:
 
 
 async def task_asks(backend: str, sizes: Sizes) -> float:
-    """A pair of queues each."""
+    """The same with a pair of queues each."""
     pipes = [(native(backend)(1), native(backend)(1)) for _ in range(sizes.actors)]
     step = max(1, sizes.actors // sizes.asks)
 
@@ -172,11 +172,11 @@ QUANTITIES: dict[str, tuple[str, Curve, Curve]] = {
     "ask, idle actor, p50": ("us", actor_asks, task_asks),
     "stop of the tree": ("us per actor", actor_stop, task_stop),
 }
-"""What is measured: its unit, of actors, of bare tasks."""
+"""Measured quantities: the unit, the measurement of actors, and that of bare tasks."""
 
 
 def measure_growth(sizes: Sizes) -> Iterator[Point]:
-    """Every point of every curve, smallest first."""
+    """Measure every point of every curve, smallest first."""
     for count in sizes.growth:
         now = sizes._replace(actors=count)
         for quantity, (unit, of_actors, of_tasks) in QUANTITIES.items():
@@ -192,7 +192,7 @@ def measure_growth(sizes: Sizes) -> Iterator[Point]:
 
 
 def _rounds(quantity: str, sizes: Sizes) -> int:
-    """Bytes do not vary; what is large is steady."""
+    """Rounds for a size: bytes do not vary, and large sizes are steady."""
     return 1 if quantity == "idle" or sizes.actors > 10_000 else sizes.rounds
 
 

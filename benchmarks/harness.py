@@ -49,14 +49,14 @@ __all__ = [
 BACKENDS = ("asyncio", "trio")
 
 Figures: TypeAlias = tuple[float, ...]
-"""What one measurement found, one figure for each line of its case."""
+"""Figures of a measurement, one for each line of its case."""
 
 Measure: TypeAlias = "Callable[[str, Sizes], Figures]"
 """Measures once, on the backend of that name, at those sizes."""
 
 
 class Sizes(NamedTuple):
-    """How much of everything; more is steadier and slower."""
+    """Sizes of everything; larger is steadier and slower."""
 
     rounds: int = 3
     burst: int = 200
@@ -109,14 +109,15 @@ def options(about: str | None, *, folder: bool = False) -> argparse.ArgumentPars
 
 # ---------------------------------------------------------------------- aims
 class Aim(NamedTuple):
-    """What a figure should reach: ``kind`` says what of it, *source* who says so."""
+    """Aim of a figure: ``kind`` says how it is compared, *source* where the aim comes from."""
 
     kind: str
     limit: float
     source: str = ""
 
     def excess(self, value: float, ratio: float | None) -> float | None:
-        """How far off, as a factor: 1.0 and less is met. ``None``: cannot be told without the other side."""
+        """Factor by which the aim is missed: 1.0 and less is met. ``None`` if it cannot be told without the other
+        side."""
         if self.kind == "value":
             return value / self.limit
         if ratio is None:
@@ -125,23 +126,23 @@ class Aim(NamedTuple):
 
 
 def at_most(limit: float, source: str = "") -> Aim:
-    """The figure itself, in the unit of its line."""
+    """Aim: at most this figure, in the unit of its line."""
     return Aim("value", limit, source)
 
 
 def at_most_times(limit: float, source: str = "") -> Aim:
-    """That many times the cost of the other side."""
+    """Aim: at most so many times the cost of the other side."""
     return Aim("times", limit, source)
 
 
 def faster_by(limit: float, source: str = "") -> Aim:
-    """The other side costs at least that many times as much."""
+    """Aim: the other side costs at least so many times as much."""
     return Aim("faster", limit, source)
 
 
 # ---------------------------------------------------------------------- cases
 class Line(NamedTuple):
-    """One line of the table: a name, a unit, and what should be reached."""
+    """A line of the table: a name, a unit, and an aim."""
 
     what: str
     unit: str
@@ -162,12 +163,12 @@ class Case(NamedTuple):
     rounds: int | None = None
 
     def without_aims(self) -> Case:
-        """The same, judged by nothing."""
+        """The same case without aims."""
         return self._replace(lines=tuple(line._replace(aim=None) for line in self.lines))
 
 
 class Found(NamedTuple):
-    """What one line came to on one backend."""
+    """Result of a line on one backend."""
 
     value: float
     other: float | None
@@ -212,7 +213,7 @@ def run(fn: Callable[..., Awaitable[Any]], *args: Any, backend: str) -> Any:
 
 
 def asynchronous(fn: Callable[[str, Sizes], Awaitable[float | Figures]]) -> Measure:
-    """A measurement that runs in an event loop of its own."""
+    """Make a measurement that runs in its own event loop."""
 
     def once(backend: str, sizes: Sizes) -> Figures:
         found = run(fn, backend, sizes, backend=backend)
@@ -222,7 +223,7 @@ def asynchronous(fn: Callable[[str, Sizes], Awaitable[float | Figures]]) -> Meas
 
 
 def on_both(fn: Callable[[Sizes], float]) -> Measure:
-    """A measurement that needs no event loop."""
+    """Make a measurement that needs no event loop."""
     return lambda backend, sizes: (fn(sizes),)
 
 

@@ -1,4 +1,4 @@
-"""One hostile session delays nobody: what others' control costs with it and without it, in the same run.
+"""A hostile session delays no other: the cost of controlling other sessions with it and without it, in the same run.
 
 The hostile session swallows every cancellation of its function, has its mailbox flooded, and has a child whose process
 ignores SIGINT and SIGTERM and is being aborted, all while the others are measured. Its loop is bounded, so this ends.
@@ -37,15 +37,15 @@ from supervisor.plans import LadderConfig, LimitsConfig, PolicyConfig
 __all__ = ["CASES", "Hostile", "Victim"]
 
 SWALLOWS_MAX = 2_000_000
-"""After so many swallowed cancellations even the hostile session gives in."""
+"""Number of swallowed cancellations after which even the hostile session gives in."""
 FLOODERS = 16
 """Tasks that send messages to the hostile session, each its next one when the last is durable."""
 HELD_S = 300.0
-"""How long the rungs that the hostile session holds up may take: longer than the measurement."""
+"""Seconds of the stages that the hostile session delays: longer than the measurement."""
 DEAF = "trap '' INT TERM; echo up > {fifo}; while :; do sleep 1; done"
 """A process that only SIGKILL ends; it says when it is deaf."""
 UP_S = 30.0
-"""How long it may take until it is."""
+"""Seconds until the hostile session must be up."""
 SETTINGS = Settings(
     policy=PolicyConfig(ladder=LadderConfig(request_s=0.01, cancel_s=HELD_S, terminate_s=HELD_S)),
     limits=LimitsConfig(grace_s=HELD_S),
@@ -72,17 +72,17 @@ class Victim:
         await anyio.sleep_forever()
 
     async def look(self) -> None:
-        """What an abort of it would end, and its state."""
+        """Plan an abort of the session, and read its state."""
         await anyio.lowlevel.checkpoint()
         self.sup.plan_abort(self.name, AbortScope.SESSION)
         self.sup.state_of(self.name)
 
     async def message(self) -> None:
-        """A message to it, until that is durable."""
+        """Send a message to the session, until that is durable."""
         await self.sup.session(self.name).send("how is it going")
 
     async def abort_call(self) -> None:
-        """A TOOL abort of its call, until the receipt."""
+        """Abort the call at scope TOOL, until the receipt."""
         self.hanging = anyio.Event()
         call = f"{self.name}:t1:c{self.calls}"
         receipt = await self.sup.abort(call, AbortScope.TOOL, reason="benchmark")
@@ -116,7 +116,7 @@ class Hostile:
                 self.swallowed += 1
 
     async def _flood(self, session: Session) -> None:
-        """Again and again, also once as many messages wait as may."""
+        """Send messages again and again, also once as many wait as may."""
         with suppress(NoSuchEntity):
             while not self.over:
                 with suppress(Refused):
@@ -124,7 +124,7 @@ class Hostile:
                 self.flooded.set()
 
     async def begin(self, group: TaskGroup, flooders: int) -> None:
-        """Returns when all of it goes on."""
+        """Start the hostile session; return when all of it goes on."""
         session = await self.sup.start_session("hostile", agent=self.agent)
         group.start_soon(session.run, "be bad")
         child = await self.sup.start_session("deaf", agent="deaf", parent="hostile")
@@ -141,14 +141,14 @@ class Hostile:
             await self.flooded.wait()
 
     async def _child_runs(self, turn_id: str) -> None:
-        """Before that an abort only cancels its launch, which is another thing."""
+        """Wait for the child process: before it runs, an abort only cancels its launch, which is another thing."""
         async with self.sup.subscribe(after_seq=0) as events:
             async for event in events:
                 if (event.entity_id, event.to_status) == (turn_id, "RUNNING"):
                     return
 
     async def end(self) -> None:
-        """Let go. It must have been hostile until now, its child alive, or nothing was measured."""
+        """End the hostile session, and check that it was hostile until now."""
         assert 0 < self.swallowed < SWALLOWS_MAX, self.swallowed
         self.sup.state_of("hostile/deaf")
         self.over = True

@@ -1,4 +1,4 @@
-"""How fast a batch of records becomes durable, next to the least that a disk asks for.
+"""Time until a batch of records is durable, next to the least that a disk needs.
 
 For each batch size the journal (``append``: tables, worker thread, transitions.jsonl) and a raw file (the same records
 as JSON, one write, one fdatasync) take turns on the same disk in the same run, so the ratio stands on any machine;
@@ -38,7 +38,7 @@ FULL = Effort((1, 10, 100, 512), 4, 0.5)
 SHORT = Effort((1, 10), 1, 0.02)
 ENTITIES = 1_000
 DATA = msgspec.json.encode({"text": "x" * 229})
-"""Of an entity, in 240 bytes of JSON: the journal reads it again when the next record of the entity comes."""
+"""Data of an entity: 240 bytes of JSON, which the journal reads again with the entity's next record."""
 
 
 def batch_after(seq: int, size: int) -> list[Append]:

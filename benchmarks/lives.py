@@ -1,4 +1,4 @@
-"""What a life costs: start and stop, with and without a task, and the bytes of an actor that has nothing to do."""
+"""Cost of a life: start and stop, with and without a task, and the bytes of an idle actor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one step of a machine costs, with the making of its event: by our table, by hand, by the transitions library.
+"""Cost of one step of a state machine, with the making of its event: by our table, by hand, by the transitions library.
 
 A plain step has one rule and one action. A guarded one asks two guards before it finds its rule. The others do just as
 much: one action each, and in the guarded case the same two questions.
@@ -24,7 +24,7 @@ class State(Enum):
 
 
 class Toggle(Event, frozen=True, kw_only=True):
-    """The only event there is."""
+    """The only event."""
 
 
 def enough(data: int, event: Event) -> bool:

@@ -86,7 +86,7 @@ async def mixed_tells(backend: str, sizes: Sizes) -> float:
 
 
 async def scattered_tells(backend: str, sizes: Sizes) -> float:
-    """One message to each of a thousand actors in turn: nothing can be drained in a batch."""
+    """Send a message to each of a thousand actors in turn: nothing can be drained in a batch."""
     many, times = max(1, sizes.actors // 10), 10
     async with open_system() as system:
         refs = [system.spawn(Sink(), str(n)) for n in range(many)]

@@ -12,7 +12,7 @@ __all__ = ["Point", "draw"]
 
 
 class Point(NamedTuple):
-    """One point of one curve."""
+    """A point of a curve."""
 
     quantity: str
     unit: str

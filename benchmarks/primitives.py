@@ -35,7 +35,7 @@ PIPE = 1024
 
 
 class Pipe(Protocol):
-    """One way in, one way out."""
+    """A queue with one way in and one way out."""
 
     @property
     def put(self) -> Callable[[Any], Any]: ...
@@ -54,7 +54,7 @@ class AsyncioPipe:
         self.put, self.get = queue.put_nowait, queue.get
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 class TrioPipe:
@@ -82,7 +82,7 @@ class StreamPipe:
 
 
 def native(backend: str) -> type[AsyncioPipe] | type[TrioPipe]:
-    """The backend's own queue."""
+    """Queue of the backend itself."""
     return AsyncioPipe if backend == "asyncio" else TrioPipe
 
 
@@ -161,6 +161,6 @@ async def settle() -> None:
 
 
 async def parked() -> None:
-    """What a task is that has a scope of its own and waits."""
+    """A task that has its own scope and waits."""
     with anyio.CancelScope():
         await anyio.sleep_forever()

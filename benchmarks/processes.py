@@ -55,7 +55,7 @@ async def first_output(effort: Effort) -> list[float]:
     return taken
 
 
-async def without_warden(effort: Effort) -> list[float]:
+async def without_shim(effort: Effort) -> list[float]:
     """the same with anyio.open_process"""
     taken = []
     for _ in range(effort.spawns):
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     effort = SHORT if options(__doc__).parse_args(arguments).short else FULL
     print(f"{effort.spawns} processes one after another; {effort.trees} trees at once, {effort.rounds} times")
     for backend in BACKENDS:
-        for case in (without_warden, first_output, kill_one_by_one, kill_together):
+        for case in (without_shim, first_output, kill_one_by_one, kill_together):
             taken = sorted(anyio.run(case, effort, backend=backend))
             median, most = statistics.median(taken), taken[-1]
             print(f"{backend:8} {(case.__doc__ or '').strip():55} median {median:6.1f} ms, max {most:6.1f} ms")

@@ -1,4 +1,4 @@
-"""Opening a long journal and recovering what lived in it, next to a bare scan of the same rows.
+"""Opening a long journal and recovering its live entities, next to a bare scan of the same rows.
 
 The journal has ``--events`` records, of ``--live`` sessions that live and of turns that have ended. Each measurement is
 a process of its own, so that its peak of memory is its own: a scan (every row of ``events`` through SQLite into
@@ -49,7 +49,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Effort(NamedTuple):
-    """How much is in the journal, and for how long commits are measured before and after a compaction."""
+    """Sizes of the journal, and seconds for which commits are measured before and after a compaction."""
 
     events: int
     live: int

@@ -1,4 +1,4 @@
-"""The one table: what was found, beside what, whether the aim is met, and if not by how much.
+"""The table: each figure, the other side, and whether the aim is met, or by how much it is missed.
 
 A verdict is said of each backend. "missed by 30 %" is 30 % more than the aim allows, of time, bytes, or the ratio.
 """
@@ -89,7 +89,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def footnotes(missing: Mapping[str, None] | Sequence[str]) -> Iterator[str]:
-    """How to read it, and what is missing."""
+    """Notes on how to read the table, and what is missing."""
     yield "Figures are medians; ratios are medians of each round's: how often theirs ours costs, unless it says so."
     yield "* what prototypes reached, or our reading of 'delays nobody'; others are the issue's. Met: asyncio / trio."
     for why in missing:

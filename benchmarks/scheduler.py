@@ -1,4 +1,4 @@
-"""What the scheduler costs for each task while the backlog grows: the curve must be flat.
+"""Cost of the scheduler for each task while the backlog grows: the curve must be flat.
 
 A backlog is kept at its size: sixteen tasks are claimed by as many workers, renewed, settled, and sixteen new ones
 added, over and over. Tasks have one of five priorities, one of four roles, one of two providers; one in three depends
@@ -33,7 +33,7 @@ LEASE_S = 60.0
 
 
 class Cost(NamedTuple):
-    """One round at one size: microseconds for a claim alone, and for all that the scheduler does for one task."""
+    """Cost of a round at one size: microseconds for a claim alone, and for all that the scheduler does for one task."""
 
     backlog: int
     claim_us: float
@@ -74,7 +74,7 @@ def cost(size: int, tasks: int) -> Cost:
 
 
 def claim_each(backlog: Backlog, now_s: float) -> list[Claim]:
-    """One task for each worker: four of them have one role each, the others every one."""
+    """Claim a task for each worker: four of them have one role each, the others every one."""
     found = [backlog.claim(f"w{n}", CAPABILITIES.get(n), now_s=now_s, lease_s=LEASE_S) for n in range(WORKERS)]
     claims = [one for one in found if one is not None]
     assert len(claims) == WORKERS, "there is work for everyone"
@@ -88,7 +88,7 @@ def measure_costs(sizes: Sequence[int], *, tasks: int = CHURNED, rounds: int = R
 
 
 def ratio(rounds: Sequence[Sequence[Cost]]) -> float:
-    """What a task costs in the largest backlog, over what it costs in the smallest: the median of the rounds."""
+    """Cost of a task in the largest backlog over that in the smallest: the median of the rounds."""
     return statistics.median(one[-1].task_us / one[0].task_us for one in rounds)
 
 

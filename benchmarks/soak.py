@@ -1,4 +1,4 @@
-"""Hours of work leave nothing behind: sessions come, work, are aborted, crash and go, and the process stays its size.
+"""Hours of work leave nothing behind: sessions start, work, are aborted, crash and end, and the process keeps its size.
 
 ``python -m benchmarks.soak --minutes 30`` runs a supervisor on a state directory, starts 20 sessions a second, and
 reads off every few seconds what may leak (:mod:`benchmarks.gauges`): then no session starts until none is left, so that
@@ -23,7 +23,7 @@ import anyio
 import msgspec
 
 from benchmarks.curves import Curve, drawn
-from benchmarks.gauges import FLAT, JUDGED, Sample, drift, take
+from benchmarks.gauges import FLAT, MUST_BE_FLAT, Sample, drift, take
 from benchmarks.harness import BACKENDS, options, run
 from supervisor import AgentTurn, Session, Supervisor, ToolAborted, open_supervisor
 from supervisor.plans import LimitsConfig, Settings
@@ -32,16 +32,16 @@ __all__ = ["Load", "Soak", "main", "soak", "write"]
 
 RESULTS = Path(__file__).parent / "results"
 KEPT_UP = 0.95
-"""The share of the sessions asked for that must have been started."""
+"""Share of the requested sessions that must have been started."""
 BUSY_S = 0.2
-"""How long a turn or a tool call takes."""
+"""Seconds of a turn or a tool call."""
 SETTINGS = Settings(
     max_sessions=1_000, limits=LimitsConfig(backoff_base_ms=10, backoff_cap_ms=10, restarts_max=1, max_total_errors=3)
 )
 
 
 class Load(NamedTuple):
-    """How much, and for how long."""
+    """Rate and length of the load."""
 
     minutes: float
     warm_up_minutes: float
@@ -55,7 +55,7 @@ SHORT = Load(minutes=1 / 30, warm_up_minutes=0.0, every_s=0.5)
 
 
 class Soak(msgspec.Struct, kw_only=True):
-    """What was found. ``drifts``: by what share each judged quantity grew after the warm-up."""
+    """Result of a soak. ``drifts``: the share by which each quantity with an aim grew after the warm-up."""
 
     backend: str
     samples: list[Sample] = []
@@ -96,7 +96,8 @@ class Churn:
 
     @asynccontextmanager
     async def pause(self) -> AsyncIterator[None]:
-        """A block in which no session lives. What was not started is made up for, at twice the rate."""
+        """Block in which no session lives. Sessions that were not started meanwhile are started later, at twice the
+        rate."""
         self._open, self._none = anyio.Event(), anyio.Event()
         if self.alive:
             await self._none.wait()
@@ -121,7 +122,7 @@ class Churn:
             self._none.set()
 
     async def _aborted(self, session: Session, kind: str) -> str:
-        """What is aborted is at work on a call."""
+        """Abort a session that works on a call."""
         results: list[str] = []
         hangs = self._hanging[session.id] = anyio.Event()
 
@@ -139,7 +140,7 @@ class Churn:
         return results[0]
 
     async def _agent(self, turn: AgentTurn) -> str:
-        """Does what its prompt says."""
+        """Do what the prompt says."""
         turn.say("so it begins\n")
         match turn.prompt:
             case "crash":
@@ -160,7 +161,7 @@ class Churn:
 
 # ------------------------------------------------------------------------------------------------------------ the run
 async def soak(backend: str, load: Load, state_dir: Path) -> Soak:
-    """Run the load; what was found."""
+    """Run the load; return the result."""
     found = Soak(backend=backend)
     async with open_supervisor(state_dir, settings=SETTINGS) as sup:
         churn = Churn(sup, load)
@@ -171,7 +172,7 @@ async def soak(backend: str, load: Load, state_dir: Path) -> Soak:
     found.outcomes = dict(sorted(churn.outcomes.items()))
     found.kept_up = sum(churn.outcomes.values()) / (load.minutes * 60 * load.rate)
     warm = [one for one in found.samples if one.at_s >= load.warm_up_minutes * 60]
-    found.drifts = {name: round(drift([getattr(one, name) for one in warm]), 4) for name in JUDGED if warm}
+    found.drifts = {name: round(drift([getattr(one, name) for one in warm]), 4) for name in MUST_BE_FLAT if warm}
     return found
 
 
@@ -189,7 +190,7 @@ def write(found: Soak, load: Load, folder: Path) -> None:
     """``soak-BACKEND.json`` and ``soak-BACKEND.svg`` in *folder*."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"soak-{found.backend}.json").write_bytes(msgspec.json.format(msgspec.json.encode(found)))
-    names = (*JUDGED, "journal_mb")
+    names = (*MUST_BE_FLAT, "journal_mb")
     curves = [Curve(name, [(one.at_s / 60, float(getattr(one, name))) for one in found.samples]) for name in names]
     title = f"{load.rate:g} sessions a second for {load.minutes:g} minutes, {found.backend}"
     (folder / f"soak-{found.backend}.svg").write_text(drawn(title, curves, warm_until=load.warm_up_minutes))

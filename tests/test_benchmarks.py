@@ -122,11 +122,11 @@ def test_a_soak_runs_and_is_written(tmp_path: Path, backend: str) -> None:
     load = soak.Load(minutes=0.03, warm_up_minutes=0.0, every_s=0.5)
     found: soak.Soak = run(soak.soak, backend, load, tmp_path / "sd", backend=backend)
     assert sum(found.outcomes.values()) > 0
-    assert set(found.drifts) == set(gauges.JUDGED)
+    assert set(found.drifts) == set(gauges.MUST_BE_FLAT)
     assert all(one.rss_mb > 0 and one.tasks > 0 and one.descriptors > 0 and one.objects > 0 for one in found.samples)
     soak.write(found, load, tmp_path)
     assert len(msgspec.json.decode((tmp_path / f"soak-{backend}.json").read_bytes())["samples"]) == len(found.samples)
-    assert (tmp_path / f"soak-{backend}.svg").read_text().count("<polyline") == len(gauges.JUDGED) + 1
+    assert (tmp_path / f"soak-{backend}.svg").read_text().count("<polyline") == len(gauges.MUST_BE_FLAT) + 1
 
 
 def test_a_drift_is_that_of_the_last_fifth_over_the_first() -> None:

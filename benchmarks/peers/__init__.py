@@ -1,4 +1,4 @@
-"""Others, to compare with: each is measured in a process of its own, and none is ever required.
+"""Peers to compare with: each is measured in its own process, and none is ever required.
 
 A peer is a program, ``python -m benchmarks.peers.<name> <what> <count>``, that measures one thing and prints one
 figure, less is better: ``tell`` (us per message), ``ask`` (us, p50), ``life`` (us, start + stop of one), ``bytes`` (of
@@ -22,7 +22,7 @@ from benchmarks.harness import Figures, Measure, Missing, Sizes
 __all__ = ["DOES", "LIMIT_S", "PEERS", "USUAL", "ask_peer", "count_of", "main", "missing", "need", "peer"]
 
 LIMIT_S = 120.0
-"""How long one measurement of a peer may take, in seconds."""
+"""Seconds that a measurement of a peer may take."""
 ROOT = Path(__file__).parent.parent.parent
 HOW = "`make bench-peers` installs it"
 
@@ -34,12 +34,12 @@ PEERS: Mapping[str, str] = {
 }
 """The peers, and the module or program that each needs."""
 DOES: Mapping[str, tuple[str, ...]] = {"erlang": ("tell", "ask", "life", "bytes", "tree")}
-"""What a peer can be asked, where it is not ``USUAL``."""
+"""Measurements that a peer can make, where they are not ``USUAL``."""
 USUAL = ("tell", "ask", "life", "bytes")
 
 
 def missing(name: str) -> str:
-    """Why a peer cannot be measured here, and how to get it; nothing if it can."""
+    """Reason why a peer cannot be measured here, and how to get it; ``""`` if it can."""
     wants = PEERS.get(name, name)
     if name == "erlang":
         there = shutil.which(wants) is not None and shutil.which("erlc") is not None
@@ -59,7 +59,7 @@ def need(module: str) -> ModuleType:
 
 
 def count_of(what: str, sizes: Sizes) -> int:
-    """How many messages, asks, actors, or children of each node."""
+    """Number of messages, asks, actors, or children of each node."""
     counts = {"tell": sizes.burst * sizes.bursts, "ask": sizes.asks, "tree": sizes.wide}
     return counts.get(what, sizes.actors)
 
@@ -89,7 +89,7 @@ def peer(name: str, what: str) -> Measure:
 
 
 def main(measures: Mapping[str, Callable[[int], float]]) -> None:
-    """What every peer's program does: measure what its arguments name, or ``all`` it can, and print the figures."""
+    """Main function of every peer's program: measure what its arguments name, or ``all``, and print the figures."""
     what, count = sys.argv[1], int(sys.argv[2])
     for one in measures if what == "all" else (what,):
         print(measures[one](count))

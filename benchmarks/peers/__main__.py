@@ -1,4 +1,4 @@
-"""A table of everybody: bare queues and tasks, the kernel, and each peer that is installed.
+"""A table of bare queues and tasks, the kernel, and each peer that is installed.
 
 ``python -m benchmarks.peers [--rounds N] [--short]``. All take turns, round by round; figures are medians, less is
 better. The tree of a bare backend is task groups of the same shape; there is no telling what Pykka's would be.
@@ -66,7 +66,7 @@ OURS: dict[str, dict[str, Measure]] = {
 
 
 def everybody() -> dict[str, tuple[str, dict[str, Measure]]]:
-    """Who is in the table: a name, the backend, and what can be measured."""
+    """Rows of the table: a name, the backend, and the possible measurements."""
     rows = {f"{who}, {backend}": (backend, does) for who, does in OURS.items() for backend in BACKENDS}
     for name in PEERS:
         does = {what: peer(name, what) for what in DOES.get(name, USUAL)}

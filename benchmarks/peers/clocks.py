@@ -1,4 +1,4 @@
-"""What the peers share: resident memory, and one call by the wall clock."""
+"""Common measurements of the peers: resident memory, and one call by the wall clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def resident_bytes() -> int:
 
 
 def wall_us(call: Callable[[], Any]) -> float:
-    """One call, in microseconds."""
+    """Time of a call, in microseconds."""
     since = time.perf_counter()
     call()
     return (time.perf_counter() - since) * 1e6

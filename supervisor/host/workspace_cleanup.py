@@ -13,7 +13,7 @@ from functools import partial
 import anyio
 
 from actors import failpoint
-from actors.waiter import AutoResetEvent
+from actors.waiter import ResettableEvent
 from supervisor.ports import JournalLost, Released, Workspace
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import outlast_shortage
@@ -38,7 +38,7 @@ class WorkspaceCleanup:
         self._open: dict[str, Callable[[], Awaitable[object]]] = {}
         """Removals that are queued or under way, by session; ``""``: those that an earlier supervisor left."""
         self._queued: list[str] = []
-        self._changed, self._removed = AutoResetEvent(), AutoResetEvent()
+        self._changed, self._removed = ResettableEvent(), ResettableEvent()
         self.clearing = WaitGroup()
         """Shared workspaces from which the work of a task that was given up is being taken, or is to be: no attempt
         begins there meanwhile. The end of a supervisor does not wait for that: it may take until a disk is back."""

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from anyio.abc import TaskGroup
 
-from actors.waiter import AutoResetEvent
+from actors.waiter import ResettableEvent
 from supervisor.ports import CloseInput, Out, Process, Send, Signal
 from supervisor.ports.input_limits import UNREAD_BYTES_MAX, bounded
 
@@ -44,9 +44,9 @@ class AgentIO:
         """Bytes for the program that it has not taken yet."""
         self.taken_bytes = 0
         """Bytes that the program has taken in all."""
-        self._taken = AutoResetEvent()
-        self._to_write = AutoResetEvent()
-        self._processed = AutoResetEvent()
+        self._taken = ResettableEvent()
+        self._to_write = ResettableEvent()
+        self._processed = ResettableEvent()
         self._sending = False
         """A write is under way."""
         self._is_processing = False

@@ -36,47 +36,47 @@ from supervisor.policies.liveness import Liveness
 from supervisor.ports import Append
 from supervisor.simulation.journal import SimulatedDisk
 from supervisor.simulation.machine.processes import ProcessEvent
-from supervisor.simulation.works.places import Places
-from supervisor.simulation.works.task_scripts import Attempt, TaskScript, TaskScripts
+from supervisor.simulation.plan_workload.task_scripts import Attempt, TaskScript, TaskScripts
+from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
 from supervisor.work.results import TaskResult
 
 __all__ = [
-    "AbortAnswered",
-    "AbortAsked",
+    "AbortRequested",
+    "AbortReturned",
     "AttemptBegan",
     "Checker",
     "ClockRead",
     "DiskWasDown",
     "Fact",
     "Heartbeat",
-    "Looked",
-    "OnlyWorkStruck",
+    "MachineSlept",
+    "OnlyTaskFaultsStruck",
     "PermissionAnswered",
     "PlanEnded",
     "PlanGiven",
     "PlanResumed",
-    "PlannedShown",
+    "PlannedTasksListed",
     "Preserved",
-    "Slept",
     "SupervisorEnded",
+    "SupervisorInspected",
     "SupervisorLeft",
     "SupervisorStarted",
     "TaskAnswered",
-    "WorkTakenBack",
+    "WorkRolledBack",
     "WorldMade",
 ]
 
 
 class Fact(msgspec.Struct, frozen=True):
-    """What the host asked or was told, or what happened to the simulated world: one class for each kind."""
+    """Base of facts: requests and replies of the host, and events of the simulated world."""
 
 
 # ------------------------------------------------------------------------------------------ the world and its clocks
 class WorldMade(Fact, frozen=True):
-    """The run has a world: scripts of its tasks, places where they are worked on, a disk, and perhaps an archive."""
+    """The world of the run exists: task scripts, workspaces, a disk, and perhaps an archive."""
 
     task_scripts: TaskScripts
-    places: Places
+    workspaces: WorkspaceContents
     disk: SimulatedDisk
     archive: bool
 
@@ -86,7 +86,8 @@ class SupervisorStarted(Fact, frozen=True):
 
 
 class ClockRead(Fact, frozen=True):
-    """It has read the wall clock first. *offset_s*: seconds that the clock of its records is ahead of the run's."""
+    """A supervisor read the wall clock first. *offset_s*: seconds that the clock of its records is ahead of the
+    run's."""
 
     offset_s: float
 
@@ -98,32 +99,32 @@ class SupervisorEnded(Fact, frozen=True):
 
 
 class SupervisorLeft(Fact, frozen=True):
-    """The block of this supervisor was left, and nobody had killed it."""
+    """The block of this supervisor was left, without a kill."""
 
     sup: Supervisor
 
 
 class DiskWasDown(Fact, frozen=True):
-    """Nothing could be written for so long, until now."""
+    """The journal could not be written for so many seconds, until now."""
 
     seconds: float
 
 
-class Slept(Fact, frozen=True):
-    """Nothing in the world runs for so long, from now on."""
+class MachineSlept(Fact, frozen=True):
+    """Nothing in the world runs for so many seconds, from now on."""
 
     seconds: float
 
 
-class OnlyWorkStruck(Fact, frozen=True):
-    """The run is over, and no fault struck but those that tasks meet themselves, under these limits."""
+class OnlyTaskFaultsStruck(Fact, frozen=True):
+    """The run is over, and only faults struck that tasks meet themselves, under these limits."""
 
     session: SessionLimits
     liveness: Liveness
 
 
 # ------------------------------------------------------------------------------------------ operators and their answers
-class Looked(Fact, frozen=True):
+class SupervisorInspected(Fact, frozen=True):
     """An operator looks at a supervisor, for the *number*th time."""
 
     sup: Supervisor
@@ -131,14 +132,14 @@ class Looked(Fact, frozen=True):
 
 
 class PermissionAnswered(Fact, frozen=True):
-    """An operator was told that this answer to a permission request is taken."""
+    """An operator's answer to a permission request was accepted."""
 
     permission_id: str
     option: str | None
 
 
-class AbortAsked(Fact, frozen=True):
-    """An abort is asked for. *at_s*: the run's clock; *wall_s*: Unix time."""
+class AbortRequested(Fact, frozen=True):
+    """An abort is requested. *at_s*: the run's clock; *wall_s*: Unix time."""
 
     target: str
     scope: AbortScope
@@ -147,10 +148,10 @@ class AbortAsked(Fact, frozen=True):
     wall_s: float
 
 
-class AbortAnswered(Fact, frozen=True):
-    """The receipt of an abort came. *plan*: its dry run; ``None`` if the target was not there."""
+class AbortReturned(Fact, frozen=True):
+    """An abort returned its receipt. *plan*: its dry run; ``None`` if the target did not exist."""
 
-    asked: AbortAsked
+    asked: AbortRequested
     plan: AbortPlan | None
     receipt: Receipt
     at_s: float
@@ -159,53 +160,53 @@ class AbortAnswered(Fact, frozen=True):
 
 # ------------------------------------------------------------------------------------------ plans and their tasks
 class PlanGiven(Fact, frozen=True):
-    """The host has this plan run from now on: a new one, or one that was reloaded."""
+    """The host has this plan run from now on: a new plan, or a reloaded one."""
 
     plan: Plan
 
 
 class PlanResumed(Fact, frozen=True):
-    """The host has a plan of these tasks run again, to go on with what was not closed."""
+    """The host resumes a plan of these tasks."""
 
     tasks: Sequence[str]
 
 
 class PlanEnded(Fact, frozen=True):
-    """The host was told how the tasks of a plan ended."""
+    """The host got the results of a plan."""
 
     results: Sequence[TaskResult]
     at_s: float
 
 
-class PlannedShown(Fact, frozen=True):
-    """An operator was shown the tasks that wait to be approved before they are begun; on record those are *known*."""
+class PlannedTasksListed(Fact, frozen=True):
+    """An operator got the list of tasks that wait for approval; *known* are those on record."""
 
     planned: Collection[str]
     known: Collection[str]
 
 
 class TaskAnswered(Fact, frozen=True):
-    """An operator was told, in answer to a command, that a task has come to this state."""
+    """An operator's command was answered: the task is in this state."""
 
     name: str
     state: str
 
 
 class AttemptBegan(Fact, frozen=True):
-    """An agent begins to work on a task; the attempt is not among those of the errand yet."""
+    """An agent begins to work on a task; the attempt is not in the script yet."""
 
     task_script: TaskScript
     attempt: Attempt
 
 
-class WorkTakenBack(Fact, frozen=True):
-    """What a task did in a shared place is about to be taken back. *owner*: the task's entity."""
+class WorkRolledBack(Fact, frozen=True):
+    """The work of a task in a shared place is about to be rolled back. *owner*: the task's entity."""
 
     owner: str
 
 
 class Heartbeat(Fact, frozen=True):
-    """A worker says that it is there."""
+    """A worker sent a heartbeat."""
 
     worker_id: str
     at_s: float
@@ -219,19 +220,19 @@ class Preserved(Fact, frozen=True):
 
 
 class Checker(Protocol):
-    """An account of a run. A subclass overrides the methods that it needs; the others do nothing."""
+    """Account of one part of a run. A subclass overrides the methods that it needs; the others do nothing."""
 
     def record(self, one: Append, at_s: float) -> None:
         """Take in a durable record. *at_s*: when it was made, by the run's clock."""
 
     def transition(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
-        """Take in a durable transition, and what its table makes of it; its record came just before."""
+        """Take in a durable transition, and the step that its table computes; its record came just before."""
 
     def process(self, event: ProcessEvent) -> None:
         """Take in an event of a simulated process."""
 
-    def told(self, fact: Fact) -> None:
-        """Take in a fact: what was asked and answered, or what happened to the world."""
+    def observe(self, fact: Fact) -> None:
+        """Take in a fact."""
 
     def finish(self) -> None:
-        """The run is over, and everything should have come to its end."""
+        """Check at the end of the run that everything has come to its end."""

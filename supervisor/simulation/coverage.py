@@ -1,6 +1,6 @@
-"""What a run reached: transitions, and aborts by level and by the state of the session that they met.
+"""Coverage of a run: transitions that were taken, and aborts by scope and by the state of the session.
 
-A search that never reaches a state has shown nothing about it. What must be reached is read from the tables.
+A search that never reaches a state says nothing about it. What must be reached is read from the state tables.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ __all__ = ["Coverage", "to_reach"]
 
 
 class Coverage:
-    """Counts of what was reached, by name."""
+    """Counts what a run reached, by name."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, ...], int] = {}
-        """In the parts of a name: a text is made of them once, and not for each record."""
+        """Counts by the parts of a name: the text is made once, not for each record."""
         self._states: dict[str, str] = {}
 
     @property
     def counts(self) -> dict[str, int]:
-        """By name, in the order in which they were reached first."""
+        """Counts by name, in the order in which they were reached first."""
         return {" ".join(parts): count for parts, count in self._counts.items()}
 
     def record(self, record: LifecycleEvent) -> None:
@@ -41,7 +41,7 @@ class Coverage:
             self._abort(record)
 
     def _abort(self, record: LifecycleEvent) -> None:
-        """Whom an abort was for, not whom it reached by a policy edge: those are other levels, which nobody named."""
+        """Count an abort by its target. Nodes that it reached over a policy edge do not count."""
         session_id = record.entity_id.partition(":")[0]
         state = self._states.get(session_id)
         if state is not None:
@@ -50,8 +50,8 @@ class Coverage:
 
 
 def to_reach() -> list[str]:
-    """Everything that a soak must reach, by name, in a fixed order. Rules that differ only in their guards have one
-    name: records do not tell them apart."""
+    """Everything that a soak must reach, by name, in a fixed order. Rules that differ only in their guards share a
+    name, since records do not tell them apart."""
     return list(dict.fromkeys(_everything()))
 
 

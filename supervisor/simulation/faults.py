@@ -1,8 +1,8 @@
-"""What can go wrong: the catalogue of fault kinds, and the plan that decides, for one seed, what does.
+"""The catalogue of fault kinds, and the plan that decides which faults strike in the run of one seed.
 
 Each seed first draws which kinds are on and how often they strike (swarm testing: a run where everything fails at once
-tests little). Then every opportunity asks once, by name. What struck is kept as ``kind@place``: the list of a failing
-run is what shrinking makes smaller, and a plan can be told to strike exactly there and nowhere else.
+tests little). Then every opportunity asks once, by name. A strike is kept as ``kind@place``: the strikes of a failing
+run are what shrinking makes fewer, and a plan can be told to strike exactly there and nowhere else.
 """
 
 from __future__ import annotations
@@ -25,11 +25,7 @@ class FaultKind(msgspec.Struct, frozen=True):
     meaning: str
 
 
-def _catalogue(*kinds: FaultKind) -> dict[str, FaultKind]:
-    return {kind.name: kind for kind in kinds}
-
-
-FAULTS: Final[Mapping[str, FaultKind]] = _catalogue(
+_KINDS: Final = (
     # Processes: an opportunity is a launch, unless it says otherwise.
     FaultKind("process.spawn_error", 0.10, "the program cannot be started: missing, no permission, out of processes"),
     FaultKind("process.fast_exit", 0.08, "it exits before it says anything"),
@@ -130,60 +126,62 @@ FAULTS: Final[Mapping[str, FaultKind]] = _catalogue(
         "point", 0.20, "a point in the runtime takes its rarer way: a batch of one, a full mailbox, no fast lane"
     ),
 )
-"""Every kind there is. A scenario may leave some out; a soak must reach them all."""
+FAULTS: Final[Mapping[str, FaultKind]] = {kind.name: kind for kind in _KINDS}
+"""Every kind. A scenario may leave some out; a soak must reach them all."""
 
 NO_RATES: Final[Mapping[str, float]] = {}
 ON = 0.5
-"""The share of kinds that one seed has on."""
+"""Share of the kinds that one seed has on."""
 
 
 class FaultPlan:
-    """What strikes in one run.
+    """Decides which faults strike in one run.
 
     Args:
-        chance: the seed's draws.
+        random: the seed's draws.
         kinds: the kinds that may be on at all.
         intensity: scales every rate; 0 is a run without faults.
         only: if given, exactly these strikes (``kind@place``) happen, whatever the rates.
-        rates: kinds that are on for certain, and how often they strike then.
+        rates: kinds that are on for certain, and their rates.
     """
 
     def __init__(
         self,
-        chance: KeyedRandom,
+        random: KeyedRandom,
         *,
         kinds: Collection[str] = FAULTS,
         intensity: float = 1.0,
         only: Collection[str] | None = None,
         rates: Mapping[str, float] = NO_RATES,
     ) -> None:
-        self._chance = chance.below("fault")
+        self._random = random.below("fault")
         self._only = None if only is None else frozenset(only)
         drawn = {kind: self._rate(FAULTS[kind], intensity) for kind in FAULTS if kind in kinds}
         self.rates = {**drawn, **{kind: min(1.0, intensity * rate) for kind, rate in rates.items() if kind in kinds}}
         possible = (kind for kind, rate in self.rates.items() if rate > 0.0)
         self._possible = frozenset(possible if only is None else (strike.partition("@")[0] for strike in only))
         self.struck: dict[str, None] = {}
-        """What struck, in order."""
+        """Strikes so far, in order."""
         self.healed = False
 
     def _rate(self, kind: FaultKind, intensity: float) -> float:
-        on = self._chance.happens(ON, "on", kind.name)
-        return min(1.0, intensity * kind.rate_max * self._chance.unit("rate", kind.name)) if on else 0.0
+        on = self._random.happens(ON, "on", kind.name)
+        return min(1.0, intensity * kind.rate_max * self._random.unit("rate", kind.name)) if on else 0.0
 
     def may_strike(self, kind: str) -> bool:
-        """Whether it may strike at all, from here on."""
+        """Whether a fault of that kind may strike from here on."""
         return kind in self._possible
 
     def may_strike_any(self, kinds: frozenset[str]) -> bool:
-        """Whether one of them may."""
+        """Whether a fault of one of these kinds may strike from here on."""
         return not kinds.isdisjoint(self._possible)
 
     def strikes(self, kind: str, place: object) -> bool:
-        """Whether this opportunity is taken. Ask once for each *place*; it names who, and which time."""
+        """Whether a fault strikes at this opportunity. Ask once for each *place*, which names the entity and the
+        occasion."""
         if kind not in self._possible:
             return False
-        if self._only is None and not self._chance.happens(self.rates[kind], kind, place):
+        if self._only is None and not self._random.happens(self.rates[kind], kind, place):
             return False
         strike = f"{kind}@{place}"
         if self._only is not None and strike not in self._only:
@@ -192,16 +190,16 @@ class FaultPlan:
         return True
 
     def draws(self, kind: str, place: object) -> KeyedRandom:
-        """How it strikes there: draws of its own."""
-        return self._chance.below("how", kind, place)
+        """Draws for the details of that strike."""
+        return self._random.below("how", kind, place)
 
     def heal(self) -> None:
-        """No fault strikes any more: from here on, everything must come to its end."""
+        """Stop all faults: from here on, everything must come to its end."""
         self.healed = True
         self._possible = frozenset()
 
     def counts(self) -> dict[str, int]:
-        """How often each kind struck."""
+        """Number of strikes of each kind."""
         counts: dict[str, int] = {}
         for strike in self.struck:
             kind = strike.partition("@")[0]

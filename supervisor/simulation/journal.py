@@ -1,8 +1,14 @@
-"""The simulated disk of a run: the journal's own store, with commits that take time, fail, or lose their supervisor.
+"""The simulated disk of a run, and the journal of each supervisor on it: commits take time, fail, or lose their
+supervisor.
 
-What a commit leaves behind is decided here, never by the code under test: it is durable at one instant, and then the
-oracle sees it. A failed commit may be there or not, and the disk is down for a while. After a crash the dead
-supervisor's journal takes nothing more.
+Theory of operation: the disk (:class:`SimulatedDisk`) outlives supervisors; a journal (:class:`SimulatedJournal`)
+belongs to one. A batch becomes durable at one instant, in ``SimulatedDisk.write``, and the oracle sees it then. Whether
+and when that happens is decided here, never by the code under test. A commit that fails begins an outage, during which
+every other commit fails too. After EIO or ENOSPC the failed batch may be on the disk all the same: that is found out by
+whoever reads the disk again, or starts on it. After a kill the journal of the dead supervisor refuses everything.
+
+Example: commit 7 fails with ``disk.full`` for 30 s, and its batch is written. Commits until then fail; the commit at 31
+s succeeds, after ``recover`` has returned the batch of commit 7 as durable.
 """
 
 from __future__ import annotations
@@ -22,31 +28,32 @@ from supervisor.simulation.keyed_random import KeyedRandom
 __all__ = ["DiskFailed", "SimulatedArchive", "SimulatedDisk", "SimulatedJournal", "SupervisorKilled"]
 
 BUSY_S = 5.0
-"""How long a locked database is waited for: the busy time-out of the real journal."""
+"""Seconds that a commit waits for a locked database: the busy time-out of the real journal."""
 FAILING = ("disk.error", "disk.full", "disk.readonly", "disk.locked")
-"""What begins an outage."""
+"""Faults that begin an outage."""
 UNKNOWN = frozenset({"disk.error", "disk.full"})
-"""After which the commit may be there."""
+"""Faults after which the commit may be on the disk."""
 LASTS_S = ((0.0, 0.5), (1.0, 30.0), (30.0, 900.0))
-"""How long an outage lasts (seconds): a hiccup, a moment, or until somebody has made room."""
+"""Ranges for the length of an outage in seconds: a hiccup, a moment, or until somebody has made room."""
 STRIKING = frozenset({"disk.slow", "disk.busy", *FAILING, "machine.crash", "machine.crash_then", "host.cancelled"})
-"""What may strike a commit."""
+"""Faults that may strike a commit."""
 ARCHIVES_S = 0.05
-"""How long a file of the archive takes."""
+"""Seconds to write a file of the archive."""
 RECORDS_KEPT = 50_000
-"""Of the records of whoever has ended, this many of the newest are kept at least; a soak's run has some hundreds."""
+"""Records of ended entities that are kept at least, newest first; a run of a soak has some hundreds."""
 
 
 class DiskFailed(JournalUnavailable):
-    """The simulated disk failed, by a fault: no other error of the journal is to be expected."""
+    """The simulated disk failed by a fault; any other error of the journal is unexpected."""
 
 
 class SupervisorKilled(JournalError):
-    """Whoever writes was killed: what its tasks still do while they unwind changes nothing."""
+    """The supervisor that asks was killed: its tasks change nothing while they unwind."""
 
 
 class SimulatedDisk(MemoryStore):
-    """What is durable. *wrote* hears of every batch at the instant at which it becomes so, with the encoded records.
+    """Durable store. *wrote* is called with each batch, and its encoded records, at the instant at which it becomes
+    durable.
 
     A day of a large host has a million records: old ones of entities that have ended leave memory. Those of whoever
     lives stay, in its own log, since a recovery reads them.
@@ -56,12 +63,12 @@ class SimulatedDisk(MemoryStore):
         super().__init__()
         self.commits = 0
         self.living: dict[str, EntityRow] = {}
-        """Of the entities, those that have not ended."""
+        """Entities that have not ended."""
         self._wrote = wrote
         self._ended: deque[tuple[int, str]] = deque()
-        """Who has ended, with which record, oldest first."""
+        """Ended entities and the sequence numbers of their last records, oldest first."""
         self._named: deque[tuple[int, str]] = deque()
-        """The names of effects, and the records that owe them, oldest first."""
+        """Names of effects and the sequence numbers of the records that owe them, oldest first."""
 
     def write(self, batch: Sequence[Append]) -> None:
         super().write(batch)
@@ -90,7 +97,7 @@ class SimulatedDisk(MemoryStore):
 
 
 class _Down(NamedTuple):
-    """An outage: the fault that it is, since when, and until when at least (seconds of the run)."""
+    """An outage: its fault, its start, and its end at the earliest (seconds of the run)."""
 
     kind: str
     since_s: float
@@ -98,8 +105,8 @@ class _Down(NamedTuple):
 
 
 class SimulatedJournal(MemoryJournal):
-    """One supervisor's journal on that disk. A commit takes *commit_s* where nothing strikes it; one that takes no time
-    is over at once, with no step between.
+    """Journal of a supervisor on that disk. A commit takes *commit_s* where nothing strikes it; one that takes no time
+    is done at once, without a step between.
 
     A commit that fails begins an outage, in which every other one fails as well. Where it is there all the same, that
     is seen by whoever looks at the disk again, or starts on it. *was_down* hears how long each outage was. *crash_at*
@@ -123,26 +130,28 @@ class SimulatedJournal(MemoryJournal):
         self._was_down = was_down
         self._down: _Down | None = None
         self._lasted_s = 0.0
-        self._landed: Sequence[Append] = ()
-        """A batch that is on the disk, and whose commit failed."""
+        self._written_unknown: Sequence[Append] = ()
+        """A failed batch that is on the disk."""
         self.refuses = False
-        """What it was asked last, it refused."""
+        """Whether the last operation was refused."""
         self._dead = False
         self._crash_at = tuple(crash_at.split(" "))
 
     @property
     def outage_s(self) -> float:
-        """How long the newest outage has lasted, or lasted (seconds); 0 if there was none."""
+        """Seconds for which the newest outage has lasted, or lasted; 0 if there was none."""
         return self._lasted_s if self._down is None else anyio.current_time() - self._down.since_s
 
-    def leave(self) -> None:
-        """Its supervisor is no more: nothing is written any more, and what is there is seen by the next one."""
+    def detach(self) -> None:
+        """Refuse everything from now on, since the supervisor is gone; a failed batch that is on the disk becomes
+        visible."""
         self._dead = True
         self._note_end()  # before what comes of it: that comes as much later
-        self._land()
+        self._write_unknown()
 
     async def append(self, batch: Sequence[Append]) -> None:
-        """Commit: durable when this returns, unknown when it raises. A cancellation waits for the end of it."""
+        """Commit a batch: durable when this returns, unknown when it raises. A cancellation waits for the end of the
+        commit."""
         if self._dead:
             self._check_alive()
         disk = self._disk
@@ -151,17 +160,17 @@ class SimulatedJournal(MemoryJournal):
             await self._commit(batch, str(disk.commits))
         else:
             if self._commit_s:
-                await self._pass(self._commit_s)
+                await self._spend(self._commit_s)
             disk.write(batch)
 
     async def _commit(self, batch: Sequence[Append], place: str) -> None:
-        """One that something may strike, or has struck."""
-        await self._pass(self._takes_s(place))
+        """Commit a batch that a fault may strike, or that falls into an outage."""
+        await self._spend(self._takes_s(place))
         if self._crash(f"{place}.before", "machine.crash"):
             await self._die()
         self._crash(f"{place}.before", "host.cancelled")
         self._check_up()
-        kind = self._fails(place)
+        kind = next((one for one in FAILING if self._faults.strikes(one, place)), None)
         if kind is not None:
             self._go_down(kind, batch, self._faults.draws(kind, place))
             raise DiskFailed(f"simulated {kind}: whether the commit is there is not known")
@@ -172,7 +181,8 @@ class SimulatedJournal(MemoryJournal):
         self._crash(f"{place}.after", "host.cancelled")
 
     def _crashes_then(self, batch: Sequence[Append]) -> bool:
-        """Whether somebody's coming into a state that is over soon is what the supervisor is killed at."""
+        """Whether the supervisor is killed since a record of the batch leads to the short state that was drawn for
+        it."""
         if not self._faults.may_strike("machine.crash_then"):
             return False
         at = self._crash_at
@@ -180,17 +190,18 @@ class SimulatedJournal(MemoryJournal):
         return any(self._crash(f"{one.to_status}.{one.seq}", "machine.crash_then") for one in come)
 
     async def recover(self) -> int:
-        """What is there: a disk that is full, locked or read-only can be read meanwhile, one that fails cannot."""
-        await self._pass(self._commit_s)
+        """Find out what is durable. A disk that is full, locked or read-only can be read meanwhile, one that fails
+        cannot."""
+        await self._spend(self._commit_s)
         self._check_alive()
         if self._down is None or self._down.kind == "disk.error":
             self._check_up()
-        self._land()
+        self._write_unknown()
         self.refuses = False
         return self.last_seq
 
-    async def _pass(self, seconds: float) -> None:
-        """The time that a commit takes, which no cancellation shortens."""
+    async def _spend(self, seconds: float) -> None:
+        """Let the time of a commit pass, which no cancellation shortens."""
         if seconds > 0:
             with anyio.CancelScope(shield=True):
                 await anyio.sleep(seconds)
@@ -202,18 +213,12 @@ class SimulatedJournal(MemoryJournal):
         await super().settle(effect_ids)
 
     # ------------------------------------------------------------------ outages
-    def _fails(self, place: str) -> str | None:
-        for kind in FAILING:
-            if self._faults.strikes(kind, place):
-                return kind
-        return None
-
-    def _go_down(self, kind: str, batch: Sequence[Append], chance: KeyedRandom) -> None:
-        low, high = chance.choice(LASTS_S, "how long")
+    def _go_down(self, kind: str, batch: Sequence[Append], random: KeyedRandom) -> None:
+        low, high = random.choice(LASTS_S, "how long")
         now = anyio.current_time()
-        self._down, self.refuses = _Down(kind, now, now + chance.between(low, high, "lasts")), True
-        if kind in UNKNOWN and chance.happens(0.5, "written"):
-            self._landed = batch
+        self._down, self.refuses = _Down(kind, now, now + random.between(low, high, "lasts")), True
+        if kind in UNKNOWN and random.happens(0.5, "written"):
+            self._written_unknown = batch
 
     def _check_up(self) -> None:
         down = self._down
@@ -228,8 +233,8 @@ class SimulatedJournal(MemoryJournal):
             self._lasted_s = anyio.current_time() - down.since_s
             self._was_down(self._lasted_s)
 
-    def _land(self) -> None:
-        landed, self._landed = self._landed, ()
+    def _write_unknown(self) -> None:
+        landed, self._written_unknown = self._written_unknown, ()
         if landed:
             self._disk.write(landed)
 
@@ -243,7 +248,7 @@ class SimulatedJournal(MemoryJournal):
         return self._commit_s
 
     async def _die(self) -> None:
-        """The supervisor was killed during this commit: it never learns what came of it."""
+        """Raise, since the supervisor was killed during this commit and never learns its result."""
         await anyio.lowlevel.cancel_shielded_checkpoint()
         self._check_alive()
 
@@ -253,8 +258,8 @@ class SimulatedJournal(MemoryJournal):
 
 
 class SimulatedArchive:
-    """The upkeep of a simulated journal (``supervisor.ports.Archiver``), which never grows too long. *preserved* hears
-    of each file."""
+    """Upkeep of a simulated journal (``supervisor.ports.Archiver``), which never grows too long. *preserved* is called
+    with each file of the archive."""
 
     def __init__(self, preserved: Callable[[str, Sequence[LifecycleEvent]], None]) -> None:
         self._preserved = preserved

@@ -1,8 +1,8 @@
-"""Chance without state: every draw is a hash of the seed and of the name of what is drawn.
+"""Random draws without state: every draw is a hash of the seed and of the name of the draw.
 
-A draw that is added somewhere moves no other, so two runs differ only where their faults differ: that is what makes a
-failing run shrink. A name says who draws and for what (``"s3:a2"``, ``"hang"``); draw the same name twice and the
-answer is the same, so whatever happens again carries a number in its name.
+A draw that is added somewhere changes no other draw, so two runs differ only where their faults differ: that is what
+makes shrinking possible. A name says who draws and what for (``"s3:a2"``, ``"hang"``). The same name gives the same
+value, so repeated draws carry a number in their names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _TOP = 1 << 53
 
 
 class KeyedRandom:
-    """A seed's draws. ``below`` narrows the names, so that a part of the world may name its draws on its own."""
+    """Draws of one seed. ``below`` adds a prefix to the names, so that each part of the world names its draws on its
+    own."""
 
     __slots__ = ("_key", "seed")
 
@@ -28,7 +29,7 @@ class KeyedRandom:
         self._key = "\x1f".join(map(str, (seed, *names))).encode()
 
     def below(self, *names: object) -> KeyedRandom:
-        """The draws of a part of the world."""
+        """Draws of a part of the world."""
         part = KeyedRandom.__new__(KeyedRandom)
         part.seed, part._key = self.seed, self._named(names)
         return part
@@ -37,26 +38,26 @@ class KeyedRandom:
         return self._key + "\x1f".join(["", *map(str, names)]).encode()
 
     def unit(self, *names: object) -> float:
-        """A number from 0 up to, not including, 1: the same on every machine."""
+        """Draw a number from 0 up to, not including, 1: the same on every machine."""
         key = self._key + "\x1f".join(["", *map(str, names)]).encode()
         return (int.from_bytes(blake2b(key, digest_size=8).digest(), "big") >> 11) / _TOP
 
     def between(self, low: float, high: float, *names: object) -> float:
-        """A number from *low* up to *high*."""
+        """Draw a number from *low* up to *high*."""
         return low + (high - low) * self.unit(*names)
 
     def integer(self, low: int, high: int, *names: object) -> int:
-        """An integer from *low* to *high*, both included."""
+        """Draw an integer from *low* to *high*, both included."""
         return low + int((high - low + 1) * self.unit(*names))
 
     def choice(self, options: Sequence[_T], *names: object) -> _T:
-        """One of *options*, which must not be empty."""
+        """Draw one of *options*, which must not be empty."""
         return options[self.integer(0, len(options) - 1, *names)]
 
     def happens(self, probability: float, *names: object) -> bool:
-        """Whether something with that probability (0 to 1) does."""
+        """Draw whether something with that probability (0 to 1) happens."""
         return probability > 0.0 and self.unit(*names) < probability
 
     def stream(self, *names: object) -> Random:
-        """A generator of its own, where many draws are made in a row (some 10 us to make)."""
+        """Make a generator for many draws in a row (some 10 us to make)."""
         return Random(int.from_bytes(blake2b(self._named(names), digest_size=16).digest(), "big"))

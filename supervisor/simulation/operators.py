@@ -1,11 +1,11 @@
-"""Operators: whoever disturbs a run from outside, by wishes that a host may have at any moment.
+"""Operators: they disturb a run from outside, by requests that a host may make at any moment.
 
-Which wish comes when is a fault like any other: it has a name, and a shrunk run has only those that matter.
+Which request comes when is a fault like any other: it has a name, and a shrunk run has only those that matter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -17,29 +17,31 @@ from supervisor.embedding.runtime import Session, Supervisor
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.turn import Turn
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, LifecycleEvent, StageBudgets
-from supervisor.policies.abort_plan import AbortPlan, TreeNode
 from supervisor.runtime import one_shot_event
-from supervisor.simulation.asking import Desk
-from supervisor.simulation.checkers import AbortAnswered, AbortAsked, Looked, PermissionAnswered
+from supervisor.simulation.checkers import AbortRequested, AbortReturned, PermissionAnswered, SupervisorInspected
+from supervisor.simulation.cost import OutcomeCounts
 from supervisor.simulation.keyed_random import KeyedRandom
-from supervisor.simulation.meter import Tally
+from supervisor.simulation.request_log import RequestLog
 from supervisor.simulation.world import World
 
 __all__ = ["Operators", "Trigger", "wait_for"]
 
+SessionAct = Callable[[str, KeyedRandom, str], Awaitable[None]]
+"""Act on a session, with the random numbers of that occasion and the place by which faults are asked for."""
 CHANGES: Final = ("born", "transition")
 
 
 class Trigger(NamedTuple):
-    """State that an entity of *kind* enters; *child*: in a child session; *littered*: an earlier turn is not over."""
+    """State that an entity of *kind* enters. ``child``: only of a child session; ``littered``: only while an earlier
+    turn of the session is still cleaned up after."""
 
     kind: str
     state: str
     child: bool = False
     littered: bool = False
 
-    def is_now(self, record: LifecycleEvent, sup: Supervisor) -> bool:
-        """Whether *record*, which came just now, says so."""
+    def matches(self, record: LifecycleEvent, sup: Supervisor) -> bool:
+        """Whether *record*, which came just now, is such a change."""
         if (record.entity_type, record.to_status) != (self.kind, self.state) or record.outcome not in CHANGES:
             return False
         session_id = session_of(record.entity_id)
@@ -48,83 +50,92 @@ class Trigger(NamedTuple):
         return not self.littered or sum(one.startswith(f"{session_id}:t") for one in sup.registry.entities) > 1
 
 
-class Interrupted(NamedTuple):
-    """A moment for an urgent message, and when that one is to be heard."""
+class UrgentTrigger(NamedTuple):
+    """A moment for an urgent message, and the delivery point of that message."""
 
     moment: Trigger
     at: DeliveryPoint
 
 
-INTERRUPTED: Final = (
-    Interrupted(Trigger("turn", Turn.RUNNING.value), DeliveryPoint.TOOL_BOUNDARY),  # with its last call, a turn may end
-    Interrupted(Trigger("turn", Turn.COMPACTING.value), DeliveryPoint.TOOL_BOUNDARY),
-    Interrupted(Trigger("session", SessionState.RUNNING.value, littered=True), DeliveryPoint.NOW),
+URGENT_MOMENTS: Final = (
+    UrgentTrigger(
+        Trigger("turn", Turn.RUNNING.value), DeliveryPoint.TOOL_BOUNDARY
+    ),  # with its last call, a turn may end
+    UrgentTrigger(Trigger("turn", Turn.COMPACTING.value), DeliveryPoint.TOOL_BOUNDARY),
+    UrgentTrigger(Trigger("session", SessionState.RUNNING.value, littered=True), DeliveryPoint.NOW),
 )
 
 
 def session_of(entity_id: str) -> str:
-    """The session that a turn or a call belongs to; a session itself."""
+    """Id of the session that a turn or a call belongs to; of a session, its own id."""
     return entity_id.partition(":")[0]
 
 
 PATIENCE_S = (None, None, None, None, 0.0, 0.5, 3.0)
-"""Within how many seconds an operator wants something to be over; mostly the ladder says so."""
-LURK_S = 20.0
-"""How long an operator lies in wait at most."""
-TOLD = (Trigger("turn", Turn.TOOL_USE.value), Trigger("turn", Turn.VERIFYING.value))
-"""When somebody is told something: at work, or when it is too late for that turn, and its session does not know yet."""
+"""Deadlines of aborts in seconds; mostly ``None``, so that the ladder of the policy counts."""
+WATCH_MAX_S = 20.0
+"""The longest time for which an operator waits for a state, in seconds."""
+STEERED = (Trigger("turn", Turn.TOOL_USE.value), Trigger("turn", Turn.VERIFYING.value))
+"""Moments for an urgent message to a steerable agent: at work, or when it is too late for the turn and the session does
+not know that yet."""
 SOON_S = (0.0, 0.0002, 0.0005, 0.0005, 0.5)
-"""What comes before a message is on record, just as it is, or not long after (seconds)."""
+"""Seconds after a message at which something else is done: before the message is on record, just then, or later."""
 RARE = (
     *(SessionState.INTERRUPTING, SessionState.SESSION_COMPLETE, SessionState.COOLING_DOWN) * 2,
     SessionState.BUILDING_PROMPT,
 )
-"""States that few sessions come into, and that are waited for more often."""
+"""States that few sessions come into, and for which operators wait more often."""
 
 
 async def wait_for(sup: Supervisor, moment: Trigger, patience_s: float) -> str | None:
-    """The session for which the moment has come; ``None`` if it does not come in *patience_s* seconds, or before the
-    supervisor ends."""
+    """Wait for the moment, and return the session for which it came; ``None`` if it does not come in *patience_s*
+    seconds, or before the supervisor ends."""
     with anyio.move_on_after(patience_s):
         async with sup.subscribe() as records:
             async for record in records:
-                if moment.is_now(record, sup):
+                if moment.matches(record, sup):
                     return session_of(record.entity_id)
     return None
 
 
 class Operators:
-    """The operators of one supervisor. *customers* is how many customers there are, by whose names sessions go."""
+    """The operators of one supervisor. *customers* is the number of customers, by which sessions are named."""
 
     def __init__(
-        self, sup: Supervisor, world: World, chance: KeyedRandom, tally: Tally, approvals: Desk, customers: int
+        self,
+        sup: Supervisor,
+        world: World,
+        random: KeyedRandom,
+        tally: OutcomeCounts,
+        requests: RequestLog,
+        customers: int,
     ) -> None:
         self._sup = sup
         self._world = world
         self._oracle, self._faults = world.oracle, world.faults
-        self._chance = chance
+        self._random = random
         self._tally = tally
-        self._approvals = approvals
+        self._requests = requests
         self._customers = customers
         self._going = one_shot_event.OneShotEvent()
         self._backend = current_backend()
         self._seen_seq = 0
 
-    def go_home(self) -> None:
-        """There is nobody left to disturb."""
+    def stop(self) -> None:
+        """Let the operators stop: all customers are done."""
         self._going.set()
 
     async def operate(self, number: int) -> None:
-        """One operator, for as long as faults strike and there are customers. What was asked is waited for."""
-        chance, wishes = self._chance.below("operator", self._world.lives, number), 0
+        """Act as one operator, as long as faults strike and there are customers. Each request is waited for."""
+        random, wishes = self._random.below("operator", self._world.lives, number), 0
         while not (self._faults.healed or self._going.is_set()):
             wishes += 1
-            await self._pause(self._world.drawn.pause_s * chance.unit("wait", wishes) ** 2)
-            self._look(wishes)
-            await self._wish(chance.below(wishes), f"{self._world.lives}.{number}.{wishes}")
+            await self._pause(self._world.drawn.pause_s * random.unit("wait", wishes) ** 2)
+            self._inspect(wishes)
+            await self._act(random.below(wishes), f"{self._world.lives}.{number}.{wishes}")
 
     async def _pause(self, seconds: float) -> None:
-        """For so long, or until there is nobody left to disturb."""
+        """Wait for so many seconds, or until the operators are to stop."""
         waiter = self._backend.new_waiter()
         self._going.then(waiter.wake)
         try:
@@ -132,214 +143,191 @@ class Operators:
         finally:
             self._going.forget(waiter.wake)
 
-    def _look(self, number: int) -> None:
-        """Whoever wants something looks first, where there is something new; what is seen is what is on record, or that
-        nothing can be."""
+    def _inspect(self, number: int) -> None:
+        """Look at the supervisor, if anything was recorded since the last look. A disk that refuses to write must be
+        shown."""
         if self._world.disk_refuses and self._sup.outage is None and self._sup.failure is None:
             self._oracle.violated("degraded", "run", "its disk refuses to be written, and it says nothing of that")
         if self._sup.journal_writer.last_seq == self._seen_seq:
             return
         self._seen_seq = self._sup.journal_writer.last_seq
-        self._oracle.told(Looked(self._sup, number))
+        self._oracle.observe(SupervisorInspected(self._sup, number))
 
-    async def _wish(self, chance: KeyedRandom, place: str) -> None:
+    async def _act(self, random: KeyedRandom, place: str) -> None:
         for kind, act in (
-            ("host.abort_tool", self._abort_tool),
-            ("host.abort_sibling", self._abort_sibling),
-            ("host.abort_session", self._abort_session),
-            ("host.urgent", self._interrupt),
-            ("host.tells", self._tell),
-            ("host.message", self._leave_message),
-            ("host.prompt", self._prompt),
-            ("host.delegates", self._delegate),
-            ("host.closes", self._close),
-            ("host.late", self._speak_to_the_dead),
+            ("host.abort_tool", partial(self._abort_some, AbortScope.TOOL)),
+            ("host.abort_sibling", partial(self._abort_some, AbortScope.SIBLING)),
+            ("host.abort_session", partial(self._abort_some, AbortScope.SESSION)),
+            ("host.urgent", partial(self._on_session, self._interrupt)),
+            ("host.tells", self._steer),
+            ("host.message", partial(self._on_session, self._leave_message)),
+            ("host.prompt", partial(self._on_session, self._prompt)),
+            ("host.delegates", partial(self._on_session, self._delegate)),
+            ("host.closes", partial(self._on_session, self._close)),
+            ("host.late", self._address_ended_session),
             ("host.answers", self._answer),
-            ("host.flood", self._flood),
+            ("host.flood", partial(self._on_session, self._flood)),
             ("host.drains", self._drain),
-            ("host.lies_in_wait", self._lie_in_wait),
+            ("host.lies_in_wait", self._act_on_state),
         ):
             if self._faults.strikes(kind, place):
-                await act(chance, place)
+                await act(random, place)
+
+    async def _on_session(self, act: SessionAct, random: KeyedRandom, place: str) -> None:
+        target = self._pick(random, "session")
+        if target is not None:
+            await act(target, random, place)
 
     def targets(self, scope: AbortScope) -> list[str]:
-        """What an abort of that scope can be aimed at now, by name."""
+        """Ids at which an abort of that scope can be aimed now."""
         return sorted(self._alive("tool" if scope is AbortScope.TOOL else "session", scope is AbortScope.SIBLING))
 
     def _alive(self, kind: str, child: bool) -> Iterator[str]:
-        """The ids of what is alive of that kind, and, for a *child*, has a parent: read off the ids, for a large host
+        """Ids of live sessions or calls; with *child*, only of those with a parent. Reads the ids, since a large host
         has many nodes, and most of them need not be made."""
         nodes = self._sup.registry.abort_tree()
         for one in nodes:
-            if (session_of(one) == one) == (kind == "session") and (not child or _has_parent(nodes, one)):
+            is_session = session_of(one) == one
+            if is_session != (kind == "session"):
+                continue
+            if not child or not is_session or ("/" in one and nodes[one].parent is not None):
                 yield one
 
-    def _pick(self, chance: KeyedRandom, kind: str, *, child: bool = False) -> str | None:
-        """Someone alive; what is in a rare state is picked as often as what is in a common one."""
+    def _pick(self, random: KeyedRandom, kind: str, *, child: bool = False) -> str | None:
+        """Pick a live session or call; a rare state is picked as often as a common one."""
         groups: dict[str, list[str]] = {}
         for one in self._alive(kind, child):
-            groups.setdefault(self._state(one), []).append(one)
+            entity = self._sup.registry.entities.get(session_of(one))
+            groups.setdefault(entity.state_name if entity is not None else "", []).append(one)
         if not groups:
             return None
-        return chance.choice(sorted(groups[chance.choice(sorted(groups), "state")]), "target")
+        return random.choice(sorted(groups[random.choice(sorted(groups), "state")]), "target")
 
-    def _state(self, node_id: str) -> str:
-        """The state of a session, or of the one whose call it is."""
-        entity = self._sup.registry.entities.get(node_id.partition(":")[0])
-        return entity.state_name if entity is not None else ""
-
-    async def _abort_tool(self, chance: KeyedRandom, place: str) -> None:
-        """One call, or all that a session has open."""
-        target = self._pick(chance, "tool")
-        if target is not None and chance.happens(0.1, "all"):
-            target = session_of(target)
-        await self._abort(target, AbortScope.TOOL, chance, place)
-
-    async def _abort_sibling(self, chance: KeyedRandom, place: str) -> None:
-        await self._abort(self._pick(chance, "session", child=True), AbortScope.SIBLING, chance, place)
-
-    async def _abort_session(self, chance: KeyedRandom, place: str) -> None:
-        await self._abort(self._pick(chance, "session"), AbortScope.SESSION, chance, place)
-
-    async def _abort(self, target: str | None, scope: AbortScope, chance: KeyedRandom, place: str) -> None:
+    async def _abort_some(self, scope: AbortScope, random: KeyedRandom, place: str) -> None:
+        """Abort one call (or all calls of a session), siblings, or a session; perhaps again before that has ended."""
+        target = self._pick(
+            random, "tool" if scope is AbortScope.TOOL else "session", child=scope is AbortScope.SIBLING
+        )
         if target is None:
             return
+        if scope is AbortScope.TOOL and random.happens(0.1, "all"):
+            target = session_of(target)
         async with anyio.create_task_group() as group:
-            within_s = chance.choice(PATIENCE_S, "within")
-            group.start_soon(self.abort, target, scope, chance.happens(0.15, "at once"), within_s)
+            within_s = random.choice(PATIENCE_S, "within")
+            group.start_soon(self.abort, target, scope, random.happens(0.15, "at once"), within_s)
             if self._faults.strikes("host.abort_again", place):
-                await anyio.sleep(chance.unit("again") * chance.choice((0.0, 0.1, 1.0, 20.0), "how soon"))
-                again, of = self._again(chance, target, scope)
-                group.start_soon(self.abort, again, of, chance.happens(0.5, "now"))
+                await anyio.sleep(random.unit("again") * random.choice((0.0, 0.1, 1.0, 20.0), "how soon"))
+                again, of = self._again(random, target, scope)
+                group.start_soon(self.abort, again, of, random.happens(0.5, "now"))
 
-    def _again(self, chance: KeyedRandom, target: str, scope: AbortScope) -> tuple[str, AbortScope]:
-        """The same once more, or one of its calls, or what is beside it."""
+    def _again(self, random: KeyedRandom, target: str, scope: AbortScope) -> tuple[str, AbortScope]:
+        """Pick the same target once more, or one of its calls, or another scope."""
         calls = [one for one in self._sup.registry.abort_tree() if one.startswith(f"{target}:")]
-        other = chance.choice((scope, *AbortScope), "of")
+        other = random.choice((scope, *AbortScope), "of")
         if other is AbortScope.TOOL and calls:
-            return chance.choice(sorted(calls), "call"), other
+            return random.choice(sorted(calls), "call"), other
         return target, scope if other is AbortScope.TOOL else other
 
     async def abort(self, target: str, scope: AbortScope, now: bool = False, within_s: float | None = None) -> None:
-        """Abort it, and hold the receipt to what it says."""
+        """Abort *target*, and let the oracle check the receipt."""
         world, oracle = self._world, self._oracle
-        asked = AbortAsked(target, scope, "an operator", world.now(), world.wall.time())
-        oracle.told(asked)
-        with self._approvals.asking(f"abort {scope} {target}{' now' if now else ''}") as said:
-            plan = self._planned(target, scope, now)
+        asked = AbortRequested(target, scope, "an operator", world.now(), world.wall.time())
+        oracle.observe(asked)
+        with self._requests.record(f"abort {scope} {target}{' now' if now else ''}") as said:
+            there = target in self._sup.registry.abort_tree(hurry=now)
+            plan = self._sup.plan_abort(target, scope, now=now) if there else None
             how: dict[str, Any] = {"reason": asked.reason, "actor": "operator", "now": now, "within_s": within_s}
             receipt = await self._sup.abort(target, scope, plan_id=plan.id if plan is not None else None, **how)
             said.append(f"{receipt.abort_id} ended {[one.id for one in receipt.nodes]}")
             self._tally.reached.append(sum(one.kind == "session" for one in receipt.nodes))
             oracle.receipt_came(receipt, asked.at_s, within_s, plan)
-            oracle.told(AbortAnswered(asked, plan, receipt, world.now(), world.wall.time()))
+            oracle.observe(AbortReturned(asked, plan, receipt, world.now(), world.wall.time()))
 
-    def _planned(self, target: str, scope: AbortScope, now: bool) -> AbortPlan | None:
-        """A dry run, whose plan is then carried out or nothing; ``None`` of what is not there."""
-        there = target in self._sup.registry.abort_tree(hurry=now)
-        return self._sup.plan_abort(target, scope, now=now) if there else None
-
-    async def _interrupt(self, chance: KeyedRandom, place: str) -> None:
-        target = self._pick(chance, "session")
-        if target is not None:
-            point = chance.choice((None, *DeliveryPoint), "point")
-            for _ in range(2 if self._faults.strikes("host.duplicate", place) else 1):
-                await self._send(target, urgent=True, at=point)
+    async def _interrupt(self, target: str, random: KeyedRandom, place: str) -> None:
+        point = random.choice((None, *DeliveryPoint), "point")
+        for _ in range(2 if self._faults.strikes("host.duplicate", place) else 1):
+            await self._send(target, urgent=True, at=point)
 
     async def _send(self, target: str, *, urgent: bool, at: DeliveryPoint | None = None) -> None:
-        with self._approvals.asking(f"send {target}") as said:
+        with self._requests.record(f"send {target}") as said:
             outage = self._sup.outage
             message_id = await Session(self._sup, target).send("listen", urgent=urgent, at=at, sender="operator")
             said.append(message_id)
             self._oracle.acknowledged(message_id, outage)
 
-    async def _leave_message(self, chance: KeyedRandom, place: str) -> None:
-        target = self._pick(chance, "session")
-        if target is not None:
-            await self._send(target, urgent=False)
+    async def _leave_message(self, target: str, random: KeyedRandom, place: str) -> None:
+        await self._send(target, urgent=False)
 
-    async def _prompt(self, chance: KeyedRandom, place: str) -> None:
-        """One more prompt, for a session that may be at work."""
-        target = self._pick(chance, "session")
-        if target is not None:
-            with self._approvals.asking(f"prompt {target}") as said:
-                result = await Session(self._sup, target).run(f"prompt {place}")
-                said.append(f"{result.outcome}: {result.error}")
-                self._oracle.replies.prompt_answered(target, result.outcome, result.error, result.seq)
+    async def _prompt(self, target: str, random: KeyedRandom, place: str) -> None:
+        with self._requests.record(f"prompt {target}") as said:
+            result = await Session(self._sup, target).run(f"prompt {place}")
+            said.append(f"{result.outcome}: {result.error}")
+            self._oracle.replies.prompt_answered(target, result.outcome, result.error, result.seq)
 
-    async def _delegate(self, chance: KeyedRandom, place: str) -> None:
-        """A child session that the host starts."""
-        target = self._pick(chance, "session")
-        if target is not None:
-            mode = chance.choice(tuple(CancelMode), "mode")
-            with self._approvals.asking(f"start child of {target}, {mode}") as said:
-                policy, outage = self._other_policy(chance), self._sup.outage
-                with self._oracle.starting(target):
-                    child = await self._sup.start_session("guest", parent=target, policy=policy, cancel_mode=mode)
-                    self._oracle.rules(child.id, policy)
-                said.append(child.id)
-                self._oracle.acknowledged(child.id, outage)
-                result = await child.run(f"prompt {place}")
-                self._oracle.replies.prompt_answered(child.id, result.outcome, result.error, result.seq)
+    async def _delegate(self, target: str, random: KeyedRandom, place: str) -> None:
+        """Start a child session of *target* with an abort policy of its own, and prompt it."""
+        mode = random.choice(tuple(CancelMode), "mode")
+        with self._requests.record(f"start child of {target}, {mode}") as said:
+            policy, outage = self._other_policy(random), self._sup.outage
+            with self._oracle.starting(target):
+                child = await self._sup.start_session("guest", parent=target, policy=policy, cancel_mode=mode)
+                self._oracle.set_policy(child.id, policy)
+            said.append(child.id)
+            self._oracle.acknowledged(child.id, outage)
+            result = await child.run(f"prompt {place}")
+            self._oracle.replies.prompt_answered(child.id, result.outcome, result.error, result.seq)
 
-    def _other_policy(self, chance: KeyedRandom) -> AbortPolicy:
-        """A policy of its own, so that it matters whose is asked."""
-        sibling, session = chance.happens(0.5, "tool_to_sibling"), chance.happens(0.5, "sibling_to_session")
-        ladder, brisk = self._world.drawn.settings.policy.ladder.value(), chance.choice((1.0, 0.5, 0.25), "brisk")
+    def _other_policy(self, random: KeyedRandom) -> AbortPolicy:
+        """Draw a policy of its own, so that it matters which session's policy counts."""
+        sibling, session = random.happens(0.5, "tool_to_sibling"), random.happens(0.5, "sibling_to_session")
+        ladder, brisk = self._world.drawn.settings.policy.ladder.value(), random.choice((1.0, 0.5, 0.25), "brisk")
         ladder = StageBudgets(**{name: brisk * value for name, value in msgspec.structs.asdict(ladder).items()})
         return AbortPolicy(tool_to_sibling=sibling, sibling_to_session=session, ladder=ladder)
 
-    async def _close(self, chance: KeyedRandom, place: str) -> None:
-        target = self._pick(chance, "session")
-        if target is not None:
-            with self._approvals.asking(f"close {target}") as said:
-                await self._sup.close_session(target, reason="enough of it")
-                said.append("closed")
-                self._oracle.replies.close_answered(target)
+    async def _close(self, target: str, random: KeyedRandom, place: str) -> None:
+        with self._requests.record(f"close {target}") as said:
+            await self._sup.close_session(target, reason="enough of it")
+            said.append("closed")
+            self._oracle.replies.close_answered(target)
 
-    async def _speak_to_the_dead(self, chance: KeyedRandom, place: str) -> None:
-        """A wish for a session that may have ended, or never was."""
-        target = f"c{chance.integer(0, self._customers, 'who')}"
+    async def _address_ended_session(self, random: KeyedRandom, place: str) -> None:
+        """Send requests to a session that may have ended, or never existed."""
+        target = f"c{random.integer(0, self._customers, 'who')}"
         await self.abort(target, AbortScope.SESSION, False)
-        await self._send(target, urgent=chance.happens(0.5, "urgent"))
+        await self._send(target, urgent=random.happens(0.5, "urgent"))
 
-    async def _answer(self, chance: KeyedRandom, place: str) -> None:
-        """A permission that somebody waits for, by one operator, or by two at once."""
+    async def _answer(self, random: KeyedRandom, place: str) -> None:
+        """Answer an open permission request, by one operator or by two at once."""
         waiting = self._sup.permissions()
         if waiting:
-            one = chance.choice([one.id for one in waiting], "permission")
+            one = random.choice([one.id for one in waiting], "permission")
             async with anyio.create_task_group() as group:
                 for number in range(2 if self._faults.strikes("host.duplicate", place) else 1):
-                    allow, always = chance.happens(0.5, "allow", number), chance.happens(0.2, "always", number)
+                    allow, always = random.happens(0.5, "allow", number), random.happens(0.2, "always", number)
                     group.start_soon(self._answer_one, one, allow, always)
 
     async def _answer_one(self, permission_id: str, allow: bool, always: bool) -> None:
-        with self._approvals.asking(f"answer {permission_id}") as said:
+        with self._requests.record(f"answer {permission_id}") as said:
             choice = await self._sup.answer(permission_id, allow=allow, always=always, by="operator")
             said.append(f"{choice.option}")
-            self._oracle.told(PermissionAnswered(permission_id, choice.option))
+            self._oracle.observe(PermissionAnswered(permission_id, choice.option))
 
-    async def _flood(self, chance: KeyedRandom, place: str) -> None:
-        target = self._pick(chance, "session")
-        if target is not None:
-            async with anyio.create_task_group() as group:
-                for _ in range(chance.integer(20, 150, "many")):
-                    group.start_soon(self._say, target)
+    async def _flood(self, target: str, random: KeyedRandom, place: str) -> None:
+        async with anyio.create_task_group() as group:
+            for _ in range(random.integer(20, 150, "many")):
+                group.start_soon(partial(self._send, target, urgent=False))
 
-    async def _say(self, target: str) -> None:
-        await self._send(target, urgent=False)
-
-    async def _lie_in_wait(self, chance: KeyedRandom, place: str) -> None:
-        """Strike right when somebody comes into a state, most of which are over soon."""
-        patience_s = chance.between(1.0, LURK_S, "patience")
-        if chance.happens(0.4, "urgent"):
-            moment, at = chance.choice(INTERRUPTED, "moment")
+    async def _act_on_state(self, random: KeyedRandom, place: str) -> None:
+        """Act right when a session comes into a state; most of these states are short."""
+        patience_s = random.between(1.0, WATCH_MAX_S, "patience")
+        if random.happens(0.4, "urgent"):
+            moment, at = random.choice(URGENT_MOMENTS, "moment")
             target = await wait_for(self._sup, moment, patience_s)
             if target is not None and not self._faults.healed:
                 await self._send(target, urgent=True, at=at)
             return
-        scope, state = chance.choice(tuple(AbortScope), "scope"), chance.choice((*SessionState, *RARE), "state")
-        interrupts = state is SessionState.INTERRUPTING and chance.happens(0.7, "interrupts")
+        scope, state = random.choice(tuple(AbortScope), "scope"), random.choice((*SessionState, *RARE), "state")
+        interrupts = state is SessionState.INTERRUPTING and random.happens(0.7, "interrupts")
         first = SessionState.RUNNING if interrupts else state
         moment = Trigger("session", first.value, child=scope is AbortScope.SIBLING)
         target = await wait_for(self._sup, moment, patience_s)
@@ -347,36 +335,33 @@ class Operators:
             await self._send(target, urgent=True)
         if target is not None and not self._faults.healed:
             calls = [one for one in self.targets(AbortScope.TOOL) if session_of(one) == target]
-            aimed = chance.choice(calls, "call") if calls and scope is AbortScope.TOOL else target
-            await self.abort(aimed, scope, chance.happens(0.5, "at once"))
+            aimed = random.choice(calls, "call") if calls and scope is AbortScope.TOOL else target
+            await self.abort(aimed, scope, random.happens(0.5, "at once"))
 
-    async def _tell(self, chance: KeyedRandom, place: str) -> None:
-        """Something urgent, which an agent is told that can be. Perhaps something more right then, or the end: what it
-        was told may be nobody's any more when it is on record, or heard."""
-        target = await wait_for(self._sup, chance.choice(TOLD, "moment"), chance.between(1.0, LURK_S, "patience"))
+    async def _steer(self, random: KeyedRandom, place: str) -> None:
+        """Send an urgent message, which a steerable agent is told within its turn; perhaps another one right then, or
+        an abort: the message may have no turn left when it is on record."""
+        target = await wait_for(
+            self._sup, random.choice(STEERED, "moment"), random.between(1.0, WATCH_MAX_S, "patience")
+        )
         if target is None or self._faults.healed:
             return
         async with anyio.create_task_group() as group:
             group.start_soon(partial(self._send, target, urgent=True))
-            then = chance.choice(("", "more", "end", "end"), "then")
-            await anyio.sleep(chance.choice(SOON_S, "how soon"))
+            then = random.choice(("", "more", "end", "end"), "then")
+            await anyio.sleep(random.choice(SOON_S, "how soon"))
             if then == "more":
                 await self._send(target, urgent=True)
             elif then == "end":
                 await self.abort(target, AbortScope.SESSION)
 
-    async def _drain(self, chance: KeyedRandom, place: str) -> None:
-        with self._approvals.asking("stop") as said:
-            now = chance.happens(0.3, "now")
-            self._world.told_to_end(now=now)
+    async def _drain(self, random: KeyedRandom, place: str) -> None:
+        with self._requests.record("stop") as said:
+            now = random.happens(0.3, "now")
+            self._world.request_stop(now=now)
             await self._sup.stop(now=now, actor="operator")
-            if chance.happens(0.5, "again"):
-                await anyio.sleep(chance.between(0.0, 5.0, "how soon"))
-                self._world.told_to_end(now=True)
+            if random.happens(0.5, "again"):
+                await anyio.sleep(random.between(0.0, 5.0, "how soon"))
+                self._world.request_stop(now=True)
                 await self._sup.stop(actor="operator")
             said.append("stopping")
-
-
-def _has_parent(nodes: Mapping[str, TreeNode], node_id: str) -> bool:
-    """Who is a child is called after its parent, whatever has become of that."""
-    return session_of(node_id) != node_id or ("/" in node_id and nodes[node_id].parent is not None)

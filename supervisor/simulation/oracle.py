@@ -1,10 +1,17 @@
-"""The oracle: it keeps its own record of what was asked, what became durable and which processes there were, and says
-what must not be.
+"""The oracle of a run: its own account of requests, durable records and processes, and the invariants over them.
 
-It never asks the code under test. Safety is checked whenever something happens, under all faults; liveness once the
-faults have stopped. What can be seen in the records alone is checked by :mod:`supervisor.diagnostics.invariants`,
-which also checks the journals of real runs; here is what only the world knows. Whoever wants more checked hands in
-checkers (:mod:`supervisor.simulation.checkers`).
+Theory of operation: the oracle never asks the code under test. It hears of requests and replies from the host, of
+durable records from the disk, and of processes from the machine, and keeps for each session the processes that live and
+the time by which they must be gone. Safety is checked at each of these events, under all faults; liveness only once the
+faults have stopped (:meth:`Oracle.check_quiescence`).
+
+Invariants that need the records alone are those of :mod:`supervisor.diagnostics.invariants`, which checks journals of
+real runs too; the oracle adds those that need the world: no process survives its session, a receipt is true, a reply
+comes after the record that it relies on. More checks are handed in as checkers (:mod:`supervisor.simulation.checkers`).
+
+Example: session ``c0`` is stopped on record at 10 s with a ladder of 18 s. Its processes must be gone at 10 + 18 +
+``SLACK_S``, its last record durable ``RECORD_S`` after that; what the machine slept is added to both, what the disk was
+down only to the second.
 """
 
 from __future__ import annotations
@@ -28,7 +35,7 @@ from supervisor.simulation.checkers import (
     ClockRead,
     DiskWasDown,
     Fact,
-    Slept,
+    MachineSlept,
     SupervisorEnded,
     SupervisorStarted,
 )
@@ -40,41 +47,42 @@ from supervisor.simulation.trace import Trace
 __all__ = ["HOME", "MakeCheckers", "Oracle", "no_checkers"]
 
 MakeCheckers = Callable[["Oracle"], Sequence[Checker]]
-"""Makes the checkers of one run, given its oracle. A function of a module, where runs are spread over processes."""
+"""Makes the checkers of one run, given its oracle. It must be a function of a module, where runs are spread over
+processes."""
 
 
 def no_checkers(oracle: Oracle) -> Sequence[Checker]:
-    """The oracle alone judges."""
+    """Make no checkers."""
     return ()
 
 
 SLACK_S = 12.0
-"""On top of a ladder, for the kill of a process: the launch that may be under way (1 s), what the process host adds to
-the last rung (2 s), and the exits themselves (fractions of a second each) of a tree of some depth."""
+"""Seconds on top of a ladder for the kill of a process: a launch under way (1 s), what the process host adds to the
+last stage (2 s), and the exits of a tree of some depth (fractions of a second each)."""
 HOME = "/sim"
-"""Above every session's directory, which is called after it."""
+"""Directory above those of the sessions, which are named after their sessions."""
 AT_REST = {("task", "FAILED"), ("run", "CIRCUIT_OPEN")}
-"""States that the tables let a log go on from, and that nothing has to leave: work that is not tried again."""
+"""States in which work may rest for good though its table would let it go on: it is not tried again."""
 RECORD_S = 45.0
-"""And for the last record on top of that: five commits of the slowest disk (8 s each), one after the other, for what
-follows from another record, and the clean-up of a turn (5 s)."""
+"""Seconds for the last record on top of that: five commits of the slowest disk (8 s each) for records that follow from
+each other, and the clean-up of a turn (5 s)."""
 RECEIPT_S = 11.0
-"""What a receipt may take on top of its plan's deadline: twice what a loaded machine is given
+"""Seconds that a receipt may take on top of its plan's deadline: twice what a loaded machine is given
 (``supervisor.aborts.termination``), and the grain of the timers."""
 KEPT = 50
-"""Violations that are kept with their words; the others are counted."""
+"""Violations that are kept with their messages; more are counted."""
 
 
 class Oracle:
-    """The judge of one run.
+    """Judges one run by its own account of it.
 
     Args:
         now: the run's clock, in seconds.
-        trace: hears of all it sees.
+        trace: gets a line for each event.
         ladder: the ladder of the run's sessions.
-        grain_s: to multiples of which the run rounds its timers up.
-        model: how often in a row its agents' models may fail.
-        checkers: what else hears of the run, and reports by :meth:`violated`.
+        grain_s: timers of the run are rounded up to multiples of it.
+        model: how often in a row the models of agents may fail.
+        checkers: makes the checkers, which report by :meth:`violated`.
     """
 
     def __init__(
@@ -87,62 +95,62 @@ class Oracle:
         checkers: MakeCheckers = no_checkers,
     ) -> None:
         self.violations: list[Violation] = []
-        self.adjourned = False
-        """What happens now is no part of the run, and not judged."""
+        self.ignores_violations = False
+        """Whether violations are ignored, since what happens now is no part of the run."""
         self.omitted = 0
         self.coverage = Coverage()
         self.records = 0
         self.now, self.ladder, self.grain_s, self.model = now, ladder, grain_s, model or ModelLimits()
         self.recorded_within_s = ladder.total_s + SLACK_S + RECORD_S
-        """From an end that is on record to the last record that follows from it."""
+        """Seconds from the record of an end to the last record that follows from it."""
         self._trace = trace
         self._bound_s = ladder.total_s + SLACK_S
         self._invariants = RecordChecker(on_step=self._stepped)
         self._offset_s = 0.0
         self._live: dict[str, dict[int, str]] = {}
-        """Processes that are there, by the session that they work for: pid to name."""
+        """Living processes by session: pid to name."""
         self._call_of: dict[int, str] = {}
-        """Of those the ones that were started for a call, as the journal says, to its id."""
+        """Calls for which processes were started, on record, by pid."""
         self._due: dict[str, float] = {}
-        """When every process of a session must be gone."""
+        """Time at which every process of a session must be gone."""
         self._record_due: dict[str, float] = {}
-        """When a session that was stopped must have its last record; not for those of a supervisor that was killed."""
+        """Time at which a stopped session must have its last record; not for sessions of a killed supervisor."""
         self._lost: set[int] = set()
-        """Processes whose warden was lost: their fate is not known, and the report on them says so."""
+        """Processes whose shim was lost: their fate is unknown, and reports on them say so."""
         self._statuses: dict[int, str] = {}
-        """The exit statuses of processes, in words."""
+        """Exit statuses of processes as text."""
         self._slept: list[tuple[float, float]] = []
         self._reaped_at: dict[str, float] = {}
-        """When the last process of a session was reaped that was not lost."""
+        """Time at which the last process of a session was reaped that was not lost."""
         self.unanswered: dict[str, str] = {}
-        """What was asked and not answered yet: its name to its words."""
+        """Open requests: name to text."""
         self.replies = Replies(self.violated)
         self._ends_promised: dict[str, str] = {}
-        self._ruled: dict[str, AbortPolicy] = {}
-        """The policies that the host gave, by session; those below it inherit them."""
+        self._policies: dict[str, AbortPolicy] = {}
+        """Abort policies that the host gave, by session; sessions below inherit them."""
         self._starting: Counter[str] = Counter()
-        """Below whom the host is starting sessions, and how many."""
+        """Sessions below which the host is starting others, and how many."""
         self._owed: set[str] = set()
-        """Effects that are on record and not settled: an effect is settled once."""
+        """Effects on record that are not acknowledged; each is acknowledged once."""
         self._crossed: list[LifecycleEvent] = []
         self._ended: set[str] = set()
         self._durable: set[str] = set()
         self._last_seq, self._last_s = 0, 0.0
         self._checkers = checkers(self)
 
-    def told(self, fact: Fact) -> None:
+    def observe(self, fact: Fact) -> None:
         """Pass a fact on to the checkers."""
         for one in self._checkers:
-            one.told(fact)
+            one.observe(fact)
 
     # ------------------------------------------------------------------ violations
     def violated(self, invariant: str, entity_id: str, message: str, seq: int | None = None) -> None:
-        """Something that must not be."""
+        """Report a violation of *invariant* by an entity."""
         assert invariant in INVARIANTS, f"no law is called {invariant}"
         self._keep(Violation(invariant=invariant, entity_id=entity_id, seq=seq, message=message))
 
     def _keep(self, violation: Violation) -> None:
-        if self.adjourned:
+        if self.ignores_violations:
             return
         self._trace.note(f"VIOLATION {violation.invariant} {violation.entity_id}: {violation.message}")
         if len(self.violations) < KEPT:
@@ -152,44 +160,45 @@ class Oracle:
 
     @property
     def count(self) -> int:
-        """All violations."""
+        """Number of violations."""
         return len(self.violations) + self.omitted
 
     # ------------------------------------------------------------------ supervisors
     def started(self) -> None:
-        """A supervisor starts."""
-        self.told(SupervisorStarted())
+        """Note that a supervisor starts."""
+        self.observe(SupervisorStarted())
         for session_id in [one for one in self._due if not self.replies.is_stopped(one)]:
             self._check_due(session_id)  # nobody knows any more that it was to end: it may go on
             self._due.pop(session_id, None)
 
     def clock_set(self, wall_s: float) -> None:
-        """It has read the wall clock for the first time, and its own is the run's from here on, and never before its
-        journal: a jump between its start and this is none to it."""
+        """Note the first reading of the wall clock by a supervisor. The supervisor's clock is the run's from here on,
+        but never earlier than its journal; a jump between start and reading does not count."""
         self._offset_s = max(wall_s, self._last_s) - self.now()
-        self.told(ClockRead(self._offset_s))
+        self.observe(ClockRead(self._offset_s))
 
     def killed(self) -> None:
-        """It was killed: what it was asked it never answers, and what it promised is the next one's to keep."""
+        """Note a kill: its open requests are never answered, and the next supervisor has to keep its promises."""
         self.unanswered.clear()
         self._record_due.clear()
-        self.told(SupervisorEnded("killed"))
+        self.observe(SupervisorEnded("killed"))
 
     def gave_up(self) -> None:
-        """It has ended without its disk: its last is not on record, and the next one goes on from before that."""
+        """Note that a supervisor ended without its disk: its last records are missing, and the next one continues from
+        before."""
         self._record_due.clear()
-        self.told(SupervisorEnded("gave up"))
+        self.observe(SupervisorEnded("gave up"))
 
     def disk_was_down(self, seconds: float) -> None:
-        """Nothing could be written for so long: what was to be recorded comes as much later. Ends do not."""
+        """Extend the deadlines of records by an outage of so many seconds; those of processes are not extended."""
         self._trace.note(f"disk was down {seconds:.6f}")
-        self.told(DiskWasDown(seconds))
+        self.observe(DiskWasDown(seconds))
         for session_id in self._record_due:
             self._record_due[session_id] += seconds
 
     def slept(self, seconds: float) -> None:
-        """Time leapt for everybody: no bound can hold while the machine sleeps, and in the grace after that."""
-        self.told(Slept(seconds))
+        """Extend all deadlines by a sleep of the machine, and by the grace of the timers after it."""
+        self.observe(MachineSlept(seconds))
         seconds += GRACE_S + self.grain_s  # timers stand still at what was due next, which may have been rounded up
         self._slept.append((self.now(), seconds))
         for session_id in self._due:
@@ -198,36 +207,36 @@ class Oracle:
             self._record_due[session_id] += seconds
 
     def slept_since(self, at_s: float) -> float:
-        """How long the machine has slept since then, in seconds; the sleep that it was in the middle of, too."""
+        """Seconds that the machine has slept since *at_s*, the sleep at that moment included."""
         return sum(seconds for when, seconds in self._slept if when + seconds > at_s)
 
     # ------------------------------------------------------------------ the host
-    def asked(self, name: str, words: str) -> None:
-        """The host asked for something; there is one answer to come."""
+    def request_sent(self, name: str, words: str) -> None:
+        """Note a request of the host; it must be answered once."""
         self._trace.note(f"asked {name} {words}")
         self.unanswered[name] = words
 
-    def answered(self, name: str, words: str) -> None:
-        """It was answered, or refused."""
+    def reply_received(self, name: str, words: str) -> None:
+        """Note the reply, or refusal."""
         self._trace.note(f"answered {name} {words}")
         self.unanswered.pop(name, None)
 
     def acknowledged(self, entity_id: str, outage: object = None) -> None:
-        """The host was told that this entity is there, or that message, by a supervisor that knew of *outage* when it
-        was asked: the first record is durable, and nothing new is taken while the journal cannot be written."""
+        """Check an acknowledgement of a session or message: its first record must be durable, and nothing new may be
+        taken while the journal cannot be written (*outage*: what the supervisor knew of that when asked)."""
         if entity_id not in self._durable:
             self.violated("durable", entity_id, "was acknowledged before its first record was durable")
         if outage is not None:
             self.violated("degraded", entity_id, f"was taken while the journal could not be written: {outage}")
 
-    def rules(self, session_id: str, policy: AbortPolicy) -> None:
-        """The host gave that session, and all that will be below it, this policy."""
-        self._ruled[session_id] = policy
+    def set_policy(self, session_id: str, policy: AbortPolicy) -> None:
+        """Note the abort policy that the host gave to a session and all sessions below it."""
+        self._policies[session_id] = policy
 
-    def ruling(self, session_id: str) -> AbortPolicy | None:
-        """The policy that rules it, where the host has given one to it or to an ancestor; ``None`` also while one of
-        them may be whom the host is starting, and has not been told the name of."""
-        ruled = self._ruled
+    def policy_of(self, session_id: str) -> AbortPolicy | None:
+        """Abort policy of a session: its own, or of its nearest ancestor that was given one. ``None`` if there is none,
+        or while the session may be one that the host is starting and whose name it does not know yet."""
+        ruled = self._policies
         while session_id and session_id not in ruled:
             session_id = session_id.rpartition("/")[0]
             if self._starting[session_id]:
@@ -236,8 +245,8 @@ class Oracle:
 
     @contextmanager
     def starting(self, parent_id: str) -> Iterator[None]:
-        """The host starts a session below that one, with a policy of its own: others may see it before it does, and
-        where the supervisor is killed before the host is told its name, only others do."""
+        """Note that the host starts a session below *parent_id*, with a policy of its own. Others may see it before the
+        host does; if the supervisor is killed first, the host never learns its name."""
         self._starting[parent_id] += 1
         try:
             yield
@@ -246,9 +255,9 @@ class Oracle:
             raise
         self._starting[parent_id] -= 1
 
-    def told_to_end(self, session_id: str, at_s: float, within_s: float | None = None) -> None:
-        """That session was told to end: its processes are gone within the ladder, or *within_s* seconds where that is
-        sooner, whatever the disk does."""
+    def session_stopping(self, session_id: str, at_s: float, within_s: float | None = None) -> None:
+        """Set the deadline for the processes of a session that was stopped at *at_s*: the ladder, or *within_s* seconds
+        if that is sooner, whatever the disk does."""
         bound_s = self._bound_s if within_s is None else min(self._bound_s, within_s + SLACK_S)
         due = at_s + bound_s + self.slept_since(at_s)
         self._due[session_id] = min(due, self._due.get(session_id, due))
@@ -257,8 +266,9 @@ class Oracle:
             self.violated("bounded_kill", session_id, f"its last process lived {late_s:.3f} s beyond its ladder")
 
     def receipt_came(self, receipt: Receipt, at_s: float, within_s: float | None, plan: AbortPlan | None) -> None:
-        """An abort that was asked for at *at_s* is answered, within its plan's deadline, whatever the disk does. One of
-        what was ending already has the time of that end, and of its record, unless the disk is down.
+        """Check the receipt of an abort that was requested at *at_s*. It must come within its plan's deadline, whatever
+        the disk does. If the target was ending already, the receipt has the time of that end and of its record, unless
+        the disk is down.
 
         Args:
             within_s: how much time the caller gave it.
@@ -277,10 +287,10 @@ class Oracle:
             if one.outcome == "ended":
                 self._check_ended(one, receipt.abort_id)
         if receipt.scope is AbortScope.SESSION and not receipt.already_ended:
-            self.told_to_end(receipt.target, at_s, within_s)
+            self.session_stopping(receipt.target, at_s, within_s)
 
     def _check_carried_out(self, plan: AbortPlan, receipt: Receipt) -> None:
-        """A receipt tells of those whom the plan named, and of as many survivors as its processes have."""
+        """Check that the receipt names the nodes of the plan, and counts the survivors of its processes."""
         planned, told = ({(one.id, one.kind) for one in nodes} for nodes in (plan.nodes, receipt.nodes))
         if told != planned or receipt.spared != plan.spared:
             words = f"{receipt.abort_id} tells of {sorted(told)}, of the planned {sorted(planned)}"
@@ -289,24 +299,25 @@ class Oracle:
             self.violated("no_survivor", receipt.target, f"{receipt.abort_id} counts {receipt.survivors} survivors")
 
     def _check_ended(self, node: NodeReceipt, abort_id: str) -> None:
-        """What has ended by a receipt has no process left; of a call, as far as that is on record."""
+        """Check that nothing that ended by a receipt has a process left; for calls, as far as processes are on
+        record."""
         calls = [str(pid) for pid, call in self._call_of.items() if call == node.id and pid not in self._lost]
-        if left := self._left(node.id) if node.kind == "session" else ", ".join(calls):
+        if left := self._living_processes(node.id) if node.kind == "session" else ", ".join(calls):
             self.violated("no_survivor", node.id, f"has ended by the receipt of {abort_id}, but these live: {left}")
 
     @property
-    def anybody_left(self) -> bool:
-        """True while a process lives whose warden is not lost."""
-        return any(self._left(session_id) for session_id in self._live)
+    def has_processes(self) -> bool:
+        """Whether a process lives whose shim is not lost."""
+        return any(self._living_processes(session_id) for session_id in self._live)
 
-    def _left(self, session_id: str) -> str:
-        """The processes of a session that should not be there any more, in words."""
+    def _living_processes(self, session_id: str) -> str:
+        """Processes of a session that should be gone, as text."""
         live = self._live.get(session_id, {})
         return ", ".join(f"{name} ({pid})" for pid, name in live.items() if pid not in self._lost)
 
     # ------------------------------------------------------------------ the disk
     def wrote(self, batch: Sequence[Append], encoded: Sequence[bytes]) -> None:
-        """These records are durable from now on."""
+        """Take in a durable batch."""
         self._trace.records(encoded)
         for one in batch:
             at_s = one.record.monotonic_s - self._offset_s
@@ -318,7 +329,9 @@ class Oracle:
                 self.replies.wrote(one)
                 self._session(one.record, one.ended)
             elif one.record.event == "ProcessStarted":
-                self._started_for(str(one.record.metadata["tool"]), one.record.metadata["pid"])
+                call_id, pid = str(one.record.metadata["tool"]), one.record.metadata["pid"]
+                if pid in self._live.get(call_id.partition(":")[0], {}):  # else it is over already
+                    self._call_of[pid] = call_id
 
     def _record(self, record: LifecycleEvent) -> None:
         self.records += 1
@@ -326,65 +339,62 @@ class Oracle:
             self.violated("durable", record.entity_id, f"record {record.seq} follows {self._last_seq}", record.seq)
         self._last_seq, self._last_s = record.seq, record.monotonic_s
         self._durable.add(record.entity_id)
-        self._remember(record)
+        match record.event:
+            case "UrgentMessage" | "MessageReceived":
+                self._durable.add(str(record.metadata.get("message_id")))
+            case "AbortRecord" if record.metadata.get("policy_edge") is not None:
+                self._crossed.append(record)
         self.coverage.record(record)
         for violation in self._invariants.check(record):
             self._keep(violation)
 
     def _settle(self, one: Append) -> None:
-        """An effect is settled with the record of whoever was told of it, or when it was performed. One that is settled
-        earlier is lost if its supervisor is killed then; so it is settled twice."""
+        """Check that each effect is acknowledged once: with the record of its receiver, or when it was performed. An
+        effect that is acknowledged too early is lost in a crash, and acknowledged again."""
         for name in one.settled:
             if name not in self._owed:
                 self.violated("nothing_lost", one.record.entity_id, f"settles the effect {name}, which nobody owes")
             self._owed.discard(name)
         self._owed.update(name for name, _ in one.owed)
 
-    def _remember(self, record: LifecycleEvent) -> None:
-        match record.event:
-            case "UrgentMessage" | "MessageReceived":
-                self._durable.add(str(record.metadata.get("message_id")))
-            case "AbortRecord" if record.metadata.get("policy_edge") is not None:
-                self._crossed.append(record)
-
     def _stepped(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
-        """A transition, and what its table makes of it again."""
+        """Pass a transition, and the step that its table computes from it again, to the checkers."""
         if record.event == "agent_exited":
             self._check_status(record, step.data.pid)
         for one in self._checkers:
             one.transition(record, step)
 
     def _check_status(self, record: LifecycleEvent, pid: int | None) -> None:
-        """How an agent ended, by its record, is how its process did."""
+        """Check that the exit status on record is that of the process."""
         said, was = record.metadata["status"], self._statuses.get(pid or 0)
         if pid is not None and was is not None and said is not None and str(said) != was:
             self.violated("honest_ends", record.entity_id, f"is said to have exited with {said}, and did with {was}")
 
     def _session(self, record: LifecycleEvent, ended: bool) -> None:
         if record.to_status == "Stopped" and record.from_status != "Stopped" and record.outcome == "transition":
-            self.told_to_end(record.entity_id, record.monotonic_s - self._offset_s)
+            self.session_stopping(record.entity_id, record.monotonic_s - self._offset_s)
             self._record_due[record.entity_id] = self.now() + self._bound_s + RECORD_S
         if ended:
             self._check_gone(record)
             self._check_recorded(record)
 
     def _check_gone(self, record: LifecycleEvent) -> None:
-        """No survivor: with the last record of a session, its processes are dead and reaped."""
+        """Check that all processes of a session are reaped when it has its last record."""
         self._ended.add(record.entity_id)
         self._due.pop(record.entity_id, None)
         self._reaped_at.pop(record.entity_id, None)
-        if left := self._left(record.entity_id):
+        if left := self._living_processes(record.entity_id):
             self.violated("no_survivor", record.entity_id, f"has ended, but these live: {left}", record.seq)
 
     def _check_recorded(self, record: LifecycleEvent) -> None:
-        """Recorded within its bound; what the ladder gave up waits longer for what it left behind, and says so."""
+        """Check that the last record comes in time. A termination that was abandoned may wait longer, and says so."""
         late_s = self.now() - self._record_due.pop(record.entity_id, self.now())
         if late_s > 0 and record.metadata.get("rung") != TerminationStage.ABANDON:
             self.violated("recorded", record.entity_id, f"its last record comes {late_s:.3f} s too late", record.seq)
 
     # ------------------------------------------------------------------ processes
     def process(self, event: ProcessEvent) -> None:
-        """Something happened to a process."""
+        """Take in an event of a process."""
         self._trace.note(f"process {event.what} {event.pid} {event.owner} {event.detail}")
         for one in self._checkers:
             one.process(event)
@@ -405,11 +415,6 @@ class Oracle:
                 if not live:
                     self._live.pop(session_id, None)
 
-    def _started_for(self, call_id: str, pid: int) -> None:
-        """It is on record whose process that is, which may be over by then."""
-        if pid in self._live.get(call_id.partition(":")[0], {}):
-            self._call_of[pid] = call_id
-
     def _spawned(self, session_id: str, event: ProcessEvent) -> None:
         self._statuses.pop(event.pid, None)
         self._live.setdefault(session_id, {})[event.pid] = event.detail
@@ -418,28 +423,28 @@ class Oracle:
 
     def _check_due(self, session_id: str) -> None:
         due = self._due.get(session_id)
-        if due is not None and self.now() > due and self._left(session_id):
+        if due is not None and self.now() > due and self._living_processes(session_id):
             late_s = self.now() - due
             del self._due[session_id]
             self.violated("bounded_kill", session_id, f"its processes live {late_s:.3f} s beyond its ladder")
 
     # ------------------------------------------------------------------ the end
-    def closed(self, rows: Iterable[EntityRow]) -> None:
-        """A supervisor has closed in order, and its disk has answered: it leaves no open books to the next one."""
-        self.told(SupervisorEnded("closed"))
+    def check_closed(self, rows: Iterable[EntityRow]) -> None:
+        """Check that a supervisor that closed in order left no entity open."""
+        self.observe(SupervisorEnded("closed"))
         for row in rows:
             if not row.ended and (row.kind, row.state) not in AT_REST:
                 self.violated("nothing_lost", row.id, f"was left {row.state} by a supervisor that closed in order")
 
-    def quiet(self, rows: Iterable[EntityRow], owed: Iterable[tuple[str, str, bytes]]) -> None:
-        """The faults have stopped and the supervisor has closed: everything has come to its end, nothing is owed."""
+    def check_quiescence(self, rows: Iterable[EntityRow], owed: Iterable[tuple[str, str, bytes]]) -> None:
+        """Check, when the faults have stopped and the supervisor has closed, that everything has come to its end."""
         for effect_id, entity_id, _ in owed:
             self.violated("quiescence", entity_id, f"still owes the effect {effect_id} after its supervisor has closed")
         for row in rows:
             if not row.ended and (row.kind, row.state) not in AT_REST:
                 self.violated("quiescence", row.id, f"is still {row.state} in the journal of a supervisor that closed")
         for session_id in self._live:
-            if left := self._left(session_id):
+            if left := self._living_processes(session_id):
                 self.violated("no_survivor", session_id, f"processes are left: {left}")
         for session_id, abort_id in self._ends_promised.items():
             if session_id not in self._ended and session_id in self._durable:  # else it never was, but in memory
@@ -454,8 +459,8 @@ class Oracle:
             one.finish()
 
     def _check_crossing(self, record: LifecycleEvent) -> None:
-        """The edge that an abort crossed is open in the policy that rules there."""
+        """Check that the policy edge over which an abort spread is open in the policy that counts there."""
         edge, ruler = str(record.metadata["policy_edge"]), str(record.metadata.get("ruled_by"))
-        policy = self.ruling(ruler)
+        policy = self.policy_of(ruler)
         if policy is not None and not getattr(policy, edge, False):
             self.violated("no_level_crossed", ruler, f"{edge} was crossed, which its policy does not let", record.seq)

@@ -21,11 +21,11 @@ __all__ = ["pytest_addoption", "pytest_configure", "simulated_supervisor"]
 
 SEEDS = 10
 SCHEDULES = ("fifo", "shuffle", "window", "pct", "trio")
-"""Those of the engine, which is not imported for a list of words."""
+"""Names of the engine's schedules; importing the engine for them would slow every pytest run."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options of the command line."""
+    """Add the options of the command line."""
     group = parser.getgroup("simulation", "supervisors in virtual time")
     group.addoption(
         "--simulation-seeds",
@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse what would test nothing."""
+    """Refuse values with which no test would run."""
     for name, least in (("--simulation-seeds", 1), ("--simulation-seed", 0)):
         value = config.getoption(name)
         if value is not None and value < least:
@@ -47,7 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _named_from_here(test: pytest.Item, here: Path) -> str:
-    """How pytest is asked for that test in the directory it was called in: an id is relative to the root directory."""
+    """Node id of a test relative to the directory in which pytest was called; ids are relative to the root
+    directory."""
     _, *names = test.nodeid.split("::")
     return "::".join([os.path.relpath(test.path, here), *names])
 

@@ -1,6 +1,5 @@
-"""Values of a scenario that are left open, ranges ``[low, high]`` and choices ``{ any = [...] }``: how they are drawn
-by name, what they may come to, and how a field says which numbers it takes.
-"""
+"""Open values of a scenario: ranges ``[low, high]`` and choices ``{ any = [...] }``. This module draws them by name,
+lists what they may become, and validates them in fields."""
 
 from __future__ import annotations
 
@@ -16,27 +15,27 @@ from supervisor.simulation.keyed_random import KeyedRandom
 __all__ = ["drawn", "outcomes", "within"]
 
 FEW: Final = 100
-"""So many combinations of a table are all tried: a scenario is read anew for every run, so it must not take long."""
+"""Up to so many combinations of a table are all tried; more would make reading a scenario slow."""
 
 
-def drawn(value: Any, chance: KeyedRandom, *names: object) -> Any:
-    """*value* with its ranges and choices decided."""
+def drawn(value: Any, random: KeyedRandom, *names: object) -> Any:
+    """Draw the ranges and choices in *value*."""
     match value:
         case {"any": list(options), **rest} if not rest and options:
-            return drawn(chance.choice(options, *names), chance, *names)
+            return drawn(random.choice(options, *names), random, *names)
         case Mapping():
-            return {key: drawn(one, chance, *names, key) for key, one in value.items()}
+            return {key: drawn(one, random, *names, key) for key, one in value.items()}
         case [int(low), int(high)] if not isinstance(low, bool):
-            return chance.integer(low, high, *names)
+            return random.integer(low, high, *names)
         case [int() | float() as low, int() | float() as high]:
-            return round(chance.between(low, high, *names), 3)
+            return round(random.between(low, high, *names), 3)
         case _:
             return value
 
 
 def outcomes(value: Any, *names: str) -> list[Any]:
-    """What *value* may be drawn as: each option of each choice, and both ends of each range, at least once. Of a table
-    where they are few, in all combinations.
+    """Values that *value* may be drawn as: each option of each choice, and both ends of each range, at least once; for
+    a table with few combinations, all of them.
 
     Raises:
         ValueError: a range is upside down; the message begins with its name, below *names*.
@@ -66,7 +65,7 @@ def _upside_down(low: float, high: float) -> str:
 
 
 def within(low: float, high: float, *, whole: bool = False) -> Any:
-    """What checks that a number, a range or a choice of them stays within those bounds, both included."""
+    """Make a validator that keeps a number, a range or a choice within these bounds, both included."""
 
     def check(value: Any) -> Any:
         match value:

@@ -1,7 +1,7 @@
-"""Replies that hosts get to prompts and closes, compared with durable records.
+"""Replies to prompts and closes, compared with durable records.
 
-Whoever was told how a prompt ended finds that very answer on record, and nobody else was told it; whoever was told that
-a session is closed finds its last record.
+A result that a caller gets must be on record, and no other caller may get that record's result; a session that is
+reported as closed must have its last record.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from supervisor.ports import Append
 __all__ = ["JOURNAL_FAILED", "Replies"]
 
 JOURNAL_FAILED = "the journal cannot be written"
-"""How the answers begin that a supervisor gives when its disk has failed: those are on no record."""
+"""Prefix of the errors that a supervisor returns when its disk has failed; they are on no record."""
 
 
 class Replies:
-    """What is on record for those who asked. *say* reports a violation: the invariant, whose it is, and the words."""
+    """Replies on record. *say* reports a violation: the invariant, the entity, and the message."""
 
     def __init__(self, say: Callable[[str, str, str], None]) -> None:
         self._say = say
         self._states: dict[str, str] = {}
         self._ended: set[str] = set()
         self._answers = Counter[tuple[str, str, str]]()
-        """Answers on record that nobody who asked was told yet, by session, outcome and error."""
+        """Results on record that no caller got yet, by session, outcome and error."""
         self._settled: set[tuple[str, int, str, str]] = set()
-        """The records that settled a prompt: by session and number, and how."""
+        """Records that completed a prompt: session, sequence number, outcome, error."""
 
     def wrote(self, one: Append) -> None:
         """Take in a durable record of a session."""
@@ -45,11 +45,11 @@ class Replies:
                 self._settled.add((session_id, one.record.seq, outcome, error))
 
     def is_stopped(self, session_id: str) -> bool:
-        """True if it is on record that the session was told to end."""
+        """Whether the session is stopped on record."""
         return self._states.get(session_id) == "Stopped"
 
     def prompt_answered(self, session_id: str, outcome: str, error: str, seq: int | None) -> None:
-        """Whoever had asked was told how a prompt ended."""
+        """Check the result that the caller of a prompt got."""
         self.result_told(session_id, outcome, error, seq)
         if error.startswith(JOURNAL_FAILED):
             return
@@ -59,13 +59,13 @@ class Replies:
             self._say("durable", session_id, f"a prompt was answered {outcome!r} ({error}); no record says so")
 
     def result_told(self, session_id: str, outcome: str, error: str, seq: int | None) -> None:
-        """The host was told how the last prompt of a session ended, whoever had asked."""
+        """Check the result of a session's last prompt, for a caller that did not send it."""
         if error.startswith(JOURNAL_FAILED) or (session_id, seq, outcome, error) in self._settled:
             return
         words = f"a prompt was said to be settled by record {seq}, {outcome!r} ({error}), which settles none so"
         self._say("durable", session_id, words)
 
     def close_answered(self, session_id: str) -> None:
-        """The host was told that a session is closed."""
+        """Check that a session that was reported as closed has its last record."""
         if session_id in self._states and session_id not in self._ended:
             self._say("one_answer", session_id, f"was said to be closed, and is {self._states[session_id]} on record")

@@ -1,7 +1,13 @@
-"""One run: a scenario and a seed in, a report out.
+"""A run: from a scenario and a seed to a report.
 
-The supervisor lives in the run's time. When it is killed, or its disk fails, the next one starts on what is durable, as
-an operator would have it; when the work is done and the faults have stopped, everything must come to its end.
+Theory of operation: the run's event loop holds one task group for the outside world (processes, clocks, the end of the
+faults) and, in it, one supervisor after the other. A supervisor runs in a cancel scope until its host is done, its disk
+fails, or it is killed; then the next one starts on what is durable, as an operator would have it, at most ``LIVES_MAX``
+times. When all work is done, the faults stop, and a last supervisor must find nothing to do, answer one prompt, and
+close in order.
+
+Invariants: the host sees replies of the living supervisor only; nothing of a dead supervisor reaches the disk; the
+oracle is asked at the end whether everything has come to its end.
 """
 
 from __future__ import annotations
@@ -22,42 +28,44 @@ from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.embedding.runtime import Supervisor, supervise
 from supervisor.host.shutdown import LAST_RECORDS_S
 from supervisor.ports import JournalError, JournalUnavailable
-from supervisor.simulation.checkers import OnlyWorkStruck, SupervisorLeft
-from supervisor.simulation.engine import Ran, run, uncollected
+from supervisor.simulation.checkers import OnlyTaskFaultsStruck, SupervisorLeft
+from supervisor.simulation.cost import Cost, OutcomeCounts
+from supervisor.simulation.engine import EngineResult, run, uncollected
 from supervisor.simulation.engine.loop import LIVELOCK_STEPS
 from supervisor.simulation.host import Host
 from supervisor.simulation.journal import DiskFailed, SupervisorKilled
 from supervisor.simulation.keyed_random import KeyedRandom
-from supervisor.simulation.meter import Cost, Tally
 from supervisor.simulation.oracle import MakeCheckers, Oracle, no_checkers
-from supervisor.simulation.scenario import Drawn
+from supervisor.simulation.scenario import DrawnScenario
 from supervisor.simulation.trace import Trace
 from supervisor.simulation.world import Agents, World
 
-__all__ = ["Hosting", "Intrude", "Played", "Report", "simulate", "simulate_main"]
+__all__ = ["Intruder", "MainResult", "Report", "RunHost", "simulate", "simulate_main"]
 
 T = TypeVar("T")
 
-Intrude = Callable[[int, World, Host], None]
-"""Called before each step, with its number; may look, kill, and abort: its tasks go first."""
+Intruder = Callable[[int, World, Host], None]
+"""Function called before each step with its number, the world and the host. It may look, kill and abort; tasks that it
+starts go first."""
 
 ROUNDING_S = 1e-5
-"""Times are sums of floats."""
+"""Tolerance for sums of floats, in seconds."""
 RESTART_S = 0.5
-"""How long it takes until a supervisor that was lost is started again."""
+"""Seconds until a lost supervisor is started again."""
 SWEEP_S = 10.0
-"""How long a start may take to end what it finds."""
+"""Seconds that a start may take to end the processes of the supervisor before."""
 USUAL_TURN_S, USUAL_START_S = 300.0, 60.0
-"""What every turn, and every start, of a simulated agent that nothing strikes fits into: the limits' defaults."""
+"""Seconds that every turn, and every start, of a simulated agent fits into where nothing strikes: the default
+limits."""
 WORK = "work."
-"""How the faults are called that a task meets itself: what becomes of it then is foretold."""
+"""Prefix of the faults that a task meets itself: the outcome of its plan can be computed then."""
 LIVES_MAX = 30
-"""Supervisors in one run; a disk that fails at every commit would need more for ever."""
+"""The most supervisors in one run; a disk that fails at every commit would need more for ever."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run was. Everything but ``steps`` is the same for every schedule-independent reason to look at it;
-    ``digest`` stands for all of it."""
+    """Report of a run. ``digest`` stands for the whole run, step by step; two runs with the same digest did the
+    same."""
 
     seed: int
     scenario: str
@@ -73,14 +81,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...]
     ended: dict[str, int]
     reached: dict[str, int]
-    tally: Tally
+    tally: OutcomeCounts
     cost: Cost
     lives: int
 
 
-class Played(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """What became of a program on a simulated world: what it returned; or what it raised, or why its supervisor gave
-    up, or what kept it from its end; and what the run was."""
+class MainResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """Result of a program on a simulated world: the value it returned, or the error that it or its supervisor raised,
+    and the report of the run."""
 
     value: T | None
     error: BaseException | None
@@ -88,11 +96,10 @@ class Played(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     report: Report
 
 
-class Hosting(Protocol):
-    """Who wants something of the supervisors of a run: :class:`Host`, :class:`EmbeddingProgram`, or who is given to
-    :func:`simulate`."""
+class RunHost(Protocol):
+    """Embedding program of a run: :class:`Host`, :class:`EmbeddingProgram`, or what is given to :func:`simulate`."""
 
-    tally: Tally
+    tally: OutcomeCounts
     last_arrival_s: float
 
     @property
@@ -102,23 +109,22 @@ class Hosting(Protocol):
 
 
 class EmbeddingProgram(Generic[T]):
-    """A host that somebody else wrote: one async function that is given the supervisor, and runs to its end once.
-    Faults strike for as long as it runs. What it raises is kept, so that the run ends as every run does, and is
-    judged."""
+    """A host made of one async function, which is given the supervisor and runs once. Faults strike as long as it runs.
+    An error that it raises is kept, so that the run ends in order and is checked as every other run."""
 
     last_arrival_s = inf
 
     def __init__(self, main: Callable[[Supervisor], Awaitable[T]]) -> None:
         self._main = main
-        self.tally = Tally()
+        self.tally = OutcomeCounts()
         self.done = False
         self.ended = False
-        """It has come to its end by itself."""
+        """Whether the function has returned or raised."""
         self.value: T | None = None
         self.error: BaseException | None = None
 
     async def play(self, sup: Supervisor) -> None:
-        """Run it. It is not run again, whatever became of it."""
+        """Run the function. It is not run again under another supervisor."""
         self.done = True
         try:
             self.value = await self._main(sup)
@@ -131,101 +137,98 @@ class EmbeddingProgram(Generic[T]):
 
 
 class _Run:
-    """The state of one run while it goes on."""
+    """State of one run while it goes on."""
 
     def __init__(
         self,
-        drawn: Drawn,
-        tell: Callable[[str], None] | None,
-        guest: Callable[[World], Hosting] | None = None,
+        drawn: DrawnScenario,
+        on_line: Callable[[str], None] | None,
+        make_host: Callable[[World], RunHost] | None = None,
         agents: Agents | None = None,
         checkers: MakeCheckers = no_checkers,
     ) -> None:
         self.checkers = checkers
         self.drawn = drawn
-        self.tell = tell
-        self.guest = guest
+        self.on_line = on_line
+        self.make_host = make_host or (lambda world: Host(world, KeyedRandom(drawn.seed).below("host")))
         self.agents = agents
         self.gave_up: BaseException | None = None
-        """Why the last supervisor that did so gave up."""
+        """Error with which the last supervisor gave up."""
         self.world: World
-        self.host: Hosting
+        self.host: RunHost
         self.oracle: Oracle
         self.trace: Trace
         self.ready = False
-        """There are a world and a host."""
+        """Whether world and host exist."""
         self.intruded = False
-        """Somebody from outside the world may strike."""
+        """Whether an intruder acts in this run."""
         self.points = ExitStack()
-        """Who decides at the points of the runtime. One that is stuck never leaves its blocks: it is closed for it."""
+        """The decision at failpoints. A run that is stuck never leaves its blocks, so this is closed for it."""
 
     async def main(self) -> None:
-        """Everything, in the run's own event loop."""
-        now = _clock()
-        self.trace = Trace(now, self.tell)
+        """Run everything, in the run's own event loop."""
+        now = trio.current_time if trio.lowlevel.in_trio_run() else asyncio.get_running_loop().time
+        self.trace = Trace(now, self.on_line)
         settings = self.drawn.settings
         ladder, model = settings.policy.ladder.value(), settings.model_trouble.value()
         self.oracle = Oracle(now, self.trace, ladder, self.drawn.grain_s, model, self.checkers)
         async with anyio.create_task_group() as outside:
             self.world = World(self.drawn, outside, now, self.trace, self.oracle, self.agents)
-            self.host = self.guest(self.world) if self.guest is not None else self._customers()
+            self.host = self.make_host(self.world)
             self.ready = True
             outside.start_soon(self.world.disturb_clocks)
             outside.start_soon(self._heal)
             with self.points:
                 if self.world.faults.may_strike("point"):
                     self.points.enter_context(controlled_by(self.world.decide))
-                await self._all_lives(outside)
+                await self._run_supervisors(outside)
             self._check_work()
             if (
                 self.world.lives <= 2
                 and not self.intruded
                 and all(one.startswith(WORK) for one in self.world.faults.struck)
             ):
-                self.oracle.told(OnlyWorkStruck(settings.limits.value(), settings.liveness.value()))
-            self.oracle.quiet(self.world.disk.entities.values(), self.world.disk.owed.values())
+                self.oracle.observe(OnlyTaskFaultsStruck(settings.limits.value(), settings.liveness.value()))
+            self.oracle.check_quiescence(self.world.disk.entities.values(), self.world.disk.owed.values())
             outside.cancel_scope.cancel()
 
     def failed(self) -> None:
-        """It does not come to its end: what is left is cancelled, agents and disk too, where it stands. Laws of how
-        somebody ends say nothing about that."""
+        """Ignore violations from here on: the run does not end by itself, and all that is left of it is cancelled,
+        agents and disk too."""
         if self.ready:
-            self.oracle.adjourned = True
-
-    def _customers(self) -> Host:
-        return Host(self.world, KeyedRandom(self.drawn.seed).below("host"))
+            self.oracle.ignores_violations = True
 
     def _check_work(self) -> None:
-        """Where nothing has struck there is no excuse: every prompt of every customer was completed. But where less
-        time is given than usual turns take, they run out of it."""
+        """Check that every prompt of every customer was completed, if no fault struck; unless the limits give less time
+        than usual turns take."""
         tally, limits = self.host.tally, self.drawn.settings.limits
         if limits.turn_timeout_s < USUAL_TURN_S or limits.spawn_deadline_s < USUAL_START_S:
             return
         if self.drawn.load.works:
             return  # a plan of work may not want all of its tasks done
         lost = tally.failed + tally.aborted + tally.lost + tally.unanswered
-        if lost and not (self.intruded or self.world.faults.struck) and self.guest is None:
+        if lost and not (self.intruded or self.world.faults.struck) and isinstance(self.host, Host):
             words = f"nothing struck, and of its prompts {tally.failed} failed, {tally.aborted} were aborted,"
             self.oracle.violated("nothing_lost", "run", f"{words} {tally.lost} lost, {tally.unanswered} not completed")
 
-    async def _all_lives(self, outside: anyio.abc.TaskGroup) -> None:
-        """One supervisor after the other until the work is done, and a last one that finds nothing to do."""
+    async def _run_supervisors(self, outside: anyio.abc.TaskGroup) -> None:
+        """Run one supervisor after the other until the work is done, and a last one that finds nothing to do."""
         while not self.host.done and self.world.lives < LIVES_MAX:
-            await self._live(outside)
+            await self._run_supervisor(outside)
             await anyio.sleep(RESTART_S)
-            await self._sweep()
+            await self._await_process_end()
         if not self.host.done:
             self.oracle.violated("quiescence", "run", f"the work is not done after {LIVES_MAX} supervisors")
         self.world.heal()
-        await self._live(outside, last=True)
+        await self._run_supervisor(outside, last=True)
         while self.world.killed.is_set() or self.world.scope.cancel_called:  # by an intruder: faults have stopped
-            await self._sweep()
-            await self._live(outside, last=True)
+            await self._await_process_end()
+            await self._run_supervisor(outside, last=True)
 
-    async def _sweep(self) -> None:
-        """As a start of the real one: what the last one ran is gone before anything else happens."""
+    async def _await_process_end(self) -> None:
+        """Wait until the processes of the last supervisor are gone, as the start of a real supervisor does."""
         with anyio.move_on_after(SWEEP_S):
-            while self.oracle.anybody_left:  # noqa: ASYNC110  its processes have no event for that
+            while self.oracle.has_processes:  # noqa: ASYNC110  its processes have no event for that
                 await anyio.sleep(RESTART_S / 10)
 
     async def _heal(self) -> None:
@@ -237,7 +240,7 @@ class _Run:
         self.oracle.violated("quiescence", "run", words)
 
     async def _probe(self, sup: Supervisor) -> None:
-        """After all that, a supervisor without faults does what it is asked."""
+        """Check that a supervisor without faults answers a prompt."""
         killed = self.world.killed
         session = await sup.start_session("probe", agent=_answers_at_once)
         result = await session.run("are you there?")
@@ -246,10 +249,10 @@ class _Run:
             self.oracle.violated("quiescence", session.id, words)
         await session.close()
 
-    async def _live(self, outside: anyio.abc.TaskGroup, *, last: bool = False) -> None:
-        """One supervisor, from its start to its end, or to its death."""
+    async def _run_supervisor(self, outside: anyio.abc.TaskGroup, *, last: bool = False) -> None:
+        """Run one supervisor from its start to its end, or to its kill."""
         over = anyio.Event()
-        parts = self.world.parts()
+        parts = self.world.next_dependencies()
         scope = self.world.scope
         outside.start_soon(self._supervise, parts, scope, over, last)
         killed = self.world.killed
@@ -258,7 +261,7 @@ class _Run:
             scope.cancel()
 
     async def _supervise(self, parts: Any, scope: anyio.CancelScope, over: anyio.Event, last: bool) -> None:
-        """What a killed one still does while its tasks unwind, nobody sees."""
+        """Hold one supervisor. Errors of a killed one, whose tasks unwind beside the next one, are ignored."""
         killed = self.world.killed
         sup: Supervisor | None = None
         try:
@@ -267,17 +270,17 @@ class _Run:
                     if not last:
                         await self.host.play(sup)
                         self._check_lasted(sup)
-                        self.world.told_to_end(now=True)
+                        self.world.request_stop(now=True)
                     elif not killed.is_set():
                         await self._probe(sup)
             if sup is not None and not killed.is_set():
                 if sup.failure is not None:  # which a host that is cancelled is not told
                     raise sup.failure
                 if sup.journal_writer.error is None and sup.journal_writer.clean:
-                    self.oracle.closed(self.world.disk.entities.values())
-                self.oracle.told(SupervisorLeft(sup))
+                    self.oracle.check_closed(self.world.disk.entities.values())
+                self.oracle.observe(SupervisorLeft(sup))
         except* JournalError as failure:
-            self.gave_up = _first_of(failure)
+            self.gave_up = _first_leaf(failure)
             self.trace.note(f"the supervisor gave up: {self.gave_up}")
             self._check_gave_up(self.gave_up)
             self.oracle.gave_up()
@@ -289,13 +292,15 @@ class _Run:
             over.set()
 
     def _check_lasted(self, sup: Supervisor) -> None:
-        """As long as somebody wants something, a disk that is down is waited for."""
-        if isinstance(sup.failure, JournalUnavailable) and not (self.world.stop_asked or self.world.killed.is_set()):
+        """Check that a supervisor waits for a disk that is down as long as its host wants something."""
+        if isinstance(sup.failure, JournalUnavailable) and not (
+            self.world.stop_requested or self.world.killed.is_set()
+        ):
             self.oracle.violated("degraded", "run", f"was given up in the middle of its work: {sup.failure}")
 
     def _check_gave_up(self, failure: BaseException) -> None:
-        """A supervisor gives up when it was killed, when its disk fails before it has begun, or when its end has come
-        and the disk is still down after the time that is given to it."""
+        """Check why a supervisor gave up. It may when it was killed, when its disk failed before it had begun, or when
+        it was to end and the disk stayed down for longer than the time given to that."""
         if isinstance(failure, DiskFailed | SupervisorKilled) or self.world.killed.is_set():
             return
         if not isinstance(failure, JournalUnavailable):
@@ -311,24 +316,20 @@ async def _answers_at_once(turn: AgentTurn) -> str:
     return "here"
 
 
-def _clock() -> Callable[[], float]:
-    return trio.current_time if trio.lowlevel.in_trio_run() else asyncio.get_running_loop().time
-
-
 @uncollected()  # when it returns, nobody holds the run's world any more
 def simulate(
-    drawn: Drawn,
+    drawn: DrawnScenario,
     *,
-    host: Callable[[World], Hosting] | None = None,
+    host: Callable[[World], RunHost] | None = None,
     agents: Agents | None = None,
-    tell: Callable[[str], None] | None = None,
+    on_line: Callable[[str], None] | None = None,
     before_step: Callable[[int], None] | None = None,
-    intrude: Intrude | None = None,
+    intrude: Intruder | None = None,
     livelock_steps: int = LIVELOCK_STEPS,
     watch: Callable[[int], None] | None = None,
     checkers: MakeCheckers = no_checkers,
 ) -> Report:
-    """Run it; what it was.
+    """Run a drawn scenario and return the report.
 
     Args:
         host: given the world, makes the host that plays on every supervisor until it is done, instead of the customers
@@ -342,13 +343,13 @@ def simulate(
         watch: told now and then how many steps there have been, and at the end.
         checkers: what judges the run beside the oracle (:mod:`supervisor.simulation.checkers`).
     """
-    one = _Run(drawn, tell, host, agents, checkers)
+    one = _Run(drawn, on_line, host, agents, checkers)
     one.intruded = intrude is not None
     looks_on = before_step if intrude is None else _intruding(one, intrude)
     return _report(one, _ran(one, looks_on, livelock_steps, watch))
 
 
-def _intruding(one: _Run, intrude: Intrude) -> Callable[[int], None]:
+def _intruding(one: _Run, intrude: Intruder) -> Callable[[int], None]:
     def before_step(number: int) -> None:
         if one.ready and isinstance(one.host, Host):
             intrude(number, one.world, one.host)
@@ -358,22 +359,22 @@ def _intruding(one: _Run, intrude: Intrude) -> Callable[[int], None]:
 
 def simulate_main(
     main: Callable[[Supervisor], Awaitable[T]],
-    drawn: Drawn,
+    drawn: DrawnScenario,
     *,
     agents: Agents | None = None,
-    tell: Callable[[str], None] | None = None,
-) -> Played[T]:
-    """Run *main* as the host of a supervisor on the world of *drawn*; its customers and operators stay at home.
+    on_line: Callable[[str], None] | None = None,
+) -> MainResult[T]:
+    """Run *main* as the host of a supervisor on the world of *drawn*, without its customers and operators.
 
     Args:
         main: given the supervisor; what it returns or raises is kept.
         agents, tell: as for :func:`simulate`.
     """
-    guest = EmbeddingProgram(main)
-    one = _Run(drawn, tell, lambda world: guest, agents)
+    program = EmbeddingProgram(main)
+    one = _Run(drawn, on_line, lambda world: program, agents)
     ran = _ran(one)
-    error = guest.error or one.gave_up or (None if guest.ended else ran.error)
-    return Played(value=guest.value, error=error, gave_up=one.gave_up, report=_report(one, ran))
+    error = program.error or one.gave_up or (None if program.ended else ran.error)
+    return MainResult(value=program.value, error=error, gave_up=one.gave_up, report=_report(one, ran))
 
 
 def _ran(
@@ -381,7 +382,7 @@ def _ran(
     before_step: Callable[[int], None] | None = None,
     livelock_steps: int = LIVELOCK_STEPS,
     watch: Callable[[int], None] | None = None,
-) -> Ran[None]:
+) -> EngineResult[None]:
     drawn = one.drawn
     try:
         ran = run(
@@ -400,7 +401,7 @@ def _ran(
     if ran.error is not None and not one.ready:
         raise ran.error  # there is no world yet that it could be told of
     one.trace.now = lambda: ran.simulated_s  # the run's own clock went with its event loop
-    one.oracle.adjourned = False
+    one.oracle.ignores_violations = False
     if ran.error is not None:
         one.oracle.violated("quiescence", "run", f"{type(ran.error).__name__}: {ran.error}")
     for words in ran.unhandled:
@@ -408,7 +409,7 @@ def _ran(
     return ran
 
 
-def _report(one: _Run, ran: Ran[None]) -> Report:
+def _report(one: _Run, ran: EngineResult[None]) -> Report:
     oracle, world = one.oracle, one.world
     ended: dict[str, int] = {}
     for row in world.disk.entities.values():
@@ -436,6 +437,6 @@ def _report(one: _Run, ran: Ran[None]) -> Report:
     )
 
 
-def _first_of(error: BaseException) -> BaseException:
-    """The first error of a group, however deep."""
-    return _first_of(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+def _first_leaf(error: BaseException) -> BaseException:
+    """First error of a group, however deep."""
+    return _first_leaf(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

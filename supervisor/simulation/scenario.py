@@ -1,8 +1,8 @@
-"""Scenarios: what hosts, agents and operators do in a run, written down as a TOML file.
+"""Scenarios: what hosts, agents and operators do in a run, as TOML files.
 
-A number may stand as a range, ``[low, high]``, and a value as a choice, ``{ any = [...] }``, where a field takes that
-(``within``; settings and shapes take choices of anything): each seed draws its own.
-A file is checked whole before anything runs, and every problem is told with its field. Only the loaders read files.
+A number may be a range ``[low, high]``, and a value a choice ``{ any = [...] }``, where a field allows that
+(``within``; settings and shapes take choices of anything): each seed draws its own. A file is checked as a whole before
+anything runs, and every problem is reported with its field. Only the loaders read files.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ __all__ = [
     "AGENTS",
     "HOUR_S",
     "BadScenario",
-    "Drawn",
-    "Lean",
+    "DrawnScenario",
     "Scenario",
+    "WeightedProfile",
     "library",
     "load",
     "merged",
@@ -45,16 +45,16 @@ __all__ = [
 ]
 
 AGENTS = ("acp", "command", "inprocess", "jsonl")
-"""The ways to have an agent, by the names of their adapters."""
+"""The ways to run an agent, by their adapters."""
 
 
 class BadScenario(Exception):
-    """A scenario that cannot be run; the message names the fields, what is wrong with them, and the fix."""
+    """A scenario that cannot be run. The message names the fields, what is wrong with them, and the fix."""
 
 
 def _ways(value: tuple[Schedule, ...]) -> tuple[Schedule, ...]:
     if not value:
-        raise ValueError(f"[] is nobody; name some of {', '.join(Schedule)}, or leave the field out")
+        raise ValueError(f"[] is empty; name some of {', '.join(Schedule)}, or leave the field out")
     return value
 
 
@@ -62,9 +62,9 @@ def _moments(value: tuple[str, ...]) -> tuple[str, ...]:
     known = [f"{name} {state.value}" for name, machine in MACHINES.items() for state in machine.states]
     for one in value:
         if one not in known:
-            raise ValueError(f"{one!r} is no state; write KIND STATE, for example {NARROW[0]!r}")
+            raise ValueError(f"{one!r} is not a state; write KIND STATE, for example {NARROW[0]!r}")
     if not value:
-        raise ValueError(f"[] is no moment; name some, for example {NARROW[0]!r}, or leave the field out")
+        raise ValueError(f"[] is empty; name some, for example {NARROW[0]!r}, or leave the field out")
     return value
 
 
@@ -101,33 +101,33 @@ NARROW = (
     "run TIMEOUT",
     "workstream planned",
 )
-"""States that are over before a kill that comes at any time meets them."""
+"""Short states: a kill at a random time rarely meets them."""
 Seconds = Annotated[Any, within(0, 1e6)]
 Grain = Annotated[Any, within(0, 0.5)]
-"""Coarser timers bring about another order than laws tell of: at a second the first of them break."""
+"""Grain of timers in seconds. Coarser timers change the order of events beyond what invariants allow: at one second the
+first of them break."""
 Horizon = Annotated[Any, within(1, 1e6)]
 Count = Annotated[Any, within(0, 1e6, whole=True)]
 Some = Annotated[Any, within(1, 1e6, whole=True)]
 Share = Annotated[Any, within(0, 1)]
 Weight = Annotated[float, Strict(), Field(ge=0, le=1)]
-"""A share that is drawn nowhere: no range, no choice."""
+"""Share that is not drawn: no range, no choice."""
 
 
-class Model(BaseModel):
+class ScenarioModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False)
 
 
 # --------------------------------------------------------------------------------------------------------- models
-class Load(Model):
-    """What is asked for.
+class LoadConfig(ScenarioModel):
+    """Work of a run.
 
-    ``customers`` come one after the other, ``arrival_s`` apart. Each wants ``turns`` prompts of one session,
-    ``pause_s`` apart or spread over ``hours``, and starts another session where one is lost, ``sessions_max`` in all.
-    ``plans`` is the share of them that come with a plan of ``tasks`` tasks instead, which says nothing but what depends
-    on what, and of a share of them, ``scoped``, that they are small; ``works`` the share of those that use everything a
-    plan can say, ``saves`` the share of these that say something of checkpoints, and are resumed when something of them
-    was not closed. ``crossing``: how likely a customer lets aborts cross a level that the settings do not let them
-    cross.
+    ``customers`` arrive one after the other, ``arrival_s`` apart. Each wants ``turns`` prompts of one session,
+    ``pause_s`` apart or spread over ``hours``, and starts another session when one is lost, ``sessions_max`` in all. A
+    share ``plans`` of them has a plan of ``tasks`` tasks instead, with dependencies only, of which a share ``scoped``
+    is small; a share ``works`` has plans that use everything a plan can say; a share ``saves`` of these has
+    checkpoints, and resumes what was not closed. ``crossing``: probability that a customer's policy lets aborts cross a
+    level that the settings close.
     """
 
     customers: Some = [2, 6]
@@ -144,9 +144,9 @@ class Load(Model):
     crossing: Weight = 0.3
 
 
-class Agents(Model):
-    """Who works: the weights of the ways to have an agent, and how they work when nothing strikes. *asks*: the share of
-    them about whose permissions a human is asked."""
+class AgentsConfig(ScenarioModel):
+    """Weights of the ways to run an agent, and the shape of agents where nothing strikes. *asks*: share of the agents
+    whose permissions a human is asked for."""
 
     acp: Weight = 0.4
     command: Weight = 0.3
@@ -163,13 +163,14 @@ class Agents(Model):
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Those of all ways, in the order of ``AGENTS``."""
+        """Weights in the order of ``AGENTS``."""
         return tuple(getattr(self, name) for name in AGENTS)
 
 
-class Faults(Model):
-    """What may strike: patterns of kinds (``process.*``), how hard, and, in a shrunk scenario, exactly what. *rates*:
-    how often some kinds strike (per opportunity, before the intensity), which each seed draws for all others."""
+class FaultsConfig(ScenarioModel):
+    """Faults that may strike: patterns of kinds (``process.*``), the intensity, and, in a shrunk scenario, the exact
+    strikes. *rates* fixes how often some kinds strike (per opportunity, before the intensity); each seed draws the
+    rates of the others."""
 
     kinds: Annotated[tuple[str, ...], AfterValidator(_kinds)] = ("*",)
     intensity: Share = 1.0
@@ -178,19 +179,20 @@ class Faults(Model):
 
 
 LISTS = frozenset(("schedules", "crashes_at", "cancels_at", "seed"))
-"""What of a world is no number that could be drawn."""
+"""Fields of a world that are no numbers to be drawn."""
 
 
-class World(Model):
-    """``schedules``: who may decide the order of steps. Faults stop ``heal_after_s`` after the last customer came, or
-    after the load's hours; ``horizon_s`` later everything must have ended, not counting how long the machine slept
-    or the supervisor was stopped. ``crashes_max`` bounds how often the supervisor is killed, ``crashes_at`` are
-    moments, of which each has one in mind to be killed at; ``cancels_at`` are moments of tasks and runs, of which
-    who lies in wait for a plan insists on one, to cancel then. ``pieces`` is the share of the streams that come cut
-    anywhere, not as they were written. Timers are rounded up to multiples of ``grain_s``, 0 for none and at most
-    half a second. A commit that nothing strikes takes ``commit_s``. ``archive``: there is a place where what has ended
-    is kept. An operator's longest pause between two requests is ``pause_s`` (seconds); short ones are likelier, and
-    the mean is a third of it."""
+class WorldConfig(ScenarioModel):
+    """Machine and operators of a run.
+
+    ``schedules`` are the orders of steps to draw from. Faults stop ``heal_after_s`` after the last customer arrived, or
+    after the load's hours; ``horizon_s`` later everything must have ended, not counting sleeps of the machine.
+    ``crashes_max`` bounds the kills of the supervisor; ``crashes_at`` are states (``KIND STATE``), at one of which each
+    supervisor may be killed; ``cancels_at`` are states of tasks and runs at which an operator cancels. ``pieces`` is
+    the share of output streams that arrive cut anywhere. Timers are rounded up to multiples of ``grain_s``, at most
+    half a second, 0 for none. A commit that nothing strikes takes ``commit_s``. ``archive``: ended work is preserved in
+    files. ``pause_s`` is an operator's longest pause between two requests; the mean is a third of it.
+    """
 
     schedules: Annotated[tuple[Schedule, ...], AfterValidator(_ways)] = tuple(Schedule)
     grain_s: Grain = {"any": [0.0, 0.0, 0.001, 0.1]}
@@ -208,9 +210,9 @@ class World(Model):
     seed: Annotated[int, Strict(), Field(ge=0)] | None = None
 
 
-class Lean(Model):
-    """What a *share* of the seeds has otherwise, so that what is rare everywhere else is usual there: fields of the
-    scenario's own tables. A table of a table (a shape, limits) is changed likewise, not replaced."""
+class WeightedProfile(ScenarioModel):
+    """Changes for a *share* of the seeds, so that what is rare elsewhere is usual there: fields of the scenario's own
+    tables. A nested table (a shape, limits) is merged, not replaced."""
 
     share: Weight
     about: str = ""
@@ -221,54 +223,54 @@ class Lean(Model):
     settings: dict[str, Any] = {}
 
 
-class Scenario(Model):
+class Scenario(ScenarioModel):
     """A scenario as it is written. ``settings`` are those of a plan: limits, the abort policy, the drain deadline.
-    ``leans``: by name; a seed has one of them, or none."""
+    ``leans`` are weighted profiles by name; a seed has one of them, or none."""
 
     name: Annotated[str, AfterValidator(is_name)]
     about: str = ""
-    load: Load = Load()
-    agents: Agents = Agents()
-    faults: Faults = Faults()
-    world: World = World()
+    load: LoadConfig = LoadConfig()
+    agents: AgentsConfig = AgentsConfig()
+    faults: FaultsConfig = FaultsConfig()
+    world: WorldConfig = WorldConfig()
     settings: dict[str, Any] = {}
-    leans: dict[str, Lean] = {}
+    leans: dict[str, WeightedProfile] = {}
 
     @model_validator(mode="after")
-    def _leans_hold(self) -> Self:
-        if sum(lean.share for lean in self.leans.values()) > 1:
+    def _check_profiles(self) -> Self:
+        if sum(profile.share for profile in self.leans.values()) > 1:
             raise ValueError("leans: their shares are more than 1 in all; make some smaller")
-        for name, lean in self.leans.items():
-            if "seed" in lean.world:  # that is what a scenario is drawn from, and a lean is drawn
+        for name, profile in self.leans.items():
+            if "seed" in profile.world:  # a profile is drawn from the seed
                 raise ValueError(f"leans.{name}: world.seed: a lean has no seed of its own; give the scenario one")
             try:
-                self._leant(lean)
+                self._with_profile(profile)
             except ValidationError as error:
                 raise ValueError("; ".join(problems(f"leans.{name}", error, _table_at))) from None
         return self
 
-    def leaning(self, seed: int) -> Scenario:
-        """The scenario as that seed has it: with one lean taken in, or without any."""
+    def with_drawn_profile(self, seed: int) -> Scenario:
+        """The scenario as that seed has it: merged with one weighted profile, or with none."""
         point = KeyedRandom(seed).below("scenario").unit("lean")
-        for lean in self.leans.values():
-            point -= lean.share
+        for profile in self.leans.values():
+            point -= profile.share
             if point < 0:
-                return self._leant(lean)
+                return self._with_profile(profile)
         return self.model_copy(update={"leans": {}})
 
-    def _leant(self, lean: Lean) -> Scenario:
-        changes = lean.model_dump(exclude={"share", "about"})
+    def _with_profile(self, profile: WeightedProfile) -> Scenario:
+        changes = profile.model_dump(exclude={"share", "about"})
         return Scenario.model_validate(merged(self.model_dump(exclude={"leans"}), changes))
 
     def check_draws(self, where: str) -> None:
-        """Try what draws may make of it, without a lean and with each: an option, or a lean, has a share of the seeds.
+        """Check everything that a seed may draw, without a weighted profile and with each.
 
         Raises:
             BadScenario: a shape or setting that may be drawn is none; the message begins with *where*.
         """
         self._check_outcomes(where)
-        for name, lean in self.leans.items():
-            self._leant(lean)._check_outcomes(f"{where}: leans.{name}")
+        for name, profile in self.leans.items():
+            self._with_profile(profile)._check_outcomes(f"{where}: leans.{name}")
 
     def _check_outcomes(self, where: str) -> None:
         try:
@@ -284,30 +286,30 @@ class Scenario(Model):
             for one in options:
                 self._shaped({**first, key: one}, where)
 
-    def draw(self, seed: int) -> Drawn:
-        """What this seed makes of it.
+    def draw(self, seed: int) -> DrawnScenario:
+        """Draw the scenario of a seed.
 
         Raises:
             BadScenario: a drawn shape or setting is none.
         """
-        return self.leaning(seed)._drawn(seed)
+        return self.with_drawn_profile(seed)._drawn(seed)
 
-    def _drawn(self, seed: int) -> Drawn:
-        chance, where = KeyedRandom(seed).below("scenario"), f"scenario {self.name}"
+    def _drawn(self, seed: int) -> DrawnScenario:
+        random, where = KeyedRandom(seed).below("scenario"), f"scenario {self.name}"
         choices = _choices(self.agents.shape)
-        shape = self._shaped({key: chance.choice(options, "shape", key) for key, options in choices.items()}, where)
-        settings = _settings(drawn(self.settings, chance, "settings"), where)
-        world = drawn(self.world.model_dump(exclude=set(LISTS)), chance, "world")
-        return Drawn(
+        shape = self._shaped({key: random.choice(options, "shape", key) for key, options in choices.items()}, where)
+        settings = _settings(drawn(self.settings, random, "settings"), where)
+        world = drawn(self.world.model_dump(exclude=set(LISTS)), random, "world")
+        return DrawnScenario(
             name=self.name,
             seed=seed,
-            schedule=chance.choice(self.world.schedules, "schedule"),
+            schedule=random.choice(self.world.schedules, "schedule"),
             settings=settings,
             shape=shape,
             weights=self.agents.weights,
             asks=self.agents.asks,
             kinds=tuple(kind for kind in FAULTS if any(fnmatchcase(kind, one) for one in self.faults.kinds)),
-            intensity=drawn(self.faults.intensity, chance, "intensity"),
+            intensity=drawn(self.faults.intensity, random, "intensity"),
             rates=self.faults.rates,
             only=self.faults.only,
             load=self.load,
@@ -332,11 +334,12 @@ def _settings(value: Mapping[str, Any], where: str) -> Settings:
     try:
         return Settings.model_validate(value)
     except ValidationError as error:
-        raise BadScenario("\n".join(problems(f"{where}: settings", error, _settings_at))) from None
+        lines = problems(f"{where}: settings", error, lambda path: model_at(path) if path else Settings)
+        raise BadScenario("\n".join(lines)) from None
 
 
 def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """*table* with those changes, table by table: a choice is a value."""
+    """Merge *changes* into *table*, table by table; a choice is a value."""
     return {**table, **{name: _changed(table.get(name), value) for name, value in changes.items()}}
 
 
@@ -346,7 +349,7 @@ def _changed(before: Any, value: Any) -> Any:
 
 
 def _choices(shape: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """What of a shape a seed draws: its choices. Its ranges are drawn by the agents themselves, turn by turn."""
+    """Choices of a shape, which a seed draws. Ranges are drawn by the agents themselves, turn by turn."""
     found: dict[str, list[Any]] = {}
     for key, value in shape.items():
         match value:
@@ -355,8 +358,8 @@ def _choices(shape: Mapping[str, Any]) -> dict[str, list[Any]]:
     return found
 
 
-class Drawn(msgspec.Struct, frozen=True, kw_only=True):
-    """A scenario with one seed's draws; what is left open is drawn customer by customer."""
+class DrawnScenario(msgspec.Struct, frozen=True, kw_only=True):
+    """A scenario with the draws of one seed; open values of the load are drawn for each customer."""
 
     name: str
     seed: int
@@ -369,7 +372,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     intensity: float
     rates: dict[str, float]
     only: tuple[str, ...] | None
-    load: Load
+    load: LoadConfig
     grain_s: float
     heal_after_s: float
     quiet_s: float
@@ -385,30 +388,26 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def over_s(self) -> float:
-        """The virtual time at which everything must have ended: the horizon begins behind the load's hours."""
+        """Virtual time at which everything must have ended: the horizon starts after the load's hours."""
         return self.horizon_s + HOUR_S * self.load.hours
 
 
 # -------------------------------------------------------------------------------------------------------- loading
 TABLES: dict[FieldPath, type[BaseModel]] = {
     (): Scenario,
-    ("load",): Load,
-    ("agents",): Agents,
-    ("faults",): Faults,
-    ("world",): World,
+    ("load",): LoadConfig,
+    ("agents",): AgentsConfig,
+    ("faults",): FaultsConfig,
+    ("world",): WorldConfig,
 }
 
 
-def _settings_at(path: FieldPath) -> type[BaseModel] | None:
-    return model_at(path) if path else Settings  # which are what a plan has, too, but for its agents and tasks
-
-
 def _table_at(path: FieldPath) -> type[BaseModel] | None:
-    return Lean if path[:1] == ("leans",) else TABLES.get(path)
+    return WeightedProfile if path[:1] == ("leans",) else TABLES.get(path)
 
 
 def parsed(where: str, text: str) -> Scenario:
-    """The scenario in the text of a file; *where* is what an error calls it.
+    """Read a scenario from the text of a file; *where* names it in errors.
 
     Raises:
         BadScenario: it is none.
@@ -424,7 +423,7 @@ def parsed(where: str, text: str) -> Scenario:
 
 
 def load(path: Path) -> Scenario:
-    """The scenario in a file.
+    """Read a scenario from a file.
 
     Raises:
         BadScenario: it cannot be read, or is none.
@@ -437,14 +436,14 @@ def load(path: Path) -> Scenario:
 
 
 def library() -> dict[str, str]:
-    """The scenarios that come with the program: name to text, in the order of their names."""
+    """Scenarios of the library: name to text, sorted by name."""
     folder = resources.files("supervisor.simulation") / "scenarios"
     files = sorted((one for one in folder.iterdir() if one.name.endswith(".toml")), key=lambda one: one.name)
     return {one.name.removesuffix(".toml"): one.read_text(encoding="utf-8") for one in files}
 
 
 def named(name: str) -> Scenario:
-    """A scenario of the library, or, where *name* ends in ``.toml``, one of a file.
+    """Read a scenario of the library, or, if *name* ends in ``.toml``, one of a file.
 
     Raises:
         BadScenario: there is none.

@@ -1,7 +1,7 @@
-"""Tests of one's own against a production supervisor in virtual time: once for each seed, judged by the oracle.
+"""Tests against a production supervisor in virtual time: once for each seed, judged by the oracle.
 
-A failure names its seed, and the one line that runs exactly that again. Nothing here knows a test framework; the pytest
-plugin hands in the seeds and says how a seed is asked for.
+A failure names its seed and the command that runs exactly that seed again. No test framework is imported here: the
+pytest plugin passes the seeds and the command.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Final, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from supervisor.embedding.runtime import Supervisor
 from supervisor.plans import AgentConfig, Settings
@@ -21,24 +21,24 @@ from supervisor.runtime.live_session import AgentFunction
 from supervisor.simulation.agents.profile import AgentShape, shape_of
 from supervisor.simulation.engine.schedule import Schedule
 from supervisor.simulation.faults import FAULTS
-from supervisor.simulation.running import Played, simulate_main
-from supervisor.simulation.scenario import Drawn, Faults, Scenario, World
+from supervisor.simulation.running import MainResult, simulate_main
+from supervisor.simulation.scenario import FaultsConfig, Scenario, WorldConfig
 
 __all__ = ["Agent", "Simulate", "Violated"]
 
 T = TypeVar("T")
 Agent = AgentConfig | AgentShape | AgentFunction
 HORIZON_S: Final = 20_000.0
-"""Virtual seconds that a test has."""
+"""Virtual seconds of a test."""
 HORIZON_MAX_S: Final = 1_000_000
-ELSEWHERE: Final = ("host.", "machine.", "work.")
-"""Beginnings of the kinds that strike a simulation's own operators and plans, or kill the supervisor: none are here."""
-KINDS: Final = tuple(kind for kind in FAULTS if not kind.startswith(ELSEWHERE))
-"""What may strike a test."""
+EXCLUDED: Final = ("host.", "machine.", "work.")
+"""Prefixes of the kinds that do not strike tests: those of operators, plans, and kills of the supervisor."""
+KINDS: Final = tuple(kind for kind in FAULTS if not kind.startswith(EXCLUDED))
+"""Kinds that may strike a test."""
 
 
 class Violated(AssertionError):
-    """A run in which something happened that must not: the message has all of it."""
+    """A run violated an invariant; the message has the report."""
 
 
 class Simulate:
@@ -46,8 +46,8 @@ class Simulate:
 
     Args:
         seeds: the runs.
-        again: the command that makes one of them again, from its seed.
-        schedule: overrules whatever a test asks for.
+        again: makes the command that repeats a run, from its seed.
+        schedule: overrides the schedule of every test.
     """
 
     def __init__(self, seeds: Iterable[int], again: Callable[[int], str], schedule: str | None = None) -> None:
@@ -65,8 +65,8 @@ class Simulate:
         agents: Mapping[str, Agent] | None = None,
         schedule: str | None = None,
         horizon_s: float = HORIZON_S,
-    ) -> list[Played[T]]:
-        """Run ``main(sup)`` with every seed; what became of each.
+    ) -> list[MainResult[T]]:
+        """Run ``main(sup)`` with every seed; return the result of each.
 
         Args:
             main: an async function, in plain anyio. It sees no real clock, file or socket; time passes when all wait.
@@ -88,23 +88,25 @@ class Simulate:
         """
         __tracebackhide__ = True
         if not inspect.iscoroutinefunction(main):
-            raise TypeError(f"main: {main!r} is no async function; write async def main(sup): ...")
+            raise TypeError(f"main: {main!r} is not an async function; write async def main(sup): ...")
         if not isinstance(settings, Settings | None):
-            raise TypeError(f"settings: {settings!r} is no Settings; give supervisor.Settings(...)")
+            raise TypeError(f"settings: {settings!r} is not a Settings; give supervisor.Settings(...)")
         if not isinstance(agents, Mapping | None):
             raise TypeError(f"agents: {agents!r} does not map names to agents; give {{name: agent}}")
         scenario = _scenario(faults, intensity, _schedule(self._schedule or schedule), horizon_s)
         playing = None if agents is None else {name: _playing(name, agent) for name, agent in agents.items()}
 
-        def played(seed: int) -> Played[T]:
+        def played(seed: int) -> MainResult[T]:
             __tracebackhide__ = True
             with _unlogged():
-                done = simulate_main(main, _drawn(scenario, seed, settings), agents=playing)
-            return self._judged(done)
+                done = simulate_main(
+                    main, replace(scenario.draw(seed), settings=settings or Settings()), agents=playing
+                )
+            return self._checked(done)
 
         return list(map(played, self._seeds))
 
-    def _judged(self, played: Played[T]) -> Played[T]:
+    def _checked(self, played: MainResult[T]) -> MainResult[T]:
         __tracebackhide__ = True
         report, error = played.report, played.error
         words = [f"seed {report.seed}, schedule {report.schedule}", *report.problems]
@@ -123,7 +125,7 @@ class Simulate:
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """No log records: they read the clock, which is refused to a run."""
+    """Disable logging: log records read the clock, which a run refuses."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -136,7 +138,7 @@ def _scenario(faults: Collection[str], intensity: float, schedules: tuple[Schedu
     if isinstance(faults, str):
         raise ValueError(f"faults: {faults!r} is one text; give a list of patterns, [{faults!r}]")
     if not isinstance(faults, Collection):
-        raise TypeError(f"faults: {faults!r} is no list of patterns; give one, for example ['disk.*']")
+        raise TypeError(f"faults: {faults!r} is not a list of patterns; give one, for example ['disk.*']")
     for pattern in faults:
         if not isinstance(pattern, str) or not any(fnmatchcase(kind, pattern) for kind in KINDS):
             raise ValueError(f"faults: {pattern!r} fits no kind that strikes here; the kinds are {', '.join(KINDS)}")
@@ -144,15 +146,15 @@ def _scenario(faults: Collection[str], intensity: float, schedules: tuple[Schedu
     _check_number("horizon_s", horizon_s, 1, HORIZON_MAX_S)
     return Scenario(
         name="test",
-        faults=Faults(kinds=tuple(faults), intensity=intensity),
-        world=World(schedules=schedules, crashes_max=0, operators=0, horizon_s=horizon_s),
+        faults=FaultsConfig(kinds=tuple(faults), intensity=intensity),
+        world=WorldConfig(schedules=schedules, crashes_max=0, operators=0, horizon_s=horizon_s),
     )
 
 
 def _check_number(name: str, value: float, least: float, most: float) -> None:
-    """A scenario would draw it from a range, and tells what is wrong in words of its own."""
+    """Check a number here, since a scenario would report it as a range."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise ValueError(f"{name}: {value!r} is no number from {least:,} to {most:,}; give one")
+        raise ValueError(f"{name}: {value!r} is not a number from {least:,} to {most:,}; give one")
 
 
 def _schedule(name: str | None) -> tuple[Schedule, ...]:
@@ -163,18 +165,14 @@ def _schedule(name: str | None) -> tuple[Schedule, ...]:
     return (Schedule(name),)
 
 
-def _drawn(scenario: Scenario, seed: int, settings: Settings | None) -> Drawn:
-    return msgspec.structs.replace(scenario.draw(seed), settings=settings or Settings())
-
-
 def _playing(name: str, agent: Agent) -> AgentShape | AgentFunction:
-    """Who plays that agent in a simulation."""
+    """Simulated agent, or function, that stands for *agent*."""
     if not isinstance(name, str):
-        raise TypeError(f"agents: {name!r} is no name; give {{name: agent}}, where the name is a text")
+        raise TypeError(f"agents: {name!r} is not a name; give {{name: agent}}, where the name is a text")
     if isinstance(agent, AgentShape):
         return agent
     if isinstance(agent, AgentConfig):
         return shape_of({"adapter": agent.adapter if agent.adapter in ("command", "jsonl") else "acp"})
     if not inspect.iscoroutinefunction(agent):
-        raise TypeError(f"agents: {name}: {agent!r} is no AgentConfig, no AgentShape and no async function")
+        raise TypeError(f"agents: {name}: {agent!r} is not an AgentConfig, an AgentShape or an async function")
     return agent

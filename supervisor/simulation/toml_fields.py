@@ -1,4 +1,4 @@
-"""What the fields of a TOML file may not hold, as it is told: the field, the value, and what would be right. Pure."""
+"""Errors of fields in TOML files, as text: the field, the value, and what would be right. Pure."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 
 def is_name(value: str) -> str:
-    """A name that may name files, too.
+    """Return a name that can be part of a file name.
 
     Raises:
         ValueError: it is none.
     """
     if not NAME.fullmatch(value):
-        raise ValueError(f"{value!r} is no name; give up to 64 of a-z, 0-9 and -, the first of them no -")
+        raise ValueError(f"{value!r} is not a name; give up to 64 of a-z, 0-9 and -, beginning with a letter or digit")
     return value
 
 
 def problems(where: str, error: ValidationError, model_at: ModelAt) -> Iterator[str]:
-    """Each refusal as a line that begins with *where*."""
+    """Yield each error as a line that begins with *where*."""
     for one in error.errors():
         field = ".".join(map(str, one["loc"]))  # none, where fields do not go together
         yield ": ".join(filter(None, (where, field, _words(one, model_at(one["loc"][:-1])))))
 
 
 def _words(one: ErrorDetails, model: type[BaseModel] | None) -> str:
-    """The value, and what would be right: of what pydantic itself refuses, in its words, but for those of Python."""
+    """Describe one error: the value, and what would be right. Other errors of pydantic keep pydantic's message."""
     match one["type"]:
         case "value_error":
             return str(one["ctx"]["error"])
@@ -48,8 +48,8 @@ def _words(one: ErrorDetails, model: type[BaseModel] | None) -> str:
         case "missing":
             return "is missing; add it"
         case "dict_type" | "model_type":
-            return f"{one['input']!r} is no table; write {{ KEY = VALUE, ... }}, or leave it out"
+            return f"{one['input']!r} is not a table; write {{ KEY = VALUE, ... }}, or leave it out"
         case "tuple_type":
-            return f"{one['input']!r} is no list; write [VALUE, ...]"
+            return f"{one['input']!r} is not a list; write [VALUE, ...]"
         case _:
             return f"{one['input']!r}: {one['msg']}"

@@ -1,6 +1,5 @@
-"""The text of a TOML file, as far as whoever reads it can bear: what is nested too deeply, or has a number of too many
-digits, is bad input, here and not in the middle of whatever goes through it.
-"""
+"""Text of TOML files, with limits: tables that are nested too deeply, and numbers with too many digits, are refused
+here and not in the middle of a run."""
 
 from __future__ import annotations
 
@@ -11,9 +10,9 @@ from typing import Any, Final
 __all__ = ["tables_of", "text_of"]
 
 DEEP: Final = 32
-"""So deep may tables and lists stand in each other: nobody needs half of it, and whatever walks through them recurs."""
+"""The deepest nesting of tables and lists: twice what a scenario needs, and safe for recursive code."""
 LONG: Final = 100
-"""So many digits may a whole number have; an interpreter refuses to read or to print one of thousands."""
+"""The most digits of a whole number; an interpreter refuses to read or to print one of thousands."""
 
 
 def text_of(path: Path) -> str:
@@ -27,13 +26,13 @@ def text_of(path: Path) -> str:
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}; give the path of a FILE.toml") from None
     except UnicodeDecodeError as error:
-        raise ValueError(f"cannot be read: it is no UTF-8 from byte {error.start} on; save it as UTF-8") from None
+        raise ValueError(f"cannot be read: it is not UTF-8 from byte {error.start} on; save it as UTF-8") from None
     except ValueError as error:  # of a NUL, which no path has
         raise ValueError(f"cannot be read: {error}; give the path of a FILE.toml") from None
 
 
 def tables_of(text: str) -> dict[str, Any]:
-    """What that text holds.
+    """Parse the text.
 
     Raises:
         ValueError: it is no TOML, or more than can be read; the message says what is wrong.

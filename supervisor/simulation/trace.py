@@ -1,6 +1,6 @@
-"""What a run looked like from outside, as one digest: every durable record, process event and answer, in order.
+"""The trace of a run as one digest: every durable record, process event, request and reply, in order.
 
-Two runs with the same digest did the same. Nothing enters it that is not the same on every machine: no ids of objects,
+Two runs with the same digest did the same. Nothing enters the digest that differs between machines: no ids of objects,
 no reprs, no real time.
 """
 
@@ -13,29 +13,29 @@ __all__ = ["Trace"]
 
 
 class Trace:
-    """A running digest. With *tell*, each line is also told, as it comes."""
+    """A running digest. *on_line* is called with each line."""
 
-    __slots__ = ("_digest", "_tell", "now")
+    __slots__ = ("_digest", "_on_line", "now")
 
-    def __init__(self, now: Callable[[], float], tell: Callable[[str], None] | None = None) -> None:
+    def __init__(self, now: Callable[[], float], on_line: Callable[[str], None] | None = None) -> None:
         self.now = now
         self._digest = blake2b(digest_size=16)
-        self._tell = tell
+        self._on_line = on_line
 
     def records(self, encoded: Sequence[bytes]) -> None:
-        """Durable records, as they were encoded for the journal."""
+        """Add durable records, encoded as in the journal."""
         now_s = self.now()
         stamp = b"%.6f " % now_s
         for one in encoded:
             self._digest.update(stamp + one)
-            if self._tell is not None:
-                self._tell(f"{now_s:12.6f} record {one.decode()}")
+            if self._on_line is not None:
+                self._on_line(f"{now_s:12.6f} record {one.decode()}")
 
     def note(self, line: str) -> None:
-        """Anything else: what the world did, what the host asked, what it heard."""
+        """Add any other event."""
         self._digest.update(f"{self.now():.6f} {line}\n".encode())
-        if self._tell is not None:
-            self._tell(f"{self.now():12.6f} {line}")
+        if self._on_line is not None:
+            self._on_line(f"{self.now():12.6f} {line}")
 
     def hexdigest(self) -> str:
         return self._digest.hexdigest()

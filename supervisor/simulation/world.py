@@ -1,7 +1,11 @@
-"""The simulated machine: its processes, its disk, its clock, and the supervisors that live on it one after the other.
+"""The simulated machine of a run: processes, disk, clock, and the supervisors that run on it one after the other.
 
-It belongs to no supervisor: when one is killed, its wardens end its processes, the disk keeps what is durable, and the
-next one starts on that. What the dead one's tasks still do changes nothing here.
+The machine outlives each supervisor. When one is killed, its shims end its processes, the disk keeps what is durable,
+and the next supervisor starts on that. Tasks of a dead supervisor that still unwind change nothing: its journal and its
+workspace refuse every operation.
+
+A World does nothing by itself but disturb clocks and strike with faults that ports ask for.
+:mod:`supervisor.simulation.running` starts supervisors; :mod:`supervisor.simulation.host` gives them work.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from anyio.abc import TaskGroup
 
 from supervisor.host.factories import NoTranscript
 from supervisor.policies.permissions import Decision, PermissionPolicy
-from supervisor.ports import Append, Launch, TranscriptSink
+from supervisor.ports import Append, Launch
 from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.runtime.dependencies import Dependencies
 from supervisor.runtime.live_session import AgentFunction, AgentProfile
@@ -25,42 +29,42 @@ from supervisor.simulation.agents.function_agent import function_agent
 from supervisor.simulation.agents.jsonl_agent import MAPPING
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.work_agent import check_program, work_agent
-from supervisor.simulation.checkers import AttemptBegan, Preserved, WorkTakenBack, WorldMade
+from supervisor.simulation.checkers import AttemptBegan, Preserved, WorkRolledBack, WorldMade
+from supervisor.simulation.cost import CostMeter
 from supervisor.simulation.engine import leap
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.journal import SimulatedArchive, SimulatedDisk, SimulatedJournal
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Program
 from supervisor.simulation.machine.processes import SimulatedProcesses
-from supervisor.simulation.meter import Meter
 from supervisor.simulation.oracle import HOME, Oracle
-from supervisor.simulation.scenario import AGENTS, Drawn
+from supervisor.simulation.plan_workload.plans import DEPUTY, MISSING, WORKER
+from supervisor.simulation.plan_workload.task_board import TaskBoard
+from supervisor.simulation.plan_workload.task_scripts import TaskScript, TaskScripts
+from supervisor.simulation.plan_workload.workspace import SimulatedFiles, SimulatedWorkspace
+from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
+from supervisor.simulation.scenario import AGENTS, DrawnScenario
 from supervisor.simulation.trace import Trace
-from supervisor.simulation.works.places import Places
-from supervisor.simulation.works.plans import DEPUTY, MISSING, WORKER
-from supervisor.simulation.works.task_board import TaskBoard
-from supervisor.simulation.works.task_scripts import TaskScript, TaskScripts
-from supervisor.simulation.works.workspace import SimulatedFiles, SimulatedWorkspace
 
 __all__ = ["Agents", "World"]
 
 Agents = Mapping[str, AgentShape | AgentFunction]
 
 AGENT = "SIMULATED_AGENT"
-"""The variable that tells a program which agent it is."""
+"""Environment variable that tells a program which agent it is."""
 EPOCH_S = 1_800_000_000.0
 """Unix time at which every run begins."""
 ANSWERS_S = (0.5, 5.0, 20.0, 40.0)
-"""How long humans may have to answer."""
+"""Deadlines for answers of humans, in seconds."""
 JUMP_S = 3600.0
 TICK_S = 15.0
-"""How often clocks may go wrong."""
+"""Seconds between two occasions for faults of the clocks."""
 PAUSE_S = 2 * 3600.0
-"""The longest pause of a supervisor: longer than any deadline there is."""
+"""The longest pause of a supervisor in seconds: longer than any deadline there is."""
 
 
 class SimulatedWall:
-    """Unix time: that of the run's clock, plus what jumps have added."""
+    """Unix time: the run's clock plus the jumps so far."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -70,8 +74,8 @@ class SimulatedWall:
         return self._now() + self.offset_s
 
 
-class _FirstLook:
-    """That clock, for one supervisor: *looked* hears what it shows when it is read first."""
+class _FirstReadClock:
+    """The same clock for one supervisor; calls *looked* with the time of the first reading."""
 
     def __init__(self, wall: SimulatedWall, looked: Callable[[float], None]) -> None:
         self._wall, self._looked = wall, looked
@@ -85,23 +89,19 @@ class _FirstLook:
         return time_s
 
 
-def _no_transcript(session_id: str) -> TranscriptSink:
-    return NoTranscript()
-
-
 class World:
-    """One machine, for one run.
+    """The machine of a run.
 
     Args:
-        drawn: what happens in this run.
-        group: where the outside world's tasks run: not the supervisor's.
+        drawn: the scenario with its draws.
+        group: task group of the outside world, in which processes live; not the supervisor's.
         now: the run's clock, in seconds.
-        agents: the agents there are, by name; functions work as they are. By default one of each adapter.
+        agents: agents by name; functions work as they are. By default one simulated agent of each adapter.
     """
 
     def __init__(
         self,
-        drawn: Drawn,
+        drawn: DrawnScenario,
         group: TaskGroup,
         now: Callable[[], float],
         trace: Trace,
@@ -109,34 +109,34 @@ class World:
         agents: Agents | None = None,
     ) -> None:
         self.drawn = drawn
-        self.chance = KeyedRandom(drawn.seed)
+        self.random = KeyedRandom(drawn.seed)
         self.faults = FaultPlan(
-            self.chance, kinds=drawn.kinds, intensity=drawn.intensity, only=drawn.only, rates=drawn.rates
+            self.random, kinds=drawn.kinds, intensity=drawn.intensity, only=drawn.only, rates=drawn.rates
         )
         self.trace, self.oracle = trace, oracle
         self.now = now
         self.wall = SimulatedWall(now)
         self.disk = SimulatedDisk(self._wrote)
-        self.meter = Meter()
-        self.task_scripts = TaskScripts(lambda task_script, attempt: oracle.told(AttemptBegan(task_script, attempt)))
-        """What the tasks of plans meet, and met."""
+        self.meter = CostMeter()
+        self.task_scripts = TaskScripts(lambda task_script, attempt: oracle.observe(AttemptBegan(task_script, attempt)))
+        """Scripts of the tasks of all plans."""
         self.board = TaskBoard()
-        self.places = Places(
+        self.workspaces = WorkspaceContents(
             self.task_scripts,
-            lambda owner: oracle.told(WorkTakenBack(owner)),
+            lambda owner: oracle.observe(WorkRolledBack(owner)),
             worktrees=drawn.settings.workspace == "worktree",
         )
-        oracle.told(WorldMade(self.task_scripts, self.places, self.disk, drawn.archive))
+        oracle.observe(WorldMade(self.task_scripts, self.workspaces, self.disk, drawn.archive))
         self.lives = 0
         self.crashes = 0
         self.killed = anyio.Event()
-        """The supervisor that lives now has been killed."""
+        """Set when the newest supervisor is killed."""
         self.scope = anyio.CancelScope()
-        """That which the host holds the newest supervisor in."""
+        """Cancel scope in which the host holds the newest supervisor."""
         self.end_due_s = inf
-        """When its end begins: it was told to end, and a drain is over by then; infinite: nobody wants it to."""
+        """Time at which the newest supervisor begins to end, its drain included; infinite if nobody asked it to."""
         self.on_durable: Callable[[Sequence[Append]], None] = lambda batch: None
-        """Called with what is durable from now on, after the oracle has heard of it."""
+        """Called with each durable batch, after the oracle."""
         self._group = group
         self._agents = agents or {name: msgspec.structs.replace(drawn.shape, adapter=name) for name in AGENTS}
         self._passed: dict[tuple[str, str], int] = {}
@@ -147,7 +147,7 @@ class World:
         try:
             self.oracle.wrote(batch, encoded)
         except Exception as error:  # to the supervisor it would be one more trouble of its disk
-            self.oracle.violated("judged", "run", f"the judge itself failed: {error!r}")
+            self.oracle.violated("judged", "run", f"the oracle itself failed: {error!r}")
             raise
         for one in batch:
             self.board.wrote(one)
@@ -155,13 +155,13 @@ class World:
         self.on_durable(batch)
 
     # ------------------------------------------------------------------ supervisors
-    def parts(self) -> Dependencies:
-        """The doors of the next supervisor."""
+    def next_dependencies(self) -> Dependencies:
+        """Make the ports of the next supervisor."""
         oracle = self.oracle
         self.lives += 1
         self.killed, self.scope, self.end_due_s = anyio.Event(), anyio.CancelScope(), inf
         if self._journal is not None:
-            self._journal.leave()
+            self._journal.detach()
         self._journal = SimulatedJournal(
             self.disk,
             self.faults,
@@ -174,7 +174,7 @@ class World:
             self._group,
             self._program_for,
             faults=self.faults,
-            chance=self.chance.below("os", self.lives),
+            random=self.random.below("os", self.lives),
             observe=self.oracle.process,
             pieces=self.drawn.pieces,
         )
@@ -183,17 +183,18 @@ class World:
             journal=self._journal,
             processes=RetryingProcessHost(self._processes, self.wall),
             workspace=SimulatedWorkspace(
-                self.chance.below("workspace"), self.faults, self.task_scripts, self.places, self.killed
+                self.random.below("workspace"), self.faults, self.task_scripts, self.workspaces, self.killed
             ),
             files=SimulatedFiles(),
-            wall=_FirstLook(self.wall, self.oracle.clock_set),
-            transcript_of=_no_transcript,
-            seed=self.chance.integer(0, 2**48, "kernel", self.lives),
-            upkeep=SimulatedArchive(lambda *file: oracle.told(Preserved(*file))) if self.drawn.archive else None,
+            wall=_FirstReadClock(self.wall, self.oracle.clock_set),
+            transcript_of=lambda session_id: NoTranscript(),
+            seed=self.random.integer(0, 2**48, "kernel", self.lives),
+            upkeep=SimulatedArchive(lambda *file: oracle.observe(Preserved(*file))) if self.drawn.archive else None,
         )
 
     def _crashes(self, place: str, kind: str = "machine.crash") -> bool:
-        """Whether the supervisor is killed at this point of a commit; if its host is cancelled, it ends by itself."""
+        """Whether the supervisor is killed at this point of a commit. With the kind ``host.cancelled`` its host is
+        cancelled instead."""
         if self.crashes >= self.drawn.crashes_max or not self.faults.strikes(kind, place):
             return False
         if kind == "host.cancelled":
@@ -203,43 +204,44 @@ class World:
         return True
 
     @property
-    def stop_asked(self) -> bool:
-        """The newest supervisor has been told to end."""
+    def stop_requested(self) -> bool:
+        """Whether the newest supervisor was asked to end."""
         return self.end_due_s != inf
 
-    def told_to_end(self, *, now: bool) -> None:
-        """Somebody tells the newest supervisor to end: after its drain, or *now*, as when told so again."""
-        drain_s = 0.0 if now or self.stop_asked else self.drawn.settings.drain_s
+    def request_stop(self, *, now: bool) -> None:
+        """Note that the newest supervisor is asked to end: after its drain, or at once with *now* or when asked
+        again."""
+        drain_s = 0.0 if now or self.stop_requested else self.drawn.settings.drain_s
         self.end_due_s = min(self.end_due_s, self.now() + drain_s)
 
     def kill(self) -> None:
-        """SIGKILL of the supervisor: it does nothing any more, and its wardens see their lifelines end."""
+        """Kill the supervisor as SIGKILL does: it does nothing any more, and its shims see their pipes end."""
         if self.killed.is_set() or self._journal is None or self._processes is None:
             return
         self.crashes += 1
         self.trace.note("killed")
         self._processes.crash()
         self.oracle.killed()
-        self._journal.leave()
+        self._journal.detach()
         self.killed.set()
 
     def cancel(self) -> None:
-        """The host is cancelled, as by its own deadline or a Ctrl-C: its supervisor ends everything at once."""
+        """Cancel the host, as its own deadline or Ctrl-C would: the supervisor ends everything at once."""
         if self.killed.is_set() or not self.lives:
             return
         self.crashes += 1
         self.trace.note("cancelled")
-        self.told_to_end(now=True)
+        self.request_stop(now=True)
         self.scope.cancel()
 
     @property
     def outage_s(self) -> float:
-        """How long the newest outage under the newest supervisor has lasted, or lasted; 0 without one."""
+        """Seconds for which the newest outage under the newest supervisor has lasted, or lasted; 0 without one."""
         return 0.0 if self._journal is None else self._journal.outage_s
 
     @property
     def disk_refuses(self) -> bool:
-        """What the newest supervisor asked of its disk last was refused."""
+        """Whether the disk refused the last operation of the newest supervisor."""
         return self._journal is not None and self._journal.refuses
 
     # ------------------------------------------------------------------ agents
@@ -247,16 +249,18 @@ class World:
         match launch.argv:
             case ("sim-work", *_):
                 name = launch.cwd.removeprefix(f"{HOME}/")
-                return work_agent(self.task_scripts.of(name) or TaskScript(name), self.chance, self.now, self.places)
+                return work_agent(
+                    self.task_scripts.of(name) or TaskScript(name), self.random, self.now, self.workspaces
+                )
             case ("sim-check", name):
-                return check_program(self.task_scripts.of(name), self.chance)
+                return check_program(self.task_scripts.of(name), self.random)
         spend = partial(self.meter.spend, launch.cwd.removeprefix(f"{HOME}/"))
         shape = self._agents.get(launch.env.get(AGENT, ""))
         usual = self.drawn.shape  # of what an agent has run in a terminal
-        return program_for(launch, shape if isinstance(shape, AgentShape) else usual, self.chance, self.faults, spend)
+        return program_for(launch, shape if isinstance(shape, AgentShape) else usual, self.random, self.faults, spend)
 
     def profiles(self) -> dict[str, AgentProfile]:
-        """The agents of this world by name."""
+        """Profiles of the agents of this world, by name."""
         profiles = {name: self._profile(name, one) for name, one in self._agents.items()}
         if self.drawn.load.works:
             for name, program in ((WORKER, "sim-work"), (DEPUTY, "sim-work"), (MISSING, "sim-missing")):
@@ -267,7 +271,7 @@ class World:
         if not isinstance(agent, AgentShape):
             return AgentProfile(name=name, adapter="inprocess", function=agent, directory=HOME)
         if agent.adapter == "inprocess":
-            function = function_agent(agent, self.chance, self.faults, self.meter.spend)
+            function = function_agent(agent, self.random, self.faults, self.meter.spend)
             return AgentProfile(name=name, adapter="inprocess", function=function, directory=HOME)
         command = (f"sim-{agent.adapter}",)
         may = self._permissions(name)
@@ -284,15 +288,15 @@ class World:
         )
 
     def _permissions(self, name: str) -> PermissionPolicy:
-        """What it may when it asks: everything, or what a human says within a time that may be short."""
-        chance = self.chance.below("permissions", name)
-        if not self.drawn.asks or not chance.happens(self.drawn.asks, "asks"):
+        """Permission policy of an agent: allow everything, or ask a human, whose time may be short."""
+        random = self.random.below("permissions", name)
+        if not self.drawn.asks or not random.happens(self.drawn.asks, "asks"):
             return PermissionPolicy()
-        return PermissionPolicy(default=Decision.ASK, answer_within_s=chance.choice(ANSWERS_S, "within"))
+        return PermissionPolicy(default=Decision.ASK, answer_within_s=random.choice(ANSWERS_S, "within"))
 
     # ------------------------------------------------------------------ points in the runtime
     def decide(self, name: str, who: str) -> bool:
-        """Whether the runtime takes its rarer way at that point, this time."""
+        """Whether the runtime takes its rarer way at that failpoint, this time."""
         if not self.faults.may_strike("point"):
             return False
         passed = self._passed.get((name, who), 0)
@@ -301,7 +305,7 @@ class World:
 
     # ------------------------------------------------------------------ clocks
     async def disturb_clocks(self) -> None:
-        """Jumps of the wall clock and sleeps of the machine, for as long as faults strike."""
+        """Let the wall clock jump and the machine sleep, as long as faults strike."""
         ticks = 0
         while not self.faults.healed:
             await anyio.sleep(TICK_S)
@@ -320,11 +324,11 @@ class World:
                 self._skip(stopped_s)
 
     def _skip(self, seconds: float) -> None:
-        """Nobody runs for so long."""
+        """Let time leap for everybody: nothing runs for so many seconds."""
         self.oracle.slept(seconds)
         leap(seconds)
 
     def heal(self) -> None:
-        """No fault strikes any more."""
+        """Stop all faults."""
         self.faults.heal()
         self.trace.note("healed")

@@ -44,7 +44,7 @@ class _Died(Exception):
 
 
 class Machine:
-    """A process as its program sees it; what it writes goes to *hear*."""
+    """A process as its program sees it; *hear* is called with what it writes."""
 
     def __init__(self, group: anyio.abc.TaskGroup, name: str, argv: tuple[str, ...], hear: Callable[[bytes], None]):
         self.name, self.argv, self.pid, self.cwd = name, argv, 1, "/"
@@ -131,7 +131,7 @@ class Machine:
 
 
 class Talk:
-    """One conversation: *codec* with the program of a launch."""
+    """A conversation of *codec* with the program of a launch."""
 
     def __init__(self, codec: Codec, find: Callable[[Launch], Program], command: tuple[str, ...]) -> None:
         self.said: list[tuple[float, Out]] = []
@@ -156,7 +156,7 @@ class Talk:
         await self._group.__aexit__(None, None, None)
 
     async def _watch(self) -> None:
-        """The end of the program, and what the codec makes of it."""
+        """Wait for the end of the program, and give it to the codec."""
         await self.machine.ended.wait()
         self.do(self.codec.feed(b""))
         self._watched.set()
@@ -218,16 +218,17 @@ class Talk:
 
     @property
     def malformed(self) -> str:
-        """Why the conversation is over; empty if it is not."""
+        """Reason why the conversation ended; empty if it goes on."""
         return " ".join(one.why for one in self.heard(Malformed))
 
     @property
     def over(self) -> bool:
-        """The program has ended, or is not believed any more."""
+        """Whether the program has ended, or the codec rejects it."""
         return bool(self.malformed) or self._watched.is_set()
 
     async def _until(self, kind: type[T], count: int, within_s: float) -> T | None:
-        """The *count*-th of that kind; ``None`` if it does not come in time, or the conversation is over."""
+        """Wait for report number *count* of that kind; ``None`` if it does not come in time, or the conversation
+        ends."""
         with anyio.move_on_after(within_s):
             while len(self.heard(kind)) < count and not self.over:
                 await self._change.wait()
@@ -238,18 +239,18 @@ class Talk:
         return await self._until(Ready, 1, within_s)
 
     async def ended(self, count: int = 1, within_s: float = LONG_S) -> str:
-        """How that turn ended; empty if it did not in time."""
+        """Outcome of that turn; empty if it did not end in time."""
         ended = await self._until(TurnEnded, count, within_s)
         return "" if ended is None else ended.stop
 
     async def turn(self, within_s: float = LONG_S) -> str:
-        """Have one turn, and how it ended."""
+        """Have a turn; return its outcome."""
         count = len(self.turns) + 1
         self.do(self.codec.prompt("work"))
         return await self.ended(count, within_s)
 
     async def exited(self) -> int:
-        """Its exit status, once the codec has been told."""
+        """Exit status of the program, once the codec has it."""
         await self._watched.wait()
         assert self.machine.status is not None
         return self.machine.status

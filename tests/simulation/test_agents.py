@@ -1,4 +1,4 @@
-"""Simulated programs against the production codecs: what they do when nothing strikes, and how each fault shows."""
+"""Simulated programs against the production codecs: their behaviour without faults, and the effect of each fault."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def with_jsonl(seed: int, *only: str, resumed: str = "") -> Talk:
 # ------------------------------------------------------------------------------------------- when nothing strikes
 @virtual
 async def test_acp_turns_without_faults(autojump_clock: MockClock) -> None:
-    """Whatever the seed: each turn ends well, each call is closed once, and the agent leaves when its input ends."""
+    """For every seed each turn ends well, each call is closed once, and the agent leaves when its input ends."""
     heard: Counter[type] = Counter()
     for seed in range(25):
         async with with_agent(seed) as talk:
@@ -106,7 +106,7 @@ async def test_a_cancel_ends_an_acp_turn(autojump_clock: MockClock) -> None:
 @virtual
 @pytest.mark.parametrize("prompt", [(), ("{prompt}",)])
 async def test_a_command_without_faults(autojump_clock: MockClock, prompt: tuple[str, ...]) -> None:
-    """Whichever way its prompt comes: it speaks, works with processes of its own, and exits with 0."""
+    """However the prompt comes, the program writes output, works with child processes, and exits with 0."""
     forks = 0
     for seed in range(10):
         async with with_command(seed, prompt=prompt) as talk:
@@ -119,8 +119,8 @@ async def test_a_command_without_faults(autojump_clock: MockClock, prompt: tuple
 @virtual
 @pytest.mark.parametrize("resumed", ["", "s0:a1"])
 async def test_lines_of_json_without_faults(autojump_clock: MockClock, resumed: str) -> None:
-    """It names its conversation, by the name that it goes on with if it does; every call is told twice, and its last
-    line is its word on the turn."""
+    """The program names its conversation, as resumed or by itself; every call has two lines, and the last line is the
+    result of the turn."""
     calls = 0
     for seed in range(10):
         async with with_jsonl(seed, resumed=resumed) as talk:
@@ -142,7 +142,7 @@ async def test_lines_of_json_without_faults(autojump_clock: MockClock, resumed: 
     ],
 )
 async def test_how_lines_of_json_fail(autojump_clock: MockClock, kind: str, ended: str) -> None:
-    """Whatever its exit status is: without its word for the end, the turn has failed, with it, it is its word."""
+    """A turn without a last line fails, whatever the exit status; with it, the line is the result."""
     async with with_jsonl(1, f"{kind}@s:a1:t1") as talk:
         assert await talk.turn() == "error"
         assert talk.heard(TurnEnded)[-1].error == ended
@@ -150,7 +150,7 @@ async def test_how_lines_of_json_fail(autojump_clock: MockClock, kind: str, ende
 
 @virtual
 async def test_agents_ask_at_odd_moments(autojump_clock: MockClock) -> None:
-    """Some ask before they have spoken of a call, some ask again when it is over."""
+    """Some agents ask for permission before they announce a call, some ask again after it."""
     first = again = 0
     for seed in range(25):
         async with with_agent(seed, shape=ASKING) as talk:
@@ -165,7 +165,7 @@ async def test_agents_ask_at_odd_moments(autojump_clock: MockClock) -> None:
 
 @virtual
 async def test_the_same_seed_says_the_same(autojump_clock: MockClock) -> None:
-    """A conversation is its seed: what is said, and when; another seed's is another."""
+    """A seed fixes what is written and when; another seed differs."""
 
     async def said(seed: int) -> list[Any]:
         async with with_agent(seed, shape=msgspec.structs.replace(BUSY, parallel=0.0)) as talk:
@@ -180,7 +180,7 @@ async def test_the_same_seed_says_the_same(autojump_clock: MockClock) -> None:
 # ------------------------------------------------------------------------------------------------- faults: processes
 @virtual
 async def test_a_hung_agent_answers_nothing(autojump_clock: MockClock) -> None:
-    """One that hangs ends no turn, hears no cancel, and stays when its input ends."""
+    """A program that hangs ends no turn, ignores a cancel, and stays when its input ends."""
     async with with_agent(1, "process.hang@s:a1:t1") as talk:
         await talk.ready()
         assert await talk.turn(within_s=10_000) == ""
@@ -202,7 +202,7 @@ async def test_a_crash_in_a_turn(autojump_clock: MockClock, seed: int) -> None:
 
 
 def test_every_status_with_a_meaning_happens() -> None:
-    """What the specification reads a reason out of (spec 000), and the two others of a shell."""
+    """All exit statuses occur from which the specification reads a reason (spec 000), and two others of a shell."""
     assert {124, 126, 130, 137, 143, 125, 127} <= {*CRASHES}
 
 
@@ -221,7 +221,7 @@ async def test_signals_from_outside(autojump_clock: MockClock) -> None:
 
 @virtual
 async def test_a_torn_line(autojump_clock: MockClock) -> None:
-    """Half a message before its death is malformed, whatever its status."""
+    """Half a message before the program's death is malformed, whatever its status."""
     async with with_agent(1, "process.torn_line@s:a1:t1") as talk:
         await talk.ready()
         talk.do(talk.codec.prompt("work"))
@@ -261,7 +261,7 @@ async def test_a_closed_output(autojump_clock: MockClock) -> None:
     ],
 )
 async def test_output_that_breaks_the_protocol(autojump_clock: MockClock, kind: str, words: str) -> None:
-    """Whatever the seed chose to write, the codec ends the conversation and names what was wrong."""
+    """For every seed the codec ends the conversation and names what was wrong."""
     for seed in range(3 if kind == "process.huge_line" else 12):
         async with with_agent(seed, f"{kind}@s:a1:t1") as talk:
             await talk.ready()
@@ -308,7 +308,7 @@ async def test_a_fast_exit(autojump_clock: MockClock, make: Any) -> None:
 
 @virtual
 async def test_what_a_program_leaves_behind(autojump_clock: MockClock) -> None:
-    """Daemons have sessions of their own, and some ignore SIGTERM; who holds a pipe outlives the program."""
+    """Daemons have sessions of their own, and some ignore SIGTERM; the holder of a pipe outlives the program."""
     deaf = []
     for seed in range(10):
         async with with_agent(seed, "process.orphans@s:a1", "process.holds_pipe@s:a1") as talk:
@@ -326,7 +326,7 @@ async def test_what_a_program_leaves_behind(autojump_clock: MockClock) -> None:
 
 @virtual
 async def test_a_deaf_agent(autojump_clock: MockClock) -> None:
-    """SIGTERM means nothing to the one it strikes; a cancel means nothing to another: its turn counts as cancelled."""
+    """A program that ignores SIGTERM goes on; an agent that ignores a cancel ends its turn as cancelled."""
     async with with_agent(1, "process.ignores_term@s:a1", "process.ignores_cancel@s:a1:t1") as talk:
         await talk.ready()
         talk.do(talk.codec.prompt("work"))
@@ -339,7 +339,7 @@ async def test_a_deaf_agent(autojump_clock: MockClock) -> None:
 # ---------------------------------------------------------------------------------------------------- faults: agents
 @virtual
 async def test_a_tool_that_fails(autojump_clock: MockClock) -> None:
-    """A call that fails is closed as failed, whoever runs it, and its turn ends well."""
+    """A call that fails is closed as failed, whatever runs it, and its turn ends well."""
     for shape in (ALONE, TERMINALS):
         async with with_agent(1, "agent.tool_fails@s:a1:t1:c1", shape=shape) as talk:
             await talk.ready()
@@ -351,7 +351,7 @@ async def test_a_tool_that_fails(autojump_clock: MockClock) -> None:
 
 @virtual
 async def test_a_tool_that_hangs(autojump_clock: MockClock) -> None:
-    """A call that hangs keeps its turn open until it is cancelled; a terminal's command is killed with that."""
+    """A call that hangs keeps its turn open until it is cancelled, which kills a terminal's command."""
     for shape in (ALONE, TERMINALS):
         async with with_agent(1, "agent.tool_hangs@s:a1:t1:c1", shape=shape) as talk:
             await talk.ready()
@@ -363,7 +363,7 @@ async def test_a_tool_that_hangs(autojump_clock: MockClock) -> None:
 
 @virtual
 async def test_a_provider_that_fails_or_hangs(autojump_clock: MockClock) -> None:
-    """An error of the provider ends the turn with its words; one that hangs ends it with a cancel only."""
+    """An error of the provider ends the turn with its message; a provider that hangs ends it with a cancel only."""
     async with with_agent(1, "agent.provider_error@s:a1:t1", "agent.provider_hangs@s:a1:t2") as talk:
         await talk.ready()
         assert await talk.turn() == "error"
@@ -386,7 +386,7 @@ async def test_refusals(autojump_clock: MockClock) -> None:
 
 @virtual
 async def test_saying_twice_and_too_late(autojump_clock: MockClock) -> None:
-    """What is said twice, or of a call that is over, closes nothing twice and ends no second turn."""
+    """A repeated message, or one about a call that is over, closes nothing twice and ends no second turn."""
     twice = ("agent.duplicate@s:a1:t1", "agent.duplicate@s:a1:t1:c1", "agent.late@s:a1:t1")
     async with with_agent(1, *twice) as talk:
         await talk.ready()
@@ -411,7 +411,7 @@ async def test_an_open_call(autojump_clock: MockClock) -> None:
 @virtual
 @pytest.mark.parametrize("kind", [*FATES, "agent.provider_error", "agent.provider_hangs", "agent.refuses"])
 async def test_how_a_command_ends_badly(autojump_clock: MockClock, kind: str) -> None:
-    """A one-shot agent that is struck does not say its last words; its status is that of what struck it."""
+    """A one-shot agent that a fate strikes does not write its last line; its status is that of the fate."""
     async with with_command(1, f"{kind}@s:a1:t1") as talk:
         ended = await talk.turn(within_s=10_000)
         assert "tokens used" not in talk.text
@@ -422,7 +422,7 @@ async def test_how_a_command_ends_badly(autojump_clock: MockClock, kind: str) ->
 @virtual
 @pytest.mark.parametrize("kind", ["process.crash", "process.signalled", "process.hang", "process.torn_line"])
 async def test_a_terminal_that_ends_badly(autojump_clock: MockClock, kind: str) -> None:
-    """A command of a terminal is struck at the call that it serves, and that call alone fails, or never returns."""
+    """A fault strikes a terminal's command at its call, and that call alone fails, or never returns."""
     async with with_agent(1, f"{kind}@s:a1:t1:c1", shape=TERMINALS) as talk:
         await talk.ready()
         ended = await talk.turn(within_s=10_000)
@@ -443,7 +443,7 @@ async def _some_turns(talk: Talk) -> None:
 
 @virtual
 async def test_any_mixture_of_faults(autojump_clock: MockClock) -> None:
-    """With everything on, no program breaks by itself, and everything that may strike one does."""
+    """With all faults on, no program breaks by itself, and every fault that may strike one does."""
     struck: Counter[str] = Counter()
     for seed in range(120):
         faults = FaultPlan(KeyedRandom(seed), intensity=2.0)
@@ -459,20 +459,20 @@ async def test_any_mixture_of_faults(autojump_clock: MockClock) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("steps", (0, 3), r"steps: \(0, 3\) is no range; give \(low, high\) with 1 <= low <= high"),
-        ("text_chars", (0, 10**6 + 1), r"text_chars: \(0, 1000001\) is no range; .* with 0 <= low <= high <= 1000000$"),
-        ("tokens", (0, 10**9 + 1), r"tokens: \(0, 1000000001\) is no range; .* with 0 <= low <= high <= 1000000000$"),
-        ("tool_s", (3.0, 1.0), r"tool_s: \(3.0, 1.0\) is no range"),
+        ("steps", (0, 3), r"steps: \(0, 3\) is not a range; give \(low, high\) with 1 <= low <= high"),
+        ("text_chars", (0, 10**6 + 1), r"text_chars: \(0, 1000001\) is not a range; .* 0 <= low <= high <= 1000000$"),
+        ("tokens", (0, 10**9 + 1), r"tokens: \(0, 1000000001\) is not a range; .* 0 <= low <= high <= 1000000000$"),
+        ("tool_s", (3.0, 1.0), r"tool_s: \(3.0, 1.0\) is not a range"),
         ("think_s", (0.0, float("inf")), "think_s: .* not finite"),
-        ("parallel", 1.5, "parallel: 1.5 is no probability; give a number from 0 to 1"),
-        ("delegation", float("nan"), "delegation: nan is no probability"),
+        ("parallel", 1.5, "parallel: 1.5 is not a probability; give a number from 0 to 1"),
+        ("delegation", float("nan"), "delegation: nan is not a probability"),
         ("depth_max", -1, "depth_max: -1 is negative"),
         ("adapter", "telnet", "adapter: 'telnet' is not simulated; use acp, command, inprocess or jsonl"),
         ("cancel_modes", (), "cancel_modes: is empty; name at least one of wait_completed"),
     ],
 )
 def test_a_shape_that_makes_no_sense(field: str, value: object, words: str) -> None:
-    """A bound or a probability that cannot be is refused by its name, its value, and what would be right."""
+    """An impossible bound or probability is refused with its name, its value, and what would be right."""
     with pytest.raises(ValueError, match=words):
         AgentShape(**{field: value})  # type: ignore[arg-type]
 

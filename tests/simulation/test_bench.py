@@ -1,4 +1,4 @@
-"""Failure benchmarks: what is counted, what is written, and that it is the same bytes whoever works it out."""
+"""Failure benchmarks: the numbers, the files, and that they are the same bytes in every process."""
 
 from __future__ import annotations
 
@@ -20,10 +20,18 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.simulation import bench as benching
 from supervisor.simulation.bench import METRICS, Bench, bench, check, nearest_rank, summary_of
 from supervisor.simulation.bench.plots import COLOURS, Panel, figure
-from supervisor.simulation.bench.suite import BadSuite, Place, Suite, Under, digests_of, load_suite, parse_policy
+from supervisor.simulation.bench.suite import (
+    BadSuite,
+    ScenarioComparison,
+    Suite,
+    SuiteFiles,
+    digests_of,
+    load_suite,
+    parse_policy,
+)
 from supervisor.simulation.commands.bench_cli import command
-from supervisor.simulation.meter import Meter
-from supervisor.simulation.scenario import Drawn, named
+from supervisor.simulation.cost import CostMeter
+from supervisor.simulation.scenario import DrawnScenario, named
 
 SUITE = """
 name = "small"
@@ -72,18 +80,18 @@ def _invoke(*arguments: object) -> Result:
     ("percent", "expected"), [(1, 15), (5, 15), (30, 20), (40, 20), (50, 35), (90, 50), (99, 50), (100, 50)]
 )
 def test_a_percentile_is_the_nearest_rank(percent: int, expected: int) -> None:
-    """It is a value of the sample: the smallest that so many percent are not above."""
+    """A percentile is a value of the sample: the smallest that so many percent are not above."""
     assert nearest_rank([15, 20, 35, 40, 50], 5, percent) == expected
 
 
 def test_what_never_happened_is_later_than_everything() -> None:
-    """Two of four never came: the median came, the rest of the percentiles did not."""
+    """If two of four never happened, the median is a value, and the higher percentiles are ``None``."""
     summary = summary_of([None, 1.23456, None, 0.5], 3)
     assert (summary.p50, summary.p90, summary.max, summary.never) == (1.235, None, None, 2)
 
 
 def test_an_empty_sample_has_no_percentiles() -> None:
-    """Nothing happened, and nothing failed to."""
+    """An empty sample has neither values nor failures."""
     summary = summary_of([], 0)
     assert (summary.count, summary.never, summary.total, summary.p50, summary.max) == (0, 0, 0, None, None)
 
@@ -95,8 +103,8 @@ def _record(seq: int, kind: str, entity: str, event: str = "", **more: Any) -> L
 
 
 def test_tokens_are_wasted_unless_their_turn_completes() -> None:
-    """One turn completes, one fails, and what is used between turns belongs to none."""
-    meter = Meter()
+    """A turn completes, another one fails, and what is used between turns belongs to none."""
+    meter = CostMeter()
     for seq, (turn, status, tokens) in enumerate(
         [("s:t1", "SPAWNING", 10), ("s:t1", "COMPLETING", 5), ("s:t2", "SPAWNING", 100), ("s:t2", "FAILED", 1000)], 1
     ):
@@ -107,8 +115,8 @@ def test_tokens_are_wasted_unless_their_turn_completes() -> None:
 
 
 def test_a_blast_reaches_the_sessions_that_its_cause_was_not_about() -> None:
-    """An abort of a session with a child reaches the child; a failure on its own reaches nobody; a close is neither."""
-    meter = Meter()
+    """An abort of a session with a child reaches the child; a failure reaches no other session; a close is neither."""
+    meter = CostMeter()
     stop: dict[str, Any] = {"from_status": "Running", "to_status": "Stopped"}
     aborted, closed = {"outcome": "aborted"}, {"outcome": "completed"}
     meter.record(_record(1, "session", "d", "AbortRecord", outcome="fact", metadata={"target": "d"}))
@@ -121,7 +129,7 @@ def test_a_blast_reaches_the_sessions_that_its_cause_was_not_about() -> None:
 
 # ---------------------------------------------------------------------------------------------------------- the suite
 def test_every_run_is_in_every_sample(result: Bench) -> None:
-    """What is counted per run has one value for each seed, and no run went wrong."""
+    """Quantities per run have one value for each seed, and no run has problems."""
     assert result.problems == []
     for cell in result.samples.values():
         assert {len(cell[key]) for key in ("lost_prompts", "wasted_turns", "wasted_tokens", "wasted_usd")} == {4}
@@ -134,7 +142,7 @@ def test_money_is_the_price_of_wasted_tokens(result: Bench) -> None:
 
 
 def test_a_policy_makes_a_difference(result: Bench) -> None:
-    """Who never retries loses more turns to its customers than who does."""
+    """A policy without retries loses more turns than one with retries."""
     (_, default), (_, no_retry) = result.samples.items()
     assert len(no_retry["recovery_s"]) > len(default["recovery_s"])
 
@@ -185,14 +193,14 @@ def test_the_manual_says_what_is_measured() -> None:
 
 
 def test_the_suite_of_the_manual_can_be_run(tmp_path: Path) -> None:
-    """As it is printed there."""
+    """The suite as it is printed in the manual can be run."""
     (text,) = re.findall(r"```toml\n(.*?)```", MANUAL, re.DOTALL)
     path = tmp_path / "mine.toml"
     path.write_text(text)
     suite, _ = load_suite(str(path))
     check(suite, "the manual")
     assert set(text.split()) >= set(Suite.model_fields) - {"scenarios", "policies"}
-    assert set(text.split()) >= set(Under.model_fields)
+    assert set(text.split()) >= set(ScenarioComparison.model_fields)
 
 
 def test_the_commands_of_the_manual_are_there() -> None:
@@ -208,7 +216,7 @@ def test_the_commands_of_the_manual_are_there() -> None:
 
 # ---------------------------------------------------------------------------------------------------------- pictures
 def test_a_picture_has_a_curve_for_each_policy_in_each_panel() -> None:
-    """It is sound XML; each colour stands once in the legend and once in each panel with a sample."""
+    """The figure is valid XML; each colour is once in the legend and once in each panel with a sample."""
     samples = {"a<b": [0.0, 2.0, None], "c": [5.0, 5.0], "none": []}
     text = figure("title & more", "sub", [Panel("p", "s", samples, "root"), Panel("q", "n", samples)])
     ElementTree.fromstring(text)
@@ -216,7 +224,7 @@ def test_a_picture_has_a_curve_for_each_policy_in_each_panel() -> None:
 
 
 def test_a_curve_ends_at_the_share_of_what_happened() -> None:
-    """One of two never happened: the curve rises half of the way, and no further."""
+    """If one of two never happened, the curve rises half of the way, and no further."""
     heights = []
     for sample in ([1.0, 1.0], [1.0, None]):
         (curve,) = [line for line in figure("", "", [Panel("", "", {"a": sample})]).splitlines() if "V" in line][-1:]
@@ -238,7 +246,7 @@ def test_nothing_to_draw_is_said_so() -> None:
 
 # --------------------------------------------------------------------------------------------------- the command line
 def test_digests_that_were_written_verify(suite_file: Path, tmp_path: Path) -> None:
-    """What is written now is verified later, and files that are the same are written."""
+    """Digests that were written are verified later, and the same files are written again."""
     out = tmp_path / "out"
     assert _invoke("--suite", suite_file, "--write-digests", "--seeds", 1, "--jobs", 1, "--out", out).return_value == 0
     assert sorted(one.name for one in out.iterdir()) == ["small-storm.svg", "small.json"]
@@ -290,7 +298,7 @@ def test_a_table_shows_a_policy_of_ones_own(suite_file: Path) -> None:
     ],
 )
 def test_bad_input_is_told_with_its_name(arguments: tuple[str, ...], words: str) -> None:
-    """Nothing is run, and what is wrong is named."""
+    """Nothing is run, and the message names what is wrong."""
     told = _invoke(*arguments)
     assert isinstance(told.exception, BadInput)
     assert words in str(told.exception)
@@ -306,7 +314,7 @@ def test_bad_input_is_told_with_its_name(arguments: tuple[str, ...], words: str)
         (SUITE + "operators = 2.5", "scenarios.SCENARIO.operators: 2.5: Input should be a valid integer"),
         (
             SUITE.replace('"no-retry"', '"no"').replace("SCENARIO", "quiet"),
-            "bad.toml: scenarios.quiet.policies: 'no' is none of it; there are default, no-retry",
+            "bad.toml: scenarios.quiet.policies: 'no' is not defined; the suite has default, no-retry",
         ),
         (SUITE.replace('["default", "no-retry"]', "[]"), r"policies: \[\] compares nothing; name some of the suite's"),
         (SUITE.replace('"no-retry"', '"default"'), "policies: 'default' is named twice; name it once"),
@@ -315,8 +323,8 @@ def test_bad_input_is_told_with_its_name(arguments: tuple[str, ...], words: str)
             SUITE.replace("SCENARIO", "a/x.toml") + "[scenarios.'b/x.toml']\npolicies = ['default']",
             "scenarios: 'a/x.toml' and 'b/x.toml' would both be written to x.svg; give one of the files another name",
         ),
-        (SUITE.replace('"small"', '"../x"'), "bad.toml: name: '../x' is no name; give up to 64 of a-z"),
-        (SUITE.replace('"small"', r'"a\u0000"'), r"name: 'a\\x00' is no name"),
+        (SUITE.replace('"small"', '"../x"'), "bad.toml: name: '../x' is not a name; give up to 64 of a-z"),
+        (SUITE.replace('"small"', r'"a\u0000"'), r"name: 'a\\x00' is not a name"),
         (SUITE.replace("2.0", "1e7", 1), "usd_per_million_tokens: 10000000.0: Input should be less than or equal to"),
         (SUITE.replace("2.0", "inf", 1), "usd_per_million_tokens: inf: Input should be a finite number"),
         (SUITE.replace("1000.0", "inf"), "heal_after_s: inf: Input should be a finite number"),
@@ -336,8 +344,8 @@ def test_a_bad_suite_is_told_with_its_field(text: str, words: str, tmp_path: Pat
 
 
 def test_a_suite_has_loads_of_its_own(suite_file: Path) -> None:
-    """What it says of customers and operators stands for what the scenario says; the rest is the scenario's."""
-    under = Under(policies=("default",), load={"customers": 7}, operators=3)
+    """Load and operators of a suite replace those of the scenario; the rest stays."""
+    under = ScenarioComparison(policies=("default",), load={"customers": 7}, operators=3)
     suite = load_suite(str(suite_file))[0].model_copy(update={"scenarios": {"quiet": under}})
     (ask,) = benching._asks(suite, [1])
     run = benching._drawn(ask)
@@ -355,8 +363,8 @@ def test_a_suite_has_loads_of_its_own(suite_file: Path) -> None:
     ],
 )
 def test_a_load_that_is_none_is_bad_input(suite_file: Path, load: dict[str, Any], words: str) -> None:
-    """It is named with its field before anything runs."""
-    under = Under(policies=("default",), load=load)
+    """The field is named before anything runs."""
+    under = ScenarioComparison(policies=("default",), load=load)
     suite = load_suite(str(suite_file))[0].model_copy(update={"scenarios": {"quiet": under}})
     with pytest.raises(BadSuite, match=words):
         check(suite, "suite mine")
@@ -374,7 +382,7 @@ def test_a_load_that_is_none_is_bad_input(suite_file: Path, load: dict[str, Any]
     ],
 )
 def test_digests_that_make_no_sense_are_bad_input(suite_file: Path, text: str, words: str) -> None:
-    """A file cut short, or of no seeds, is told, with what to do about it."""
+    """A digests file that is cut short, or has no seeds, is refused with the fix."""
     suite_file.with_suffix(".digests").write_text(text)
     told = _invoke("--suite", suite_file, "--verify", "--jobs", 1)
     assert isinstance(told.exception, BadInput)
@@ -385,7 +393,7 @@ def test_digests_that_make_no_sense_are_bad_input(suite_file: Path, text: str, w
 def test_digests_hold_for_files_of_any_name(tmp_path: Path) -> None:
     """Also where a scenario's file has a space in its name."""
     kept = digests_of(1, 2, {"two words.svg": "<svg/>"})
-    place = Place(tmp_path / "s.toml", tmp_path / "s.digests")
+    place = SuiteFiles(tmp_path / "s.toml", tmp_path / "s.digests")
     place.write_digests(kept)
     assert place.read_digests() == kept
 
@@ -401,7 +409,7 @@ def test_digests_hold_for_files_of_any_name(tmp_path: Path) -> None:
     ],
 )
 def test_a_scenario_that_is_none_is_told_with_its_suite(tmp_path: Path, scenario: str, words: str) -> None:
-    """Whoever wrote the suite finds the line."""
+    """The message names the suite and the scenario."""
     path = tmp_path / "mine.toml"
     path.write_text(SUITE.replace("SCENARIO", scenario))
     told = _invoke("--suite", path, "--seeds", 1)
@@ -410,7 +418,7 @@ def test_a_scenario_that_is_none_is_told_with_its_suite(tmp_path: Path, scenario
 
 
 def test_a_policy_of_a_suite_is_checked_before_anything_runs(tmp_path: Path) -> None:
-    """In all that a seed may draw of it, with the suite and its own name."""
+    """The message names the suite and the policy, for any draw of a seed."""
     path = tmp_path / "mine.toml"
     text = SUITE.replace("SCENARIO", "quiet").replace("max_total_errors = 1", "max_total_errors = { any = [1, -1] }")
     path.write_text(text)
@@ -421,7 +429,7 @@ def test_a_policy_of_a_suite_is_checked_before_anything_runs(tmp_path: Path) -> 
 
 
 def test_policies_of_the_command_line_are_compared_everywhere() -> None:
-    """One of a name that is there takes its place."""
+    """A policy with the name of an existing one replaces it."""
     suite, _ = load_suite("failures")
     more = suite.with_policies(dict([parse_policy("default=policy.ladder.request_s=1, limits.grace_s=0.5")]))
     assert more.policies["default"] == {"policy": {"ladder": {"request_s": 1}}, "limits": {"grace_s": 0.5}}
@@ -431,7 +439,7 @@ def test_policies_of_the_command_line_are_compared_everywhere() -> None:
 def test_a_run_that_goes_wrong_is_named(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit status 1, the scenario, the policy and the seed; digests of such runs are not kept."""
 
-    def broken(drawn: Drawn) -> NoReturn:
+    def broken(drawn: DrawnScenario) -> NoReturn:
         raise RuntimeError(f"no {drawn.seed}")
 
     monkeypatch.setattr("supervisor.simulation.bench.simulate", broken)
@@ -457,7 +465,7 @@ def test_a_run_that_goes_wrong_is_named(suite_file: Path, monkeypatch: pytest.Mo
 def test_what_cannot_be_written_is_told_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str, words: str
 ) -> None:
-    """Each file of it; and nothing is left of the try."""
+    """The check names each file, and leaves nothing behind."""
     monkeypatch.setattr("supervisor.simulation.bench.bench", None)
     suite = tmp_path / "small.toml"
     suite.write_text(SUITE.replace("SCENARIO", "quiet"))
@@ -472,7 +480,7 @@ def test_what_cannot_be_written_is_told_before_the_work(
 def test_a_directory_is_made_when_there_is_something_for_it(
     suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Where the work breaks, or its last part cannot be made, nothing of it is there."""
+    """Nothing is created if the work fails, or if a later file cannot be written."""
     monkeypatch.setattr("supervisor.simulation.bench.bench", None)
     told = _invoke("--suite", suite_file, "--seeds", 1, "--out", tmp_path / "new" / name)
     assert isinstance(told.exception, TypeError if name == "out" else BadInput)
@@ -480,7 +488,7 @@ def test_a_directory_is_made_when_there_is_something_for_it(
 
 
 def test_there_are_no_digests_until_they_are_written(suite_file: Path) -> None:
-    """What to do about it is told."""
+    """The message says how to write digests."""
     suite_file.with_suffix(".digests").unlink(missing_ok=True)
     told = _invoke("--suite", suite_file, "--verify")
     assert isinstance(told.exception, BadInput)

@@ -1,4 +1,4 @@
-"""Checkers that are handed in to a run: they hear what the oracle hears, report as it does, and change nothing."""
+"""Checkers of a run: they get what the oracle gets, report as it does, and change nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.verification.checkers import every_checker
 
 
 class Listener(Checker):
-    """Counts what it hears."""
+    """Counts what it gets."""
 
     def __init__(self) -> None:
         self.records = self.transitions = self.processes = self.finished = 0
@@ -32,7 +32,7 @@ class Listener(Checker):
     def process(self, event: ProcessEvent) -> None:
         self.processes += 1
 
-    def told(self, fact: Fact) -> None:
+    def observe(self, fact: Fact) -> None:
         self.facts.add(type(fact).__name__)
 
     def finish(self) -> None:
@@ -40,7 +40,7 @@ class Listener(Checker):
 
 
 class NoStop(Checker):
-    """Forbids what every run does: that a session is stopped."""
+    """Reports what every run does: that a session is stopped."""
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle

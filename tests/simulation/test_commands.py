@@ -19,7 +19,7 @@ from supervisor.cli.invocation import execute
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.simulation import coverage, oracle
 from supervisor.simulation.commands import cli
-from supervisor.simulation.commands.wanted import Wanted
+from supervisor.simulation.commands.run_request import RunRequest
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.scenario import load, named
 from supervisor.simulation.search import shrink
@@ -30,11 +30,11 @@ from tests.verification.power_cuts import power_loss
 from tests.verification.prove import CannotRun, processes
 
 OF_MAINTAINERS = ("claims", "disk", "prove", "sweep")
-Tell = Callable[..., tuple[int, str, str]]
+RunCommand = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
+def run_command(capsys: pytest.CaptureFixture[str]) -> RunCommand:
     """Run a command of either program in this process; return its exit status, its output and its error output."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
@@ -61,20 +61,20 @@ def forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- one run
-def test_a_run_is_printed_for_people(tell: Tell) -> None:
-    """One run: what was asked for, how it ended, what it took, and its digest."""
-    status, out, err = tell("--seed", 1, "--scenario", "quiet")
+def test_a_run_is_printed_for_people(run_command: RunCommand) -> None:
+    """The output of a run has the request, the result, measurements, and the digest."""
+    status, out, err = run_command("--seed", 1, "--scenario", "quiet")
     assert (status, err) == (0, "")
     assert out.startswith("quiet, seed 1, ")
     assert "no violations" in out
     assert "steps per second" in out
 
 
-def test_the_json_of_a_run_is_its_seeds_alone(tell: Tell) -> None:
+def test_the_json_of_a_run_is_its_seeds_alone(run_command: RunCommand) -> None:
     """Two runs of a seed print the same bytes; nothing that was measured is among them."""
-    status, first, err = tell("--seed", 1, "--scenario", "quiet", "--json")
+    status, first, err = run_command("--seed", 1, "--scenario", "quiet", "--json")
     assert (status, err) == (0, "")
-    assert tell("--seed", 1, "--scenario", "quiet", "--json")[1] == first
+    assert run_command("--seed", 1, "--scenario", "quiet", "--json")[1] == first
     told = json.loads(first)
     assert {"seed", "digest", "scenario", "sessions", "simulated_s", "steps", "faults", "violations", "ended"} <= set(
         told
@@ -82,32 +82,32 @@ def test_the_json_of_a_run_is_its_seeds_alone(tell: Tell) -> None:
     assert (told["seed"], told["violations"], sum(told["ended"].values())) == (1, 0, told["sessions"])
 
 
-def test_violations_are_exit_status_1_and_one_line_that_reproduces(tell: Tell, forbidden: None) -> None:
+def test_violations_are_exit_status_1_and_one_line_that_reproduces(run_command: RunCommand, forbidden: None) -> None:
     """A failing run says what was violated, and the command line that runs it again."""
-    status, out, _ = tell("--seed", 1, "--scenario", "quiet", "--schedule", "fifo")
+    status, out, _ = run_command("--seed", 1, "--scenario", "quiet", "--schedule", "fifo")
     assert status == 1
     assert "bounded: c0: was stopped" in out
     assert out.endswith("again: supervisor simulate --scenario quiet --seed 1 --schedule fifo\n")
 
 
-def test_the_trace_is_every_line(tell: Tell) -> None:
+def test_the_trace_is_every_line(run_command: RunCommand) -> None:
     """With --trace each record and event is a line; with --json they leave standard output alone."""
-    _, out, _ = tell("--seed", 1, "--scenario", "quiet", "--trace")
-    _, told, err = tell("--seed", 1, "--scenario", "quiet", "--trace", "--json")
+    _, out, _ = run_command("--seed", 1, "--scenario", "quiet", "--trace")
+    _, told, err = run_command("--seed", 1, "--scenario", "quiet", "--trace", "--json")
     records = json.loads(told)["records"]
     assert sum(" record " in line for line in out.splitlines()) == records
     assert sum(" record " in line for line in err.splitlines()) == records
 
 
-def test_sessions_and_hours_are_the_load(tell: Tell) -> None:
-    """So many customers come, and their turns take so many hours."""
-    status, out, _ = tell("--seed", 1, "--scenario", "quiet", "--sessions", 7, "--hours", 3, "--json")
+def test_sessions_and_hours_are_the_load(run_command: RunCommand) -> None:
+    """The options set the number of customers and the hours of their turns."""
+    status, out, _ = run_command("--seed", 1, "--scenario", "quiet", "--sessions", 7, "--hours", 3, "--json")
     told = json.loads(out)
     assert status == 0
     assert told["sessions"] >= 7
     assert 3 * 3600 <= told["simulated_s"] < 4 * 3600
-    assert Wanted(seed=1, sessions=7).name == "day"
-    assert Wanted(seed=1).name == "swarm"
+    assert RunRequest(seed=1, sessions=7).name == "day"
+    assert RunRequest(seed=1).name == "swarm"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_sessions_and_hours_are_the_load(tell: Tell) -> None:
         (("--seed", "1", "--scenario", "none"), "no scenario is named 'none'; there are abort-cascade"),
         (("--seed", "1", "--scenario", "none.toml"), "none.toml: cannot be read"),
         (("--seed", "1", "--sessions", "0"), "0 is not in the range"),
-        (("--seed", "1", "--hours", "nan"), "--hours: nan is no time"),
+        (("--seed", "1", "--hours", "nan"), "--hours: nan is not a time"),
         (("--seed", "1", "--schedule", "x"), "'x' is not one of"),
         (("--seed", "1", "soak"), "--seed: stands before soak"),
         (("soak", "--seeds", "0"), "0 is not in the range"),
@@ -140,36 +140,36 @@ def test_sessions_and_hours_are_the_load(tell: Tell) -> None:
         (("prove", "--golden", "--write-golden"), "--write-golden: with --golden the golden runs are"),
         (("bench", "--out", "/dev/null/x"), "--out: '/dev/null/x' cannot be written: Not a directory; give a"),
         (("shrink", "--seed", "1", "--scenario", "quiet"), "seed 1 of quiet violates nothing"),
-        (("shrink", "--seed", "1", "--save", "x.yaml"), "let it end in .toml"),
+        (("shrink", "--seed", "1", "--save", "x.yaml"), "end it in .toml"),
         (
             ("shrink", "--seed", "1", "--scenario", "quiet", "--save", "/no/x.toml"),
             "'/no/x.toml' cannot be written: No",
         ),
-        (("shrink", "--seed", "1", "--hours", "nan"), "--hours: nan is no time; give hours, 0 to 10000"),
-        (("shrink", "--seed", "1", "--within", "nan"), "--within: nan is no time; give seconds, 0 or more"),
+        (("shrink", "--seed", "1", "--hours", "nan"), "--hours: nan is not a time; give hours, 0 to 10000"),
+        (("shrink", "--seed", "1", "--within", "nan"), "--within: nan is not a time; give seconds, 0 or more"),
     ],
 )
-def test_bad_input_is_told_and_starts_nothing(tell: Tell, arguments: tuple[str, ...], words: str) -> None:
+def test_bad_input_is_told_and_starts_nothing(run_command: RunCommand, arguments: tuple[str, ...], words: str) -> None:
     """Field, value and fix, on standard error, with exit status 2."""
-    status, out, err = tell(*arguments)
+    status, out, err = run_command(*arguments)
     assert (status, out) == (2, "")
     assert words in err
     assert "Traceback" not in err
 
 
 # ------------------------------------------------------------------------------------------------------- many runs
-def test_a_soak_adds_up(tell: Tell) -> None:
-    """A soak tells the sum of its runs, what they reached and what not; by itself, that is no failure."""
-    status, out, _ = tell("soak", "--seeds", 3, "--scenario", "quiet", "--jobs", 1, "--json")
+def test_a_soak_adds_up(run_command: RunCommand) -> None:
+    """A soak prints the sums of its runs, what they reached and what not, which is no failure."""
+    status, out, _ = run_command("soak", "--seeds", 3, "--scenario", "quiet", "--jobs", 1, "--json")
     told = json.loads(out)
     assert status == 0
     assert (told["scenarios"], told["violations"], told["failing"]) == (3, 0, [])
     assert set(told["not_reached"]) == set(coverage.to_reach()) - set(told["reached"])
-    assert tell("soak", "--seeds", 1, "--scenario", "quiet", "--jobs", 1, "--must-reach", "all")[0] == 1
+    assert run_command("soak", "--seeds", 1, "--scenario", "quiet", "--jobs", 1, "--must-reach", "all")[0] == 1
 
 
 def test_an_abort_is_counted_for_whom_it_was_meant() -> None:
-    """Whom an abort reached by a policy edge says nothing of aborts at that level."""
+    """An abort counts for the state of its target, not for nodes that it reached over a policy edge."""
     covered = coverage.Coverage()
     born = LifecycleEvent(
         seq=1,
@@ -204,71 +204,71 @@ def test_an_abort_is_counted_for_whom_it_was_meant() -> None:
     ],
 )
 def test_ctrl_c_prints_what_was_reached(
-    tell: Tell, monkeypatch: pytest.MonkeyPatch, arguments: tuple[object, ...]
+    run_command: RunCommand, monkeypatch: pytest.MonkeyPatch, arguments: tuple[object, ...]
 ) -> None:
-    """Nothing is violated by it: exit status 130."""
+    """An interrupt is no violation: exit status 130."""
 
     def pressed(self: Any, one: Any) -> None:
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(oracle.Oracle, "_record", pressed)
-    status, out, err = tell(*arguments, "--json")
+    status, out, err = run_command(*arguments, "--json")
     assert (status, json.loads(out)["interrupted"], err) == (130, True, "")
-    assert "interrupted; what was reached until then:" in tell(*arguments)[1]
+    assert "interrupted; what was reached until then:" in run_command(*arguments)[1]
 
 
-def test_an_interrupted_disk_is_no_failure(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C before the controls have run: what was reached, and exit status 130."""
+def test_an_interrupted_disk_is_no_failure(run_command: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C before the controls have run prints what was reached, with exit status 130."""
 
     def interrupt(*arguments: object) -> bool:
         return False
 
-    monkeypatch.setattr(power_loss, "each", interrupt)
-    status, out, _ = tell("disk", "--cuts", 1000, "--json")
+    monkeypatch.setattr(power_loss, "map_in_order", interrupt)
+    status, out, _ = run_command("disk", "--cuts", 1000, "--json")
     assert (status, json.loads(out)["interrupted"]) == (130, True)
 
 
 def test_the_line_that_runs_it_again_has_every_digit() -> None:
-    """A time is written as it was asked for, not rounded."""
-    line = Wanted(seed=1, hours=1.23456789012).line()
+    """A number is written as it was given, not rounded."""
+    line = RunRequest(seed=1, hours=1.23456789012).line()
     assert line == "supervisor simulate --seed 1 --hours 1.23456789012"
 
 
-def test_a_failing_seed_of_a_soak_has_its_line(tell: Tell, forbidden: None) -> None:
-    """Each failing seed is told with how to see it again."""
-    status, out, _ = tell("soak", "--seeds", 2, "--first-seed", 5, "--scenario", "quiet", "--jobs", 1, "--json")
+def test_a_failing_seed_of_a_soak_has_its_line(run_command: RunCommand, forbidden: None) -> None:
+    """Each failing seed is printed with the command that runs it again."""
+    status, out, _ = run_command("soak", "--seeds", 2, "--first-seed", 5, "--scenario", "quiet", "--jobs", 1, "--json")
     assert status == 1
     lines = [one["reproduce"] for one in json.loads(out)["failing"]]
     assert lines == [f"supervisor simulate --scenario quiet --seed {seed}" for seed in (5, 6)]
 
 
-def test_a_simulator_that_fails_is_a_violation_of_its_seed(tell: Tell) -> None:
-    """What a run raises is told as its seed's violation; the soak goes on."""
+def test_a_simulator_that_fails_is_a_violation_of_its_seed(run_command: RunCommand) -> None:
+    """An error of a run is reported as its seed's violation, and the soak goes on."""
     with patch("supervisor.simulation.search.soak.simulate", side_effect=RuntimeError("broken")):
-        status, out, _ = tell("soak", "--seeds", 2, "--jobs", 1, "--json")
+        status, out, _ = run_command("soak", "--seeds", 2, "--jobs", 1, "--json")
     told = json.loads(out)
     assert (status, told["violations"]) == (1, 2)
     assert told["failing"][0]["problem"] == "simulator: RuntimeError: broken"
 
 
-def test_a_shrunk_scenario_fails_by_itself(tell: Tell, forbidden: None, tmp_path: Path) -> None:
-    """What is saved is run again by its file alone, and violates the same."""
+def test_a_shrunk_scenario_fails_by_itself(run_command: RunCommand, forbidden: None, tmp_path: Path) -> None:
+    """The saved file alone runs again, and violates the same invariant."""
     path = tmp_path / "small.toml"
-    status, out, _ = tell("shrink", "--seed", 3, "--scenario", "restart-storm", "--save", path, "--json")
+    status, out, _ = run_command("shrink", "--seed", 3, "--scenario", "restart-storm", "--save", path, "--json")
     told = json.loads(out)
     assert (status, told["invariant"], told["faults"], told["minimal"]) == (0, "bounded", [], True)
     assert path.read_text().startswith(f"# {told['problem']}\n# Found by: supervisor simulate --scenario restart-storm")
     assert load(path).world.seed == 3
-    status, out, _ = tell("--scenario", path)
+    status, out, _ = run_command("--scenario", path)
     assert status == 1
     assert told["problem"].partition(":")[0] in out
 
 
 @pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_ends_a_search_for_a_smaller_run(
-    tell: Tell, forbidden: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run_command: RunCommand, forbidden: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What was reached is told and kept, and not tried again: exit status 130."""
+    """The result so far is printed and saved, and not run again: exit status 130."""
     run_until = shrink._run_until
 
     def pressed(*arguments: Any, **more: Any) -> Any:
@@ -281,12 +281,12 @@ def test_ctrl_c_ends_a_search_for_a_smaller_run(
     runs: list[int] = []
     path = tmp_path / "small.toml"
     arguments = "shrink", "--seed", 3, "--scenario", "restart-storm", "--save", path
-    status, out, err = tell(*arguments, "--json")
+    status, out, err = run_command(*arguments, "--json")
     told = json.loads(out)
     assert (status, told["interrupted"], told["minimal"], told["fails_again"], err) == (130, True, False, None, "")
     assert load(path).world.seed == 3
     runs = []
-    assert tell(*arguments)[1].startswith("interrupted; what was reached until then:\nbounded: ")
+    assert run_command(*arguments)[1].startswith("interrupted; what was reached until then:\nbounded: ")
 
 
 @pytest.mark.parametrize(
@@ -298,54 +298,54 @@ def test_ctrl_c_ends_a_search_for_a_smaller_run(
     ],
 )
 def test_what_cannot_be_kept_is_told_before_the_work(
-    tell: Tell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, why: str
+    run_command: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, why: str
 ) -> None:
-    """A shrunk scenario's file that cannot be written: bad input, with its name."""
+    """A file that cannot be written is bad input, with its name, before the work."""
     monkeypatch.setattr(shrink, "_run_until", None)
     (tmp_path / "folder.toml").mkdir()
-    status, _, err = tell("shrink", "--seed", 3, "--scenario", "quiet", "--save", tmp_path / name)
+    status, _, err = run_command("shrink", "--seed", 3, "--scenario", "quiet", "--save", tmp_path / name)
     assert status == 2
     assert f"--save: '{tmp_path / name}' cannot be written: {why}; give the path of a file" in err
     assert [one.name for one in tmp_path.iterdir()] == ["folder.toml"]
 
 
-def test_a_try_to_write_changes_nothing(tell: Tell, tmp_path: Path) -> None:
-    """Where the work comes to nothing, no empty file is left, and one that was there is as it was."""
+def test_a_try_to_write_changes_nothing(run_command: RunCommand, tmp_path: Path) -> None:
+    """The check leaves no empty file, and does not change an existing one."""
     new, old, connection = tmp_path / "new.toml", tmp_path / "old.toml", tmp_path / "link.toml"
     old.write_text("kept")
     connection.symlink_to(tmp_path / "nowhere.toml")
     for path in (new, old, connection):
-        status, _, err = tell("shrink", "--seed", 1, "--scenario", "quiet", "--save", path)
+        status, _, err = run_command("shrink", "--seed", 1, "--scenario", "quiet", "--save", path)
         assert (status, "violates nothing" in err) == (2, True)
     assert (sorted(tmp_path.iterdir()), old.read_text()) == ([connection, old], "kept")
 
 
 def test_golden_digests_that_cannot_be_kept_are_told_before_the_work(
-    tell: Tell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run_command: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """They belong to a working copy: an installed one may be for reading only."""
+    """Golden digests belong to a working copy; an installed one may be read-only."""
     monkeypatch.setattr(goldens, "place", lambda: tmp_path)
     monkeypatch.setattr(goldens, "digests", None)
-    status, _, err = tell("prove", "--write-golden")
+    status, _, err = run_command("prove", "--write-golden")
     assert status == 2
     assert f"--write-golden: '{tmp_path}' cannot be written: Is a directory; use a working copy of the project" in err
 
 
-def test_a_seed_is_the_same_run_in_other_processes(tell: Tell) -> None:
-    """Three fresh processes with three hash seeds tell the same digest."""
-    status, out, _ = tell("prove", "--seeds", 1, "--scenario", "quiet", "--json")
+def test_a_seed_is_the_same_run_in_other_processes(run_command: RunCommand) -> None:
+    """Three fresh processes with three hash seeds have the same digest."""
+    status, out, _ = run_command("prove", "--seeds", 1, "--scenario", "quiet", "--json")
     told = json.loads(out)
     assert (status, told["compared"], told["differing"]) == (0, 1, {})
     assert len(set(told["processes"])) == 3
 
 
-def test_a_seed_that_differs_is_named(tell: Tell, tmp_path: Path) -> None:
-    """An interpreter on which a run has another digest is told, with both."""
+def test_a_seed_that_differs_is_named(run_command: RunCommand, tmp_path: Path) -> None:
+    """An interpreter on which a run has another digest is reported with both digests."""
     other = tmp_path / "python"
     other.write_text("#!/bin/sh\necho 4 another\n", encoding="utf-8")
     other.chmod(0o755)
     arguments = ("prove", "--seeds", 1, "--first-seed", 4, "--scenario", "quiet", "--pythons", other, "--json")
-    status, out, _ = tell(*arguments)
+    status, out, _ = run_command(*arguments)
     digests = json.loads(out)["differing"]["4"]
     assert status == 1
     assert "another" in digests.values()
@@ -364,13 +364,13 @@ def test_a_seed_that_differs_is_named(tell: Tell, tmp_path: Path) -> None:
     ],
 )
 def test_an_interpreter_without_the_project_is_bad_input(
-    tell: Tell, tmp_path: Path, complaint: str, cause: str
+    run_command: RunCommand, tmp_path: Path, complaint: str, cause: str
 ) -> None:
-    """What does not run the simulator is no proof against it; the line that says why is told."""
+    """An interpreter that cannot run the simulator is bad input, with the line that says why."""
     other = tmp_path / "python"
     other.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{complaint}\nEND\nexit 1\n", encoding="utf-8")
     other.chmod(0o755)
-    status, _, err = tell("prove", "--seeds", 1, "--scenario", "quiet", "--pythons", other)
+    status, _, err = run_command("prove", "--seeds", 1, "--scenario", "quiet", "--pythons", other)
     assert status == 2
     assert f"install the project for it: {cause}" in err
     with pytest.raises(CannotRun, match="'nothing' is no program"):
@@ -390,7 +390,7 @@ def test_there_are_twenty_golden_scenarios_each_on_both_engines() -> None:
 
 # ------------------------------------------------------------------------------------------------------- the wiring
 def test_help_does_not_import_the_simulator() -> None:
-    """The command line starts at once: ``supervisor --help`` names the simulator and leaves it alone."""
+    """``supervisor --help`` names the simulator without importing it."""
     code = (
         "import sys; from supervisor.__main__ import main; sys.argv = ['supervisor', '--help']\n"
         "try: main()\nexcept SystemExit: pass\n"

@@ -1,4 +1,5 @@
-"""The engine: one seed is one order of steps, time is exact, and a run that cannot end says so and leaves nothing."""
+"""The engine: one seed is one order of steps, time is exact, and a run that cannot end is reported and leaves
+nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +17,16 @@ import msgspec
 import pytest
 from anyio.lowlevel import checkpoint
 
-from supervisor.simulation.engine import Deadlock, HorizonReached, Livelock, Ran, Schedule, leap, run, trio_engine
+from supervisor.simulation.engine import (
+    Deadlock,
+    EngineResult,
+    HorizonReached,
+    Livelock,
+    Schedule,
+    leap,
+    run,
+    trio_engine,
+)
 from supervisor.simulation.engine.schedule import on_grid
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import named
@@ -27,7 +37,7 @@ every_schedule = pytest.mark.parametrize("schedule", Schedule)
 
 
 def play(main: Callable[[], Awaitable[Any]], schedule: Schedule = Schedule.SHUFFLE, seed: int = 1, **given: Any) -> Any:
-    """What *main* returns; its error is raised."""
+    """Run *main*; return its value, or raise its error."""
     ran = run(main, seed=seed, schedule=schedule, **{"horizon_s": 1000.0, **given})
     assert ran.unhandled == []
     if ran.error is not None:
@@ -35,14 +45,14 @@ def play(main: Callable[[], Awaitable[Any]], schedule: Schedule = Schedule.SHUFF
     return ran.value
 
 
-def fail(main: Callable[[], Awaitable[Any]], schedule: Schedule, **given: Any) -> Ran[Any]:
-    """A run of *main* that is to fail."""
+def fail(main: Callable[[], Awaitable[Any]], schedule: Schedule, **given: Any) -> EngineResult[Any]:
+    """Run *main*, which must fail."""
     return run(main, seed=1, schedule=schedule, **{"horizon_s": 1000.0, "livelock_steps": 1000, **given})
 
 
 # ----------------------------------------------------------------------------------------------- one seed, one order
 async def crowd() -> list[int]:
-    """In which order twenty tasks take their steps, between waits and timers that are due at once."""
+    """Order in which twenty tasks take their steps, between waits and timers that are due at once."""
     log: list[int] = []
 
     async def member(number: int) -> None:
@@ -58,7 +68,7 @@ async def crowd() -> list[int]:
 
 
 async def cancelled_at_once() -> list[str]:
-    """In which order forty tasks in as many scopes hear of one cancellation."""
+    """Order in which forty tasks in as many scopes notice one cancellation."""
     log: list[str] = []
 
     async def wait(number: int) -> None:
@@ -83,7 +93,7 @@ async def cancelled_at_once() -> list[str]:
 @every_schedule
 @pytest.mark.parametrize("main", [crowd, cancelled_at_once])
 def test_a_seed_is_an_order(main: Callable[[], Awaitable[list[Any]]], schedule: Schedule) -> None:
-    """Twice the same seed is twice the same order, wherever the tasks lie in memory."""
+    """The same seed gives the same order twice, wherever the tasks lie in memory."""
     first = play(main, schedule)
     heap = [bytearray(one) for one in range(1000)]
     assert play(main, schedule) == first
@@ -93,12 +103,12 @@ def test_a_seed_is_an_order(main: Callable[[], Awaitable[list[Any]]], schedule: 
 @pytest.mark.parametrize("schedule", DRAWN)
 @pytest.mark.parametrize("main", [crowd, cancelled_at_once])
 def test_another_seed_is_another_order(main: Callable[[], Awaitable[list[Any]]], schedule: Schedule) -> None:
-    """The seed decides."""
+    """Another seed gives another order."""
     assert len({tuple(play(main, schedule, seed)) for seed in range(5)}) == 5
 
 
 def test_fifo_is_the_order_of_asyncio() -> None:
-    """Without chance, tasks take turns as asyncio has them, on its own loop too."""
+    """Without random numbers, tasks take turns as on asyncio's own loop."""
     assert play(crowd, Schedule.FIFO) == [number for _ in range(4) for number in range(20)]
 
 
@@ -117,7 +127,7 @@ def test_the_runtime_has_one_journal_per_seed(schedule: Schedule) -> None:
 
 # ------------------------------------------------------------------------------------------------------ exploration
 async def overtaken(by: int) -> bool:
-    """Whether a reader with one step to go is overtaken by a writer with many."""
+    """Whether a reader with one step left is overtaken by a writer with many."""
     done = seen = False
 
     async def reader() -> None:
@@ -145,7 +155,7 @@ def test_pct_reaches_what_passes_cannot(schedule: str, found: bool) -> None:
 
 @pytest.mark.parametrize(("by", "found"), [(8, True), (40, False)])
 def test_a_window_overtakes_within_bounds(by: int, found: bool) -> None:
-    """On ``window`` nobody is overtaken by more than 32 steps."""
+    """On ``window`` a step is overtaken by 32 steps at most."""
     assert any(play(partial(overtaken, by), Schedule.WINDOW, seed) for seed in range(60)) is found
 
 
@@ -165,7 +175,7 @@ def test_time_outs_are_exact(schedule: Schedule) -> None:
 
 @every_schedule
 def test_sleeping_for_ever_is_no_timer(schedule: Schedule) -> None:
-    """Time goes to what is due, past those who wait for ever."""
+    """Time moves to the next timer, past tasks that wait for ever."""
 
     async def main() -> float:
         async with anyio.create_task_group() as group:
@@ -200,7 +210,7 @@ def test_a_grain_makes_things_happen_at_once(schedule: Schedule) -> None:
 
 @pytest.mark.parametrize("grain_s", [0.1, 0.3, 1 / 3, 0.007, 2.0])
 def test_the_grid_is_never_early(grain_s: float) -> None:
-    """Rounding errors included; who is woken early waits again, for ever. Infinity stays what it is."""
+    """A rounded time is never early, rounding errors included; infinity stays infinity."""
     moments = [number * step for number in range(500) for step in (0.1, 0.7, 1 / 7)]
     assert all(moment <= on_grid(moment, grain_s) <= moment + grain_s * 1.000001 for moment in moments)
     assert on_grid(math.inf, grain_s) == math.inf
@@ -236,7 +246,7 @@ async def shielded() -> None:
 
 
 async def deaf() -> None:
-    """It cannot be cancelled at all."""
+    """Wait without being cancellable at all."""
     while True:
         with suppress(BaseException):
             await anyio.sleep_forever()
@@ -257,7 +267,7 @@ async def deaf_children() -> None:
 @every_schedule
 @pytest.mark.parametrize("main", [deadlocked, shielded, deaf, deaf_behind_shields, deaf_children])
 def test_a_deadlock_is_an_error(main: Callable[[], Awaitable[None]], schedule: Schedule) -> None:
-    """Nothing can happen any more: that is said, the run ends, however deaf its tasks are, and leaves no complaint."""
+    """A run in which nothing can happen fails and ends, however its tasks ignore cancellation, without other errors."""
     ran = fail(main, schedule)
     assert type(ran.error) is Deadlock
     assert f"{main.__name__} in " in str(ran.error)
@@ -267,7 +277,7 @@ def test_a_deadlock_is_an_error(main: Callable[[], Awaitable[None]], schedule: S
 
 @every_schedule
 def test_a_deadlock_says_who_waits_where(schedule: Schedule) -> None:
-    """Each task is named with the line of its own code, not of the library, that it waits in."""
+    """Each task is named with the line of its own code, not the library's, at which it waits."""
     ran = fail(deadlocked, schedule)
     line = hold.__code__.co_firstlineno + 1
     assert str(ran.error).startswith("at 0 s: nothing can ever happen any more:")
@@ -306,7 +316,7 @@ async def tick() -> None:
 
 @every_schedule
 def test_the_horizon_is_an_error(schedule: Schedule) -> None:
-    """A run that goes on after its time is stopped there, and says what it was at."""
+    """A run that goes on after its time is stopped, and the error says where its tasks wait."""
     ran = fail(tick, schedule, horizon_s=10.0)
     assert type(ran.error) is HorizonReached
     assert (ran.simulated_s, ran.time_jumps) == (10.0, 3)
@@ -315,7 +325,7 @@ def test_the_horizon_is_an_error(schedule: Schedule) -> None:
 
 @every_schedule
 def test_a_leap_takes_nothing_of_the_horizon(schedule: Schedule) -> None:
-    """Nobody could do anything meanwhile: what is left is what was left before, and time never goes back."""
+    """A leap leaves the remaining time as it was, and time never goes back."""
 
     async def main() -> None:
         await anyio.sleep(4)
@@ -329,7 +339,7 @@ def test_a_leap_takes_nothing_of_the_horizon(schedule: Schedule) -> None:
 
 @every_schedule
 def test_a_failed_run_says_so_before_it_unwinds(schedule: Schedule) -> None:
-    """Once, whatever it fails of; a run that comes to its end does not."""
+    """The callback is called once for each kind of failure, and not for a run that ends well."""
     log: list[str] = []
 
     async def main() -> None:
@@ -351,7 +361,7 @@ def test_a_failed_run_says_so_before_it_unwinds(schedule: Schedule) -> None:
 
 @every_schedule
 def test_what_unwinds_has_time(schedule: Schedule) -> None:
-    """The end of a failed run is an orderly one: shields hold and ``finally`` clauses wait."""
+    """After a failure shields hold and ``finally`` clauses may wait."""
     log: list[float] = []
 
     async def main() -> None:
@@ -367,7 +377,7 @@ def test_what_unwinds_has_time(schedule: Schedule) -> None:
 
 
 def test_the_rest_is_counted() -> None:
-    """A message names twenty tasks."""
+    """A message names twenty tasks, and counts the others."""
 
     async def main() -> None:
         async with anyio.create_task_group() as group:
@@ -379,12 +389,12 @@ def test_the_rest_is_counted() -> None:
 
 # ------------------------------------------------------------------------------------------------- what comes back
 class Oops(Exception):
-    """The program's own."""
+    """An error of the program."""
 
 
 @every_schedule
 def test_an_error_of_the_program_comes_back(schedule: Schedule) -> None:
-    """A group of one is that one, at any depth."""
+    """A group of one error is unwrapped, at any depth."""
 
     async def child() -> None:
         raise Oops
@@ -399,7 +409,7 @@ def test_an_error_of_the_program_comes_back(schedule: Schedule) -> None:
 
 @every_schedule
 def test_an_interrupt_is_not_kept(schedule: Schedule) -> None:
-    """Control-C leaves the simulation."""
+    """Ctrl-C leaves the simulation as KeyboardInterrupt."""
 
     async def main() -> None:
         await checkpoint()
@@ -412,7 +422,7 @@ def test_an_interrupt_is_not_kept(schedule: Schedule) -> None:
 @every_schedule
 @pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_ends_a_run_and_nobody_in_it_hears_of_that(schedule: Schedule) -> None:
-    """It comes between two steps: what is cancelled by it would say what no run without it has said."""
+    """Ctrl-C comes between two steps: cancellation by it would cause output that no run without it has."""
     heard: list[object] = []
 
     async def waits() -> None:
@@ -440,7 +450,7 @@ def test_ctrl_c_ends_a_run_and_nobody_in_it_hears_of_that(schedule: Schedule) ->
 @every_schedule
 @pytest.mark.usefixtures("hears_ctrl_c")
 def test_a_step_that_does_not_end_is_left_with_the_second_ctrl_c(schedule: Schedule) -> None:
-    """The first one waits for the end of the step."""
+    """The first Ctrl-C waits for the end of the step, the second one does not."""
     pressed = 0
 
     async def main() -> None:
@@ -456,7 +466,7 @@ def test_a_step_that_does_not_end_is_left_with_the_second_ctrl_c(schedule: Sched
 
 @pytest.mark.parametrize("schedule", LOOPS)
 def test_what_nobody_handles_is_kept(schedule: Schedule) -> None:
-    """A callback that raises, and a task whose error nobody looks at, are in ``unhandled``, without addresses."""
+    """A callback that raises, and a task whose error is not read, are in ``unhandled``, without addresses."""
 
     async def child() -> None:
         raise Oops("alone")
@@ -506,7 +516,7 @@ def test_every_step_is_announced(schedule: Schedule) -> None:
 
 @every_schedule
 def test_an_error_of_before_step_ends_the_run(schedule: Schedule) -> None:
-    """It is the run's error."""
+    """An error of ``before_step`` is the error of the run."""
 
     def before_step(number: int) -> None:
         if number == 7:
@@ -518,7 +528,7 @@ def test_an_error_of_before_step_ends_the_run(schedule: Schedule) -> None:
 
 @pytest.mark.parametrize("schedule", LOOPS)
 def test_abandoned_generators_are_closed(schedule: Schedule) -> None:
-    """What an asynchronous generator has in ``finally`` is done, also where nobody finishes it."""
+    """The ``finally`` of an asynchronous generator runs, also if nobody finishes the generator."""
     log: list[float] = []
 
     async def numbers() -> Any:
@@ -549,7 +559,7 @@ async def test_not_within_a_loop(anyio_backend: str) -> None:
 
 
 def test_trio_can_still_be_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The canary: trio has the private names that the schedule needs; without them, an error says what to do."""
+    """Trio has the private names that the schedule needs; without them, an error says what to do."""
     with trio_engine.seeded(1):
         pass
     assert hasattr(trio_engine.trio.lowlevel.Task, "_cancel_status"), "trio has renamed what _unshield() reads"

@@ -13,7 +13,7 @@ from tests.verification.checkers import simulate
 
 @pytest.mark.parametrize("scenario", ["failing-disk", "killed", "plans"])
 def test_a_supervisor_is_freed(scenario: str) -> None:
-    """Those whose journal failed, and those that were killed, too: a soak has ten thousand of them."""
+    """Supervisors whose journal failed, and killed ones, are freed too: a soak has ten thousand of them."""
     before = _supervisors()  # a test of a run that never ends may have left one
     lives = sum(simulate(named(scenario).draw(seed)).lives for seed in range(1, 5))
     assert lives > 4

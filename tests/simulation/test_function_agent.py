@@ -1,4 +1,5 @@
-"""Simulated function agents in the real runtime, on virtual time: what they do, and how each fault shows."""
+"""Simulated function agents in the real runtime, in virtual time: behaviour without faults, and the effect of each
+fault."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ SETTINGS = BOUNDS.model_copy(update={"liveness": LivenessConfig(snapshot_s=0)})
 
 
 async def _one_turn(workdir: Path, seed: int, *only: str, shape: AgentShape = SHAPE) -> tuple[TurnResult, Run]:
-    """One prompt for an agent that exactly these faults strike; a failure is not tried again."""
+    """Run a prompt for an agent with exactly these faults; a failure is not tried again."""
     faults = FaultPlan(KeyedRandom(seed), only=only)
     async with supervising(workdir, settings=SETTINGS, within_s=100_000.0) as run:
         session = await run.sup.start_session("s", agent=function_agent(shape, KeyedRandom(seed), faults))
@@ -57,7 +58,7 @@ def _outcomes(run: Run) -> list[str]:
 
 @virtual
 async def test_functions_without_faults(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """Whatever the seed: the turn succeeds, with what was said in it, and so do its child sessions."""
+    """For every seed the turn succeeds with its text, and so do its child sessions."""
     children = 0
     for seed in range(6):
         result, run = await _one_turn(tmp_path, seed, shape=FAMILY)
@@ -70,7 +71,7 @@ async def test_functions_without_faults(autojump_clock: MockClock, tmp_path: Pat
 @virtual
 @pytest.mark.parametrize("kind", ["process.crash", "agent.provider_error", "agent.refuses"])
 async def test_a_function_that_raises(autojump_clock: MockClock, tmp_path: Path, kind: str) -> None:
-    """Its turn fails for what struck."""
+    """The turn fails with the fault's name."""
     result, _ = await _one_turn(tmp_path, 1, f"{kind}@s:t1")
     assert result.outcome == "failed"
     assert f"AgentFailed: {kind} at s:t1" in result.error
@@ -79,7 +80,7 @@ async def test_a_function_that_raises(autojump_clock: MockClock, tmp_path: Path,
 @virtual
 @pytest.mark.parametrize("place", ["process.hang@s:t1", "agent.provider_hangs@s:t1", "agent.tool_hangs@s:t1:c1"])
 async def test_a_function_that_hangs(autojump_clock: MockClock, tmp_path: Path, place: str) -> None:
-    """Its turn fails at its time-out."""
+    """The turn fails at its time-out."""
     result, _ = await _one_turn(tmp_path, 1, place)
     assert result.outcome == "failed"
     assert "500 s" in result.error
@@ -106,7 +107,8 @@ async def test_a_function_that_returns_early(autojump_clock: MockClock, tmp_path
 
 @virtual
 async def test_a_stubborn_function(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """One that shields itself ends when its shield does, however early it was aborted; its session is aborted."""
+    """A function that shields itself ends when its shield does, however early it was aborted; its session is
+    aborted."""
     faults = FaultPlan(KeyedRandom(1), only=["process.ignores_cancel@s:t1"])
     shape = AgentShape(steps=(1, 1), think_s=(1.0, 1.0), tools=(0, 0))
     async with supervising(tmp_path, settings=SETTINGS, within_s=100_000.0) as run:

@@ -1,4 +1,4 @@
-"""What the oracle holds a runtime to beside the records: each law is broken once here, and kept once."""
+"""The oracle's own invariants: each is violated once here, and kept once."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import pytest
 
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent, StageBudgets
 from supervisor.policies.abort_plan import NodeReceipt, Receipt
-from supervisor.ports import Append, EntityRow
+from supervisor.ports import EntityRow
 from supervisor.simulation.machine.processes import ProcessEvent
 from supervisor.simulation.oracle import HOME, RECORD_S, SLACK_S, Oracle
 from supervisor.simulation.trace import Trace
+from tests.verification.records import append_of, record_of
 
 LADDER_S = 1.0
 LADDER = StageBudgets(request_s=0.0, cancel_s=0.0, terminate_s=0.0, kill_s=LADDER_S)
 
 
 class _World:
-    """An oracle whose clock stands where it is told to."""
+    """An oracle with a clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -34,10 +35,10 @@ class _World:
         self.seq += 1
         words: dict[str, object] = {"entity_type": "session", "entity_id": "s", "event": "OperatorStop", **fields}
         one = LifecycleEvent(seq=self.seq, entity_seq=self.seq, timestamp=0.0, monotonic_s=self.now, **words)  # type: ignore[arg-type]
-        self.oracle.wrote([Append(record=one, parent_id=None, state="", data=b"", ended=ended)], [b""])
+        self.oracle.wrote([append_of(one, "", ended=ended)], [b""])
 
-    def laws(self) -> set[str]:
-        """Those of the world that were broken; these records mean nothing to the laws of records."""
+    def broken(self) -> set[str]:
+        """Invariants of the world that were violated; those of the records do not apply to these records."""
         return {one.invariant for one in self.oracle.violations} & {
             "no_survivor",
             "recorded",
@@ -64,58 +65,56 @@ def world() -> _World:
 
 
 def test_a_receipt_is_held_to_the_processes(world: _World) -> None:
-    """Who has ended by a receipt has no process left."""
+    """A session that ended by a receipt and has a process left is reported."""
     world.spawned(7, "agent")
     world.oracle.receipt_came(ENDED, 0.0, None, None)
-    assert world.laws() == {"no_survivor"}
+    assert world.broken() == {"no_survivor"}
 
 
 def test_a_receipt_of_the_dead_is_true(world: _World) -> None:
-    """What is reaped is no survivor."""
+    """A process that is reaped is no survivor."""
     world.spawned(7, "agent")
     world.spawned(7, "agent", "reaped")
     world.oracle.receipt_came(ENDED, 0.0, None, None)
-    assert world.laws() == set()
+    assert world.broken() == set()
 
 
-@pytest.mark.parametrize(("settled", "laws"), [(("1.0",), set()), (("1.0", "1.0"), {"nothing_lost"})])
-def test_an_effect_is_settled_once(world: _World, settled: tuple[str, ...], laws: set[str]) -> None:
-    """A second time, nobody owes it any more."""
-    record = LifecycleEvent(
-        seq=1, timestamp=0.0, monotonic_s=0.0, entity_type="session", entity_id="s", entity_seq=1, event="x"
-    )
-    owing = Append(record=record, parent_id=None, state="", data=b"", owed=(("1.0", b""),))
+@pytest.mark.parametrize(("settled", "broken"), [(("1.0",), set()), (("1.0", "1.0"), {"nothing_lost"})])
+def test_an_effect_is_settled_once(world: _World, settled: tuple[str, ...], broken: set[str]) -> None:
+    """An effect that is acknowledged a second time is reported."""
+    record = record_of("session", "s", "x")
+    owing = append_of(record, "", owed=(("1.0", b""),))
     world.oracle._settle(owing)
-    world.oracle._settle(Append(record=record, parent_id=None, state="", data=b"", settled=settled))
-    assert world.laws() == laws
+    world.oracle._settle(append_of(record, "", settled=settled))
+    assert world.broken() == broken
 
 
-@pytest.mark.parametrize(("late_s", "laws"), [(0.0, set()), (0.1, {"recorded"})])
-def test_the_last_record_comes_within_its_bound(world: _World, late_s: float, laws: set[str]) -> None:
-    """Its bound is the ladder's, and what a slow disk may add."""
+@pytest.mark.parametrize(("late_s", "broken"), [(0.0, set()), (0.1, {"recorded"})])
+def test_the_last_record_comes_within_its_bound(world: _World, late_s: float, broken: set[str]) -> None:
+    """A last record later than the ladder plus the slowest disk is reported."""
     world.record(from_status="Running", to_status="Stopped")
     world.now = LADDER_S + SLACK_S + RECORD_S + late_s
     told = {"rung": "kill", "took_s": LADDER_S}
     world.record(event="Ended", from_status="Stopped", to_status="Stopped", ended=True, metadata=told)
-    assert world.laws() == laws
+    assert world.broken() == broken
 
 
 def test_what_was_given_up_may_be_recorded_late(world: _World) -> None:
-    """The ladder was climbed in vain, and the record says so."""
+    """The last record of a termination that was abandoned may be late."""
     world.record(from_status="Running", to_status="Stopped")
     world.now = 10 * (LADDER_S + SLACK_S + RECORD_S)
     given_up = {"rung": "abandon", "took_s": 10 * LADDER_S}
     world.record(event="Ended", from_status="Stopped", to_status="Stopped", ended=True, metadata=given_up)
-    assert world.laws() == set()
+    assert world.broken() == set()
 
 
 @pytest.mark.parametrize(("edge", "closed"), [("tool_to_sibling", False), ("sibling_to_session", True)])
 def test_a_crossing_is_held_to_the_policy(world: _World, edge: str, closed: bool) -> None:
-    """The edge is open in the policy that the host gave to the root of the session that rules."""
-    world.oracle.rules("s", AbortPolicy(tool_to_sibling=True))
+    """A crossing is reported if the policy of the session that counts does not open the edge."""
+    world.oracle.set_policy("s", AbortPolicy(tool_to_sibling=True))
     crossing = {"policy_edge": edge, "ruled_by": "s/child", "deadline_s": 18.0}
     world.record(event="AbortRecord", outcome="fact", metadata=crossing)
-    world.oracle.quiet((), ())
+    world.oracle.check_quiescence((), ())
     said = [one.message for one in world.oracle.violations if "which its policy does not let" in one.message]
     assert len(said) == closed
 
@@ -129,18 +128,18 @@ def _acknowledge_then(world: _World) -> None:
     world.oracle.acknowledged("m1.1")
 
 
-@pytest.mark.parametrize(("act", "laws"), [(_acknowledge_first, {"durable"}), (_acknowledge_then, set())])
+@pytest.mark.parametrize(("act", "broken"), [(_acknowledge_first, {"durable"}), (_acknowledge_then, set())])
 def test_a_message_is_durable_before_it_is_acknowledged(
-    world: _World, act: Callable[[_World], None], laws: set[str]
+    world: _World, act: Callable[[_World], None], broken: set[str]
 ) -> None:
-    """Its id is told once its record is on the disk."""
+    """A message id that is returned before its record is durable is reported."""
     act(world)
-    assert world.laws() == laws
+    assert world.broken() == broken
 
 
 def test_nothing_is_owed_in_the_end(world: _World) -> None:
-    """A supervisor that closed in order has settled every effect."""
-    world.oracle.quiet((), [("1.0", "s", b"")])
+    """An effect that a closed supervisor has not acknowledged is reported."""
+    world.oracle.check_quiescence((), [("1.0", "s", b"")])
     assert [one.message for one in world.oracle.violations] == [
         "still owes the effect 1.0 after its supervisor has closed"
     ]
@@ -156,17 +155,17 @@ def _row(state: str, *, ended: bool) -> EntityRow:
     [(_row("IN_PROGRESS", ended=False), 1), (_row("CLOSED", ended=True), 0), (_row("FAILED", ended=False), 0)],
 )
 def test_who_closes_in_order_leaves_no_open_books(world: _World, row: EntityRow, count: int) -> None:
-    """What is left to the next supervisor, it would close without a word."""
-    world.oracle.closed([row])
+    """An entity that a supervisor leaves open when it closes in order is reported."""
+    world.oracle.check_closed([row])
     assert [one.invariant for one in world.oracle.violations] == ["nothing_lost"] * count
 
 
 def test_whom_the_host_is_starting_is_ruled_by_what_it_has_not_said_yet(world: _World) -> None:
-    """Others may see a session before its host is told its name; those that it has named are ruled as it said."""
+    """Other sessions may be seen before the host knows their names; sessions that it has named have its policy."""
     above, own = AbortPolicy(), AbortPolicy(tool_to_sibling=True)
-    world.oracle.rules("s", above)
-    world.oracle.rules("s/named", own)
+    world.oracle.set_policy("s", above)
+    world.oracle.set_policy("s/named", own)
     with world.oracle.starting("s"):
-        found = [world.oracle.ruling(one) for one in ("s", "s/named", "s/named/t1", "s/guest")]
+        found = [world.oracle.policy_of(one) for one in ("s", "s/named", "s/named/t1", "s/guest")]
     assert found == [above, own, own, None]
-    assert world.oracle.ruling("s/guest") == above
+    assert world.oracle.policy_of("s/guest") == above

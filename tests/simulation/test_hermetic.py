@@ -1,4 +1,4 @@
-"""The guard: whatever reaches the real world is caught on both engines, and all is as before afterwards."""
+"""The guard: every way to the real world is caught on both engines, and everything is as before afterwards."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ ESCAPES: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("schedule", [Schedule.SHUFFLE, Schedule.TRIO])
 @pytest.mark.parametrize("name", [one for one in ESCAPES if one != "os.getrandom" or hasattr(os, "getrandom")])
 def test_every_escape_is_caught(name: str, schedule: Schedule) -> None:
-    """It is refused, named with the line it came from, and fails the run although the program swallows it."""
+    """An escape is refused, named with its line, and fails the run although the program swallows the error."""
 
     async def main() -> str:
         with suppress(Exception):
@@ -94,7 +94,7 @@ def test_every_escape_is_caught(name: str, schedule: Schedule) -> None:
 
 @pytest.mark.parametrize("schedule", [Schedule.SHUFFLE, Schedule.TRIO])
 def test_a_thread_is_an_escape(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So is anyio's own way to one."""
+    """A thread of anyio is an escape, too."""
     # Trio keeps idle threads for ten seconds: one of an earlier test would be used, and none be started.
     monkeypatch.setattr("trio._core._thread_cache.THREAD_CACHE", ThreadCache())
 
@@ -106,7 +106,7 @@ def test_a_thread_is_an_escape(schedule: Schedule, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("name", ["run_in_executor", "add_signal_handler", "subprocess_exec", "create_server"])
 def test_the_loop_refuses_the_world(name: str) -> None:
-    """What a real loop does outside is refused by name."""
+    """Methods of a real loop that reach outside are refused by name."""
 
     async def main() -> None:
         getattr(asyncio.get_running_loop(), name)(None, None)
@@ -118,7 +118,7 @@ def test_the_loop_refuses_the_world(name: str) -> None:
 
 @pytest.mark.parametrize("schedule", [Schedule.SHUFFLE, Schedule.TRIO])
 def test_what_is_no_escape(schedule: Schedule) -> None:
-    """Seeded chance, reading files, late imports, given moments, and the runtime's log are left alone."""
+    """Seeded random numbers, reading files, late imports, given moments, and the runtime's log are allowed."""
     logging.getLogger("supervisor.late").setLevel(logging.NOTSET)
 
     async def main() -> float:
@@ -149,7 +149,7 @@ async def _escape() -> None:
 @pytest.mark.parametrize("schedule", [Schedule.SHUFFLE, Schedule.TRIO])
 @pytest.mark.parametrize("main", [_deadlock, _escape])
 def test_the_guard_is_down_afterwards(main: Any, schedule: Schedule, tmp_path: Path) -> None:
-    """However a run ends, everything is what it was, to the object."""
+    """However a run ends, every replaced object is back."""
     before = originals()
     assert run(main, seed=1, schedule=schedule, horizon_s=1).error is not None
     assert originals() == before
@@ -157,7 +157,7 @@ def test_the_guard_is_down_afterwards(main: Any, schedule: Schedule, tmp_path: P
 
 
 def test_guards_nest() -> None:
-    """The inner one keeps what it caught, and the outer one goes on."""
+    """The inner guard keeps what it caught, and the outer one goes on."""
     before = originals()
     with pytest.raises(SimulationEscape, match=r"time\.sleep"), hermetic() as outer:
         with pytest.raises(SimulationEscape, match=r"time\.time"), hermetic():
@@ -169,7 +169,7 @@ def test_guards_nest() -> None:
 
 
 def test_other_threads_are_free() -> None:
-    """A thread that was there before is none of the guard's business."""
+    """A thread that was there before is not guarded."""
     go, done, read = threading.Event(), threading.Lock(), []
 
     def elsewhere() -> None:

@@ -1,5 +1,5 @@
-"""The agent of a task is ended since nothing was heard of it, and its supervisor is killed before another one tries:
-the task is tried again all the same, and not cancelled by how its session has ended."""
+"""The agent of a task is ended for silence, and its supervisor is killed before another try: the task is tried again,
+and not cancelled by the end of its session."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from tests.verification.claims import Claims, simulate_claims
 
 
 class Host(claims._Host):
-    """Kills a supervisor of that number when a record is there that has all of the words that *at* has for it: of its
-    entity, its event, and the state that it leads to."""
+    """Kills supervisor number N at a record that has all words that *at* has for N: of its entity, its event, and the
+    state after it."""
 
     at: Mapping[int, str]
     wanted: OperatorStop | None
-    """Somebody else wants the session ended as well, while it ends."""
+    """Another request to end the session, while it ends."""
     tries: list[str]
-    """How its runs went."""
+    """States of the task's runs."""
 
     def __init__(self, world: World, *given: Any) -> None:
         super().__init__(world, *given)
@@ -64,7 +64,7 @@ class Host(claims._Host):
 
 
 async def work(bench: Any, turn: AgentTurn) -> str:
-    """The first session never says anything; every later one is done at once."""
+    """Never answer in the first session; be done at once in later ones."""
     if turn.session_id == "t0":
         await anyio.sleep_forever()
     bench.finished.add("t0")
@@ -78,7 +78,7 @@ def planned(*names: str, max_retries: int) -> tuple[TaskConfig, ...]:
 def killed(
     monkeypatch: pytest.MonkeyPatch, *at: str, wanted: OperatorStop | None = None, worked: Any = work, **plan: Any
 ) -> tuple[Claims, list[str]]:
-    """A run of one task, whose supervisors are killed *at* these events, and how its runs went."""
+    """Run one task whose supervisors are killed *at* these events; return the result and the states of its runs."""
     tries: list[str] = []
     drawn = claims._plan
     dying = type("Dying", (Host,), {"at": dict(enumerate(at, 1)), "wanted": wanted, "tries": tries})
@@ -98,8 +98,8 @@ LATE = ["PENDING", "IN_PROGRESS", "TIMEOUT", "RETRYING", "IN_PROGRESS", "VALIDAT
     "at", ["Ended", "execution_timed_out", "retry_decided", "execution_failed", "retry_delay_elapsed"]
 )
 def test_it_is_tried_again(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever of that was on record: the try is judged once, charged once to a budget of one retry, and another
-    session has the next one."""
+    """At each of these records the try is judged once, charged once to a budget of one retry, and another session has
+    the next try."""
     found, tries = killed(monkeypatch, at, retry_budget=RetryBudgetConfig(least=1, share=0.0))
 
     assert found.report.problems == ()
@@ -109,7 +109,7 @@ def test_it_is_tried_again(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("now", [False, True])
 def test_it_is_cancelled_if_somebody_else_wanted_that(now: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where whoever wants it hurries that end, of an agent that takes its time."""
+    """The task is cancelled, also if the request shortens the end of an agent that takes its time."""
 
     async def takes_its_time(bench: Any, turn: AgentTurn) -> str:
         try:
@@ -126,7 +126,7 @@ def test_it_is_cancelled_if_somebody_else_wanted_that(now: bool, monkeypatch: py
 
 
 def test_it_is_cancelled_if_that_was_asked_for_while_it_was_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its session was ended for that, and its supervisor did not live to cancel the task."""
+    """The session was ended for the cancellation, and the supervisor was killed before it could cancel the task."""
     runners: list[PlanRunner] = []
 
     class Runner(PlanRunner):
@@ -151,7 +151,7 @@ def test_it_is_cancelled_if_that_was_asked_for_while_it_was_judged(monkeypatch: 
 
 
 def test_a_plug_in_has_its_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It wants no other attempt of the run; so there is none, and another run has its turn."""
+    """A plug-in that allows no other attempt ends the run; the task has another run."""
 
     async def reclassify_failure(plan_run: PlanRun, execution: TaskExecution, failure: Failure, error: str) -> Failure:
         return failure._replace(category=ErrorCategory.PERMANENT)
@@ -163,7 +163,7 @@ def test_a_plug_in_has_its_say(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_its_session_had_not_heard_of_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is ended by the next supervisor, which is killed as well: it was ended for the same reason."""
+    """The next supervisor ends the session for the same reason, although it is killed as well."""
     end, heard = EntityRegistry.request_stop, list[str]()
 
     def unheard(tree: EntityRegistry, session_id: str, stop: OperatorStop, **more: Any) -> MergeOutcome:
@@ -179,8 +179,7 @@ def test_its_session_had_not_heard_of_that(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Busy:
-    """The worker of the second supervisor has a slot for what it took over in *FREE_S* seconds only: nobody follows it
-    before that."""
+    """Gives the worker of the second supervisor a slot for the task it took over only after *FREE_S* seconds."""
 
     FREE_S = 400.0
 
@@ -209,7 +208,7 @@ FOLLOWED = ("SessionStarted",), ("SessionStarted", "Ended")
 
 @pytest.mark.parametrize("at", [*FOLLOWED, ("SessionStarted", "Ended", "retry_decided RETRYING")])
 def test_nobody_had_followed_it_yet(at: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes on under the second supervisor, while its job waits for a worker: the same, after its delay."""
+    """The session goes on under the second supervisor while the job waits for a worker; the delay is kept."""
     Busy(monkeypatch)
     found, tries = killed(monkeypatch, *at, task_lifecycle=TaskLifecycle(base_retry_delay=500.0, max_retry_delay=500.0))
 
@@ -220,7 +219,7 @@ def test_nobody_had_followed_it_yet(at: tuple[str, ...], monkeypatch: pytest.Mon
 
 
 def test_a_delay_that_is_over_is_not_served_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second supervisor is killed as somebody is about to begin the next attempt."""
+    """The second supervisor is killed as the next attempt is about to begin."""
     delayed = TaskLifecycle(base_retry_delay=500.0, max_retry_delay=500.0)
     found, tries = killed(monkeypatch, "Ended", "worker_started", task_lifecycle=delayed)
 
@@ -231,7 +230,7 @@ def test_a_delay_that_is_over_is_not_served_again(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("at", [*FOLLOWED, ("SessionStarted", "Ended", "retry_decided CIRCUIT_OPEN")])
 def test_it_had_no_other_attempt(at: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """So it has failed, though its job waits for a worker."""
+    """The task fails, though its job waits for a worker."""
     Busy(monkeypatch)
     found, tries = killed(monkeypatch, *at, task_lifecycle=ONCE, tasks=planned("t0", max_retries=0))
 
@@ -240,8 +239,8 @@ def test_it_had_no_other_attempt(at: tuple[str, ...], monkeypatch: pytest.Monkey
 
 
 def test_a_retry_that_is_one_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their sessions go on. One has had the plan's only retry, and waits; of the other its supervisor did not live to
-    say that there is none: it is refused, and that one alone."""
+    """A task that has had the plan's only retry waits; the retry of another one, undecided at the kill, is refused, and
+    only that."""
 
     async def fails_first(bench: Any, turn: AgentTurn) -> str:
         await anyio.sleep(10.0)

@@ -1,4 +1,5 @@
-"""The liveness policy with its own figures, in virtual time: who is woken, asked to stop and ended, and who is not."""
+"""The liveness policy with its default times, in virtual time: agents that are woken, asked to stop and ended, and
+others."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ async def _facts(sup: Supervisor, name: str, session_id: str = "s") -> list[Life
 
 
 def test_who_does_not_move_is_woken_then_asked_then_ended(simulated_supervisor: Simulate) -> None:
-    """Each step is a fact, the first two are messages in a prompt, the last one is an abort with its reason; that it
-    lets itself be interrupted is no sign of life."""
+    """Each step is a fact; the first two are messages in a prompt, the last one is an abort with its reason. An agent
+    that can be interrupted gives no sign by that."""
     prompts: list[str] = []
 
     async def agent(turn: AgentTurn) -> None:
@@ -45,7 +46,7 @@ def test_who_does_not_move_is_woken_then_asked_then_ended(simulated_supervisor: 
 
 
 def test_a_heartbeat_keeps_every_step_away(simulated_supervisor: Simulate) -> None:
-    """Who says every minute that it works is believed for hours."""
+    """An agent that sends a heartbeat every minute goes on for hours."""
 
     async def agent(turn: AgentTurn) -> str:
         for _ in range(100):
@@ -62,7 +63,7 @@ def test_a_heartbeat_keeps_every_step_away(simulated_supervisor: Simulate) -> No
 
 
 def test_an_open_call_is_given_longer(simulated_supervisor: Simulate) -> None:
-    """A call of six minutes without a word, such as a test run, is waited for; the message to wake up waits for it."""
+    """A call of six minutes without output is waited for; the message to wake up waits for its end."""
 
     async def agent(turn: AgentTurn) -> str:
         if "Urgent" not in turn.prompt:
@@ -80,7 +81,7 @@ def test_an_open_call_is_given_longer(simulated_supervisor: Simulate) -> None:
 
 
 def test_a_parent_that_waits_for_its_child_moves_with_it(simulated_supervisor: Simulate) -> None:
-    """A session is not taken for stuck while one below it works, however long that takes."""
+    """A session does not count as silent while one below it works."""
 
     async def agent(turn: AgentTurn) -> str:
         if "/" not in turn.session_id:
@@ -122,7 +123,7 @@ def test_it_can_be_switched_off(simulated_supervisor: Simulate) -> None:
 
 
 def test_time_that_is_leased_is_used_up_to_the_second(simulated_supervisor: Simulate) -> None:
-    """Two sessions that share an hour of turns have it between them, and hand back when it is over."""
+    """Two sessions that share an hour of turns use it up between them, and report when it is over."""
 
     async def agent(turn: AgentTurn) -> str:
         while "used up" not in turn.prompt:

@@ -1,4 +1,5 @@
-"""Long runs: what has ended leaves memory, at moments that the run itself decides, and what is off costs no draw."""
+"""Long runs: ended entities leave memory at moments that the run itself decides, and kinds that are off cost no
+draw."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from supervisor.simulation.faults import FAULTS, FaultPlan
 from supervisor.simulation.journal import SimulatedDisk
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.running import simulate, simulate_main
-from supervisor.simulation.scenario import Faults, World, named
+from supervisor.simulation.scenario import FaultsConfig, WorldConfig, named
 
 
 def append(seq: int, entity_id: str, entity_seq: int, *, ended: bool = False) -> Append:
@@ -41,14 +42,15 @@ def append(seq: int, entity_id: str, entity_seq: int, *, ended: bool = False) ->
 
 
 def test_a_run_that_is_stuck_decides_nothing_in_later_ones() -> None:
-    """Who spins and swallows every cancellation is left behind for ever; who decided at its points is not."""
+    """A task that spins and swallows every cancellation is left behind for ever; its decisions at failpoints are
+    not."""
 
     async def stuck(_: Supervisor) -> None:
         while True:
             with suppress(anyio.get_cancelled_exc_class()):
                 await checkpoint()
 
-    world, faults = World(schedules=(Schedule.FIFO,)), Faults(only=("point@nobody#0",))
+    world, faults = WorldConfig(schedules=(Schedule.FIFO,)), FaultsConfig(only=("point@nobody#0",))
     scenario = named("quiet").model_copy(update={"world": world, "faults": faults})
     played = simulate_main(stuck, scenario.draw(1))
     assert isinstance(played.error, Livelock)
@@ -56,7 +58,7 @@ def test_a_run_that_is_stuck_decides_nothing_in_later_ones() -> None:
 
 
 def test_old_records_of_who_has_ended_leave_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who lives keeps a whole log; of the ended ones, and of all in order, only the newest records are kept."""
+    """A live entity keeps its whole log; of ended ones, and of all records in order, only the newest are kept."""
     monkeypatch.setattr(journal, "RECORDS_KEPT", 10)
     heard: list[int] = []
     disk = SimulatedDisk(lambda batch, encoded: heard.extend(one.record.seq for one in batch))
@@ -74,14 +76,14 @@ def test_old_records_of_who_has_ended_leave_memory(monkeypatch: pytest.MonkeyPat
 
 
 class Cycle:
-    """Something that only the collector can free."""
+    """An object that only the collector can free."""
 
     def __init__(self) -> None:
         self.me: Any = self
 
 
 def test_garbage_is_collected_during_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The automatic collector is off; after so many steps the loop collects by itself, and not before."""
+    """The automatic collector is off; after so many steps the loop collects, and not before."""
     monkeypatch.setattr(loop, "COLLECT_STEPS", 50)
 
     async def main() -> tuple[bool, bool]:
@@ -101,7 +103,7 @@ def test_garbage_is_collected_during_a_run(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("only", [None, ["disk.slow@1"]])
 def test_a_kind_that_may_not_strike_never_does(only: list[str] | None) -> None:
-    """``may_strike`` says beforehand, for rates and for lists of strikes, what no opportunity would be taken for."""
+    """``may_strike`` is false for kinds that strike at no opportunity, with rates and with a list of strikes."""
     plan = FaultPlan(KeyedRandom(4), only=only)
     off = [kind for kind in FAULTS if not plan.may_strike(kind)]
     on = [kind for kind in FAULTS if plan.may_strike(kind)]

@@ -1,4 +1,4 @@
-"""Narrow moments: whoever lies in wait hears of the one that is meant, of no other, and not for ever."""
+"""Triggers for short states: the wait ends with the state that is meant, with no other, and not never."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Run = Callable[[Trigger], list[str | None]]
 
 
 async def works(turn: AgentTurn) -> str:
-    """Delegates once; fails the first time, with a call that takes its time to end."""
+    """Delegate once; fail the first time, with a call that takes its time to end."""
     if turn.session_id == "s" and turn.turn_id.endswith(":t1"):
         async with anyio.create_task_group() as group:
             group.start_soon(turn.call, "one that lingers", lingers)
@@ -40,7 +40,7 @@ async def lingers() -> None:
 
 @pytest.fixture
 def lie_in_wait() -> Run:
-    """Runs a session ``s`` with a child on three seeds; for whom the moment came."""
+    """Run a session ``s`` with a child on three seeds; return the sessions that the trigger named."""
 
     def run(moment: Trigger) -> list[str | None]:
         async def main(sup: Supervisor) -> str | None:
@@ -63,22 +63,22 @@ def lie_in_wait() -> Run:
 
 
 def test_a_moment_comes_for_whoever_is_first(lie_in_wait: Run) -> None:
-    """The session, by its own state or by that of its turn."""
+    """The trigger names the session, by its own state or by that of its turn."""
     assert lie_in_wait(Trigger("session", "CoolingDown")) == ["s"] * 3
     assert lie_in_wait(Trigger("turn", "TOOL_USE")) == ["s"] * 3
 
 
 def test_a_child_is_waited_for(lie_in_wait: Run) -> None:
-    """Where a child is meant, its parent is not, though it comes into that state before."""
+    """A trigger for children does not name their parent, which comes into the state first."""
     assert lie_in_wait(Trigger("session", "Running", child=True)) == ["s/kid"] * 3
 
 
 def test_litter_is_waited_for(lie_in_wait: Run) -> None:
-    """A turn runs while the one before it is cleaned up after; a child has no such turn, and never comes to it."""
+    """A trigger for a littered session names one whose earlier turn is still cleaned up; a child has no such turn."""
     assert lie_in_wait(Trigger("session", "Running", littered=True)) == ["s"] * 3
     assert lie_in_wait(Trigger("session", "Running", child=True, littered=True)) == [None] * 3
 
 
 def test_nobody_waits_for_ever(lie_in_wait: Run) -> None:
-    """What never comes is given up."""
+    """A state that never comes ends the wait with ``None``."""
     assert lie_in_wait(Trigger("turn", "COMPACTING")) == [None] * 3

@@ -1,4 +1,4 @@
-"""Work on many items: in order, in bounds, and whatever becomes of the processes."""
+"""Mapping over items in processes: in order, in bounds, and whatever becomes of the processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from supervisor.simulation.search.many import Failed, _Worker, each
+from supervisor.simulation.search.many import TaskFailed, _Worker, map_in_order
 
 
 def square(number: int) -> int:
@@ -28,7 +28,7 @@ def three_is_deadly(number: int) -> int:
 
 
 def waits_for(path: str) -> str:
-    """The first one ends when the second has."""
+    """Let the first item end after the second."""
     made, _, wanted = path.partition(" ")
     while wanted and not os.path.exists(wanted):
         pass
@@ -38,45 +38,46 @@ def waits_for(path: str) -> str:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_results_come_in_the_order_of_the_items(jobs: int) -> None:
-    """Every item is worked on once, and heard of in its order."""
+    """Every item is worked on once, and reported in order."""
     heard: list[tuple[int, object]] = []
-    assert each(square, range(20), jobs, lambda item, result: heard.append((item, result)))
+    assert map_in_order(square, range(20), jobs, lambda item, result: heard.append((item, result)))
     assert heard == [(number, number * number) for number in range(20)]
 
 
 def test_who_is_ready_early_waits(tmp_path: object) -> None:
-    """A result that comes before that of an earlier item is heard after it."""
+    """A result that comes before that of an earlier item is reported after it."""
     first, second = f"{tmp_path}/first", f"{tmp_path}/second"
     heard: list[object] = []
-    assert each(waits_for, [f"{first} {second}", second], 2, lambda item, result: heard.append(result))
+    assert map_in_order(waits_for, [f"{first} {second}", second], 2, lambda item, result: heard.append(result))
     assert heard == [first, second]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_task_that_raises_is_a_result(jobs: int) -> None:
-    """What a task raises is told in one line, and the others go on."""
+    """An error of the task is a result of one line, and other items go on."""
     heard: list[object] = []
-    assert each(odd_ones_fail, range(4), jobs, lambda item, result: heard.append(result))
-    assert heard == [0, Failed("ValueError: 1 is odd"), 2, Failed("ValueError: 3 is odd")]
+    assert map_in_order(odd_ones_fail, range(4), jobs, lambda item, result: heard.append(result))
+    assert heard == [0, TaskFailed("ValueError: 1 is odd"), 2, TaskFailed("ValueError: 3 is odd")]
 
 
 def test_a_process_that_dies_is_the_result_of_its_item() -> None:
-    """Of whose item a process died is known; another one takes its place, and every other item is worked on."""
+    """The death of a process is the result of its item; another process takes its place, and every other item is worked
+    on."""
     heard: list[object] = []
-    assert each(three_is_deadly, range(1, 8), 2, lambda item, result: heard.append(result))
-    assert heard == [1, 2, Failed("its process died of SIGKILL"), 4, 5, 6, 7]
+    assert map_in_order(three_is_deadly, range(1, 8), 2, lambda item, result: heard.append(result))
+    assert heard == [1, 2, TaskFailed("its process died of SIGKILL"), 4, 5, 6, 7]
 
 
 def test_one_job_works_in_this_process() -> None:
-    """With one job nothing is started."""
+    """With one job no process is started."""
     heard: list[object] = []
-    assert each(three_is_deadly, [0], 1, lambda item, result: heard.append(result))
+    assert map_in_order(three_is_deadly, [0], 1, lambda item, result: heard.append(result))
     assert heard == [os.getpid()]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_ctrl_c_keeps_what_was_heard(jobs: int) -> None:
-    """A keyboard interrupt ends the work; what was heard until then stands."""
+    """Ctrl-C ends the work; results so far stand."""
     heard: list[object] = []
 
     def done(item: int, result: object) -> None:
@@ -84,13 +85,13 @@ def test_ctrl_c_keeps_what_was_heard(jobs: int) -> None:
         if item == 2:
             raise KeyboardInterrupt
 
-    assert not each(square, range(10**9), jobs, done)
+    assert not map_in_order(square, range(10**9), jobs, done)
     assert heard == [0, 1, 4]
 
 
 @pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_is_no_business_of_a_process() -> None:
-    """From its first instant on, long before it has an item: it works as if nothing had been."""
+    """A process ignores Ctrl-C from its first instant, before it has an item."""
     worker = _Worker(square)
     assert worker.process.pid is not None
     os.kill(worker.process.pid, signal.SIGINT)
@@ -101,7 +102,7 @@ def test_ctrl_c_is_no_business_of_a_process() -> None:
 
 
 def test_items_are_taken_as_processes_become_free() -> None:
-    """However many items there are, no more are taken than there are processes, and one."""
+    """Items are taken as processes become free: no more than there are processes, and one."""
     taken = heard = 0
 
     def items() -> Iterator[int]:
@@ -115,5 +116,5 @@ def test_items_are_taken_as_processes_become_free() -> None:
         nonlocal heard
         heard += 1
 
-    assert each(square, items(), 1, done)
+    assert map_in_order(square, items(), 1, done)
     assert (taken, heard) == (50, 50)

@@ -40,7 +40,7 @@ def _run(pytester: pytest.Pytester, test: str, *arguments: str) -> pytest.RunRes
 
 # ------------------------------------------------------------------------------------------------------------ loading
 def test_the_plugin_costs_nothing_to_those_who_do_not_use_it() -> None:
-    """Its import brings neither the runtime nor an event loop."""
+    """Importing the plugin imports neither the runtime nor an event loop."""
     program = (
         "import sys, pytest; before = set(sys.modules)\n"
         "import supervisor.simulation.pytest_plugin\n"
@@ -58,7 +58,7 @@ def test_the_words_of_the_command_line_are_those_of_the_engine() -> None:
 
 
 def test_the_example_runs(pytester: pytest.Pytester) -> None:
-    """What the documentation shows is what runs, without a warning."""
+    """The example of the documentation runs without a warning."""
     pytester.makepyfile(test_simulated=(EXAMPLES / "test_simulated.py").read_text(encoding="utf-8"))
     pytester.runpytest_inprocess("-W", "error", "--simulation-seeds", "2").assert_outcomes(passed=3)
 
@@ -79,7 +79,7 @@ def test_counts(simulated_supervisor):
 def test_the_seeds_are_those_of_the_command_line(
     arguments: tuple[str, ...], seeds: list[int], pytester: pytest.Pytester
 ) -> None:
-    """As many as are asked for, from 1; or exactly one."""
+    """The seeds are 1 to N, or exactly one."""
     ran = _run(pytester, COUNTS, "-s", *arguments)
     ran.assert_outcomes(passed=1)
     ran.stdout.fnmatch_lines([f"*{[('x', seed) for seed in seeds]}*".replace("[", "[[]")])
@@ -107,7 +107,7 @@ def test_fails(simulated_supervisor):
 
 
 def test_an_assertion_of_the_test_tells_its_seed(pytester: pytest.Pytester) -> None:
-    """The failure is the test's own, with the one line that runs that seed again; and that line does."""
+    """The failure is the test's own, with the command that runs that seed again; and that command does."""
     ran = _run(pytester, FAILS)
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(
@@ -121,7 +121,7 @@ def test_an_assertion_of_the_test_tells_its_seed(pytester: pytest.Pytester) -> N
 
 
 def test_a_schedule_of_the_command_line_is_part_of_the_line(pytester: pytest.Pytester) -> None:
-    """It overrules the seed's own, so whoever runs it again needs it."""
+    """The command repeats the schedule, which overrides the seed's own."""
     ran = _run(pytester, FAILS, "--simulation-schedule", "pct")
     ran.stdout.fnmatch_lines(
         [
@@ -132,7 +132,7 @@ def test_a_schedule_of_the_command_line_is_part_of_the_line(pytester: pytest.Pyt
 
 
 def test_the_line_runs_where_pytest_was_called(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That may be below the root directory, from which pytest counts its ids, or beside it."""
+    """The command works below the root directory, to which ids are relative, and beside it."""
     test = pytester.mkdir("below").joinpath("test_mine.py")
     test.write_text(HEAD + FAILS, encoding="utf-8")
     pytester.makeini("[pytest]\n")
@@ -148,11 +148,11 @@ def test_the_line_runs_where_pytest_was_called(pytester: pytest.Pytester, monkey
 VIOLATES = """
 def test_violates(simulated_supervisor, monkeypatch):
     from supervisor.simulation.oracle import Oracle
-    quiet = Oracle.quiet
+    quiet = Oracle.check_quiescence
     def broken(self, *given):
         quiet(self, *given)
         self.violated("bounded", "s", "something that must not be")
-    monkeypatch.setattr(Oracle, "quiet", broken)
+    monkeypatch.setattr(Oracle, "check_quiescence", broken)
     async def main(sup):
         await sup.start_session("s", agent=agent)
     simulated_supervisor(main)
@@ -160,7 +160,7 @@ def test_violates(simulated_supervisor, monkeypatch):
 
 
 def test_a_violation_fails_a_test_that_asserts_nothing(pytester: pytest.Pytester) -> None:
-    """The oracle's words, and the line."""
+    """The message has the oracle's report and the command."""
     ran = _run(pytester, VIOLATES)
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(
@@ -173,7 +173,7 @@ def test_a_violation_fails_a_test_that_asserts_nothing(pytester: pytest.Pytester
 
 
 def test_a_test_may_skip_itself(pytester: pytest.Pytester) -> None:
-    """What a test framework raises is no failure of the run."""
+    """An exception by which a framework skips a test is no failure of the run."""
     ran = _run(
         pytester,
         "import pytest\n"
@@ -196,7 +196,7 @@ async def _mine(turn: AgentTurn) -> str:
 
 
 def test_agents_are_functions_shapes_or_simulated_programs() -> None:
-    """Each of them is there by its name, and works."""
+    """An agent of each sort is there by its name, and works."""
     agents = {
         "a": _mine,
         "b": AgentShape(adapter="inprocess", delegation=0.0),
@@ -231,7 +231,7 @@ def test_settings_are_those_of_the_supervisor() -> None:
 
 
 def test_faults_strike_where_they_are_asked_for() -> None:
-    """Only those kinds, and by default none at all."""
+    """Only the given kinds strike, and by default none."""
 
     async def main(sup: Supervisor) -> None:
         session = await sup.start_session("s", agent=_mine)
@@ -245,7 +245,7 @@ def test_faults_strike_where_they_are_asked_for() -> None:
 
 
 def test_a_disk_that_is_down_at_the_end_is_heard_by_the_test() -> None:
-    """A supervisor that gives up on its disk is never mistaken for a success: that comes out, with the seed."""
+    """A supervisor that gives up on its disk raises, with the seed; it is never taken for a success."""
 
     async def main(sup: Supervisor) -> None:
         session = await sup.start_session("s", agent=_mine)
@@ -266,8 +266,8 @@ def test_a_disk_that_is_down_at_the_end_is_heard_by_the_test() -> None:
 
 
 def test_prompts_outlast_a_disk_that_fails() -> None:
-    """Whoever waits for an answer waits for the disk too, however long, and loses nothing by it but time. (Where the
-    disk is down at the very end, the end says so: that is another test.)"""
+    """A prompt waits for the disk, however long, and loses nothing but time. (A disk that is down at the very end is
+    another test.)"""
     outages = answered = 0
 
     async def main(sup: Supervisor) -> None:
@@ -297,7 +297,7 @@ async def _work(session: Session, prompts: int) -> None:
 
 
 def test_a_test_that_waits_for_ever_fails() -> None:
-    """It has so much virtual time, and no more; the seed is told."""
+    """A test has a limit of virtual time; the error names the seed."""
 
     async def main(sup: Supervisor) -> None:
         await anyio.sleep_forever()
@@ -309,7 +309,7 @@ def test_a_test_that_waits_for_ever_fails() -> None:
 
 @pytest.mark.parametrize("schedule", Schedule)
 def test_a_test_that_waits_for_ever_is_accused_of_nothing_else(schedule: Schedule) -> None:
-    """What works meanwhile is cancelled where it stands: its processes, its ends and their times are no part of it."""
+    """Work that is cancelled when the time is over is not reported: neither processes nor ends."""
 
     async def main(sup: Supervisor) -> None:
         async with anyio.create_task_group() as group:
@@ -325,7 +325,7 @@ def test_a_test_that_waits_for_ever_is_accused_of_nothing_else(schedule: Schedul
 
 
 def test_a_machine_that_sleeps_takes_nothing_of_the_time_of_a_test() -> None:
-    """Faults strike for as long as it runs, and a clock that leaps for hours would soon have leapt over its horizon."""
+    """Faults strike as long as the test runs, and sleeps of the machine do not use up its time."""
 
     async def main(sup: Supervisor) -> None:
         session = await sup.start_session("s", agent=_mine)
@@ -337,7 +337,7 @@ def test_a_machine_that_sleeps_takes_nothing_of_the_time_of_a_test() -> None:
 
 
 def test_code_that_logs_can_be_tested() -> None:
-    """Log records read the clock, so there are none meanwhile; afterwards there are."""
+    """Logging, which reads the clock, is off during a run and on after it."""
     logger = logging.getLogger("mine")
     before = logging.root.manager.disable
 
@@ -350,7 +350,7 @@ def test_code_that_logs_can_be_tested() -> None:
 
 
 def test_the_same_seed_is_the_same_run() -> None:
-    """Bit for bit, with faults."""
+    """Two runs of a seed with faults are equal to the bit."""
     runs = [_simulate(1, 2, 3)(_one_turn, faults=["process.*", "disk.slow"]) for _ in range(2)]
     first, again = [[one.report.digest for one in played] for played in runs]
     assert first == again
@@ -375,32 +375,32 @@ async def _nothing(sup: Supervisor) -> None:
         ({"faults": ["machine.crash"]}, "faults: 'machine.crash' fits no kind that strikes here"),
         ({"faults": ["work.hangs"]}, "faults: 'work.hangs' fits no kind that strikes here"),
         ({"schedule": "random"}, "schedule: 'random' is unknown; use one of fifo"),
-        ({"agents": {"a": 3}}, "agents: a: 3 is no AgentConfig"),
+        ({"agents": {"a": 3}}, "agents: a: 3 is not an AgentConfig"),
         ({"agents": ["a"]}, "agents: ['a'] does not map names to agents"),
-        ({"settings": {"limits": {}}}, "settings: {'limits': {}} is no Settings; give supervisor.Settings(...)"),
+        ({"settings": {"limits": {}}}, "settings: {'limits': {}} is not a Settings; give supervisor.Settings(...)"),
         ({"faults": [3]}, "faults: 3 fits no kind"),
-        ({"faults": 5}, "faults: 5 is no list of patterns; give one, for example ['disk.*']"),
-        ({"agents": {3: _nothing}}, "agents: 3 is no name; give {name: agent}"),
-        ({"intensity": 7}, "intensity: 7 is no number from 0 to 1; give one"),
-        ({"intensity": [0.1, 0.5]}, "intensity: [0.1, 0.5] is no number from 0 to 1"),
-        ({"horizon_s": 0}, "horizon_s: 0 is no number from 1 to 1,000,000; give one"),
-        ({"horizon_s": [1, 2]}, "horizon_s: [1, 2] is no number from 1 to 1,000,000"),
-        ({"horizon_s": None}, "horizon_s: None is no number from 1"),
+        ({"faults": 5}, "faults: 5 is not a list of patterns; give one, for example ['disk.*']"),
+        ({"agents": {3: _nothing}}, "agents: 3 is not a name; give {name: agent}"),
+        ({"intensity": 7}, "intensity: 7 is not a number from 0 to 1; give one"),
+        ({"intensity": [0.1, 0.5]}, "intensity: [0.1, 0.5] is not a number from 0 to 1"),
+        ({"horizon_s": 0}, "horizon_s: 0 is not a number from 1 to 1,000,000; give one"),
+        ({"horizon_s": [1, 2]}, "horizon_s: [1, 2] is not a number from 1 to 1,000,000"),
+        ({"horizon_s": None}, "horizon_s: None is not a number from 1"),
     ],
 )
 def test_bad_arguments_are_told_before_anything_runs(arguments: dict[str, object], words: str) -> None:
-    """With their names, and what would be right."""
+    """The message names the argument, and what would be right."""
     with pytest.raises((ValueError, TypeError)) as caught:
         _simulate()(_nothing, **arguments)  # type: ignore[arg-type]
     assert str(caught.value).startswith(words)
 
 
 def test_a_main_that_is_not_async_is_told() -> None:
-    """With what to write instead."""
-    with pytest.raises(TypeError, match="is no async function; write async def main"):
+    """The message says what to write instead."""
+    with pytest.raises(TypeError, match="is not an async function; write async def main"):
         _simulate()(lambda sup: None)  # type: ignore[arg-type,return-value]
 
 
 def test_a_violation_is_an_assertion() -> None:
-    """So that every test framework calls it a failure."""
+    """A violation is an AssertionError, which every test framework counts as a failure."""
     assert issubclass(Violated, AssertionError)

@@ -1,4 +1,4 @@
-"""Scenarios that cannot be run: every one is told with its field, its value and the fix, before anything runs."""
+"""Scenarios that cannot be run are refused with field, value and fix, before anything runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from supervisor.simulation.commands.wanted import Runner, Wanted
+from supervisor.simulation.commands.run_request import Runner, RunRequest
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
-from supervisor.simulation.scenario import BadScenario, Load, World, library, load, named
+from supervisor.simulation.scenario import BadScenario, LoadConfig, WorldConfig, library, load, named
 from supervisor.simulation.search.soak import soak
 
 
@@ -36,7 +36,7 @@ def _written(folder: Path, text: str) -> Path:
         ("load.pause_s = nan", "load.pause_s: nan must be a number from 0"),
         ("load.nothing = 1", "load.nothing: unknown key; the keys here are customers"),
         ("world.horizon_s = 0", "world.horizon_s: 0 must be a number from 1 to 1e+06"),
-        ("world.schedules = []", "world.schedules: [] is nobody; name some of fifo, shuffle, window, pct, trio"),
+        ("world.schedules = []", "world.schedules: [] is empty; name some of fifo, shuffle, window, pct, trio"),
         ("agents = { acp = 0, command = 0, inprocess = 0.0 }", "agents: acp, command, inprocess and jsonl are all 0"),
         ("agents.acp = [0.1, 0.2]", "agents.acp: [0.1, 0.2]: Input should be a valid number"),
         ("faults.kinds = ['cosmic.*']", "faults.kinds: 'cosmic.*' fits no kind; the kinds are process.spawn_error"),
@@ -49,13 +49,13 @@ def _written(folder: Path, text: str) -> Path:
         ("faults.rates = { 'process.hang' = 2 }", "rates.process.hang: 2: Input should be less than or"),
         (
             "world.crashes_at = ['run ASLEEP']",
-            "world.crashes_at: 'run ASLEEP' is no state; write KIND STATE, for example",
+            "world.crashes_at: 'run ASLEEP' is not a state; write KIND STATE, for example",
         ),
         (
             "world.cancels_at = ['run ASLEEP']",
-            "world.cancels_at: 'run ASLEEP' is no state; write KIND STATE, for example",
+            "world.cancels_at: 'run ASLEEP' is not a state; write KIND STATE, for example",
         ),
-        ("world.crashes_at = []", "world.crashes_at: [] is no moment; name some, for example 'session Interrupting'"),
+        ("world.crashes_at = []", "world.crashes_at: [] is empty; name some, for example 'session Interrupting'"),
         (
             "leans.a = { share = 0.6 }\nleans.b = { share = 0.5 }",
             "mine.toml: leans: their shares are more than 1 in all; make some",
@@ -77,7 +77,7 @@ def _written(folder: Path, text: str) -> Path:
         ("world.grain_s = 5", "world.grain_s: 5 must be a number from 0 to 0.5"),
         (
             "agents.shape.text_chars = [1, 999999999]",
-            "text_chars: (1, 999999999) is no range; give (low, high) with 0 <=",
+            "text_chars: (1, 999999999) is not a range; give (low, high) with 0 <=",
         ),
         ("world.seed = '7'", "world.seed: '7': Input should be a valid integer"),
         ("world.archive = 1", "world.archive: 1: Input should be a valid boolean"),
@@ -95,7 +95,7 @@ def _written(folder: Path, text: str) -> Path:
         ("settings.limits.turn_timeout_s = [-1, 60]", "limits.turn_timeout_s: -1: Input should be greater"),
         ("settings.limits.max_total_errors = [9, 2]", "limits.max_total_errors: [9, 2] is upside down; write [2, 9]"),
         ("settings.limits.grace_s = { any = [1.0, [2.5, 1.5]] }", "limits.grace_s: [2.5, 1.5] is upside down; write"),
-        ("agents.shape.permission = { any = [0.5, 2.0] }", "agents.shape: permission: 2.0 is no probability"),
+        ("agents.shape.permission = { any = [0.5, 2.0] }", "agents.shape: permission: 2.0 is not a probability"),
         (
             "leans.a = { share = 0, agents.shape.steps = { any = [[1, 2], 3] } }",
             "shape: steps: 3 does not fit; give [low,",
@@ -108,9 +108,9 @@ def _written(folder: Path, text: str) -> Path:
             "agents.shape.cancel_modes = ['x']",
             "cancel_modes: ['x'] does not fit; give a list of some of wait_completed",
         ),
-        ("load = 3", "load: 3 is no table; write { KEY = VALUE, ... }, or leave it out"),
-        ("settings.limits = 3", "settings: limits: 3 is no table; write { KEY = VALUE, ... }, or leave it out"),
-        ("world.schedules = 'fifo'", "world.schedules: 'fifo' is no list; write [VALUE, ...]"),
+        ("load = 3", "load: 3 is not a table; write { KEY = VALUE, ... }, or leave it out"),
+        ("settings.limits = 3", "settings: limits: 3 is not a table; write { KEY = VALUE, ... }, or leave it out"),
+        ("world.schedules = 'fifo'", "world.schedules: 'fifo' is not a list; write [VALUE, ...]"),
         ("leans.a = {}", "leans.a.share: is missing; add it"),
         ("world.heal_after_s = inf", "world.heal_after_s: inf must be a number from 0 to 1e+06"),
         (
@@ -137,7 +137,7 @@ def _written(folder: Path, text: str) -> Path:
     ],
 )
 def test_a_bad_scenario_is_told(tmp_path: Path, text: str, words: str) -> None:
-    """The file, the field, the value, and what would be right."""
+    """The message has the file, the field, the value, and what would be right."""
     path = _written(tmp_path, text)
     with pytest.raises(BadScenario) as told:
         load(path)
@@ -148,13 +148,13 @@ def test_a_bad_scenario_is_told(tmp_path: Path, text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b'name = "X Y"', "name: 'X Y' is no name; give up to 64 of a-z, 0-9 and -, the first of them no -"),
-        (b'name = "../x"', "name: '../x' is no name"),
-        (b"name = '\xff'", "cannot be read: it is no UTF-8 from byte 8 on; save it as UTF-8"),
+        (b'name = "X Y"', "name: 'X Y' is not a name; give up to 64 of a-z, 0-9 and -"),
+        (b'name = "../x"', "name: '../x' is not a name"),
+        (b"name = '\xff'", "cannot be read: it is not UTF-8 from byte 8 on; save it as UTF-8"),
     ],
 )
 def test_a_file_that_is_none_is_told(tmp_path: Path, text: bytes, words: str) -> None:
-    """Its name may become that of a file; its text is UTF-8."""
+    """The name of a scenario can be that of a file; its text is UTF-8."""
     path = tmp_path / "mine.toml"
     path.write_bytes(text)
     with pytest.raises(BadScenario) as told:
@@ -164,13 +164,14 @@ def test_a_file_that_is_none_is_told(tmp_path: Path, text: bytes, words: str) ->
 
 @pytest.mark.parametrize(("name", "why"), [("", "Is a directory"), ("a\0b.toml", "embedded null byte")])
 def test_a_path_of_no_file_is_told(tmp_path: Path, name: str, why: str) -> None:
-    """Whatever it is: with its name, and what would be right."""
+    """A path that is not a file is refused with its name, and what would be right."""
     with pytest.raises(BadScenario, match=f"cannot be read: {why}; give the path of a FILE.toml"):
         load(tmp_path / name)
 
 
 def test_a_seed_that_draws_what_cannot_be_is_bad_input_to_a_soak(tmp_path: Path) -> None:
-    """Where combinations are too many to be tried at loading, a seed finds it: that is no violation."""
+    """If too many combinations keep loading from trying them all, an invalid draw of a seed is bad input, not a
+    violation."""
     wake, stop = list(range(1, 12)), list(range(2, 13))
     text = f"settings.liveness.default = {{ wake = {{ any = {wake} }}, stop = {{ any = {stop} }}, kill = 20 }}"
     path = _written(tmp_path, text)
@@ -178,7 +179,7 @@ def test_a_seed_that_draws_what_cannot_be_is_bad_input_to_a_soak(tmp_path: Path)
     with pytest.raises(
         BadScenario, match=r"settings: liveness\.default: wake \d+, stop \d+, kill 20: give each.*seed \d+"
     ):
-        soak(Wanted(scenario=str(path)), range(1, 20), 1, lambda total: None, Runner())
+        soak(RunRequest(scenario=str(path)), range(1, 20), 1, lambda total: None, Runner())
 
 
 @pytest.mark.parametrize(
@@ -193,19 +194,19 @@ def test_a_seed_that_draws_what_cannot_be_is_bad_input_to_a_soak(tmp_path: Path)
     ],
 )
 def test_what_is_at_the_edge_is_no_mistake(tmp_path: Path, text: str) -> None:
-    """A choice among ranges, one customer, one way to have an agent, no faults: all of these can be run."""
+    """A choice among ranges, one customer, one way to run agents, and no faults are valid."""
     assert load(_written(tmp_path, text)).draw(1).name == "mine"
 
 
 def test_the_manual_says_which_fields_a_seed_may_draw() -> None:
-    """Those that take anything, and are checked for what it may be drawn as."""
+    """Fields that take choices of anything are checked for every value that may be drawn."""
     manual = (Path(__file__).parents[2] / "docs" / "explanation" / "simulation.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"^\| `load` \|(.*)", manual, re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", row)) == {
-        name for name, one in Load.model_fields.items() if one.annotation is Any
+        name for name, one in LoadConfig.model_fields.items() if one.annotation is Any
     }
-    numbers = {name for name, one in World.model_fields.items() if isinstance(one.get_default(), int | float)}
-    drawn = {name for name, one in World.model_fields.items() if one.annotation is Any}
+    numbers = {name for name, one in WorldConfig.model_fields.items() if isinstance(one.get_default(), int | float)}
+    drawn = {name for name, one in WorldConfig.model_fields.items() if one.annotation is Any}
     assert numbers - {"archive"} <= drawn
 
 
@@ -227,7 +228,8 @@ load.customers = { any = [7] }
 
 
 def test_a_seed_has_one_lean_or_none(tmp_path: Path) -> None:
-    """So many of them as the shares say; what a lean does not name is as in the scenario, table by table."""
+    """As many seeds have a weighted profile as the shares say; what it does not name is as in the scenario, table by
+    table."""
     drawn = [load(_written(tmp_path, LEANING)).draw(seed) for seed in range(400)]
     few, many = ([one for one in drawn if one.load.customers == wanted] for wanted in (1, {"any": [7]}))
     assert 60 < len(few) < 140
@@ -238,12 +240,12 @@ def test_a_seed_has_one_lean_or_none(tmp_path: Path) -> None:
 
 
 def test_a_rate_is_taken_as_it_is_said() -> None:
-    """A kind that has one is on in every seed, at that rate and no other; all others are drawn."""
+    """A kind with a fixed rate is on in every seed, at that rate; the rates of others are drawn."""
     plans = [FaultPlan(KeyedRandom(seed), rates={"host.urgent": 0.125}) for seed in range(20)]
     assert {plan.rates["host.urgent"] for plan in plans} == {0.125}
     assert len({plan.rates["host.flood"] for plan in plans}) > 2
 
 
 def test_every_scenario_of_the_library_can_be_drawn() -> None:
-    """None of those that come with the program is bad."""
+    """Every scenario of the library is valid."""
     assert [named(name).draw(1).name for name in library()] == list(library())

@@ -1,4 +1,4 @@
-"""Shrinking: the smallest part that fails, and scenario files that are loaded as what was written."""
+"""Shrinking: the smallest part that fails, and scenario files that load as what was written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from supervisor.simulation import oracle
 from supervisor.simulation.running import Report, simulate
-from supervisor.simulation.scenario import Drawn, library, load, named
+from supervisor.simulation.scenario import DrawnScenario, library, load, named
 from supervisor.simulation.search import shrink as shrinking
 from supervisor.simulation.search.shrink import (
     NothingViolated,
@@ -22,14 +22,14 @@ from supervisor.simulation.search.shrink import (
     fails_again,
     invariant_of,
     shrink,
-    written,
+    to_toml,
 )
-from supervisor.simulation.search.smaller import REDUCIBLE, elsewhere, less, pinned
+from supervisor.simulation.search.smaller import REDUCIBLE, less, other_seed, pinned
 
 
 @given(st.sets(st.integers(0, 40), max_size=6), st.integers(1, 41))
 def test_exactly_what_is_needed_is_left(needed: set[int], size: int) -> None:
-    """Where a failure needs all of some items, exactly those are left, in their order."""
+    """If a failure needs all of some items, exactly those are left, in their order."""
     items = list(range(size))
     wanted = needed & set(items)
 
@@ -40,7 +40,7 @@ def test_exactly_what_is_needed_is_left(needed: set[int], size: int) -> None:
 
 
 def test_what_a_smaller_run_did_not_use_is_left_out_at_once() -> None:
-    """What a run says it needed is believed, also where it is less than it was given."""
+    """Items that a run reports as needed replace those that it was given."""
     asked: list[int] = []
 
     def fails(some: Sequence[int]) -> Sequence[int] | None:
@@ -57,7 +57,7 @@ def test_a_pinned_scenario_is_drawn_as_the_seed_was(name: str, tmp_path: Path) -
     scenario = named(name)
     drawn = scenario.draw(5)
     path = tmp_path / "pinned.toml"
-    path.write_text(written(pinned(scenario, drawn, ("disk.slow@1",)), 'about\n"it"'), encoding="utf-8")
+    path.write_text(to_toml(pinned(scenario, drawn, ("disk.slow@1",)), 'about\n"it"'), encoding="utf-8")
     again = load(path)
     assert again == pinned(scenario, drawn, ("disk.slow@1",))
     assert again.world.seed == 5
@@ -68,7 +68,7 @@ def test_a_pinned_scenario_is_drawn_as_the_seed_was(name: str, tmp_path: Path) -
 
 
 def test_a_run_of_what_struck_is_the_run() -> None:
-    """A scenario with exactly the faults that struck runs as the seed did, to the bit."""
+    """A scenario with exactly the strikes of a run is the same run, to the bit."""
     scenario = named("urgent")
     drawn = scenario.draw(2)
     report = simulate(drawn)
@@ -78,7 +78,7 @@ def test_a_run_of_what_struck_is_the_run() -> None:
 
 @pytest.fixture
 def forbidden() -> Iterator[None]:
-    """An oracle that forbids interruptions."""
+    """An oracle that reports interruptions."""
     record = oracle.Oracle._record
 
     def forbid(self: oracle.Oracle, one: object) -> None:
@@ -91,13 +91,13 @@ def forbidden() -> Iterator[None]:
 
 
 def shrunk_of(patience: Callable[[], bool] = lambda: True) -> Shrunk:
-    """What becomes of a run full of urgent messages."""
+    """Shrink a run full of urgent messages."""
     return shrink(named("urgent"), 2, patience, lambda runs: None)
 
 
 @pytest.mark.usefixtures("forbidden")
 def test_a_failing_run_shrinks_to_the_faults_that_it_needs() -> None:
-    """One urgent message to one customer is left, and the file of it fails by itself."""
+    """An urgent message to one customer is left, and the file of it fails by itself."""
     shrunk = shrunk_of()
     assert shrunk.minimal
     assert shrunk.invariant == "bounded"
@@ -108,7 +108,7 @@ def test_a_failing_run_shrinks_to_the_faults_that_it_needs() -> None:
 
 
 def test_what_fails_no_more_is_said_to() -> None:
-    """The same file where nothing is forbidden does not fail."""
+    """The same file without that oracle does not fail."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
             shrinking, "simulate", lambda drawn, **given: Went(problems=("legal: c1: no", "bounded: c1: no"))
@@ -130,14 +130,14 @@ def test_what_fails_no_more_is_said_to() -> None:
 
 
 class Went(NamedTuple):
-    """What is looked at of a run."""
+    """Part of a run's report that is read."""
 
     problems: tuple[str, ...]
 
 
 @pytest.mark.usefixtures("forbidden")
 def test_where_patience_ends_in_a_run_nothing_of_that_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that is cut off violates nothing, whatever its end looks like: the smallest so far is the answer."""
+    """A run that is cut off violates nothing, whatever its end looks like; the result is the smallest run so far."""
     monkeypatch.setattr(shrinking, "LOOK", 64)
     asked = iter([True, True])
     shrunk = shrunk_of(lambda: next(asked, False))
@@ -146,8 +146,8 @@ def test_where_patience_ends_in_a_run_nothing_of_that_is_believed(monkeypatch: p
 
 @pytest.mark.usefixtures("forbidden")
 def test_other_seeds_are_tried_where_too_much_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a race that no smaller run has, the answer is another seed of a smaller scenario, and fails by itself."""
-    for name, value in (("FEW", 0), ("ELSEWHERE", 8), ("ROUNDS", 1)):
+    """For a race that no smaller run has, the result is another seed of a smaller scenario, and fails by itself."""
+    for name, value in (("FEW", 0), ("OTHER_SEEDS", 8), ("ROUNDS", 1)):
         monkeypatch.setattr(shrinking, name, value)
     for way in ("work", "kinds"):
         monkeypatch.setattr(shrinking._Search, way, lambda search: None)
@@ -159,7 +159,7 @@ def test_other_seeds_are_tried_where_too_much_is_left(monkeypatch: pytest.Monkey
 
 
 def test_a_smaller_run_that_takes_too_long_is_given_up() -> None:
-    """One is heard to its last step, and not beyond: what is cut off there violates nothing."""
+    """A run is watched to the last allowed step, and not beyond; a run that is cut off there violates nothing."""
     drawn = named("quiet").draw(1)
     steps = simulate(drawn).steps
     whole = shrinking._run_until(drawn, "bounded", lambda: True, steps)
@@ -174,7 +174,7 @@ def test_what_was_in_vain_is_not_tried_again() -> None:
     runs: list[str] = []
     failed = shrinking._Search._failed
 
-    def counted(search: shrinking._Search, drawn: Drawn, steps_max: float) -> Report | None:
+    def counted(search: shrinking._Search, drawn: DrawnScenario, steps_max: float) -> Report | None:
         report = failed(search, drawn, steps_max)
         if report is None:
             runs.append(repr(drawn))
@@ -187,7 +187,7 @@ def test_what_was_in_vain_is_not_tried_again() -> None:
 
 @pytest.mark.parametrize("name", list(library()))
 def test_no_step_makes_more_of_anything(name: str) -> None:
-    """Each smaller scenario differs in the one number, and can be run; one elsewhere has a handful of work."""
+    """Each smaller scenario differs in one number, and can be run; those of other seeds have little work."""
     scenario = named(name)
     fixed = pinned(scenario, scenario.draw(3), ())
     for path in REDUCIBLE:
@@ -195,7 +195,7 @@ def test_no_step_makes_more_of_anything(name: str) -> None:
             assert one != fixed
             assert list(less(one, path)) != list(less(fixed, path))
             one.draw(3)
-    other = elsewhere(fixed, ["host.urgent"], 4)
+    other = other_seed(fixed, ["host.urgent"], 4)
     assert (max(other.load.customers) <= 3, other.draw(4).kinds, other.faults.only) == (True, ("host.urgent",), None)
 
 
@@ -206,5 +206,5 @@ def test_a_run_that_violates_nothing_is_not_shrunk() -> None:
 
 
 def test_the_invariant_is_the_first_word_of_a_problem() -> None:
-    """A problem is told as its invariant, whose it is, and what is wrong."""
+    """A problem is the invariant, the entity, and the message."""
     assert invariant_of("no_survivor: c0: processes are left: sim-acp: 7") == "no_survivor"

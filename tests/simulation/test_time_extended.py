@@ -17,7 +17,7 @@ CAP_S = 5400.0
 
 
 def plan(**task: object) -> Plan:
-    """One task, tried once."""
+    """A plan of one task, tried once."""
     made = {"id": "t", "agent": "worker", "prompt": "work", "max_retries": 0, **task}
     return Plan.model_validate(
         {
@@ -34,14 +34,14 @@ async def turns(sup: Supervisor) -> list[LifecycleEvent]:
 
 
 async def seen(sup: Supervisor) -> list[float]:
-    """When progress was seen, in seconds since the first turn began to run."""
+    """Times at which progress was seen, in seconds since the first turn began to run."""
     records = await turns(sup)
     began, *_ = [one.monotonic_s for one in records if (one.event, one.to_status) == ("agent_spawned", "RUNNING")]
     return [one.monotonic_s - began for one in records if one.event == "ProgressSeen"]
 
 
 async def works(turn: AgentTurn, for_s: float) -> str:
-    """Says every minute that it is at it."""
+    """Work for so many seconds, with a heartbeat every minute."""
     for _ in range(int(for_s / 60)):
         await anyio.sleep(60)
         turn.heartbeat()
@@ -49,8 +49,8 @@ async def works(turn: AgentTurn, for_s: float) -> str:
 
 
 def test_who_moves_is_given_more(simulated_supervisor: Simulate) -> None:
-    """An hour of a task that usually takes fifteen minutes, heard of every minute: ten minutes more at a time, each a
-    little before the last ones are over."""
+    """A task that works for an hour, of a scope with fifteen minutes, gets ten minutes more at a time, each a little
+    before the last ones are over."""
 
     async def agent(turn: AgentTurn) -> str:
         return await works(turn, 3600)
@@ -66,7 +66,7 @@ def test_who_moves_is_given_more(simulated_supervisor: Simulate) -> None:
 
 
 def test_no_further_than_the_cap(simulated_supervisor: Simulate) -> None:
-    """Who never comes to an end is ended an hour and a half after it began, and is told by what."""
+    """A task that never ends is ended after an hour and a half, with that reason."""
 
     async def agent(turn: AgentTurn) -> str:
         return await works(turn, 20_000)
@@ -85,7 +85,7 @@ def test_no_further_than_the_cap(simulated_supervisor: Simulate) -> None:
 
 @pytest.mark.parametrize("task", [{"timeout_s": 900}, {}])
 def test_a_limit_that_somebody_named_is_one(simulated_supervisor: Simulate, task: dict[str, object]) -> None:
-    """Only what is reckoned from a scope is extended."""
+    """Only a limit that follows from a scope is extended."""
 
     async def agent(turn: AgentTurn) -> str:
         return await works(turn, 3600)
@@ -98,7 +98,7 @@ def test_a_limit_that_somebody_named_is_one(simulated_supervisor: Simulate, task
 
 
 def test_who_is_silent_has_no_more(simulated_supervisor: Simulate) -> None:
-    """An agent that was not heard of for two minutes before its time is over makes no progress."""
+    """An agent that was silent for two minutes before its time is over makes no progress."""
 
     async def agent(turn: AgentTurn) -> str:
         await works(turn, 660)

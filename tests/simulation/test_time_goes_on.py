@@ -29,15 +29,15 @@ grain_s = 0.0
 sessions = "restart"
 """
 SEED = 6
-"""Of one task, whose attempts may take 45 s; the first seven hang, if they are let."""
+"""Seed of one task whose attempts may take 45 s, and of which the first seven hang."""
 TIME_S = 45.0
 COMMIT_S = 0.01
-"""More than the commit between the record of a timer and the timer."""
+"""Seconds: more than the commit between the record of a timer and the timer."""
 
 
 class Killer:
-    """Kills the supervisor at those seconds after the first turn began, as soon as something happens then, and keeps
-    every record of turns and sessions."""
+    """Kills the supervisor so many seconds after the first turn began, at the next step, and keeps every record of
+    turns and sessions."""
 
     def __init__(self, *at_s: float) -> None:
         self.kills = list(at_s)
@@ -57,7 +57,7 @@ class Killer:
                 world.kill()
 
     def began_s(self) -> float | None:
-        """When the first turn of the task's session began to run."""
+        """Time at which the first turn of the task's session began to run."""
         began = self.turns("agent_spawned", "RUNNING")
         return began[0].monotonic_s if began else None
 
@@ -68,8 +68,8 @@ class Killer:
 
 
 class Times:
-    """When the turns of the task's session began to run and timed out (seconds after the first one began), by their
-    numbers; its supervisor was killed at those seconds."""
+    """Times at which turns of the task's session began to run and timed out (seconds after the first one began), by
+    their numbers. The supervisor is killed at the given seconds."""
 
     def __init__(self, *at_s: float) -> None:
         killer = Killer(*at_s)
@@ -84,30 +84,30 @@ class Times:
         self.began = {one.entity_id: one.monotonic_s - first_s for one in began}
         self.ended = {one.entity_id: one.monotonic_s - first_s for one in late}
         judged = killer.turns("execution_timed_out", "TIMEOUT")
-        self.judged_s = judged[0].monotonic_s - first_s
-        """When the first attempt at the task was judged."""
+        self.decided_s = judged[0].monotonic_s - first_s
+        """Time at which the first attempt at the task was judged."""
 
 
 @pytest.mark.parametrize("at_s", [(), (20.0,), (5.0, 25.0), (1.0, 11.0, 22.0, 33.0)])
 def test_a_hung_attempt_is_over_in_its_time(at_s: tuple[float, ...]) -> None:
-    """However often its supervisor is killed, the request has the time of its first turn, and not a moment less."""
+    """However often the supervisor is killed, the request has exactly the time of its first turn."""
     times = Times(*at_s)
     turn_id, ended_s = next(iter(times.ended.items()))
     assert list(times.began).index(turn_id) == len(at_s)
-    assert TIME_S <= ended_s <= times.judged_s <= TIME_S + 10 * COMMIT_S
+    assert TIME_S <= ended_s <= times.decided_s <= TIME_S + 10 * COMMIT_S
     assert ended_s <= TIME_S + COMMIT_S
 
 
 @pytest.mark.parametrize("at_s", [(44.5,), (20.0, 44.5), (44.5, 46.0)])
 def test_what_is_over_when_it_is_asked_again_times_out_at_once(at_s: tuple[float, ...]) -> None:
-    """Its time ran out while nobody ran, or in the backoff: the next turn fails as soon as its agent is ready."""
+    """A turn whose time ran out while no supervisor ran, or in the backoff, fails as soon as its agent is ready."""
     times = Times(*at_s)
     turn_id, ended_s = next(iter(times.ended.items()))
     assert TIME_S < times.began[turn_id] <= ended_s <= times.began[turn_id] + COMMIT_S
 
 
 def test_the_next_try_has_a_time_of_its_own() -> None:
-    """What is left of one try is nothing to the one after it, which is asked for because the first one failed."""
+    """The next try, after a failure, has its own time."""
     times = Times(20.0)
     turn_id, ended_s = list(times.ended.items())[1]
     assert TIME_S <= ended_s - times.began[turn_id] <= TIME_S + COMMIT_S

@@ -8,7 +8,7 @@ from tests.test_layers import reached, read_sources
 
 PACKAGE = "supervisor.simulation"
 ROOTS = (f"{PACKAGE}.commands.cli", f"{PACKAGE}.pytest_plugin")
-"""Where users come in: the commands (one run, soak, shrink, bench), and the fixture."""
+"""Entries for users: the commands (one run, soak, shrink, bench), and the fixture."""
 MODULES_MAX = 80
 LINES_MAX = 12_000
 
@@ -29,7 +29,7 @@ pytest_plugins = ["pytester"]
 
 
 def test_each_module_serves_a_command_or_the_fixture() -> None:
-    """Import statements alone count, not names in strings or entry points."""
+    """Only import statements count, not names in strings or entry points."""
     sources = read_sources()
     found = {module for root in ROOTS for module in reached(root, sources)}
     packages = {module.rpartition(".")[0] for module in found}

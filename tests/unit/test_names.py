@@ -27,10 +27,9 @@ OPENINGS = words("what who whose whom whoever how it its one whatever where wher
 
 NOT_DONE = words(
     """
-    actors benchmarks benchmarks/peers supervisor/control supervisor/embedding supervisor/host
-    supervisor/plugins supervisor/recovery supervisor/sessions supervisor/simulation tests/kernel tests/simulation
-    tests/unit/control tests/unit/plugins tests/unit/recovery tests/unit/runtime tests/unit/sessions
-    tests/verification
+    actors supervisor/control supervisor/embedding supervisor/host supervisor/plugins supervisor/recovery
+    supervisor/sessions tests/kernel tests/unit/control tests/unit/plugins tests/unit/recovery tests/unit/runtime
+    tests/unit/sessions
     """
 )
 """Folders with docstrings that still begin with one of OPENINGS."""
@@ -48,7 +47,7 @@ GIVEN_UP = words(
     probing problems projection promised prompting prop puppet ran rare recount refusals rehome removal
     replaying resuming revive rung said savings signals soundness standing stir strike succession surfaces
     surroundings telling told trouble turned unasked underway unknownword upkeep vocabulary ward warden wire wish within
-    workload workplace
+    workplace
     """
 )
 """Private words of earlier versions, each replaced by a standard term. Two words stand together: ``UnderWay``."""
@@ -58,8 +57,7 @@ KEPT: dict[str, str] = {}
 
 NOT_RENAMED = words(
     """
-    _Told AbortAsked Asked asking ClientGone Desk LadderConfig Lane Lean ModelTroubleConfig
-    Outage Place Places places Problems Ran SupervisorLeft Trouble trouble TroubleRule
+    Asked ClientGone LadderConfig Lane ModelTroubleConfig Outage Problems SupervisorLeft Trouble trouble TroubleRule
     """
 )
 """Modules and classes that still have a word of GIVEN_UP in their name."""

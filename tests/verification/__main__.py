@@ -1,6 +1,6 @@
 """Command line of the verification: ``python -m tests.verification prove --golden``, ``... soak``, ``... sweep``.
 
-It runs a seed, soaks and shrinks as ``supervisor simulate`` does; here all checkers judge each run.
+It runs a seed, soaks and shrinks as ``supervisor simulate`` does; here all checkers check each run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from supervisor.cli.invocation import execute
 from supervisor.simulation.commands import cli, shrink_cli, soak_cli
 from supervisor.simulation.commands.options import ScenarioGroup
-from supervisor.simulation.commands.wanted import Runner
+from supervisor.simulation.commands.run_request import Runner
 from tests.verification.checkers import every_checker
 from tests.verification.commands import claims, disk, prove, sweep, walks
 

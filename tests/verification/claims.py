@@ -1,5 +1,5 @@
-"""Many workers and many more tasks: workers fall silent, come back, or are never heard again, and supervisors are
-killed; no task is lost, and none is ever held twice.
+"""Many workers claim many more tasks, while workers fall silent or are lost and supervisors are killed: no task is
+lost, and none is ever held twice.
 
 What runs is the production engine; agents are functions that take their time. Who holds what is on books of its own,
 made of durable records and of what the agents see: nothing here asks the backlog. The oracle checks the rest, the
@@ -20,36 +20,35 @@ from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.embedding.runtime import Supervisor
 from supervisor.plans import AgentConfig, Plan, TaskConfig, WorkerConfig
 from supervisor.ports import Append
+from supervisor.simulation.cost import OutcomeCounts
 from supervisor.simulation.keyed_random import KeyedRandom
-from supervisor.simulation.meter import Tally
 from supervisor.simulation.running import Report
-from supervisor.simulation.scenario import Drawn, Faults, Scenario
-from supervisor.simulation.scenario import World as WorldConfig
+from supervisor.simulation.scenario import DrawnScenario, FaultsConfig, Scenario, WorldConfig
 from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.workers import WorkerPool
 from tests.verification.checkers import simulate
 
-__all__ = ["Claims", "Holders", "simulate_claims"]
+__all__ = ["ClaimChecker", "Claims", "simulate_claims"]
 
 ROLES: Final = ("backend", "frontend", "docs", "qa")
 AGENT: Final = "worker"
 WORK_S: Final = (5.0, 120.0)
-"""What an attempt takes, in silence: an agent that says nothing for 90 s is woken up, and asked to stop after that."""
+"""Seconds of an attempt, during which the agent sends nothing: after 90 s it is woken, and then asked to stop."""
 KILLED_S: Final = (60.0, 600.0)
-"""How long a supervisor lives that is to be killed."""
+"""Seconds that a supervisor lives that is to be killed."""
 SILENT: Final = 1 / 400
-"""How likely a worker falls silent after a beat, for a time after which it has been lost ..."""
+"""Probability that a worker falls silent after a heartbeat, long enough to be lost."""
 SILENT_S: Final = (95.0, 175.0)
 GONE: Final = 1 / 1_200
-"""... and how likely it is never heard again."""
+"""Probability that a worker is never heard again."""
 HORIZON_S: Final = 1e6
 Say = Callable[[str, str, str], None]
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a run: the tasks that were closed, how often one was claimed, how often workers fell silent, were
-    lost, came back and were replaced; and the run itself."""
+    """Result of a run: closed tasks, claims, and how often workers fell silent, were lost, came back and were
+    replaced."""
 
     workers: int
     tasks: int
@@ -63,25 +62,26 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     report: Report
 
 
-class Holders:
-    """Who holds what, by durable records alone. *say* reports a law that was broken: its name, whose, and the words."""
+class ClaimChecker:
+    """Holders of tasks by durable records alone. *say* reports a violation: the invariant, the entity, and the
+    message."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
         self._task_of: dict[str, str] = {}
         self._held: dict[str, str] = {}
-        """The job that runs of a task."""
+        """The running job of each task."""
         self._tokens: dict[str, int] = {}
         self._of_worker: dict[str, set[str]] = {}
         self._slots: dict[str, int] = {}
         self._names: dict[str, str] = {}
         self.closed: set[str] = set()
-        """The tasks that are closed, by name."""
+        """Names of closed tasks."""
         self.events: dict[str, int] = {}
-        """How often workers and jobs made each move."""
+        """Number of moves of workers and jobs, by event."""
 
     def wrote(self, batch: Sequence[Append]) -> None:
-        """These are durable from now on."""
+        """Take in a durable batch."""
         for one in batch:
             match one.record.entity_type:
                 case "task":
@@ -141,7 +141,7 @@ class Holders:
 
 
 class _Host:
-    """Runs the plan on one supervisor after the other, kills them, and has workers fall silent."""
+    """Runs the plan on one supervisor after the other, kills them, and lets workers fall silent."""
 
     last_arrival_s = inf
 
@@ -150,11 +150,11 @@ class _Host:
         self._finished = finished
         self._plan = plan
         self._kills = kills
-        self._chance = world.chance.below("claims")
-        self.tally = Tally()
+        self._random = world.random.below("claims")
+        self.tally = OutcomeCounts()
         self.done = False
         self.silences = 0
-        self.holders = Holders(world.oracle.violated)
+        self.holders = ClaimChecker(world.oracle.violated)
         world.on_durable = self.holders.wrote
 
     async def play(self, sup: Supervisor) -> None:
@@ -170,7 +170,7 @@ class _Host:
             self._check_done()
 
     def _check_done(self) -> None:
-        """Every task is closed, and somebody has worked on it to the end."""
+        """Check that every task is closed and was worked on to the end."""
         say, closed = self._world.oracle.violated, self.holders.closed
         for task in self._plan.tasks:
             if task.id not in closed:
@@ -179,26 +179,26 @@ class _Host:
                 say("honest_ends", task.id, "is closed, and nobody has worked on it to the end")
 
     async def _kill(self) -> None:
-        await anyio.sleep(self._chance.between(*KILLED_S, "killed", self._world.lives))
+        await anyio.sleep(self._random.between(*KILLED_S, "killed", self._world.lives))
         self._world.kill()
 
     async def _heartbeat(self, pool: WorkerPool, worker_id: str, heartbeat_s: float) -> None:
-        """Beats, is silent for a while and beats again, or is never heard again."""
-        chance, number = self._chance.below(worker_id, self._world.lives), 0
+        """Send heartbeats, fall silent for a while and go on, or fall silent for good."""
+        random, number = self._random.below(worker_id, self._world.lives), 0
         while pool.beat(worker_id):
             number += 1
-            if chance.happens(GONE, "gone", number):
+            if random.happens(GONE, "gone", number):
                 return
-            silent = chance.happens(SILENT, "silent", number)
+            silent = random.happens(SILENT, "silent", number)
             self.silences += silent
-            await pool.pause(chance.between(*SILENT_S, "silent for", number) if silent else heartbeat_s)
+            await pool.pause(random.between(*SILENT_S, "silent for", number) if silent else heartbeat_s)
 
 
 class _Bench:
-    """Where agents work: what each of them sees of the others."""
+    """Workplace of the agents: what each of them sees of the others."""
 
-    def __init__(self, chance: KeyedRandom) -> None:
-        self._chance = chance
+    def __init__(self, random: KeyedRandom) -> None:
+        self._random = random
         self._tries: dict[str, int] = {}
         self._working: dict[str, str] = {}
         self.finished: set[str] = set()
@@ -208,7 +208,7 @@ class _Bench:
         name = turn.session_id.partition("-")[0]
         with self._at(name, turn.session_id):
             number = self._tries[name] = self._tries.get(name, 0) + 1
-            await anyio.sleep(self._chance.between(*WORK_S, name, number))
+            await anyio.sleep(self._random.between(*WORK_S, name, number))
             self.finished.add(name)
         return name
 
@@ -229,10 +229,10 @@ def simulate_claims(
     workers: int,
     tasks: int,
     kills: int = 2,
-    tell: Callable[[str], None] | None = None,
+    on_line: Callable[[str], None] | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> Claims:
-    """*workers* workers take *tasks* tasks, while *kills* supervisors are killed; what became of that.
+    """Let *workers* workers claim *tasks* tasks, while *kills* supervisors are killed.
 
     Args:
         tell: hears every line of the trace as it comes.
@@ -246,7 +246,7 @@ def simulate_claims(
         hosts.append(_Host(world, plan, kills, bench.finished))
         return hosts[0]
 
-    report = simulate(drawn, host=make, agents={AGENT: bench.work}, tell=tell, watch=watch)
+    report = simulate(drawn, host=make, agents={AGENT: bench.work}, on_line=on_line, watch=watch)
     [host] = hosts
     events = host.holders.events
     return Claims(
@@ -263,34 +263,34 @@ def simulate_claims(
     )
 
 
-def _drawn(seed: int) -> Drawn:
+def _drawn(seed: int) -> DrawnScenario:
     world = WorldConfig(crashes_max=0, operators=0, horizon_s=HORIZON_S)
-    return Scenario(name="claims", faults=Faults(kinds=()), world=world).draw(seed)
+    return Scenario(name="claims", faults=FaultsConfig(kinds=()), world=world).draw(seed)
 
 
-def _plan(chance: KeyedRandom, workers: int, tasks: int) -> Plan:
-    """Every role has workers; one task in five depends on one before it, one in ten owns a file that others own."""
+def _plan(random: KeyedRandom, workers: int, tasks: int) -> Plan:
+    """Make the plan: every role has workers; one task in five depends on one before it, one in ten shares a file."""
     return Plan(
         agents={AGENT: AgentConfig(adapter="command", command=("true",))},
         workers={f"w{number}": WorkerConfig(slots=1, roles=_roles(number)) for number in range(workers)},
-        tasks=tuple(_task(chance, number) for number in range(tasks)),
+        tasks=tuple(_task(random, number) for number in range(tasks)),
     )
 
 
 def _roles(number: int) -> tuple[str, ...]:
-    """All of them, or, of every other worker, two."""
+    """Draw the roles of a worker: all of them, or, for every other worker, two."""
     return ROLES if number % 2 == 0 else (ROLES[number // 2 % 4], ROLES[(number // 2 + 1) % 4])
 
 
-def _task(chance: KeyedRandom, number: int) -> TaskConfig:
+def _task(random: KeyedRandom, number: int) -> TaskConfig:
     name = f"t{number}"
-    before = number - chance.integer(1, 40, name, "before")
+    before = number - random.integer(1, 40, name, "before")
     return TaskConfig(
         id=name,
         agent=AGENT,
         prompt=name,
-        priority=chance.integer(0, 3, name, "priority"),
-        role=chance.choice(ROLES, name, "role") if chance.happens(0.5, name, "has a role") else None,
-        files=(f"src/shared{chance.integer(0, 99, name, 'file')}.py",) if chance.happens(0.1, name, "files") else (),
-        depends_on=(f"t{before}",) if before >= 0 and chance.happens(0.2, name, "depends") else (),
+        priority=random.integer(0, 3, name, "priority"),
+        role=random.choice(ROLES, name, "role") if random.happens(0.5, name, "has a role") else None,
+        files=(f"src/shared{random.integer(0, 99, name, 'file')}.py",) if random.happens(0.1, name, "files") else (),
+        depends_on=(f"t{before}",) if before >= 0 and random.happens(0.2, name, "depends") else (),
     )

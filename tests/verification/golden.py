@@ -1,8 +1,4 @@
-"""The golden runs: digests that are kept with the code, so that a change of what the runtime does is seen, and meant.
-
-They hold for this code on the locked versions of what it is made of: another release of anyio or trio may take its
-steps in another order. ``python -m tests.verification prove --write-golden`` writes them anew.
-"""
+"""Golden runs: digests kept with the code, so that every change of behaviour is seen and must be meant."""
 
 from __future__ import annotations
 
@@ -12,23 +8,23 @@ from pathlib import Path
 
 import msgspec
 
-from supervisor.simulation.commands.wanted import Wanted
+from supervisor.simulation.commands.run_request import RunRequest
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.scenario import library, named
-from supervisor.simulation.search.many import Failed, each
+from supervisor.simulation.search.many import TaskFailed, map_in_order
 from tests.verification.checkers import simulate
 
 __all__ = ["GOLDEN_SEED", "Golden", "digests", "golden", "kept", "place", "runs", "write"]
 
 GOLDEN_SEED = 1
 LEFT_OUT = frozenset({"day", "swarm"})
-"""One is too long, and the other is what a soak runs."""
+"""Scenarios without golden runs: one is too long, the other is run by soaks."""
 SCHEDULES = (Schedule.SHUFFLE, Schedule.TRIO)
 HEADER = "# Digests by scenario and schedule, written by `python -m tests.verification prove --write-golden`.\n"
 
 
 class Golden(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the golden runs. ``differing``: the line that runs one, to what is wrong with it."""
+    """Comparison of the golden runs. ``differing``: the command of a run, and what is wrong with it."""
 
     scenarios: int
     runs: int
@@ -36,14 +32,14 @@ class Golden(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def golden() -> list[str]:
-    """The golden scenarios, by name."""
+    """Names of the golden scenarios."""
     return [name for name in library() if name not in LEFT_OUT]
 
 
-def runs() -> list[Wanted]:
+def runs() -> list[RunRequest]:
     """Every golden scenario on an asyncio schedule and on trio, where it allows them."""
     return [
-        Wanted(scenario=name, seed=GOLDEN_SEED, schedule=schedule.value)
+        RunRequest(scenario=name, seed=GOLDEN_SEED, schedule=schedule.value)
         for name in golden()
         for schedule in SCHEDULES
         if schedule in named(name).world.schedules
@@ -51,41 +47,41 @@ def runs() -> list[Wanted]:
 
 
 def kept() -> dict[str, dict[str, str]]:
-    """The digests that are kept: scenario to schedule to digest."""
+    """Read the kept digests: scenario to schedule to digest."""
     text = place().read_text(encoding="utf-8")
     return tomllib.loads(text)
 
 
-def digest_of(wanted: Wanted) -> str:
-    """The digest of one run, in whichever process."""
+def digest_of(wanted: RunRequest) -> str:
+    """Digest of one run, in any process."""
     return simulate(wanted.draw()).digest
 
 
-def digests(jobs: int, heard: Callable[[int], None]) -> tuple[dict[Wanted, str | Failed], bool]:
-    """Run them all; their digests, and false if Ctrl-C came first."""
-    found: dict[Wanted, str | Failed] = {}
+def digests(jobs: int, heard: Callable[[int], None]) -> tuple[dict[RunRequest, str | TaskFailed], bool]:
+    """Run all golden runs; return their digests, and false if Ctrl-C came first."""
+    found: dict[RunRequest, str | TaskFailed] = {}
 
-    def done(wanted: Wanted, digest: str | Failed) -> None:
+    def done(wanted: RunRequest, digest: str | TaskFailed) -> None:
         found[wanted] = digest
         heard(len(found))
 
-    complete = each(digest_of, runs(), jobs, done)
+    complete = map_in_order(digest_of, runs(), jobs, done)
     return found, complete
 
 
-def compared(found: dict[Wanted, str | Failed]) -> Golden:
-    """What was found, held against what is kept."""
+def compared(found: dict[RunRequest, str | TaskFailed]) -> Golden:
+    """Compare digests with the kept ones."""
     was = kept()
     differing = {}
     for wanted, digest in found.items():
         expected = was.get(wanted.name, {}).get(str(wanted.schedule), "none is kept")
         if digest != expected:
-            differing[wanted.line()] = f"{digest.words if isinstance(digest, Failed) else digest}; kept: {expected}"
+            differing[wanted.line()] = f"{digest.words if isinstance(digest, TaskFailed) else digest}; kept: {expected}"
     return Golden(scenarios=len({one.name for one in found}), runs=len(found), differing=differing)
 
 
-def write(found: dict[Wanted, str | Failed]) -> Path:
-    """Keep these digests; where. A run that failed has none."""
+def write(found: dict[RunRequest, str | TaskFailed]) -> Path:
+    """Write the digests and return the path. A run that failed has none."""
     lines = [HEADER]
     for name in golden():
         own = {one.schedule: digest for one, digest in found.items() if one.name == name and isinstance(digest, str)}
@@ -96,5 +92,5 @@ def write(found: dict[Wanted, str | Failed]) -> Path:
 
 
 def place() -> Path:
-    """Where the digests are kept."""
+    """Path of the kept digests."""
     return Path(__file__).with_name("golden.toml")

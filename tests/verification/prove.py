@@ -22,21 +22,21 @@ import msgspec
 
 import actors
 import supervisor
-from supervisor.simulation.commands.wanted import Wanted
-from supervisor.simulation.search.many import unheard
+from supervisor.simulation.commands.run_request import RunRequest
+from supervisor.simulation.search.many import interrupts_blocked
 from tests.verification.checkers import simulate
 
 __all__ = ["HASH_SEEDS", "CannotRun", "Process", "Proof", "processes", "prove"]
 
 HASH_SEEDS = ("0", "1", "4294967295")
-"""The hash seeds of the three processes that every proof has; another interpreter gets the last."""
+"""Hash seeds of the three processes of every proof; another interpreter gets the last."""
 TRACEBACK = "Traceback (most recent call last):"
 RAISED = re.compile(r"\A[A-Za-z_][\w.]*(:|$)")
-"""How the line of a traceback begins that names the exception."""
+"""Line of a traceback that names the exception."""
 
 
 class CannotRun(Exception):
-    """An interpreter that does not run the simulator; the message names it and says why."""
+    """An interpreter that cannot run the simulator; the message names it and says why."""
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -51,7 +51,8 @@ class Process(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct, kw_only=True):
-    """What was heard. ``compared``: seeds heard of from every process. ``differing``: seed to process to digest."""
+    """Result of a proof. ``compared``: seeds with a digest from every process. ``differing``: seed to process to
+    digest."""
 
     seeds: int
     processes: list[str]
@@ -60,13 +61,13 @@ class Proof(msgspec.Struct, kw_only=True):
 
 
 class _Work(msgspec.Struct):
-    wanted: Wanted
+    wanted: RunRequest
     first_seed: int
     seeds: int
 
 
 def processes(pythons: Sequence[str]) -> list[Process]:
-    """Three of this interpreter, and one of each other.
+    """Make the processes: three of this interpreter, and one of each other.
 
     Raises:
         CannotRun: there is no such interpreter.
@@ -83,9 +84,9 @@ def _found(python: str) -> str:
 
 
 def prove(
-    wanted: Wanted, seeds: range, jobs: int, every: Sequence[Process], heard: Callable[[int], None]
+    wanted: RunRequest, seeds: range, jobs: int, every: Sequence[Process], heard: Callable[[int], None]
 ) -> tuple[Proof, bool]:
-    """Run every seed in every process; what was heard, and false if Ctrl-C came first.
+    """Run every seed in every process; return the proof, and false if Ctrl-C came first.
 
     Args:
         jobs: how many processes at a time.
@@ -109,7 +110,7 @@ def prove(
 
 
 def _compared(seeds: range, every: Sequence[Process], digests: dict[Process, dict[int, str]], complete: bool) -> Proof:
-    """A seed that a process has not told of differs, unless everybody was interrupted."""
+    """Compare the digests. A missing digest differs, unless all processes were interrupted."""
     proof = Proof(seeds=len(seeds), processes=[one.name for one in every], compared=0, differing={})
     for seed in seeds:
         told = {one.name: digests[one][seed] for one in every if seed in digests[one]}
@@ -121,7 +122,8 @@ def _compared(seeds: range, every: Sequence[Process], digests: dict[Process, dic
 
 @contextmanager
 def _sources() -> Iterator[str]:
-    """A directory with these packages and nothing else of this interpreter, for the others to import from."""
+    """Make a directory with these packages and nothing else of this interpreter, for other interpreters to import
+    from."""
     with tempfile.TemporaryDirectory(prefix="supervisor-prove-") as path:
         for package in (Path(actors.__path__[0]), Path(supervisor.__path__[0]), Path(__file__).parents[1]):
             (Path(path) / package.name).symlink_to(package.resolve())
@@ -129,7 +131,7 @@ def _sources() -> Iterator[str]:
 
 
 class _Children:
-    """The processes, and what they have told so far. Each is read by a thread of its own."""
+    """The processes and their digests so far. Each is read by its own thread."""
 
     def __init__(self, work: _Work, every: Sequence[Process], heard: Callable[[int], None]) -> None:
         self.digests: dict[Process, dict[int, str]] = {one: {} for one in every}
@@ -139,7 +141,7 @@ class _Children:
         self._ended = False
 
     def run(self, process: Process, path: str) -> None:
-        """Hear it out.
+        """Read the digests of all processes.
 
         Raises:
             CannotRun: it does not run the simulator.
@@ -167,7 +169,7 @@ class _Children:
 
     def _started(self, process: Process, path: str, complaints: IO[str]) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": process.hash_seed}
-        with unheard():
+        with interrupts_blocked():
             child = subprocess.Popen(
                 [process.python, "-P", "-m", "tests.verification.prove"],
                 env=environment,
@@ -186,7 +188,7 @@ class _Children:
         return child
 
     def end(self) -> None:
-        """Nobody is waited for any more."""
+        """End all processes."""
         self._ended = True
         for child in self._running:
             child.kill()
@@ -194,7 +196,7 @@ class _Children:
 
 
 def _cause(complaints: str) -> str:
-    """The line that says most: that of an exception, or else the first."""
+    """The most telling line of an error: that of an exception, or else the first."""
     lines = complaints.strip().splitlines()
     last = next((line for line in reversed(lines) if RAISED.match(line)), "")
     return last if last and TRACEBACK in lines else "".join(lines[:1])

@@ -1,4 +1,5 @@
-"""Sweeps: an abort, or a kill of the supervisor, at every single point of a run, so that no luck is needed.
+"""Sweeps: an abort, a kill of the supervisor, or a cancellation of its host at every single step of a run, so that no
+race depends on luck.
 
 A point lies between two steps of the run: the intruder's task is made before the next step, and goes first. Up to
 there, the run is the one without intruder; so what could be aborted at each point is known before, and a point is a
@@ -18,8 +19,8 @@ from supervisor.lifecycles.types import AbortScope
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.host import Host
 from supervisor.simulation.keyed_random import KeyedRandom
-from supervisor.simulation.scenario import Drawn, Scenario, named
-from supervisor.simulation.search.many import Failed, each
+from supervisor.simulation.scenario import DrawnScenario, Scenario, named
+from supervisor.simulation.search.many import TaskFailed, map_in_order
 from supervisor.simulation.world import World
 from tests.verification.checkers import simulate
 
@@ -27,22 +28,22 @@ __all__ = ["CANCEL", "CRASH", "LEVELS", "Counts", "Every", "Point", "Sweep", "sm
 
 LEVELS = tuple(one.value for one in AbortScope)
 CRASH = "crash"
-"""Beside the levels: the supervisor is killed."""
+"""Level at which the supervisor is killed."""
 CANCEL = "cancel"
-"""And the host is cancelled, in the middle of whatever it waits for."""
+"""Level at which the host is cancelled, whatever it waits for."""
 LOAD = {"customers": 2, "turns": 1, "tasks": 2, "arrival_s": 0.5, "sessions_max": 2}
 SHAPE = {"steps": [1, 3], "tools": [1, 3], "depth_max": 1, "delegation": 0.15}
 WORLD = {"schedules": (Schedule.WINDOW,), "operators": 1, "heal_after_s": 10.0}
-"""Of the small variants: runs of about a thousand steps, so that 30,000 points take minutes."""
+"""World of the small variants: runs of about a thousand steps, so that 30,000 points take minutes."""
 SEEDS_TRIED = 20
 FAR = 10**9
-"""Steps to the next point, where only one is wanted."""
+"""Stride beyond every run, where only one point is wanted."""
 KEPT = 50
-"""Failing points that are kept with their words; all are counted."""
+"""Failing points that are kept with their messages; all are counted."""
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an intruder comes in: before that step."""
+    """A point of a run: the intruder acts before that step."""
 
     scenario: str
     seed: int
@@ -51,7 +52,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Every(msgspec.Struct, frozen=True):
-    """Which steps: ``offset``, and from there every ``every``-th."""
+    """Choice of steps: ``offset``, and from there every ``every``-th."""
 
     every: int = 1
     offset: int = 0
@@ -61,7 +62,7 @@ class Every(msgspec.Struct, frozen=True):
 
 
 class FailingPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A point that violated something, and the line that runs it again."""
+    """A point that violated something, and the command that runs it again."""
 
     point: Point
     problem: str
@@ -69,8 +70,8 @@ class FailingPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """One scenario's points. ``not_applicable``: for each level, the steps at which there was nothing of it.
-    ``same_as``: the scenario before it whose run it is, step for step, in small; its points are that one's."""
+    """Points of one scenario. ``not_applicable``: by level, the steps at which there was no target. ``same_as``: an
+    earlier scenario whose small run is the same, step for step."""
 
     seed: int = 0
     same_as: str = ""
@@ -82,7 +83,7 @@ class Counts(msgspec.Struct, kw_only=True):
 
 
 class Sweep(msgspec.Struct, kw_only=True):
-    """The sum of all points."""
+    """Sums over all points."""
 
     points: int = 0
     not_applicable: int = 0
@@ -91,12 +92,12 @@ class Sweep(msgspec.Struct, kw_only=True):
     scenarios: dict[str, Counts] = {}
     failing: list[FailingPoint] = []
 
-    def add(self, point: Point, outcome: Outcome | Failed) -> None:
-        """One more point."""
+    def add(self, point: Point, outcome: Outcome | TaskFailed) -> None:
+        """Add one point."""
         counts = self.scenarios[point.scenario]
         self.points += 1
         counts.points += 1
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, TaskFailed):
             outcome = Outcome(violations=1, problem=f"simulator: {outcome.words}", steps=0)
         self.steps += outcome.steps
         if outcome.violations:
@@ -107,7 +108,7 @@ class Sweep(msgspec.Struct, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a run with an intruder."""
+    """Result of a run with an intruder."""
 
     violations: int
     problem: str
@@ -115,8 +116,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """A run without intruder: its seed, digest, steps and faults, what it violates by itself, and where each level is
-    there to be aborted."""
+    """A run without intruder: seed, digest, steps, faults, its own violations, and the steps at which each level has a
+    target."""
 
     seed: int
     digest: str
@@ -134,7 +135,7 @@ def _line(point: Point) -> str:
 
 # -------------------------------------------------------------------------------------------------------- one point
 def small(scenario: Scenario) -> Scenario:
-    """The scenario with so little work that all its points can be run."""
+    """Reduce the work of a scenario, so that all its points can be run."""
     load = scenario.load.model_copy(update=LOAD)
     world = scenario.world.model_copy(update={**WORLD, "crashes_max": min(1, _least(scenario.world.crashes_max))})
     agents = scenario.agents.model_copy(update={"shape": {**scenario.agents.shape, **SHAPE}})
@@ -142,18 +143,18 @@ def small(scenario: Scenario) -> Scenario:
 
 
 def _least(value: Any) -> int:
-    """Of a number that may be a range."""
+    """The least value of a number that may be a range."""
     return min(value) if isinstance(value, list) else int(value)
 
 
 @lru_cache(maxsize=64)
-def _drawn(scenario: str, seed: int) -> Drawn:
+def _drawn(scenario: str, seed: int) -> DrawnScenario:
     return small(named(scenario)).draw(seed)
 
 
 def chart(start: Point) -> Chart:
-    """The first run from *start*'s seed on in which a fault strikes, which small runs do not always have; where none
-    has, that of its seed. Its level and step do not matter."""
+    """Find the first run from *start*'s seed on in which a fault strikes, which not every small run has; else take that
+    seed. Level and step do not matter."""
     charts = (_chart(start.scenario, start.seed + number) for number in range(SEEDS_TRIED))
     first = next(charts)
     return first if first.faults else next((one for one in charts if one.faults), first)
@@ -183,7 +184,7 @@ def _chart(scenario: str, seed: int) -> Chart:
 
 
 def run_point(point: Point) -> Outcome:
-    """A run with its intruder, in whichever process."""
+    """Run one point, in any process."""
 
     def intrude(step: int, world: World, host: Host) -> None:
         if step != point.step:
@@ -212,7 +213,7 @@ def sweep(
     jobs: int,
     heard: Callable[[Sweep, int], None],
 ) -> tuple[Sweep, bool]:
-    """Run all points of the scenarios; the sum, and false if Ctrl-C came first.
+    """Run all points of the scenarios; return the sums, and false if Ctrl-C came first.
 
     Args:
         levels: of ``LEVELS`` and ``CRASH``.
@@ -225,11 +226,11 @@ def sweep(
     points: list[Point] = []
     first: dict[str, str] = {}
 
-    def charted(point: Point, found: Chart | Failed) -> None:
+    def charted(point: Point, found: Chart | TaskFailed) -> None:
         counts = total.scenarios[point.scenario] = Counts()
-        if isinstance(found, Failed) or found.problem:
+        if isinstance(found, TaskFailed) or found.problem:
             total.add(
-                point, found if isinstance(found, Failed) else Outcome(violations=1, problem=found.problem, steps=0)
+                point, found if isinstance(found, TaskFailed) else Outcome(violations=1, problem=found.problem, steps=0)
             )
             return
         counts.seed, counts.steps, counts.faults = found.seed, found.steps, found.faults
@@ -239,36 +240,36 @@ def sweep(
         else:
             points.extend(_points_of(total, point, found, levels, every))
 
-    def done(point: Point, outcome: Outcome | Failed) -> None:
+    def done(point: Point, outcome: Outcome | TaskFailed) -> None:
         total.add(point, outcome)
         heard(total, len(points))
 
     starts = [Point(scenario=_drawable(name, seed), seed=seed, level=LEVELS[0], step=0) for name in scenarios]
-    complete = each(chart, starts, jobs, charted) and each(run_point, points, jobs, done)
+    complete = map_in_order(chart, starts, jobs, charted) and map_in_order(run_point, points, jobs, done)
     return total, complete
 
 
 def _drawable(name: str, seed: int) -> str:
-    """A scenario that is none is told once, not by every point."""
+    """Draw a scenario, so that an invalid one is reported once, not by every point."""
     _drawn(name, seed)
     return name
 
 
 def _points_of(total: Sweep, start: Point, found: Chart, levels: Sequence[str], every: Every) -> Iterator[Point]:
     counts = total.scenarios[start.scenario]
-    wanted = [step for step in range(1, found.steps + 1) if every.takes(step)]
+    request = [step for step in range(1, found.steps + 1) if every.takes(step)]
     for level in levels:
         applicable = frozenset(found.applicable[level])
-        missing = [step for step in wanted if step not in applicable]
+        missing = [step for step in request if step not in applicable]
         total.not_applicable += len(missing)
         counts.not_applicable[level] = _ranges(missing, every.every)
-        for step in wanted:
+        for step in request:
             if step in applicable:
                 yield Point(scenario=start.scenario, seed=found.seed, level=level, step=step)
 
 
 def _ranges(steps: Sequence[int], stride: int) -> str:
-    """``1-55, 90, 92-93``: steps that follow each other as one."""
+    """Format numbers as ranges: ``1-55, 90, 92-93``."""
     ranges: list[list[int]] = []
     for step in steps:
         if ranges and step == ranges[-1][-1] + stride:

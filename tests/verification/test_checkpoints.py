@@ -1,4 +1,4 @@
-"""The judge's books of checkpoints: what is on record holds what the newest attempt did."""
+"""The checkpoint checker: a checkpoint on record holds what the newest attempt did."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import TaskConfig
 from supervisor.ports import WorkspaceSpec
-from supervisor.simulation.works.places import Places
-from supervisor.simulation.works.task_scripts import Attempt, TaskScript, TaskScripts
-from tests.verification.checkers.checkpoints import Savings
+from supervisor.simulation.plan_workload.task_scripts import Attempt, TaskScript, TaskScripts
+from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
+from tests.verification.checkers.checkpoints import CheckpointChecker
+from tests.verification.records import record_of
 
 
 class Bench:
-    """One task, its run, and what the books find. With *rollback* its plan says so; with *worktrees* it is worked on in
-    one of its own."""
+    """A task, its run, and the checker's reports. With *rollback* its plan asks for that; with *worktrees* it has its
+    own worktree."""
 
     def __init__(self, *, rollback: bool, worktrees: bool = True) -> None:
         self.found: list[str] = []
@@ -24,54 +24,46 @@ class Bench:
         self.place = WorkspaceSpec(owner="task:w0t0", files=() if worktrees else ("x",), rollback=rollback)
         self.task_script, task_scripts = TaskScript("w0t0"), TaskScripts()
         task_scripts.add(self.task_script)
-        self.places = Places(task_scripts, self.taken_back, worktrees=worktrees)
-        self.books = Savings(lambda law, who, words: self.found.append(words), task_scripts, self.places)
-        self.places.prepare("w0t0")
+        self.workspaces = WorkspaceContents(task_scripts, self.taken_back, worktrees=worktrees)
+        self.account = CheckpointChecker(
+            lambda law, who, words: self.found.append(words), task_scripts, self.workspaces
+        )
+        self.workspaces.prepare("w0t0")
         self.hear("Born", "PENDING", "born", task="task:w0t0", resumed_from="", resumed_at="")
         self.hear("executor_started", "IN_PROGRESS")
 
     def hear(self, event: str, to: str, outcome: str = "transition", run: str = "run:w0t0", **told: Any) -> None:
-        record = LifecycleEvent(
-            seq=1,
-            timestamp=0.0,
-            monotonic_s=0.0,
-            entity_type="run",
-            entity_id=run,
-            entity_seq=1,
-            event=event,
-            to_status=to,
-            outcome=outcome,
-            actor=told.pop("actor", "plan"),
-            metadata=told,
+        record = record_of(
+            "run", run, event, to_status=to, outcome=outcome, actor=told.pop("actor", "plan"), metadata=told
         )
-        self.books.wrote(record, "w0t0", self.task)
+        self.account.wrote(record, "w0t0", self.task)
 
     def taken_back(self, owner: str) -> None:
-        """What that task did is about to be taken back."""
-        self.books.check_over(owner)
+        """Check a rollback that is about to happen."""
+        self.account.check_rollback(owner)
 
     def try_it(self) -> Attempt:
-        """An agent does a piece of work."""
-        attempt = Attempt("w0t0", self.task_script.way(0), 0.0, self.places.found("w0t0"), ended_s=1.0)
-        self.books.begun(self.task_script, attempt, self.task)
+        """Let an agent do a piece of work."""
+        attempt = Attempt("w0t0", self.task_script.way(0), 0.0, self.workspaces.found("w0t0"), ended_s=1.0)
+        self.account.attempt_began(self.task_script, attempt, self.task)
         self.task_script.attempts.append(attempt)
-        self.places.write("w0t0", attempt, self.task_script)
+        self.workspaces.write("w0t0", attempt, self.task_script)
         return attempt
 
     def save(self, state: str, saved_as: str | None = None) -> None:
-        """A checkpoint is on record, of what is there."""
-        saved_as = saved_as or self.places.save("w0t0", self.place)
+        """Record a checkpoint of what is there."""
+        saved_as = saved_as or self.workspaces.save("w0t0", self.place)
         self.hear("checkpoint_saved", state, state=state, session="w0t0", saved_as=saved_as)
 
     def take_back(self) -> None:
-        """The next attempt finds nothing of the last one; what that did is on record."""
-        saved_as = self.places.roll_back("w0t0", self.place)
+        """Roll the work back, and record that."""
+        saved_as = self.workspaces.roll_back("w0t0", self.place)
         self.hear("RolledBack", "FAILED", "fact", session="w0t0", saved_as=saved_as)
 
 
 @pytest.mark.parametrize(("rollback", "lacks"), [(True, False), (False, True)])
-def test_an_attempt_that_nobody_began_holds_nothing_of_the_one_before(rollback: bool, lacks: bool) -> None:
-    """Where that was to be taken back, and only there, the checkpoint of the next attempt is without it."""
+def test_a_checkpoint_after_a_rollback_may_lack_the_earlier_attempt(rollback: bool, lacks: bool) -> None:
+    """The next checkpoint must lack the work of an attempt only if that was rolled back."""
     bench = Bench(rollback=rollback)
     bench.try_it()
     bench.save("FAILED")
@@ -82,18 +74,18 @@ def test_an_attempt_that_nobody_began_holds_nothing_of_the_one_before(rollback: 
 
 
 def test_a_checkpoint_holds_what_was_done() -> None:
-    """Saved before the work, and on record after it: it lacks that."""
+    """A checkpoint that was saved before the work, and recorded after it, is reported."""
     bench = Bench(rollback=True)
-    early = bench.places.save("w0t0", bench.place)
+    early = bench.workspaces.save("w0t0", bench.place)
     bench.try_it()
     bench.save("FAILED", early)
     assert bench.found == [f"the checkpoint {early} lacks w0t0#0, which was done before"]
 
 
-def test_so_does_what_is_taken_back() -> None:
-    """What a rollback is said to have saved is there, and holds what was done."""
+def test_the_checkpoint_of_a_rollback_holds_what_was_done() -> None:
+    """The checkpoint of a rollback must exist and hold the work."""
     bench = Bench(rollback=True)
-    early = bench.places.save("w0t0", bench.place)
+    early = bench.workspaces.save("w0t0", bench.place)
     bench.try_it()
     bench.hear("RolledBack", "FAILED", "fact", session="w0t0", saved_as=early)
     bench.hear("RolledBack", "FAILED", "fact", session="w0t0", saved_as="nowhere")
@@ -103,9 +95,8 @@ def test_so_does_what_is_taken_back() -> None:
 
 
 @pytest.mark.parametrize(("task", "finds"), [("task:w0t0", True), ("task:w0t0-2", False)])
-def test_what_was_left_is_found_by_another_plan_alone(task: str, finds: bool) -> None:
-    """Where nobody went on with a plan after a kill nothing was taken back: a later plan has that task anew, and finds
-    it; where the same task is gone on with, that was to be taken back."""
+def test_only_a_new_run_of_a_plan_may_find_work_that_was_left(task: str, finds: bool) -> None:
+    """Work that was left after a kill may be found by a new run of the plan; a continued plan must roll it back."""
     bench = Bench(rollback=True)
     bench.try_it()
     bench.hear("cancelled", "CANCELLED", actor="recovery")
@@ -118,16 +109,16 @@ def test_what_was_left_is_found_by_another_plan_alone(task: str, finds: bool) ->
 @pytest.mark.parametrize(
     ("killed", "goes_on", "finds"), [(False, False, True), (True, False, False), (True, True, True)]
 )
-def test_so_is_what_its_supervisor_had_no_time_to_take_back(killed: bool, goes_on: bool, finds: bool) -> None:
-    """It was killed between the last record of the run and that; whoever goes on with the plan does it."""
+def test_a_continued_plan_rolls_back_what_a_killed_supervisor_left(killed: bool, goes_on: bool, finds: bool) -> None:
+    """A supervisor was killed between the last record of the run and the rollback: the continued plan rolls back."""
     bench = Bench(rollback=True, worktrees=False)
     bench.try_it()
     bench.hear("cancelled", "CANCELLED")
     if killed:
-        bench.books.cut_short()
+        bench.account.supervisor_lost()
     if goes_on:
-        bench.books.gone_on({"task:w0t0"})
-    bench.books.gone_on({"task:w0t0-2"})
+        bench.account.plan_continued({"task:w0t0"})
+    bench.account.plan_continued({"task:w0t0-2"})
     told = {"task": "task:w0t0-2", "resumed_from": "", "resumed_at": ""}
     bench.hear("Born", "PENDING", "born", run="run:w0t0-2", **told)
     bench.hear("executor_started", "IN_PROGRESS", run="run:w0t0-2")
@@ -138,43 +129,42 @@ def test_so_is_what_its_supervisor_had_no_time_to_take_back(killed: bool, goes_o
 @pytest.mark.parametrize(
     ("on_record", "killed", "lacks"), [(True, False, False), (False, True, False), (False, False, True)]
 )
-def test_it_is_taken_back_once(on_record: bool, killed: bool, lacks: bool) -> None:
-    """The next supervisor takes back again, which may have no record of that or no attempt after it: of what is in
-    another checkpoint there is nothing."""
+def test_a_second_rollback_need_not_hold_the_work_again(on_record: bool, killed: bool, lacks: bool) -> None:
+    """Two rollbacks by two supervisors: the second one's checkpoint need not hold work that another one has."""
     bench = Bench(rollback=True, worktrees=False)
-    bench.places.begin("w0t0", bench.place)
+    bench.workspaces.begin("w0t0", bench.place)
     bench.try_it()
     bench.hear("execution_failed", "FAILED")
     if on_record:
         bench.take_back()
     else:
-        bench.places.roll_back("w0t0", bench.place)
+        bench.workspaces.roll_back("w0t0", bench.place)
     if killed:
-        bench.books.cut_short()
-    bench.places.begin("w0t0", bench.place)
+        bench.account.supervisor_lost()
+    bench.workspaces.begin("w0t0", bench.place)
     bench.take_back()
     assert any("lacks w0t0#0" in one for one in bench.found) is lacks
 
 
-def test_what_was_done_since_is_taken_back_with_it() -> None:
-    """An attempt that is under way again is to be in the next checkpoint."""
+def test_work_since_a_rollback_is_in_the_next_checkpoint() -> None:
+    """Work of an attempt that began after a rollback must be in the next checkpoint."""
     bench = Bench(rollback=True, worktrees=False)
-    bench.places.begin("w0t0", bench.place)
+    bench.workspaces.begin("w0t0", bench.place)
     bench.try_it()
     bench.hear("execution_failed", "FAILED")
     bench.take_back()
-    early = bench.places.save("w0t0", bench.place)
+    early = bench.workspaces.save("w0t0", bench.place)
     bench.hear("backoff_completed", "IN_PROGRESS")
     bench.try_it()
     bench.hear("RolledBack", "FAILED", "fact", session="w0t0", saved_as=early)
     assert bench.found == [f"the checkpoint {early} lacks w0t0#1, which was done before"]
 
 
-def test_a_session_that_begins_anew_is_on_the_same_attempt() -> None:
-    """What its agent did before that, too, is what the checkpoint of the attempt holds."""
+def test_a_checkpoint_holds_the_work_of_all_starts_of_an_attempt() -> None:
+    """A checkpoint must hold all work of an attempt, also what its agent did before the session began it anew."""
     bench = Bench(rollback=True)
     bench.try_it()
-    early = bench.places.save("w0t0", bench.place)
+    early = bench.workspaces.save("w0t0", bench.place)
     bench.try_it()
     bench.save("FAILED")
     assert bench.found == []
@@ -183,14 +173,14 @@ def test_a_session_that_begins_anew_is_on_the_same_attempt() -> None:
 
 
 @pytest.mark.parametrize("last", ["COMPLETED", "FAILED"])
-def test_what_a_run_ended_well_with_is_not_taken_back(last: str) -> None:
-    """That is what its last attempt did, and what it did that on; of a run that has failed nothing stays."""
+def test_the_work_of_a_completed_run_is_not_rolled_back(last: str) -> None:
+    """The work of a completed run stays, with the work it is based on; that of a failed run is rolled back."""
     bench = Bench(rollback=True, worktrees=False)
     bench.try_it()
     bench.save("CANCELLED")
-    saved_as = bench.places.save("w0t0", bench.place)
+    saved_as = bench.workspaces.save("w0t0", bench.place)
     bench.hear("cancelled", "CANCELLED")
-    bench.books.resumed(["w0t0"])
+    bench.account.resumed(["w0t0"])
     told = {"task": "task:w0t0-2", "resumed_from": "run:w0t0", "resumed_at": saved_as}
     bench.hear("Born", "PENDING", "born", run="run:w0t0-2", **told)
     bench.hear("executor_started", "IN_PROGRESS", run="run:w0t0-2")
@@ -203,38 +193,39 @@ def test_what_a_run_ended_well_with_is_not_taken_back(last: str) -> None:
     assert ("an attempt finds w0t0#0, which was to be taken back" in bench.found) is (last == "FAILED")
 
 
-def test_a_shared_place_is_taken_back_by_whose_it_is() -> None:
-    """Nobody holds the task any more: its place is taken back all the same, as a directory is."""
+def test_a_shared_place_is_rolled_back_by_its_owner() -> None:
+    """A shared place is rolled back by its owner when no session holds the task any more."""
     bench = Bench(rollback=True, worktrees=False)
-    bench.places.begin("", bench.place)
+    bench.workspaces.begin("", bench.place)
     bench.try_it()
-    saved_as = bench.places.roll_back("", bench.place)
-    assert bench.places.held(saved_as) == ("w0t0#0",)
-    assert bench.places.found("w0t0") == ()
+    saved_as = bench.workspaces.roll_back("", bench.place)
+    assert bench.workspaces.held(saved_as) == ("w0t0#0",)
+    assert bench.workspaces.found("w0t0") == ()
 
 
 @pytest.mark.parametrize(
     ("lets_it_lie", "killed", "wrong"), [(False, False, False), (True, False, True), (True, True, False)]
 )
-def test_nothing_stays_of_what_came_to_nothing(lets_it_lie: bool, killed: bool, wrong: bool) -> None:
-    """When every plan is over it is taken back, unless the supervisor that was to do that was killed."""
+def test_no_work_of_a_cancelled_run_stays_in_a_shared_place(lets_it_lie: bool, killed: bool, wrong: bool) -> None:
+    """Work of a cancelled run that stays in a shared place is reported, unless its supervisor was killed before the
+    rollback."""
     bench = Bench(rollback=True, worktrees=False)
-    bench.places.begin("w0t0", bench.place)
+    bench.workspaces.begin("w0t0", bench.place)
     bench.try_it()
     bench.hear("cancelled", "CANCELLED")
     if not lets_it_lie:
-        bench.places.roll_back("w0t0", bench.place)
+        bench.workspaces.roll_back("w0t0", bench.place)
     if killed:
-        bench.books.cut_short()
-    bench.books.settled(frozenset())
+        bench.account.supervisor_lost()
+    bench.account.settled(frozenset())
     assert bench.found == (["is CANCELLED, and w0t0#0 was not taken back"] if wrong else [])
 
 
 @pytest.mark.parametrize(("state", "early"), [("IN_PROGRESS", True), ("VALIDATING", True), ("CANCELLED", False)])
-def test_what_goes_on_on_record_is_not_taken_back(state: str, early: bool) -> None:
-    """Whoever comes next goes on with that attempt, and could not take back what it does then."""
+def test_an_attempt_that_goes_on_on_record_is_not_rolled_back(state: str, early: bool) -> None:
+    """A rollback of an attempt that goes on on record is reported: the next supervisor would continue it."""
     bench = Bench(rollback=True, worktrees=False)
-    bench.places.begin("w0t0", bench.place)
+    bench.workspaces.begin("w0t0", bench.place)
     bench.try_it()
     bench.hear("moved", state)
     bench.take_back()

@@ -1,4 +1,4 @@
-"""Many workers and many tasks in simulation: what the run shows, and that its books would notice."""
+"""Claims of many tasks by many workers in simulation, and what the claim checker reports."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from supervisor.cli.invocation import execute
-from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.ports import Append
 from tests.verification.__main__ import group as verification
-from tests.verification.claims import Holders, simulate_claims
+from tests.verification.claims import ClaimChecker, simulate_claims
+from tests.verification.records import append_of, record_of
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -35,7 +34,7 @@ def test_one_seed_is_one_run() -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """It says what became of the run, and exits with 0 where nothing was violated."""
+    """The command prints the result, and exits with 0 where nothing was violated."""
     status = execute(verification, ["claims", "--workers", "4", "--tasks", "12", "--kills", "0", "--json"])
     told = json.loads(capsys.readouterr().out)
 
@@ -45,18 +44,18 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "12 of 12 tasks closed by 4 workers" in capsys.readouterr().out
 
 
-# ------------------------------------------------------------------------------------------------ the books do notice
+# ------------------------------------------------------------------------------------------------ the checker notices
 class Log:
-    """Records of jobs and workers, one after the other, and what the books say of them."""
+    """Records of jobs and workers, and the checker's reports."""
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str, str]] = []
-        self.books = Holders(lambda *words: self.said.append(words))
-        self.tell("worker", "w", "registration_complete", "initializing", "idle", max_concurrent_tasks=2)
+        self.account = ClaimChecker(lambda *words: self.said.append(words))
+        self.receive("worker", "w", "registration_complete", "initializing", "idle", max_concurrent_tasks=2)
         for job in ("j1", "j2", "j3"):
-            self.tell("job", job, "Born", "", "pending", outcome="born", parent=f"task:{job}")
+            self.receive("job", job, "Born", "", "pending", outcome="born", parent=f"task:{job}")
 
-    def tell(
+    def receive(
         self,
         kind: str,
         who: str,
@@ -68,66 +67,54 @@ class Log:
         parent: str | None = None,
         **metadata: Any,
     ) -> None:
-        record = LifecycleEvent(
-            seq=1,
-            timestamp=0.0,
-            monotonic_s=0.0,
-            entity_type=kind,
-            entity_id=who,
-            entity_seq=1,
-            event=event,
-            from_status=before,
-            to_status=after,
-            outcome=outcome,
-            metadata=metadata,
-        )
-        one = Append(record=record, parent_id=parent, state=after, data=b"{}", owed=(), settled=(), ended=False)
-        self.books.wrote([one])
+        record = record_of(kind, who, event, from_status=before, to_status=after, outcome=outcome, metadata=metadata)
+        one = append_of(record, after, parent)
+        self.account.wrote([one])
 
     def take(self, job: str, token: int) -> None:
-        self.tell("job", job, "worker_started", "queued", "running", worker_id="w", token=token)
+        self.receive("job", job, "worker_started", "queued", "running", worker_id="w", token=token)
 
     def leave(self, job: str) -> None:
-        self.tell("job", job, "worker_lost", "running", "retrying")
+        self.receive("job", job, "worker_lost", "running", "retrying")
 
     @property
-    def laws(self) -> list[str]:
+    def broken(self) -> list[str]:
         return [law for law, _, _ in self.said]
 
 
 def test_a_task_that_is_held_twice_is_noticed() -> None:
-    """A second claim while the first one stands."""
+    """A second claim of a task that is held is reported."""
     log = Log()
     log.take("j1", 1)
-    assert log.laws == []
+    assert log.broken == []
     log.take("j1", 2)
-    assert log.laws == ["one_holder"]
+    assert log.broken == ["one_holder"]
 
 
-def test_a_token_that_does_not_grow_is_noticed() -> None:
-    """The next claim of a task has a larger token, also after the first one was let go of."""
+def test_a_fencing_token_that_does_not_grow_is_noticed() -> None:
+    """The next claim of a task must have a larger fencing token, also after the first one was released."""
     log = Log()
     log.take("j1", 5)
     log.leave("j1")
     log.take("j1", 5)
-    assert log.laws == ["one_holder"]
+    assert log.broken == ["one_holder"]
 
 
-def test_a_worker_with_too_much_is_noticed() -> None:
-    """Three jobs in two slots."""
+def test_a_worker_with_more_jobs_than_slots_is_noticed() -> None:
+    """A third job of a worker with two slots is reported."""
     log = Log()
     for number, job in enumerate(("j1", "j2", "j3"), 1):
         log.take(job, number)
-    assert log.laws == ["capacity_limit"]
+    assert log.broken == ["capacity_limit"]
 
 
 @pytest.mark.parametrize("state", ["idle", "shutdown"])
 def test_a_worker_that_leaves_with_a_job_is_noticed(state: str) -> None:
-    """Who goes to idle, or away, holds nothing."""
+    """A worker that becomes idle, or leaves, with a job is reported."""
     log = Log()
     log.take("j1", 1)
-    log.tell("worker", "w", "whatever", "busy", state)
-    assert log.laws == ["resource_cleanup"]
+    log.receive("worker", "w", "whatever", "busy", state)
+    assert log.broken == ["resource_cleanup"]
     log.leave("j1")
-    log.tell("worker", "w", "whatever", "busy", state)
-    assert log.laws == ["resource_cleanup"]
+    log.receive("worker", "w", "whatever", "busy", state)
+    assert log.broken == ["resource_cleanup"]

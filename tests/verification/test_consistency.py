@@ -1,4 +1,4 @@
-"""What a supervisor shows of itself against its journal: the same, or it is noticed."""
+"""The consistency checker: differences between a supervisor and its journal are reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from supervisor.ports import EntityRow
 from supervisor.sessions.agent_connection import ToolCallActor
 from supervisor.simulation.running import simulate_main
 from supervisor.simulation.scenario import named
-from tests.verification.checkers.consistency import recount
+from tests.verification.checkers.consistency import check_memory
 
 Rows = dict[str, EntityRow]
 
@@ -23,7 +23,7 @@ Rows = dict[str, EntityRow]
 def _found(
     change: Callable[[Rows], object], timers: int = 0, ruling: Callable[[str], AbortPolicy | None] = lambda one: None
 ) -> set[str]:
-    """The laws that are broken where a session lives, and the journal is not what it was."""
+    """Invariants reported for a supervisor with one session, after *change* to the rows of the journal."""
     broken: list[str] = []
 
     async def main(sup: Supervisor) -> None:
@@ -32,14 +32,14 @@ def _found(
         change(durable)
         living = {row.id: row for row in durable.values() if not row.ended}
         timers_of, begun = (lambda session_id: timers), (lambda call: True)
-        recount(lambda law, *words: broken.append(law), sup, durable, living, timers_of, ruling, begun, 0)
+        check_memory(lambda law, *words: broken.append(law), sup, durable, living, timers_of, ruling, begun, 0)
 
     assert simulate_main(main, named("quiet").draw(1)).error is None
     return set(broken)
 
 
 def test_a_supervisor_shows_what_is_on_record() -> None:
-    """Its rows, its nodes and its inspection are the journal's."""
+    """Nothing is reported where rows, nodes and inspection are those of the journal."""
     assert _found(lambda rows: None) == set()
 
 
@@ -52,23 +52,23 @@ def test_a_supervisor_shows_what_is_on_record() -> None:
     ],
 )
 def test_what_the_journal_does_not_have_is_noticed(change: Callable[[Rows], object]) -> None:
-    """One that it lacks, one in another state, and one that only it has."""
+    """A row that is missing, in another state, or only in the journal is reported."""
     assert _found(change) == {"durable"}
 
 
 def test_a_lost_timer_is_noticed() -> None:
-    """A session has as many timers as its records have set."""
+    """A timer that the records have set and the session does not have is reported."""
     assert _found(lambda rows: None, timers=1) == {"punctual"}
 
 
-def test_another_rule_is_noticed() -> None:
-    """A session is ruled by the policy that it was given."""
+def test_another_policy_is_noticed() -> None:
+    """A session with another policy than it was given is reported."""
     assert _found(lambda rows: None, ruling=lambda one: AbortPolicy(tool_to_sibling=True)) == {"no_level_crossed"}
 
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_an_actor_that_a_call_leaves_behind_is_noticed(begun: bool) -> None:
-    """It is not one that is on its way to its first record."""
+    """An actor of a call that returned is reported, and not one whose first record is on its way."""
     broken: list[str] = []
 
     async def main(sup: Supervisor) -> None:
@@ -87,7 +87,7 @@ def test_an_actor_that_a_call_leaves_behind_is_noticed(begun: bool) -> None:
             rows = await sup.journal.entities()
             durable = {row.id: row for row in rows}
             args = (durable, {row.id: row for row in rows if not row.ended}, lambda session_id: 0, lambda one: None)
-            recount(lambda law, *words: broken.append(law), sup, *args, lambda call: begun, 0)
+            check_memory(lambda law, *words: broken.append(law), sup, *args, lambda call: begun, 0)
             sup.registry.system.stop("s:t1:c1", "seen")
             held.set()
 
@@ -95,6 +95,6 @@ def test_an_actor_that_a_call_leaves_behind_is_noticed(begun: bool) -> None:
     assert ("bounded" in broken) is begun
 
 
-def test_who_was_told_to_end_goes_on_for_nobody() -> None:
-    """A session that is stopped on record is no living one in the tree."""
+def test_a_stopped_session_that_is_shown_as_alive_is_noticed() -> None:
+    """A session that is stopped on record and shown as alive is reported."""
     assert "final" in _found(lambda rows: rows.update(s=replace(rows["s"], state="Stopped")))

@@ -18,43 +18,43 @@ from supervisor.journal.database import open_database
 from supervisor.ports import JournalError
 from supervisor.simulation.keyed_random import KeyedRandom
 from tests.verification.power_cuts.crash_points import CONTROLS
-from tests.verification.power_cuts.durable_pages import SECTOR_BYTES, Platter, Step
-from tests.verification.power_cuts.journal_run import Plan, Verdict, found, judged
+from tests.verification.power_cuts.durable_pages import SECTOR_BYTES, DurablePages, Step
+from tests.verification.power_cuts.journal_run import Comparison, Plan, compare_with_plan, found
 from tests.verification.power_cuts.power_loss import DiskReport, power_loss
 from tests.verification.power_cuts.simulated_disk import DiskFaults, SimulatedDisk
 
 OLD, NEW = b"o" * SECTOR_BYTES, b"n" * SECTOR_BYTES
 
 
-def cuts(platter: Platter, count: int = 300) -> Iterator[dict[str, bytes]]:
-    """What is found after each of many cuts at the same point."""
+def cuts(pages: DurablePages, count: int = 300) -> Iterator[dict[str, bytes]]:
+    """States after many cuts at the same point."""
     for seed in range(count):
-        yield {name: bytes(content) for name, content in platter.cut(Random(seed)).files.items()}
+        yield {name: bytes(content) for name, content in pages.cut(Random(seed)).files.items()}
 
 
 # -------------------------------------------------------------------------------------------------------- the platter
 def test_what_was_synced_survives_every_cut() -> None:
-    """After a sync, each cut finds exactly what was written."""
-    platter = Platter({"a": OLD * 2})
-    platter.write(0, SECTOR_BYTES, NEW)
-    platter.sync(0)
-    assert set(map(str, cuts(platter))) == {str({"a": OLD + NEW})}
+    """Every cut finds what was synced, exactly as it was written."""
+    pages = DurablePages({"a": OLD * 2})
+    pages.write(0, SECTOR_BYTES, NEW)
+    pages.sync(0)
+    assert set(map(str, cuts(pages))) == {str({"a": OLD + NEW})}
 
 
 def test_what_was_not_synced_may_be_lost_kept_or_come_in_another_order() -> None:
     """Of three unsynced sectors a cut may find none, all, the first only, the last only."""
-    platter = Platter({"a": OLD * 3})
+    pages = DurablePages({"a": OLD * 3})
     for sector in range(3):
-        platter.write(0, sector * SECTOR_BYTES, NEW)
-    seen = {one["a"] for one in cuts(platter)}
+        pages.write(0, sector * SECTOR_BYTES, NEW)
+    seen = {one["a"] for one in cuts(pages)}
     assert {OLD * 3, NEW * 3, NEW + OLD * 2, OLD * 2 + NEW} <= seen
 
 
 def test_a_torn_sector_holds_what_nobody_wrote_and_nothing_beyond_it_changes() -> None:
-    """A tear is within the write: its sector begins as it was written, and its neighbours are old or new."""
-    platter = Platter({"a": OLD * 3})
-    platter.write(0, SECTOR_BYTES, NEW)
-    found = [one["a"] for one in cuts(platter)]
+    """A torn sector begins as it was written, and its neighbours are old or new."""
+    pages = DurablePages({"a": OLD * 3})
+    pages.write(0, SECTOR_BYTES, NEW)
+    found = [one["a"] for one in cuts(pages)]
     torn = [one for one in found if one[SECTOR_BYTES : 2 * SECTOR_BYTES] not in (OLD, NEW)]
     assert torn
     assert {one[:SECTOR_BYTES] + one[2 * SECTOR_BYTES :] for one in found} == {OLD * 2}
@@ -62,34 +62,34 @@ def test_a_torn_sector_holds_what_nobody_wrote_and_nothing_beyond_it_changes() -
 
 
 def test_a_cut_counts_what_it_took() -> None:
-    """Lost sectors and torn ones are told; a cut with nothing in the cache takes nothing."""
-    platter = Platter({"a": OLD})
-    assert (platter.cut(Random(1)).lost, platter.cut(Random(1)).torn) == (0, 0)
-    platter.write(0, 0, NEW * 4)
-    took = [platter.cut(Random(seed)) for seed in range(100)]
+    """Lost and torn sectors are counted; a cut with an empty cache loses nothing."""
+    pages = DurablePages({"a": OLD})
+    assert (pages.cut(Random(1)).lost, pages.cut(Random(1)).torn) == (0, 0)
+    pages.write(0, 0, NEW * 4)
+    took = [pages.cut(Random(seed)) for seed in range(100)]
     assert {one.lost for one in took} == {0, 1, 2, 3, 4}
     assert {one.torn for one in took} == {0, 1}
 
 
 def test_cuts_with_the_same_key_left_the_same() -> None:
-    """A key stands for its files, over syncs, renames and truncations; a torn or partial survival has none."""
-    platter = Platter({"a": OLD * 2})
+    """States with the same key are equal, over syncs, renames and truncations; torn or partial states have no key."""
+    pages = DurablePages({"a": OLD * 2})
     known: dict[tuple[int, ...], dict[str, bytes]] = {}
     keyless = 0
     steps: list[Step] = [
-        (Platter.write, (0, 0, NEW)),
-        (Platter.create, ("b",)),
-        (Platter.write, (1, 0, NEW * 3)),
-        (Platter.truncate, (0, SECTOR_BYTES)),
-        (Platter.sync, (1,)),
-        (Platter.rename, ("b", "c", 1)),
-        (Platter.write, (1, 100, OLD)),
-        (Platter.sync_names, ()),
+        (DurablePages.write, (0, 0, NEW)),
+        (DurablePages.create, ("b",)),
+        (DurablePages.write, (1, 0, NEW * 3)),
+        (DurablePages.truncate, (0, SECTOR_BYTES)),
+        (DurablePages.sync, (1,)),
+        (DurablePages.rename, ("b", "c", 1)),
+        (DurablePages.write, (1, 100, OLD)),
+        (DurablePages.sync_names, ()),
     ]
     for step in steps:
-        platter.make([step])
+        pages.make([step])
         for seed in range(100):
-            left = platter.cut(Random(seed))
+            left = pages.cut(Random(seed))
             files = {name: bytes(content) for name, content in left.files.items()}
             keyless += left.key is None
             assert left.key is None or known.setdefault(left.key, files) == files
@@ -98,30 +98,30 @@ def test_cuts_with_the_same_key_left_the_same() -> None:
 
 
 def test_names_survive_in_their_order_and_surely_after_a_sync_of_the_directory() -> None:
-    """A rename may be lost, never half done; a synced one is certain."""
-    platter = Platter({"a": OLD})
-    platter.rename("a", "b", 0)
-    platter.remove("b")
-    assert {tuple(one) for one in cuts(platter)} == {("a",), ("b",), ()}
-    platter.sync_names()
-    assert {tuple(one) for one in cuts(platter)} == {()}
+    """A rename may be lost, but never half done; a synced one is durable."""
+    pages = DurablePages({"a": OLD})
+    pages.rename("a", "b", 0)
+    pages.remove("b")
+    assert {tuple(one) for one in cuts(pages)} == {("a",), ("b",), ()}
+    pages.sync_names()
+    assert {tuple(one) for one in cuts(pages)} == {()}
 
 
 def test_a_failed_sync_loses_for_good_what_it_did_not_write() -> None:
-    """No later sync brings it back, and reading past the cache shows it."""
-    platter = Platter({"a": OLD * 64})
-    platter.write(0, 0, NEW * 64)
-    platter.fail_sync(0, seed=1)
-    platter.sync(0)
-    (left,) = {one["a"] for one in cuts(platter)}
-    assert left == bytes(platter.content(0))
+    """No later sync writes it, and reading past the cache shows that."""
+    pages = DurablePages({"a": OLD * 64})
+    pages.write(0, 0, NEW * 64)
+    pages.fail_sync(0, seed=1)
+    pages.sync(0)
+    (left,) = {one["a"] for one in cuts(pages)}
+    assert left == bytes(pages.content(0))
     assert 0 < left.count(NEW) < 64
 
 
 # ----------------------------------------------------------------------------------------------------------- the disk
 @pytest.fixture
 def disk() -> Iterator[SimulatedDisk]:
-    """A disk that fails as it is told to."""
+    """A disk with the given faults."""
     disk = SimulatedDisk("of a test", KeyedRandom(1))
     yield disk
     disk.unregister()
@@ -135,7 +135,7 @@ def plan() -> Plan:
 
 
 def test_the_production_journal_lives_on_a_simulated_disk(disk: SimulatedDisk) -> None:
-    """What was appended is there for the next owner, and the journal was made whole, under its name only."""
+    """The next owner finds what was appended; the journal was created as a whole, under its final name only."""
     database = open_database(PATH, None, disk)
     for batch in plan().batches:
         database.append(batch)
@@ -178,17 +178,17 @@ def test_a_read_that_fails_refuses_the_opening(disk: SimulatedDisk) -> None:
 
 
 def test_a_lying_sync_makes_nothing_durable(disk: SimulatedDisk) -> None:
-    """The append succeeds, the disk counts its lies, and a cut may take back everything."""
+    """The append succeeds, the disk counts its lies, and a cut may lose everything."""
     disk.faults = DiskFaults(lie=1.0)
     open_database(PATH, None, disk).close()
-    platter = Platter({})
-    platter.make(disk.steps)
+    pages = DurablePages({})
+    pages.make(disk.steps)
     assert disk.lies > 0
-    assert {} in list(cuts(platter))
+    assert {} in list(cuts(pages))
 
 
 def test_commits_in_the_cache_of_a_failed_sync_are_not_read_by_the_next_process(disk: SimulatedDisk) -> None:
-    """After a failed sync and a kill, the next opening tells only of what every later power cut will leave."""
+    """After a failed sync and a kill, the next opening reports only what every later power cut will leave."""
     database = open_database(PATH, None, disk)
     database.append(plan().batches[0])
     disk.faults = DiskFaults(sync_error=1.0)
@@ -201,12 +201,12 @@ def test_commits_in_the_cache_of_a_failed_sync_are_not_read_by_the_next_process(
     disk.heal()
     database = open_database(PATH, None, disk)
     there = database.last_seq
-    platter = Platter({})
-    platter.make(disk.steps)
+    pages = DurablePages({})
+    pages.make(disk.steps)
     database.close()
     machine = SimulatedDisk("after the cut")
     for seed in range(20):
-        machine.mount(platter.cut(Random(seed)).files)
+        machine.mount(pages.cut(Random(seed)).files)
         after = open_database(PATH, None, machine)
         assert after.last_seq == there
         after.close()
@@ -218,16 +218,16 @@ def test_commits_in_the_cache_of_a_failed_sync_are_not_read_by_the_next_process(
     ("change", "there"),
     [
         pytest.param("SELECT 1", 12, id="nothing"),
-        pytest.param("UPDATE events SET reason = 'no' WHERE seq = 2", Verdict.REFUSED, id="a record"),
-        pytest.param("UPDATE entities SET changed_at = 0.0", Verdict.REFUSED, id="an old entity"),
-        pytest.param("UPDATE entities SET data = x'00' WHERE id = 's1'", Verdict.REFUSED, id="an entity's data"),
-        pytest.param("UPDATE effects SET settled = 0", Verdict.REFUSED, id="what was settled"),
-        pytest.param("DELETE FROM effects", Verdict.REFUSED, id="what is owed"),
-        pytest.param("UPDATE effects SET settled = -1 WHERE settled = 0", Verdict.WRONG, id="by no record"),
+        pytest.param("UPDATE events SET reason = 'no' WHERE seq = 2", Comparison.REFUSED, id="a record"),
+        pytest.param("UPDATE entities SET changed_at = 0.0", Comparison.REFUSED, id="an old entity"),
+        pytest.param("UPDATE entities SET data = x'00' WHERE id = 's1'", Comparison.REFUSED, id="an entity's data"),
+        pytest.param("UPDATE effects SET settled = 0", Comparison.REFUSED, id="what was settled"),
+        pytest.param("DELETE FROM effects", Comparison.REFUSED, id="what is owed"),
+        pytest.param("UPDATE effects SET settled = -1 WHERE settled = 0", Comparison.WRONG, id="by no record"),
     ],
 )
-def test_what_is_found_is_compared_with_the_plan(disk: SimulatedDisk, change: str, there: int | Verdict) -> None:
-    """What the opening does not see, the plan does."""
+def test_what_is_found_is_compared_with_the_plan(disk: SimulatedDisk, change: str, there: int | Comparison) -> None:
+    """A journal is compared with the plan, beyond what the opening itself notices."""
     database = open_database(PATH, None, disk)
     for batch in plan().batches:
         database.append(batch)
@@ -239,11 +239,18 @@ def test_what_is_found_is_compared_with_the_plan(disk: SimulatedDisk, change: st
 
 @pytest.mark.parametrize(
     ("there", "verdict"),
-    [(4, "LOST"), (5, "WHOLE"), (6, "WHOLE"), (7, "WRONG"), (Verdict.REFUSED, "REFUSED"), (Verdict.WRONG, "WRONG")],
+    [
+        (4, "LOST"),
+        (5, "WHOLE"),
+        (6, "WHOLE"),
+        (7, "WRONG"),
+        (Comparison.REFUSED, "REFUSED"),
+        (Comparison.WRONG, "WRONG"),
+    ],
 )
-def test_all_that_was_acknowledged_and_at_most_one_batch_more(there: int | Verdict, verdict: str) -> None:
-    """To whom five batches were acknowledged, five or six are whole."""
-    assert judged(there, 5) is Verdict[verdict]
+def test_all_that_was_acknowledged_and_at_most_one_batch_more(there: int | Comparison, verdict: str) -> None:
+    """With five acknowledged batches, five or six must be whole."""
+    assert compare_with_plan(there, 5) is Comparison[verdict]
 
 
 # ----------------------------------------------------------------------------------------------------- the experiment
@@ -254,7 +261,7 @@ def report() -> DiskReport:
 
 
 def test_no_acknowledged_batch_is_lost_and_nothing_is_corrupt(report: DiskReport) -> None:
-    """The production journal keeps its word through 2,000 cuts, on sound disks and on failing ones."""
+    """The production journal loses nothing in 2,000 cuts, on sound disks and on failing ones."""
     assert (report.cuts, report.lost_acknowledgements, report.corrupt, report.first_failure) == (2_000, 0, 0, None)
     assert report.passed
     assert min(report.acknowledged, report.sectors_lost, report.sectors_torn, report.errors_injected) > 0
@@ -263,12 +270,12 @@ def test_no_acknowledged_batch_is_lost_and_nothing_is_corrupt(report: DiskReport
 
 @pytest.mark.parametrize("control", CONTROLS)
 def test_each_planted_mistake_is_caught(report: DiskReport, control: str) -> None:
-    """Every run with the mistake in it ends in a lost acknowledgement or a refused journal."""
+    """Every run with a planted mistake ends in a lost acknowledgement or a refused journal."""
     assert report.controls[control].caught == report.controls[control].runs > 0
 
 
 def test_what_a_lying_disk_does_is_always_detected(report: DiskReport) -> None:
-    """Some cuts are named by the opening, some only by the record of what was acknowledged, none by nobody."""
+    """Each cut on a lying disk is detected, by the opening or by the record of what was acknowledged."""
     lying = report.lying
     assert lying.cuts == lying.harmless + lying.detected_by_opening + lying.detected_by_record
     assert min(lying.harmless, lying.detected_by_opening, lying.detected_by_record) > 0
@@ -276,7 +283,7 @@ def test_what_a_lying_disk_does_is_always_detected(report: DiskReport) -> None:
 
 
 def test_the_same_seeds_give_the_same_report_in_other_processes() -> None:
-    """Two workers, a fresh interpreter and another hash seed change not one byte of it."""
+    """Two workers, a fresh interpreter and another hash seed change no byte of the report."""
     program = (
         "import msgspec\nfrom tests.verification.power_cuts.power_loss import power_loss\n"
         "if __name__ == '__main__':\n    print(msgspec.json.encode(power_loss(300, first_seed=7)).decode())"
@@ -287,7 +294,7 @@ def test_the_same_seeds_give_the_same_report_in_other_processes() -> None:
 
 
 def test_an_interrupt_ends_the_work_with_what_was_reached() -> None:
-    """Ctrl-C after the first piece of work gives a report of that piece."""
+    """Ctrl-C after the first part gives a report of that part."""
 
     def interrupt(done: int) -> None:
         raise KeyboardInterrupt
@@ -299,6 +306,6 @@ def test_an_interrupt_ends_the_work_with_what_was_reached() -> None:
 
 @pytest.mark.parametrize(("cuts", "jobs", "wrong"), [(0, 1, "cuts"), (1, 0, "jobs")])
 def test_numbers_that_are_too_small_are_refused_by_name(cuts: int, jobs: int, wrong: str) -> None:
-    """None is too few cuts, and too few processes."""
+    """Numbers of cuts and processes below 1 are refused."""
     with pytest.raises(ValueError, match=f"{wrong}: 0 is too few; give at least 1"):
         power_loss(cuts, jobs=jobs)

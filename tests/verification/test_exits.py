@@ -1,4 +1,4 @@
-"""What a receipt tells of processes and times against what the world saw: the same, or it is noticed."""
+"""The exit checker: a receipt that differs from what the world saw of processes and times is reported."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from supervisor.lifecycles.types import AbortScope
 from supervisor.policies.abort_plan import NodeReceipt, ProcessFate, Receipt
-from supervisor.simulation.checkers import AbortAnswered, AbortAsked
+from supervisor.simulation.checkers import AbortRequested, AbortReturned
 from supervisor.simulation.machine.processes import ProcessEvent
-from tests.verification.checkers.exits import Fates
+from tests.verification.checkers.exits import ExitChecker
 
 OWNER = "/sim/s$ agent#1"
 NODE = NodeReceipt(id="s", kind="session", outcome="ended", rung="terminate", took_s=1.0, ended_at=104.0)
@@ -27,11 +27,11 @@ def _found(
     saw: tuple[tuple[str, str], ...] = TERMINATED,
     **receipt: Any,
 ) -> list[str]:
-    """The laws that this receipt breaks: its process was terminated, and ended by that."""
+    """Invariants reported for this receipt, whose process was terminated and ended by that."""
     broken: list[str] = []
-    fates = Fates(lambda law, *words: broken.append(law))
+    checker = ExitChecker(lambda law, *words: broken.append(law))
     for what, detail in saw:
-        fates.process(ProcessEvent(3.5, what, 7, OWNER, detail))
+        checker.process(ProcessEvent(3.5, what, 7, OWNER, detail))
     given: dict[str, Any] = {
         "abort_id": "abort-1",
         "target": "s",
@@ -44,8 +44,8 @@ def _found(
         "recorded_at": 104.5,
         **receipt,
     }
-    asked = AbortAsked("s", AbortScope.SESSION, "enough", 3.0, 103.0)
-    fates.check(AbortAnswered(asked, None, Receipt(**given), 5.0, 105.0))
+    asked = AbortRequested("s", AbortScope.SESSION, "enough", 3.0, 103.0)
+    checker.check(AbortReturned(asked, None, Receipt(**given), 5.0, 105.0))
     return broken
 
 
@@ -54,7 +54,7 @@ def _changed(value: Any, fields: dict[str, Any] | None) -> Any:
 
 
 def test_a_receipt_that_is_true() -> None:
-    """What the world saw may be told."""
+    """A receipt that agrees with the world is not reported."""
     assert _found() == []
 
 
@@ -77,14 +77,14 @@ def test_a_receipt_that_is_true() -> None:
         ({"reason": "no"}, "one_answer"),
     ],
 )
-def test_a_receipt_that_is_not(told: dict[str, Any], law: str) -> None:
-    """Another process, status, means, rung, time or reason than there was."""
+def test_a_receipt_that_is_false_is_noticed(told: dict[str, Any], law: str) -> None:
+    """Another process, status, means, stage, time or reason than there was is reported."""
     assert law in _found(**told)
 
 
 @pytest.mark.parametrize(("by", "rung"), [("kill", "kill"), ("terminate", "terminate"), ("lost", "cancel")])
-def test_who_was_lost_with_its_warden_ended_by_what_it_was_told(by: str, rung: str) -> None:
-    """Nobody knows which of the two came first."""
+def test_a_process_that_was_lost_with_its_shim_may_have_ended_by_either(by: str, rung: str) -> None:
+    """A process whose shim was lost may have ended by that or by what it was told."""
     fate = {"ended_by": by, "status": None, "killed": 1}
     assert _found(node={"rung": rung}, fate=fate, saw=LOST) == []
     assert _found(node={"rung": rung}, fate={**fate, "status": 0}, saw=LOST) == ["honest_ends"]

@@ -1,30 +1,20 @@
-"""Launches: a program that is started before its intent is durable, or beside another agent, is noticed."""
+"""The launch checker: a program that is started before its intent is durable, or beside another agent, is reported."""
 
 from __future__ import annotations
 
-from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.simulation.machine.processes import ProcessEvent
-from tests.verification.checkers.launches import Launches
+from tests.verification.checkers.launches import LaunchChecker
+from tests.verification.records import record_of
 
 
 class Log:
-    """A session with two launches on record, and what the checker finds."""
+    """A session with two launches on record, and the checker's reports."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
-        self._checker = Launches(lambda law, *words: self.found.append(law))
+        self._checker = LaunchChecker(lambda law, *words: self.found.append(law))
         for event in ("PromptReady", "PromptReady", "tool_started"):
-            self._checker.wrote(
-                LifecycleEvent(
-                    seq=1,
-                    timestamp=0.0,
-                    monotonic_s=0.0,
-                    entity_type="turn",
-                    entity_id="s:t1",
-                    entity_seq=1,
-                    event=event,
-                )
-            )
+            self._checker.wrote(record_of("turn", "s:t1", event))
 
     def spawned(self, pid: int, what: str, event: str = "spawned") -> None:
         self._checker.process(ProcessEvent(0.0, event, pid, f"/sim/s$ {what}", f"/sim/s$ {what}"))
@@ -46,7 +36,7 @@ def test_an_agent_beside_another_one_is_noticed() -> None:
 
 
 def test_a_terminal_runs_beside_its_agent() -> None:
-    """It is no agent, but a call of one."""
+    """A terminal of a tool call is not a second agent."""
     log = Log()
     log.spawned(7, "agent")
     log.spawned(8, "agent:t1:c1")

@@ -1,4 +1,4 @@
-"""The judge's books of waits: a task waits for its subtasks as long as one of them goes on, and no longer."""
+"""The metadata checker: a task waits for its subtasks as long as one of them goes on, and no longer."""
 
 from __future__ import annotations
 
@@ -6,39 +6,35 @@ from typing import Any
 
 import pytest
 
-from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.ports import Append
-from tests.verification.checkers.metadata import SUBTASKS_S, Papers
+from tests.verification.checkers.metadata import SUBTASKS_S, MetadataChecker
+from tests.verification.records import append_of, record_of
 
 BOUND_S = 60.0
 
 
 class Bench:
-    """A task with a subtask, and what the books find."""
+    """A task with a subtask, and the checker's reports."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
         self.now_s = 0.0
-        self.books = Papers(lambda law, who, words: self.found.append(words), BOUND_S, lambda: self.now_s)
+        self.account = MetadataChecker(lambda law, who, words: self.found.append(words), BOUND_S, lambda: self.now_s)
         for name in ("w0t0", "w0t0s0"):
             self.born(name)
         self.split()
 
     def hear(self, entity_id: str, event: str, state: str, outcome: str = "transition", **told: Any) -> None:
-        record = LifecycleEvent(
-            seq=1,
-            timestamp=0.0,
+        record = record_of(
+            entity_id.partition(":")[0],
+            entity_id,
+            event,
             monotonic_s=self.now_s,
-            entity_type=entity_id.partition(":")[0],
-            entity_id=entity_id,
-            entity_seq=1,
-            event=event,
             to_status=state,
             outcome=outcome,
             reason="",
             metadata=told,
         )
-        self.books.wrote(Append(record=record, parent_id=None, state=state, data=b""), self.now_s, lambda name: None)
+        self.account.wrote(append_of(record, state), self.now_s, lambda name: None)
 
     def born(self, name: str) -> None:
         self.hear(f"task:{name}", "Born", "OPEN", "born", name=name, workstream="workstream:w0", waiting_for=[])
@@ -47,7 +43,7 @@ class Bench:
         self.hear("task:w0t0", "split", "WAITING_FOR_SUBTASKS", subtasks=["task:w0t0s0"])
 
     def work_on(self, name: str) -> None:
-        """It has a run and a job."""
+        """Give the task a run and a job."""
         limits = {"max_attempts": 3, "max_delay_s": 30.0, "cooldown_s": 5.0}
         self.hear(f"run:{name}", "Born", "PENDING", "born", task=f"task:{name}", **limits)
         told = {"run": f"run:{name}", "workstream_id": "workstream:w0", "max_retries": 2, "retry_count": 0}
@@ -56,14 +52,14 @@ class Bench:
         )
 
     def give_up(self) -> None:
-        """The subtask does not come to its end in time."""
+        """Let the wait for the subtask time out."""
         self.now_s += SUBTASKS_S
         self.hear("task:w0t0", "subtask_timed_out", "BLOCKED", subtask="task:w0t0s0")
 
 
 @pytest.mark.parametrize(("ends", "found"), [(True, []), (False, ["waits for its subtasks, 1.000 s too long"])])
-def test_what_had_ended_while_it_was_blocked_is_not_waited_for(ends: bool, found: list[str]) -> None:
-    """It is split again, and waits for a worker from then on; where a subtask goes on, for that."""
+def test_a_subtask_that_ended_while_its_task_was_blocked_is_not_waited_for(ends: bool, found: list[str]) -> None:
+    """A task that is split again waits for a worker if its subtask has ended, else for the subtask."""
     bench = Bench()
     bench.give_up()
     if ends:
@@ -86,7 +82,7 @@ def test_what_had_ended_while_it_was_blocked_is_not_waited_for(ends: bool, found
     ],
 )
 def test_a_delay_is_waited_for_unless_its_task_is_blocked(events: list[str], found: list[str]) -> None:
-    """Blocked, a job has nothing to wait for; when its task goes on it has, from then."""
+    """A blocked task waits for no delay; the delay counts from when the task goes on."""
     bench = Bench()
     bench.born("w0t1")
     bench.work_on("w0t1")
@@ -99,8 +95,8 @@ def test_a_delay_is_waited_for_unless_its_task_is_blocked(events: list[str], fou
 
 @pytest.mark.parametrize("job", ["queued", "running"])
 def test_subtasks_are_not_given_up_before_their_tasks_own_attempt_is_over(job: str) -> None:
-    """It goes on beside them: in the hands of its worker, or since an earlier supervisor, until a worker is free. From
-    its end on they are given up in time."""
+    """Subtasks are not given up while the task's own attempt goes on, with its worker or since an earlier supervisor;
+    from its end on they are, in time."""
     bench = Bench()
     bench.work_on("w0t0")
     bench.hear("run:w0t0", "executor_started", "IN_PROGRESS")
@@ -116,7 +112,7 @@ def test_subtasks_are_not_given_up_before_their_tasks_own_attempt_is_over(job: s
 
 
 def test_the_end_of_its_own_attempt_shortens_no_wait() -> None:
-    """What is over before its subtasks have had their time."""
+    """An own attempt that ends early does not shorten the wait for subtasks."""
     bench = Bench()
     bench.work_on("w0t0")
     bench.hear("run:w0t0", "executor_started", "IN_PROGRESS")
@@ -133,13 +129,14 @@ def test_the_end_of_its_own_attempt_shortens_no_wait() -> None:
     ("stream", "found"),
     [("workstream:w0", ["is blocked on what is closed, 1.000 s too long"]), ("workstream:w1", [])],
 )
-def test_who_is_blocked_on_what_is_closed_goes_on_with_his_plan(stream: str, found: list[str]) -> None:
-    """Under another supervisor when that has workers for the plan, whatever becomes of other plans meanwhile."""
+def test_a_task_blocked_on_closed_tasks_goes_on_with_its_plan(stream: str, found: list[str]) -> None:
+    """A task that is blocked on closed tasks goes on when the next supervisor has workers for its plan, whatever
+    happens to other plans."""
     bench = Bench()
     bench.born("w0t1")
     bench.hear("task:w0t0s0", "closed", "CLOSED")
     bench.hear("task:w0t1", "blocked", "BLOCKED", on=["task:w0t0s0"])
-    bench.books.ended()
+    bench.account.ended()
     bench.hear("worker:local", "Born", "initializing", "born", workstream=stream, max_concurrent_tasks=1)
     bench.hear("task:w1t0", "Born", "OPEN", "born", name="w1t0", workstream="workstream:w1", waiting_for=[])
     bench.hear("task:w1t0", "cancelled", "CANCELLED")

@@ -1,4 +1,4 @@
-"""The judge's record of models that fail: each way to break the law of one budget is noticed, and nothing else is."""
+"""The checker of model errors: every breach of the retry budget is reported, and nothing else."""
 
 from __future__ import annotations
 
@@ -6,24 +6,15 @@ import pytest
 
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.model_errors import ModelLimits
-from tests.verification.checkers.model_retries import ModelBooks
+from tests.verification.checkers.model_retries import ModelRetryChecker
+from tests.verification.records import record_of
 
 
 def record(
     event: str, entity_id: str, *, outcome: str = "fact", moved: tuple[str, str] = ("", ""), **told: object
 ) -> LifecycleEvent:
-    return LifecycleEvent(
-        seq=1,
-        timestamp=0.0,
-        monotonic_s=0.0,
-        entity_type="session",
-        entity_id=entity_id,
-        entity_seq=1,
-        event=event,
-        outcome=outcome,
-        from_status=moved[0],
-        to_status=moved[1],
-        metadata=told,
+    return record_of(
+        "session", entity_id, event, outcome=outcome, from_status=moved[0], to_status=moved[1], metadata=told
     )
 
 
@@ -64,23 +55,23 @@ BROKEN = [
 
 def heard(records: list[LifecycleEvent]) -> list[str]:
     said: list[str] = []
-    books = ModelBooks(
+    account = ModelRetryChecker(
         lambda law, who, words: said.append(f"{law}: {words}"), ModelLimits(retries_max=3, fruitless_max=5)
     )
     for one in records:
-        books.wrote(one)
+        account.wrote(one)
     return said
 
 
 @pytest.mark.parametrize("records", LAWFUL)
-def test_what_is_lawful_is_left_alone(records: list[LifecycleEvent]) -> None:
-    """Tries within the budget, requests that are noticed, and other prompts break nothing."""
+def test_tries_within_the_budget_are_not_reported(records: list[LifecycleEvent]) -> None:
+    """Tries within the budget, requests that were noticed, and other prompts are not reported."""
     assert heard(records) == []
 
 
 @pytest.mark.parametrize(("records", "words"), BROKEN, ids=range(len(BROKEN)))
-def test_each_breach_is_said(records: list[LifecycleEvent], words: str) -> None:
-    """One breach, one word, under the law's name."""
+def test_each_breach_is_reported(records: list[LifecycleEvent], words: str) -> None:
+    """Each breach gives one report, under the name of the invariant."""
     (said,) = heard(records)
     assert said.startswith("one_budget: ")
     assert words in said

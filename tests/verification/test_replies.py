@@ -1,60 +1,44 @@
-"""What the host was told is held against what is durable."""
+"""The reply checker: replies that disagree with durable records are reported."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from supervisor.lifecycles.types import AbortScope, LifecycleEvent
+from supervisor.lifecycles.types import AbortScope
 from supervisor.policies.abort_plan import NodeReceipt, Receipt
 from supervisor.ports import Append
-from tests.verification.checkers.replies import Hearing
+from tests.verification.checkers.replies import ReplyChecker
+from tests.verification.records import append_of, record_of
 
-Said = list[tuple[str, str, str]]
+Found = list[tuple[str, str, str]]
 
 
 @pytest.fixture
-def said() -> Said:
+def found() -> Found:
     return []
 
 
 @pytest.fixture
-def hearing(said: Said) -> Hearing:
-    return Hearing(lambda law, who, words: said.append((law, who, words)), lambda: 0.0, lambda since_s: 0.0, 0.0)
+def hearing(found: Found) -> ReplyChecker:
+    return ReplyChecker(lambda law, who, words: found.append((law, who, words)), lambda: 0.0, lambda since_s: 0.0, 0.0)
 
 
 def session(
     name: str, state: str = "Running", parent: str | None = None, ended: bool = False, **told: object
 ) -> Append:
-    """A record of a session that is in *state* after it."""
-    record = LifecycleEvent(
-        seq=1,
-        timestamp=0.0,
-        monotonic_s=0.0,
-        entity_type="session",
-        entity_id=name,
-        entity_seq=1,
-        event=str(told.get("event", "SessionStarted")),
-        to_status=state,
-        abort_id=told.get("abort_id"),  # type: ignore[arg-type]
+    """Append of a session that is in *state* after it."""
+    record = record_of(
+        "session", name, str(told.get("event", "SessionStarted")), to_status=state, abort_id=told.get("abort_id")
     )
     owed = told.get("owed", ())
-    return Append(record=record, parent_id=parent, state=state, data=b"{}", owed=owed, ended=ended)  # type: ignore[arg-type]
+    return append_of(record, state, parent, owed=owed, ended=ended)  # type: ignore[arg-type]
 
 
 def call(turn_id: str, number: int, event: str = "tool_started") -> Append:
-    """The first or the last record of a tool call."""
-    record = LifecycleEvent(
-        seq=1,
-        timestamp=0.0,
-        monotonic_s=0.0,
-        entity_type="turn",
-        entity_id=turn_id,
-        entity_seq=1,
-        event=event,
-        metadata={"number": number, "call_id": f"n{number}"},
-    )
-    return Append(record=record, parent_id=None, state="RUNNING", data=b"{}")
+    """Append of the first or the last record of a tool call."""
+    record = record_of("turn", turn_id, event, metadata={"number": number, "call_id": f"n{number}"})
+    return append_of(record, "RUNNING")
 
 
 def receipt(target: str, scope: AbortScope = AbortScope.SESSION, *, ended: bool = False, named: str = "") -> Receipt:
@@ -64,96 +48,96 @@ def receipt(target: str, scope: AbortScope = AbortScope.SESSION, *, ended: bool 
     )
 
 
-def laws(said: Said) -> list[tuple[str, str]]:
-    return [(law, who) for law, who, _ in said]
+def violations(found: Found) -> list[tuple[str, str]]:
+    return [(law, who) for law, who, _ in found]
 
 
-def test_an_abort_that_did_nothing(hearing: Hearing, said: Said) -> None:
-    """Whoever was told that a session was aborted finds it stopped on record."""
+def test_an_abort_that_stopped_nothing_is_noticed(hearing: ReplyChecker, found: Found) -> None:
+    """A session that an abort reports as ended must be stopped on record."""
     hearing.wrote(session("s"), 0.0)
     wanted = hearing.want_abort("s", AbortScope.SESSION)
     hearing.abort_answered(wanted, receipt("s", named="s"))
-    assert laws(said) == [("one_answer", "s")]
+    assert violations(found) == [("one_answer", "s")]
 
 
-def test_an_abort_that_was_carried_out(hearing: Hearing, said: Said) -> None:
-    """A session that is stopped on record, and named by the receipt, satisfies the host."""
+def test_an_abort_that_was_carried_out(hearing: ReplyChecker, found: Found) -> None:
+    """A session that is stopped on record and named by the receipt is not reported."""
     hearing.wrote(session("s"), 0.0)
     wanted = hearing.want_abort("s", AbortScope.SESSION)
     hearing.wrote(session("s", "Stopped", event="OperatorStop", abort_id="a1"), 0.0)
     hearing.abort_answered(wanted, receipt("s", named="s"))
-    assert said == []
+    assert found == []
 
 
-def test_a_receipt_that_leaves_somebody_out(hearing: Hearing, said: Said) -> None:
-    """Whoever was stopped by an abort stands in its receipt."""
+def test_a_receipt_without_a_stopped_session_is_noticed(hearing: ReplyChecker, found: Found) -> None:
+    """A session that an abort stopped must be in its receipt."""
     hearing.wrote(session("s"), 0.0)
     wanted = hearing.want_abort("s", AbortScope.SESSION)
     hearing.wrote(session("s", "Stopped", event="OperatorStop", abort_id="a1"), 0.0)
     hearing.abort_answered(wanted, receipt("s"))
-    assert laws(said) == [("one_answer", "s")]
+    assert violations(found) == [("one_answer", "s")]
 
 
-def test_siblings_are_meant_unless_they_are_adopted(hearing: Hearing, said: Said) -> None:
-    """Of those beside the target, the one that still has its parent must be stopped."""
+def test_siblings_must_be_stopped_unless_they_are_adopted(hearing: ReplyChecker, found: Found) -> None:
+    """Siblings must be stopped, except those that have another parent by then."""
     for one in ("p/a", "p/b", "p/c"):
         hearing.wrote(session(one, parent="p"), 0.0)
     wanted = hearing.want_abort("p/a", AbortScope.SIBLING)
     assert wanted.sessions == ("p/b", "p/c")
     hearing.wrote(session("p/c", parent=None, event="Adopted"), 0.0)
     hearing.abort_answered(wanted, receipt("p/a", AbortScope.SIBLING))
-    assert laws(said) == [("one_answer", "p/b")]
+    assert violations(found) == [("one_answer", "p/b")]
 
 
 @pytest.mark.parametrize(("joined", "by", "well"), [("p", "a1", True), ("p", "a2", False), ("p/t", "a1", False)])
-def test_who_ends_with_one_above_has_its_reasons(
-    hearing: Hearing, said: Said, joined: str, by: str, well: bool
+def test_a_session_may_end_with_an_ancestor_that_the_abort_joined(
+    hearing: ReplyChecker, found: Found, joined: str, by: str, well: bool
 ) -> None:
-    """Two aborts of the siblings of one, which reach their parent too: the second one joins the end of that, and so of
-    those below it. One that joined the end of somebody else has told them nothing."""
+    """An abort may join the end of an ancestor, and so of the sessions below that; joining the end of another session
+    does not count."""
     for name in ("p", "p/s", "p/t"):
         hearing.wrote(session(name, parent=name.rpartition("/")[0] or None), 0.0)
     wanted = hearing.want_abort("p/t", AbortScope.SIBLING)
     above = joined.rpartition("/")[0] or None
     hearing.wrote(session(joined, parent=above, event="AbortJoined", abort_id=by), 0.0)
     hearing.abort_answered(wanted, receipt("p/t", AbortScope.SIBLING))
-    assert laws(said) == ([] if well else [("one_answer", "p/s")])
+    assert violations(found) == ([] if well else [("one_answer", "p/s")])
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_call_that_goes_on(hearing: Hearing, said: Said, closed: bool) -> None:
-    """A call whose abort was answered is closed on record."""
+def test_an_aborted_call_that_is_open_is_noticed(hearing: ReplyChecker, found: Found, closed: bool) -> None:
+    """A call whose abort was answered must be closed on record."""
     hearing.wrote(call("s:t1", 1), 0.0)
     wanted = hearing.want_abort("s:t1:c1", AbortScope.TOOL)
     if closed:
         hearing.wrote(call("s:t1", 1, "tool_completed"), 0.0)
     hearing.abort_answered(wanted, receipt("s:t1:c1", AbortScope.TOOL))
-    assert laws(said) == ([] if closed else [("one_answer", "s:t1:c1")])
+    assert violations(found) == ([] if closed else [("one_answer", "s:t1:c1")])
 
 
 @pytest.mark.parametrize("named", ["s:t1:c1", ""])
-def test_a_call_that_goes_on_after_an_abort_of_all_of_a_session(hearing: Hearing, said: Said, named: str) -> None:
-    """Those that the receipt says it has ended are closed on record; the others had returned, and are on their way."""
+def test_calls_that_an_abort_of_a_session_names_must_be_closed(hearing: ReplyChecker, found: Found, named: str) -> None:
+    """Calls that the receipt names must be closed on record; others had returned already."""
     hearing.wrote(call("s:t1", 1), 0.0)
     wanted = hearing.want_abort("s", AbortScope.TOOL)
     assert wanted.calls == ("s:t1:c1",)
     hearing.abort_answered(wanted, receipt("s", AbortScope.TOOL, named=named))
-    assert laws(said) == ([("one_answer", "s:t1:c1")] if named else [])
+    assert violations(found) == ([("one_answer", "s:t1:c1")] if named else [])
 
 
 @pytest.mark.parametrize("stopped_by", [None, "a1"])
-def test_a_call_whose_session_ends_already(hearing: Hearing, said: Said, stopped_by: str | None) -> None:
-    """It ends with its session, where that does not end by this very abort, which then has named the call."""
+def test_a_call_whose_session_ends_already(hearing: ReplyChecker, found: Found, stopped_by: str | None) -> None:
+    """A call may end with its session, unless that ends by this very abort, which names the call then."""
     hearing.wrote(session("s"), 0.0)
     hearing.wrote(call("s:t1", 1), 0.0)
     wanted = hearing.want_abort("s:t1:c1", AbortScope.TOOL)
     hearing.wrote(session("s", "Stopped", event="OperatorStop", abort_id=stopped_by), 0.0)
     hearing.abort_answered(wanted, receipt("s:t1:c1", AbortScope.TOOL, named="s/child"))
-    assert laws(said) == ([] if stopped_by is None else [("one_answer", "s:t1:c1")])
+    assert violations(found) == ([] if stopped_by is None else [("one_answer", "s:t1:c1")])
 
 
-def test_a_call_has_begun_with_its_first_record(hearing: Hearing) -> None:
-    """It is on its way there before that, and has begun after its last one, until its turn is over."""
+def test_a_call_has_begun_with_its_first_record(hearing: ReplyChecker) -> None:
+    """A call has begun from its first record on, until its turn is over."""
     assert not hearing.has_begun("s:t1:c1")
     hearing.wrote(call("s:t1", 1), 0.0)
     hearing.wrote(call("s:t1", 1, "tool_completed"), 0.0)
@@ -162,19 +146,10 @@ def test_a_call_has_begun_with_its_first_record(hearing: Hearing) -> None:
 
 
 def permission(event: str, **told: object) -> Append:
-    """A record of a permission of the turn ``s:t1``."""
+    """Append of a permission record of the turn ``s:t1``."""
     words = {"number": 1, "by": "operator", "option": "y", "asked": True, "within_s": 2.0, **told}
-    record = LifecycleEvent(
-        seq=1,
-        timestamp=0.0,
-        monotonic_s=0.0,
-        entity_type="turn",
-        entity_id="s:t1",
-        entity_seq=1,
-        event=event,
-        metadata=words,
-    )
-    return Append(record=record, parent_id=None, state="RUNNING", data=b"{}")
+    record = record_of("turn", "s:t1", event, metadata=words)
+    return append_of(record, "RUNNING")
 
 
 @pytest.mark.parametrize(
@@ -190,19 +165,19 @@ def permission(event: str, **told: object) -> Append:
     ],
 )
 def test_a_permission_is_answered_in_time(
-    said: Said, at_s: float, slept_s: float, down_s: float | None, by: str, broken: bool
+    found: Found, at_s: float, slept_s: float, down_s: float | None, by: str, broken: bool
 ) -> None:
-    """Within its time from when it is durable that somebody is asked: the disk may have taken 7 s for that. What is
-    slept is nobody's time, and what a commit that failed has written is known once the disk has recovered."""
+    """The time for an answer starts when the request is durable, which may take the disk 7 s; sleeps do not count, and
+    a failed commit is known once the disk recovers."""
     now = 7.0
-    hearing = Hearing(lambda law, *words: said.append((law, *words)), lambda: now, lambda since_s: slept_s, 0.0)
+    hearing = ReplyChecker(lambda law, *words: found.append((law, *words)), lambda: now, lambda since_s: slept_s, 0.0)
     hearing.wrote(permission("PermissionRequested"), 0.0)
     if down_s is not None:
         now += down_s
         hearing.disk_was_down(down_s)
     now = at_s
     hearing.wrote(permission("PermissionAnswered", by=by), at_s)
-    assert laws(said) == ([("punctual", "s:t1:p1")] if broken else [])
+    assert violations(found) == ([("punctual", "s:t1:p1")] if broken else [])
 
 
 def _told(node: NodeReceipt) -> Receipt:
@@ -219,27 +194,27 @@ def _told(node: NodeReceipt) -> Receipt:
 
 @pytest.mark.parametrize(("adapter", "broken"), [("inprocess", [("tool_stays_tool", "s:t1:c1")]), ("acp", [])])
 def test_a_call_within_our_process_ends_alone(
-    hearing: Hearing, said: Said, adapter: str, broken: list[tuple[str, str]]
+    hearing: ReplyChecker, found: Found, adapter: str, broken: list[tuple[str, str]]
 ) -> None:
-    """Only a call that an agent of its own process runs may take its turn with it."""
+    """Only a call of an agent in its own process may end with its turn."""
     agent = call("s:a1", 1).record
     born = msgspec.structs.replace(
         agent, entity_type="agent", outcome="born", metadata={"session_id": "s", "adapter": adapter}
     )
-    hearing.wrote(Append(record=born, parent_id="s", state="starting", data=b"{}"), 0.0)
+    hearing.wrote(append_of(born, "starting", "s"), 0.0)
     node = NodeReceipt(id="s:t1:c1", kind="tool", outcome="ended", rung="request", how="the turn was interrupted")
     hearing.abort_answered(hearing.want_abort(node.id, AbortScope.TOOL), _told(node))
-    assert laws(said) == broken
+    assert violations(found) == broken
 
 
 @pytest.mark.parametrize(("took_s", "broken"), [(2.0, []), (3.0, [("one_answer", "s")])])
 def test_a_receipt_has_the_seconds_on_record(
-    hearing: Hearing, said: Said, took_s: float, broken: list[tuple[str, str]]
+    hearing: ReplyChecker, found: Found, took_s: float, broken: list[tuple[str, str]]
 ) -> None:
-    """The rung and the seconds of a receipt are those of the session's last record."""
+    """Stage and seconds of a receipt must be those of the session's last record."""
     last = session("s", "Stopped", ended=True, event="Ended", abort_id="a1")
     told = msgspec.structs.replace(last.record, metadata={"rung": "kill", "took_s": 2.0})
     hearing.wrote(msgspec.structs.replace(last, record=told), 0.0)
     node = NodeReceipt(id="s", kind="session", outcome="ended", rung="kill", took_s=took_s)
     hearing.abort_answered(hearing.want_abort("s", AbortScope.SESSION), _told(node))
-    assert laws(said) == broken
+    assert violations(found) == broken

@@ -1,4 +1,4 @@
-"""Sweeps: what a point is, and that nothing comes before it."""
+"""Sweeps: each point is one run, equal to the run without intruder up to its step."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.verification.sweep import (
 
 
 def ignore(total: Sweep, points: int) -> None:
-    """Nobody looks on."""
+    """Ignore the progress."""
 
 
-def test_until_its_point_a_run_is_the_one_without_intruder() -> None:
-    """Everything that is told up to the abort is told in the run without it; from there on, they differ."""
+def test_a_run_equals_the_one_without_intruder_up_to_its_point() -> None:
+    """The trace is the same up to the abort, and differs from there on."""
     drawn = small(named("quiet")).draw(1)
     alone: list[str] = []
     disturbed: list[str] = []
@@ -40,8 +40,8 @@ def test_until_its_point_a_run_is_the_one_without_intruder() -> None:
             at.append(len(disturbed))
             host.abort(host.targets(AbortScope.SESSION)[0], AbortScope.SESSION)
 
-    simulate(drawn, tell=alone.append)
-    simulate(drawn, tell=disturbed.append, intrude=intrude)
+    simulate(drawn, on_line=alone.append)
+    simulate(drawn, on_line=disturbed.append, intrude=intrude)
     assert disturbed[: at[0]] == alone[: at[0]]
     assert "asked" in disturbed[at[0] + 1] or "asked" in disturbed[at[0]]
     assert disturbed != alone
@@ -59,8 +59,8 @@ def test_a_point_is_the_same_run_every_time(level: str) -> None:
     assert outcome == run_point(point)
 
 
-def test_where_there_is_nothing_to_abort_the_point_is_listed() -> None:
-    """Points and what does not apply add up to all steps at all levels."""
+def test_points_without_a_target_are_listed() -> None:
+    """Points, and steps without a target, add up to all steps at all levels."""
     total, complete = sweep(["quiet"], 1, ("session", "tool"), Every(100, 7), 1, ignore)
     counts = total.scenarios["quiet"]
     steps = len(range(7, counts.steps + 1, 100))
@@ -69,8 +69,8 @@ def test_where_there_is_nothing_to_abort_the_point_is_listed() -> None:
     assert counts.not_applicable["session"].startswith("7")
 
 
-def test_what_is_the_same_run_in_small_is_swept_once() -> None:
-    """The points of a scenario are not run again for another one that does the same; alone, it has its own."""
+def test_scenarios_with_the_same_small_run_are_swept_once() -> None:
+    """A scenario whose small run equals that of another one is not swept again; alone, it has its own points."""
     total, _ = sweep(["killed", "thundering-herd"], 1, ("session",), Every(400), 1, ignore)
     alone, _ = sweep(["thundering-herd"], 1, ("session",), Every(400), 1, ignore)
     assert [(name, one.same_as) for name, one in total.scenarios.items()] == [
@@ -81,8 +81,8 @@ def test_what_is_the_same_run_in_small_is_swept_once() -> None:
     assert total.points == alone.points > 0
 
 
-def test_a_step_that_is_asked_for_is_taken_alone() -> None:
-    """The line that runs one point again names a stride beyond every run."""
+def test_a_single_step_can_be_requested() -> None:
+    """The command that runs one point again takes that step only."""
     assert [step for step in range(1, 400) if Every(10**9, 150).takes(step)] == [150]
     assert [step for step in range(1, 40) if Every(10, 3).takes(step)] == [3, 13, 23, 33]
     assert [step for step in range(1, 40) if Every(10, 23).takes(step)] == [23, 33]

@@ -1,4 +1,4 @@
-"""The judge's books of workers, slots and the archive: what the dead held, who beats, and what is preserved."""
+"""The checkers of leases, heartbeats and the archive."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import msgspec
 import pytest
 
 from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.ports import Append
-from supervisor.simulation.works.operator_bot import Hearts
-from tests.verification.checkers.archive import ArchiveBooks
-from tests.verification.checkers.heartbeats import HeartBooks
-from tests.verification.checkers.leases import HeldBooks
+from supervisor.simulation.plan_workload.operator_bot import HeartbeatSender
+from tests.verification.checkers.archive import ArchiveChecker
+from tests.verification.checkers.heartbeats import HeartbeatChecker
+from tests.verification.checkers.leases import LeaseChecker
+from tests.verification.records import append_of, record_of
 
 BOUND_S = 60.0
 PLAN = "workstream:w0"
 
 
 class Log:
-    """Durable records, one after the other; and what the books that hear of them find."""
+    """Durable records, and the checkers' reports."""
 
     def __init__(self) -> None:
         self.found: list[tuple[str, str, str]] = []
         self.now_s = 0.0
-        self.held = HeldBooks(self._say, BOUND_S, lambda: self.now_s)
-        self.hearts = HeartBooks(self._say, BOUND_S, lambda: self.now_s)
-        self.archive = ArchiveBooks(self._say)
+        self.leases = LeaseChecker(self._say, BOUND_S, lambda: self.now_s)
+        self.heartbeats = HeartbeatChecker(self._say, BOUND_S, lambda: self.now_s)
+        self.archive = ArchiveChecker(self._say)
         self.records: list[LifecycleEvent] = []
 
     def _say(self, *words: str) -> None:
@@ -38,39 +38,37 @@ class Log:
         before, _, after = states.rpartition(">")
         if event == "Born" and entity_id.startswith("worker:"):
             meta = {"workstream": above, **meta}
-        record = LifecycleEvent(
+        record = record_of(
+            entity_id.partition(":")[0] if ":" in entity_id else "session",
+            entity_id,
+            event,
             seq=len(self.records) + 1,
-            timestamp=0.0,
             monotonic_s=self.now_s,
-            entity_type=entity_id.partition(":")[0] if ":" in entity_id else "session",
-            entity_id=entity_id,
-            entity_seq=1,
-            event=event,
             from_status=before,
             to_status=after,
             outcome="born" if event == "Born" else "transition",
             metadata=meta,
         )
         self.records.append(record)
-        one = Append(record=record, parent_id=above, state=after, data=b"")
+        one = append_of(record, after, above)
         self.archive.wrote(one)
-        self.held.wrote(one, self.now_s)
-        self.hearts.happened(self.now_s)
+        self.leases.wrote(one, self.now_s)
+        self.heartbeats.happened(self.now_s)
         if record.entity_type == "worker":
-            self.hearts.wrote(one, self.now_s)
+            self.heartbeats.wrote(one, self.now_s)
 
     def at(self, now_s: float) -> Log:
         self.now_s = now_s
         return self
 
     @property
-    def laws(self) -> list[str]:
+    def broken(self) -> list[str]:
         return [law for law, *_ in self.found]
 
 
 @pytest.fixture
 def log() -> Log:
-    """A worker has a task, and its job runs."""
+    """A worker with a task whose job runs."""
     log = Log()
     log.hear(PLAN, "Born", ">planned")
     log.hear("worker:one", "Born", ">initializing", PLAN, misses_max=3)
@@ -91,106 +89,93 @@ def _lets_go(log: Log) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ what is held
-@pytest.mark.parametrize(("at_s", "laws"), [(BOUND_S, []), (BOUND_S + 1, ["released"])])
-def test_what_a_lost_worker_held_is_free_within_the_bound(log: Log, at_s: float, laws: list[str]) -> None:
-    """Its job leaves it in that time, or that is told when it does."""
+@pytest.mark.parametrize(("at_s", "broken"), [(BOUND_S, []), (BOUND_S + 1, ["released"])])
+def test_a_job_of_a_lost_worker_is_released_within_the_bound(log: Log, at_s: float, broken: list[str]) -> None:
+    """A job that a lost worker held longer than the bound is reported when it is released."""
     _loses(log)
     _lets_go(log.at(at_s))
-    assert log.laws == laws
+    assert log.broken == broken
 
 
-def test_what_is_never_let_go_of_is_told_all_the_same(log: Log) -> None:
-    """Whatever is recorded next after the bound shows that it is overdue, once."""
+def test_a_job_that_is_never_released_is_reported(log: Log) -> None:
+    """A job that is never released is reported once, at the next record after the bound."""
     _loses(log)
     for _ in range(2):
         log.at(BOUND_S + 1).hear("worker:two", "Born", ">initializing", PLAN, misses_max=3)
     assert [(law, who) for law, who, _ in log.found] == [("released", "job:w0t0")]
 
 
-def test_a_disk_that_was_down_is_given_on_top(log: Log) -> None:
-    """What nobody could record is not late."""
-    _loses(log)
-    log.held.delayed(100.0)
-    _lets_go(log.at(BOUND_S + 100.0))
-    assert log.laws == []
-
-
-@pytest.mark.parametrize(("at_s", "laws"), [(BOUND_S, []), (BOUND_S + 1, ["released"])])
-def test_a_job_that_is_over_gives_its_slot_back(log: Log, at_s: float, laws: list[str]) -> None:
-    """The worker is told that it has one task less."""
+@pytest.mark.parametrize(("at_s", "broken"), [(BOUND_S, []), (BOUND_S + 1, ["released"])])
+def test_a_job_that_is_over_gives_its_slot_back(log: Log, at_s: float, broken: list[str]) -> None:
+    """A worker must be told within the bound that a job is over."""
     log.hear("job:w0t0", "execution_failed", "running>failed", "task:w0t0")
     log.at(at_s).hear("worker:one", "task_completed", "busy>idle", PLAN, task_id="w0t0")
-    assert log.laws == laws
+    assert log.broken == broken
 
 
-@pytest.mark.parametrize(("goes_on", "laws"), [(True, ["released"]), (False, [])])
-def test_what_a_dead_supervisor_held_is_free_when_its_plan_goes_on(log: Log, goes_on: bool, laws: list[str]) -> None:
-    """The bound begins with the first worker of the next one; of what nobody goes on with, there is none."""
-    log.held.started()
+@pytest.mark.parametrize(("goes_on", "broken"), [(True, ["released"]), (False, [])])
+def test_jobs_of_a_dead_supervisor_are_released_when_its_plan_goes_on(
+    log: Log, goes_on: bool, broken: list[str]
+) -> None:
+    """The bound for jobs of a dead supervisor starts with the first worker of the next one for that plan."""
+    log.leases.started()
     log.hear("worker:two", "Born", ">initializing", PLAN if goes_on else "workstream:w1", misses_max=3)
     _lets_go(log.at(BOUND_S + 1))
-    assert log.laws == laws
+    assert log.broken == broken
 
 
-# ------------------------------------------------------------------------------------------------------------ hearts
-def test_who_is_registered_beats(log: Log) -> None:
-    """Idle, busy, or lost and back again: nothing is wrong with that."""
-    log.hearts.beat("worker:one", 1.0)
-    _loses(log.at(91.0))
-    log.hearts.beat("worker:one", 95.0)
-    log.at(95.0).hear("worker:one", "health_check_recovered", "unresponsive>idle", PLAN)
-    assert log.laws == []
+# ----------------------------------------------------------------------------------------------------- heartbeats
 
 
-def test_nobody_else_beats(log: Log) -> None:
-    """Neither who is not registered yet, nor who was shut down, nor who is not there."""
+def test_no_other_worker_sends_heartbeats(log: Log) -> None:
+    """Heartbeats of workers that are unregistered, shut down or unknown are reported."""
     log.hear("worker:two", "Born", ">initializing", PLAN, misses_max=3)
     log.hear("worker:one", "shutdown_requested", "idle>shutdown", PLAN)
     for worker in ("worker:one", "worker:two", "worker:three"):
-        log.hearts.beat(worker, 2.0)
-    assert log.laws == ["health_monitoring"] * 3
+        log.heartbeats.beat(worker, 2.0)
+    assert log.broken == ["health_monitoring"] * 3
 
 
-@pytest.mark.parametrize(("at_s", "laws"), [(95.0, []), (88.0, ["health_monitoring"])])
-def test_who_beats_is_not_lost(log: Log, at_s: float, laws: list[str]) -> None:
-    """Three looks of half a minute have passed since it was heard."""
-    log.hearts.beat("worker:one", 5.0)
+@pytest.mark.parametrize(("at_s", "broken"), [(95.0, []), (88.0, ["health_monitoring"])])
+def test_a_worker_with_heartbeats_is_not_lost(log: Log, at_s: float, broken: list[str]) -> None:
+    """A loss less than three checks of 30 s after a heartbeat is reported."""
+    log.heartbeats.beat("worker:one", 5.0)
     _loses(log.at(at_s))
-    assert log.laws == laws
+    assert log.broken == broken
 
 
-@pytest.mark.parametrize(("lost", "laws"), [(True, []), (False, ["health_monitoring"])])
-def test_who_is_silent_is_lost(log: Log, lost: bool, laws: list[str]) -> None:
-    """The next record, of whatever, shows for how long there was no beat."""
-    log.hearts.beat("worker:one", 0.0)
+@pytest.mark.parametrize(("lost", "broken"), [(True, []), (False, ["health_monitoring"])])
+def test_a_silent_worker_is_lost(log: Log, lost: bool, broken: list[str]) -> None:
+    """A worker that is silent and not lost is reported at the next record."""
+    log.heartbeats.beat("worker:one", 0.0)
     if lost:
         _loses(log.at(90.0))
     log.at(4 * 30.0 + BOUND_S + 1).hear("w0t0", "Born", ">Initializing")
-    assert [law for law in log.laws if law == "health_monitoring"] == laws
+    assert [law for law in log.broken if law == "health_monitoring"] == broken
 
 
-def test_nobody_comes_back_unheard(log: Log) -> None:
-    """A lost worker is taken back for a beat, and for nothing else."""
-    log.hearts.beat("worker:one", 0.0)
+def test_a_lost_worker_comes_back_by_a_heartbeat_only(log: Log) -> None:
+    """A lost worker that is back without a heartbeat is reported."""
+    log.heartbeats.beat("worker:one", 0.0)
     _loses(log.at(90.0))
     log.at(95.0).hear("worker:one", "health_check_recovered", "unresponsive>idle", PLAN)
-    assert log.laws == ["health_monitoring"]
+    assert log.broken == ["health_monitoring"]
 
 
-@pytest.mark.parametrize(("at_s", "laws"), [(401.0, []), (400.0 + 4 * 30.0 + BOUND_S + 1, ["health_monitoring"])])
-def test_who_is_back_is_lost_no_sooner_than_that_is_on_record(log: Log, at_s: float, laws: list[str]) -> None:
-    """Its return waits for a disk that is down, and it is silent again meanwhile: its looks begin when it is back."""
-    log.hearts.beat("worker:one", 0.0)
+@pytest.mark.parametrize(("at_s", "broken"), [(401.0, []), (400.0 + 4 * 30.0 + BOUND_S + 1, ["health_monitoring"])])
+def test_a_worker_is_lost_again_only_after_its_return_is_on_record(log: Log, at_s: float, broken: list[str]) -> None:
+    """A worker whose return waits for the disk is checked again only when that is on record."""
+    log.heartbeats.beat("worker:one", 0.0)
     _loses(log.at(90.0))
-    log.hearts.beat("worker:one", 95.0)
+    log.heartbeats.beat("worker:one", 95.0)
     back = msgspec.structs.replace(log.records[-1], event="health_check_recovered", to_status="idle")
-    log.at(400.0).hearts.wrote(Append(record=back, parent_id=PLAN, state="idle", data=b""), 96.0)
-    log.hearts.happened(at_s)
-    assert log.laws == laws
+    log.at(400.0).heartbeats.wrote(append_of(back, "idle", PLAN), 96.0)
+    log.heartbeats.happened(at_s)
+    assert log.broken == broken
 
 
 class Patient:
-    """A pool in whose pauses time goes by, and that expects one sign of life."""
+    """A pool in whose pauses time passes, and that expects one heartbeat."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -205,30 +190,31 @@ class Patient:
 
 
 @pytest.mark.anyio
-async def test_who_is_silenced_is_not_heard_for_so_long(log: Log) -> None:
-    """Neither by the pool nor by the judge; then it beats on, until nobody expects it any more."""
+async def test_a_silenced_worker_sends_no_heartbeats_for_that_time(log: Log) -> None:
+    """Heartbeats that are suppressed reach neither pool nor checker; then the worker goes on until the pool expects
+    none."""
     pool: Any = Patient(log)
-    hearts = Hearts(lambda worker: log.hearts.beat(worker, log.now_s), lambda: log.now_s, anyio.Event())
-    hearts.silence("worker:one", 60.0)
-    await hearts.beat(pool, "worker:one", 10.0)
-    assert (pool.heard_s, log.laws) == ([60.0], [])
+    sender = HeartbeatSender(lambda worker: log.heartbeats.beat(worker, log.now_s), lambda: log.now_s, anyio.Event())
+    sender.silence("worker:one", 60.0)
+    await sender.beat(pool, "worker:one", 10.0)
+    assert (pool.heard_s, log.broken) == ([60.0], [])
 
 
 @pytest.mark.anyio
-async def test_who_beats_for_a_supervisor_that_was_killed_is_heard_by_nobody(log: Log) -> None:
-    """What its tasks still do says nothing of workers of that name under the next one."""
+async def test_heartbeats_for_a_killed_supervisor_do_not_count(log: Log) -> None:
+    """Heartbeats for a killed supervisor do not count for the next one's workers."""
     killed = anyio.Event()
     killed.set()
     pool: Any = Patient(log)
     log.now_s = 60.0
-    hearts = Hearts(lambda worker: log.hearts.beat(worker, log.now_s), lambda: log.now_s, killed)
-    await hearts.beat(pool, "worker:nobody", 10.0)
-    assert (pool.heard_s, log.laws) == ([60.0], [])
+    sender = HeartbeatSender(lambda worker: log.heartbeats.beat(worker, log.now_s), lambda: log.now_s, killed)
+    await sender.beat(pool, "worker:nobody", 10.0)
+    assert (pool.heard_s, log.broken) == ([60.0], [])
 
 
 # ----------------------------------------------------------------------------------------------------------- archive
 def _fails(log: Log) -> None:
-    """A session works on it, and the whole fails."""
+    """Let a session work on the task, and the workstream fail."""
     log.hear("w0t0", "Born", ">Initializing")
     log.hear("task:w0t0", "claimed", "OPEN>CLAIMED", PLAN, by="w0t0")
     log.hear("w0t0:t1", "Born", ">IDLE", "w0t0")
@@ -241,35 +227,35 @@ def _about(log: Log) -> list[LifecycleEvent]:
 
 
 def test_a_failed_workstream_is_archived_with_all_that_belongs_to_it(log: Log) -> None:
-    """Its own records, those of its tasks and workers, and those of the sessions that worked for it; no others."""
+    """The archive must have the records of a workstream, its tasks and workers, and the sessions that worked for it."""
     _fails(log)
     log.archive.preserved("workstream-w0", _about(log))
     log.archive.closed()
-    assert log.laws == []
+    assert log.broken == []
 
 
 @pytest.mark.parametrize("entity_id", [PLAN, "worker:one", "job:w0t0", "w0t0", "w0t0:t1"])
-def test_what_the_archive_lacks_is_told(log: Log, entity_id: str) -> None:
-    """A file without the last record of one of them is not whole."""
+def test_a_record_that_the_archive_lacks_is_reported(log: Log, entity_id: str) -> None:
+    """A file that lacks the last record of one of them is reported."""
     _fails(log)
     about = _about(log)
     about.remove(next(record for record in reversed(about) if record.entity_id == entity_id))
     log.archive.preserved("workstream-w0", about)
     log.archive.closed()
-    assert log.laws == ["archive_preservation"]
+    assert log.broken == ["archive_preservation"]
 
 
-def test_a_failed_workstream_that_is_in_no_file_is_told(log: Log) -> None:
-    """Once, under the supervisor under which it failed."""
+def test_a_failed_workstream_without_a_file_is_reported(log: Log) -> None:
+    """A failed workstream without a file is reported once."""
     _fails(log)
     log.archive.closed()
     log.archive.closed()
-    assert log.laws == ["archive_preservation"]
+    assert log.broken == ["archive_preservation"]
 
 
-def test_a_supervisor_that_was_killed_preserves_nothing(log: Log) -> None:
-    """What it did not come to is in the journal."""
+def test_a_killed_supervisor_need_not_archive(log: Log) -> None:
+    """A killed supervisor need not archive anything."""
     _fails(log)
     log.archive.killed()
     log.archive.closed()
-    assert log.laws == []
+    assert log.broken == []

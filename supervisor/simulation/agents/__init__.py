@@ -1,8 +1,8 @@
-"""Simulated agents, and which of them a simulated launch starts: its command line read as a real host would.
+"""Simulated agents, and the choice of the program that a launch starts, by its command line.
 
-``sim-acp``, ``sim-command [PROMPT]`` and ``sim-jsonl`` are agents, ``sim-tool PLACE SECONDS`` is what ACP agents have
-run in terminals. ``sim-work`` is an agent that works on tasks of plans, ``sim-check TASK`` looks at what came of one.
-Nothing else is installed.
+``sim-acp``, ``sim-command [PROMPT]`` and ``sim-jsonl`` are agents; ``sim-tool PLACE SECONDS`` is what ACP agents have
+run in terminals. ``sim-work`` works on tasks of plans, ``sim-check TASK`` is the acceptance test of one. Nothing else
+is installed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["acp_agent", "command_agent", "function_agent", "jsonl_agent", "progr
 
 
 def program_for(
-    launch: Launch, shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Spend = free
+    launch: Launch, shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend = free
 ) -> Program:
-    """The program that *launch* starts; an agent works as *shape* says, whatever adapter that names. *spend* hears of
+    """Program that *launch* starts; an agent works as *shape* says, whatever adapter that names. *spend* is called with
     the tokens that it uses.
 
     Raises:
@@ -35,12 +35,12 @@ def program_for(
     """
     match launch.argv:
         case ("sim-acp",):
-            return acp_agent(shape, chance, faults, spend)
+            return acp_agent(shape, random, faults, spend)
         case ("sim-command",) | ("sim-command", _):
-            return command_agent(shape, chance, faults, spend)
+            return command_agent(shape, random, faults, spend)
         case ("sim-jsonl",) | ("sim-jsonl", "--resume", _):
-            return jsonl_agent(shape, chance, faults, spend)
+            return jsonl_agent(shape, random, faults, spend)
         case ("sim-tool", _, _):
-            return terminal_program(chance, faults)
+            return terminal_program(random, faults)
         case argv:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), " ".join(argv[:1]))

@@ -1,7 +1,7 @@
-"""A simulated agent that speaks ACP version 1 over its pipes: whole sessions of prompts, tools, and sub-agents.
+"""A simulated agent that speaks ACP version 1 over its pipes: whole sessions of prompts, tools and sub-agents.
 
-It writes plain JSON and shares no code with the codec that reads it, so a mistake of the one does not hide in the
-other. What it does is its turn's plan; what strikes is asked for at the turn (``s1:a2:t3``) or the call in question.
+It writes plain JSON and shares no code with the codec that reads it, so that a mistake in one is not hidden by the
+other. Each turn follows its plan; faults are asked for at the turn (``s1:a2:t3``) or the call in question.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ __all__ = ["acp_agent"]
 
 CONTEXT_TOKENS: Final = 200_000
 LOSES: Final = 0.1
-"""How often a conversation that is to be loaded is lost."""
+"""Share of the conversations that cannot be loaded again."""
 ENDS_CALLS: Final = 0.3
-"""How many agents end a call of their own when they are asked to."""
+"""Share of the agents that can end a single call of their own."""
 ASKS_FIRST: Final = 0.3
-"""How many agents ask whether they may make a call before they speak of it."""
+"""Share of the agents that ask for permission before they announce a call."""
 ASKS_AGAIN: Final = 0.2
-"""How many ask once more about a call that is over, whether what came of it may stay."""
+"""Share of the agents that ask once more after a call, whether its result may stay."""
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 _STOPS: Final = ("refusal", "max_tokens", "max_turn_requests")
@@ -57,28 +57,28 @@ _MODEL_TROUBLE: Final = {
     "agent.model_down": (_PASSES, (30, 200)),
     "agent.model_denied": (_STAYS, (30, 200)),
 }
-"""How the model fails, and how often an agent tries again that nobody stops."""
+"""Errors of the model for each kind of fault, and the range of tries that an agent makes if nobody stops it."""
 
 _Answer = dict[str, Any]
-"""The part of a response that answers: ``{"result": ...}`` or ``{"error": ...}``."""
+"""Result part of a response: ``{"result": ...}`` or ``{"error": ...}``."""
 
 
-def acp_agent(shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
-    """The program of such an agent; its draws and its faults go by the name of the process."""
+def acp_agent(shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
+    """Program of such an agent; its draws and faults are named by the process."""
 
     spoken = shape.speaking("acp")
-    return lambda inside: _Agent(inside, spoken, chance, faults, spend).run()
+    return lambda inside: _Agent(inside, spoken, random, faults, spend).run()
 
 
 class _Over(Exception):
-    """The turn ends here, with this answer to its prompt."""
+    """Ends the turn with this response to its prompt."""
 
     def __init__(self, answer: _Answer) -> None:
         self.answer = answer
 
 
 class _Request:
-    """A request of ours. If whoever waited for it was cancelled, its answer goes to *instead*."""
+    """A request of the agent. If its caller was cancelled, the response goes to *instead*."""
 
     def __init__(self) -> None:
         self.answered = OneShotEvent()
@@ -87,17 +87,17 @@ class _Request:
 
 
 class _Agent:
-    """One process: one conversation."""
+    """Agent process with its conversation."""
 
     def __init__(
-        self, inside: OsProcess, shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Spend
+        self, inside: OsProcess, shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend
     ) -> None:
         self.shape = shape
         self.spend = spend
         self.place = inside.name
         self.session = inside.name
-        """Its name for the conversation: its own, or that of the one that it has loaded."""
-        self.chance = chance.below("agent", inside.name)
+        """Id of the conversation: its own, or that of the one it has loaded."""
+        self.random = random.below("agent", inside.name)
         self.trouble = Trouble(inside, faults, inside.name)
         self.tokens = 0
         self._inside = inside
@@ -109,21 +109,21 @@ class _Agent:
         self._depth = 0
         self._working: anyio.CancelScope | None = None
         self.running: dict[str, anyio.CancelScope] = {}
-        """The calls that are worked on by us, and not by a command of the client's."""
+        """Calls that the agent runs itself, not by a command of the client."""
         self._cancelled = False
         self._idle = OneShotEvent()
         self._idle.set()
         self.late_words = 0
-        """How often we went on talking after a turn."""
+        """Number of messages that were sent after the end of a turn."""
         self.going_on = 0
-        """Turns that are over, and of which something is still to be said."""
+        """Turns that are over, and about which messages are still to be sent."""
         self._told: list[Any] = []
-        """The requests that told us something within the turn, and that we have not taken up."""
+        """Ids of steering requests of this turn that are not answered yet."""
         self._fate: Callable[[], Awaitable[int]] | None = None
 
     # -------------------------------------------------------------------------------------------------- the process
     async def run(self) -> int:
-        usual_s = self.chance.between(*self.shape.start_s, "start")
+        usual_s = self.random.between(*self.shape.start_s, "start")
         status = await self.trouble.at_start(usual_s, self.shape.slow_start_s)
         if status is None:
             status = await self._serve()
@@ -137,7 +137,7 @@ class _Agent:
         return 0 if self._fate is None else await self._fate()
 
     async def meet(self, fate: Callable[[], Awaitable[int]]) -> None:
-        """Give everything up for *fate*."""
+        """Stop everything and go on with *fate*."""
         self._fate = fate
         self._group.cancel_scope.cancel()
         await anyio.sleep_forever()
@@ -152,7 +152,7 @@ class _Agent:
 
     # ----------------------------------------------------------------------------------------------------- messages
     def put(self, message: dict[str, Any]) -> bytes:
-        """Say *message*; the line it became."""
+        """Send *message*; return the line."""
         line = self.line(message)
         self.put_raw(line)
         return line
@@ -164,12 +164,12 @@ class _Agent:
         return _encode({"jsonrpc": "2.0", **message}) + b"\n"
 
     def update(self, what: str, **fields: Any) -> dict[str, Any]:
-        """The message that tells of something in our session."""
+        """Make the message for an update of the session."""
         update = {"sessionUpdate": what, **fields}
         return {"method": "session/update", "params": {"sessionId": self.session, "update": update}}
 
     def post(self, method: str, params: dict[str, Any]) -> _Request:
-        """Ask for something."""
+        """Send a request."""
         asked = _Request()
         self._asked += 1
         self._requests[self._asked] = asked
@@ -177,7 +177,7 @@ class _Agent:
         return asked
 
     async def ask(self, method: str, params: dict[str, Any]) -> _Answer:
-        """Ask for something and wait for the answer."""
+        """Send a request and wait for the response."""
         asked = self.post(method, params)
         await asked.answered.wait()
         return asked.answer
@@ -200,7 +200,7 @@ class _Agent:
                 self.put({"id": message["id"], **self._reply(method)})
 
     def _end_call(self, rpc_id: Any, call: str) -> None:
-        """End one call of our own, and nothing that it has started."""
+        """End one call of the agent itself, and nothing that it has started."""
         scope = self.running.get(call)
         if scope is None:
             self.put({"id": rpc_id, "error": {"code": -32602, "message": f"{call} is none of ours"}})
@@ -217,14 +217,14 @@ class _Agent:
     def _reply(self, method: str) -> _Answer:
         match method:
             case "initialize":
-                closes: dict[str, Any] = {"close": {}} if self.chance.happens(0.5, "closes") else {}
+                closes: dict[str, Any] = {"close": {}} if self.random.happens(0.5, "closes") else {}
                 info = {"name": "simulated", "version": "1"}
-                ours = {"endCalls": self.chance.happens(ENDS_CALLS, "ends calls")}
-                if self.shape.steers and self.chance.happens(self.shape.steers, "steers"):
+                ours = {"endCalls": self.random.happens(ENDS_CALLS, "ends calls")}
+                if self.shape.steers and self.random.happens(self.shape.steers, "steers"):
                     ours["steer"] = True
                 can: dict[str, Any] = {
                     "_meta": {"supervisor": ours},
-                    "loadSession": self.chance.happens(self.shape.loads, "loads"),
+                    "loadSession": self.random.happens(self.shape.loads, "loads"),
                     "sessionCapabilities": closes,
                 }
                 return {"result": {"protocolVersion": 1, "agentCapabilities": can, "agentInfo": info}}
@@ -237,8 +237,8 @@ class _Agent:
                 return {"error": {"code": -32601, "message": f"method not found: {method}"}}
 
     def _load(self, session: str) -> _Answer:
-        """Tell again what was in a conversation, and go on in it; now and then it is lost."""
-        if self.chance.happens(LOSES, "load"):
+        """Replay a conversation and go on in it; now and then it is lost."""
+        if self.random.happens(LOSES, "load"):
             return {"error": {"code": -32602, "message": f"there is no session {session}"}}
         self.session = session
         self.put(self.update("agent_message_chunk", content=_text("as I said before")))
@@ -252,7 +252,7 @@ class _Agent:
         self._turns += 1
         self._depth = max(self._depth, depth_of(prompt))
         self._working, self._cancelled, self._idle = anyio.CancelScope(), False, OneShotEvent()
-        plan = plan_turn(self.shape, self.chance, f"{self.place}:t{self._turns}", self._depth)
+        plan = plan_turn(self.shape, self.random, f"{self.place}:t{self._turns}", self._depth)
         self._group.start_soon(self._play, rpc_id, plan, self._working)
 
     async def _play(self, rpc_id: Any, plan: TurnPlan, scope: anyio.CancelScope) -> None:
@@ -277,37 +277,37 @@ class _Agent:
             self.late_words += 1
             self.put(self.update("agent_message_chunk", content=_text(f"{plan.place}: one more thing, {at}")))
             self.put(self.update("tool_call_update", toolCallId=f"{plan.place}:c1", status="completed"))
-            await anyio.sleep(self.chance.between(0.0, 30.0, plan.place, "late", at))
+            await anyio.sleep(self.random.between(0.0, 30.0, plan.place, "late", at))
 
     async def compact(self, place: str) -> None:
-        """Make room in the context; where that is never said to be over, the turn's end is the end of it."""
-        chance = self.chance.below(place, "compaction")
+        """Compact the context. If no end of that is announced, the end of the turn is the end of it."""
+        random = self.random.below(place, "compaction")
         self.put(self.update("compaction_update", compactionId=place, status="in_progress"))
-        await anyio.sleep(chance.between(1.0, 30.0, "seconds"))
-        status = chance.choice(("completed", "completed", "failed", "cancelled", ""), "status")
+        await anyio.sleep(random.between(1.0, 30.0, "seconds"))
+        status = random.choice(("completed", "completed", "failed", "cancelled", ""), "status")
         if status:
             self.put(self.update("compaction_update", compactionId=place, status=status))
 
     def _cancel(self) -> None:
-        """Stop what we are doing, as soon as we come to it."""
+        """Stop the turn at the next opportunity."""
         place, first = f"{self.place}:t{self._turns}", not self._cancelled
         self._cancelled = True
         if self._working is not None and first and not self.trouble.strikes("process.ignores_cancel", place):
             self._group.start_soon(self._react, self._working, place)
 
     async def _react(self, scope: anyio.CancelScope, place: str) -> None:
-        await anyio.sleep(self.chance.between(*self.shape.cancel_s, place, "cancel"))
+        await anyio.sleep(self.random.between(*self.shape.cancel_s, place, "cancel"))
         scope.cancel()
 
     def take_up(self, answer: _Answer) -> None:
-        """Answer what we were told within the turn."""
+        """Answer the steering requests of this turn."""
         told, self._told = self._told, []
         for rpc_id in told:
             self.put({"id": rpc_id, **answer})
 
     # ------------------------------------------------------------------------------------------------------ terminals
     async def created(self, params: dict[str, Any]) -> _Answer:
-        """Have a terminal. A cancel that overtakes it drops it when it comes."""
+        """Create a terminal. If a cancellation comes first, the terminal is dropped when it is there."""
         asked = self.post("terminal/create", params)
         try:
             await asked.answered.wait()
@@ -329,7 +329,7 @@ class _Agent:
 
 
 class _Turn:
-    """One prompt being worked on."""
+    """Work on a prompt."""
 
     def __init__(self, agent: _Agent, plan: TurnPlan) -> None:
         self._agent = agent
@@ -337,7 +337,7 @@ class _Turn:
         self._trouble = agent.trouble
 
     async def play(self) -> _Answer:
-        """Do as planned; the answer to the prompt."""
+        """Follow the plan; return the response to the prompt."""
         try:
             for at, step in enumerate(self._plan.steps):
                 await self._step(at, step)
@@ -358,7 +358,7 @@ class _Turn:
             await self._meet_trouble(self._plan.place)
         if self._trouble.strikes("agent.compacts", f"{self._plan.place}:s{at}"):
             await self._agent.compact(f"{self._plan.place}:s{at}")
-        self._say(step.chars)
+        self._tell("agent_message_chunk", content=_text(said(self._plan.place, step.chars)))
         for part in step.parts():
             await side_by_side(self._do, part)
 
@@ -378,20 +378,21 @@ class _Turn:
         if self._trouble.strikes("agent.provider_error", place):
             raise _Over({"error": {"code": -32603, "message": "the model's provider answered 529: overloaded"}})
         if self._trouble.strikes("agent.refuses", place):
-            stop = self._agent.chance.choice(_STOPS, place, "stop")
+            stop = self._agent.random.choice(_STOPS, place, "stop")
             raise _Over({"result": {"stopReason": stop}})
 
     async def _meet_model_trouble(self, place: str) -> None:
-        """The model fails, or gives nothing: told in ``_meta``, as agents that have one tell it."""
+        """Report errors of the model, or requests without result, in ``_meta``, as agents with such reports do."""
         for kind, (errors, tries) in _MODEL_TROUBLE.items():
             if self._trouble.strikes(kind, place):
-                how = self._agent.chance.below(place, kind)
+                how = self._agent.random.below(place, kind)
                 await self._try_again(how, how.choice(errors, "error"), how.integer(*tries, "tries"))
         if not self._agent.going_on and self._trouble.strikes("agent.asks_in_vain", place):
-            await self._ask_in_vain(self._agent.chance.below(place, "vain"))
+            await self._ask_in_vain(self._agent.random.below(place, "vain"))
 
     async def _try_again(self, how: KeyedRandom, error: str, tries: int) -> None:
-        """Its attempts are counted since it said something, be it late words of an earlier turn."""
+        """Try the model again and again. Attempts count from the last message, late messages of an earlier turn
+        included."""
         attempt, late = 0, self._agent.late_words
         for number in range(1, tries + 1):
             wait_ms = how.integer(50, 4_000, "wait", number)
@@ -412,9 +413,6 @@ class _Turn:
     def _tell(self, what: str, **fields: Any) -> None:
         self._agent.put(self._agent.update(what, **fields))
 
-    def _say(self, chars: int) -> None:
-        self._tell("agent_message_chunk", content=_text(said(self._plan.place, chars)))
-
     def _open(self, call: str, title: str, kind: str, within: str = "") -> None:
         inner: dict[str, Any] = {"_meta": {"claudeCode": {"parentToolUseId": within}}} if within else {}
         self._tell("tool_call", toolCallId=call, title=title, kind=kind, status="pending", **inner)
@@ -431,17 +429,17 @@ class _Turn:
         if tool.inner:
             await self._sub_agent(tool)
             return
-        first = tool.asks and self._agent.chance.happens(ASKS_FIRST, "asks first")
+        first = tool.asks and self._agent.random.happens(ASKS_FIRST, "asks first")
         if first and not await self._permitted(tool.place):
             return
         self._open(tool.place, f"{tool.way} tool", "execute", within)
         may = first or not tool.asks or await self._permitted(tool.place)
         self._close(tool.place, done=may and await self._run(tool) == 0)
-        if tool.asks and self._agent.chance.happens(ASKS_AGAIN, "asks again"):
+        if tool.asks and self._agent.random.happens(ASKS_AGAIN, "asks again"):
             await self._permitted(tool.place)
 
     async def _sub_agent(self, tool: ToolPlan) -> None:
-        """One of its own, which is a call: what that does are calls within it."""
+        """Run a sub-agent of the agent itself: one call, with the sub-agent's calls inside."""
         self._open(tool.place, "a sub-agent", "agent")
         await side_by_side(partial(self._tool, within=tool.place), tool.inner)
         self._close(tool.place, done=True)
@@ -493,7 +491,7 @@ class _Turn:
 
 
 def _command(tool: ToolPlan) -> dict[str, Any]:
-    """The command that does *tool*'s work in a terminal; it is named, or else it would be called what we are called."""
+    """Command that does *tool*'s work in a terminal. Its name is given; otherwise it would be named like the agent."""
     return {
         "command": "sim-tool",
         "args": [tool.place, f"{tool.seconds:.6f}"],

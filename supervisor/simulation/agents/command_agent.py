@@ -1,7 +1,7 @@
-"""Simulated programs without a protocol: the one-shot agent of a plain command, and the commands of terminals.
+"""Simulated programs without a protocol: the one-shot agent of a plain command, and commands of terminals.
 
-Their output is for people, their exit status is their word. A prompt stands in the arguments or comes on standard
-input; either way the program works once, and ends.
+Their output is for people, their exit status is the result. A prompt stands in the arguments or comes on standard
+input; either way the program works once and ends.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _TERMINAL_START_S: Final = 0.05
 _TERMINAL_SLOW_S: Final = (1.0, 60.0)
 
 
-def command_agent(shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
+def command_agent(shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
     """A one-shot agent. Its prompt is its only argument; without one, the prompt comes on standard input."""
 
     spoken = shape.speaking("command")
-    return lambda inside: OneShot(inside, spoken, chance, faults, spend).run()
+    return lambda inside: OneShot(inside, spoken, random, faults, spend).run()
 
 
-def terminal_program(chance: KeyedRandom, faults: FaultPlan) -> Program:
-    """A command that an agent has us run: ``sim-tool PLACE SECONDS``. *place* is the tool call that it serves."""
+def terminal_program(random: KeyedRandom, faults: FaultPlan) -> Program:
+    """Command that an agent lets the supervisor run: ``sim-tool PLACE SECONDS``. *place* is its tool call."""
 
-    return lambda inside: _Tool(inside, chance, faults, inside.argv[1]).run(float(inside.argv[2]))
+    return lambda inside: _Tool(inside, random, faults, inside.argv[1]).run(float(inside.argv[2]))
 
 
 class _Plain:
-    """What both have in common: lines on standard output, at the pace that the faults leave."""
+    """Base of both: lines on standard output, slowed down by faults."""
 
     def __init__(self, inside: OsProcess, faults: FaultPlan, place: str) -> None:
         self.inside = inside
@@ -59,7 +59,7 @@ class _Plain:
         await self.write(f"{text}\n".encode())
 
     async def erupt(self, place: str) -> None:
-        """Write what is written by mistake at *place*."""
+        """Write the faulty output that strikes at *place*."""
         for data in self.trouble.outbursts(place, said(place, 8 * 1024).encode()):
             await self.write(data)
 
@@ -67,9 +67,9 @@ class _Plain:
 class _Tool(_Plain):
     """A command of a terminal."""
 
-    def __init__(self, inside: OsProcess, chance: KeyedRandom, faults: FaultPlan, place: str) -> None:
+    def __init__(self, inside: OsProcess, random: KeyedRandom, faults: FaultPlan, place: str) -> None:
         super().__init__(inside, faults, place)
-        self._chars = chance.integer(*_TERMINAL_CHARS, "terminal", place)
+        self._chars = random.integer(*_TERMINAL_CHARS, "terminal", place)
 
     async def run(self, seconds: float) -> int:
         status = await self.trouble.at_start(_TERMINAL_START_S, _TERMINAL_SLOW_S)
@@ -88,23 +88,23 @@ class _Tool(_Plain):
 
 
 class OneShot(_Plain):
-    """A program that works once: what it is asked, it reads; then it plays its plan, and ends. Its words are for
-    people; one that has others says them in its own way."""
+    """A program that reads its prompt, follows its plan, and ends. Its output is for people; subclasses have other
+    formats."""
 
     def __init__(
-        self, inside: OsProcess, shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Spend
+        self, inside: OsProcess, shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend
     ) -> None:
         super().__init__(inside, faults, inside.name)
         self._spend = spend
         self._shape = shape
-        self._chance = chance.below("agent", inside.name)
+        self._random = random.below("agent", inside.name)
 
     async def run(self) -> int:
-        usual_s = self._chance.between(*self._shape.start_s, "start")
+        usual_s = self._random.between(*self._shape.start_s, "start")
         status = await self.trouble.at_start(usual_s, self._shape.slow_start_s)
         if status is None:
             await self.read_prompt()
-            status = await self.play(plan_turn(self._shape, self._chance, f"{self.place}:t1", 0))
+            status = await self.play(plan_turn(self._shape, self._random, f"{self.place}:t1", 0))
         return self.trouble.at_exit(status)
 
     async def read_prompt(self) -> None:
@@ -125,11 +125,11 @@ class OneShot(_Plain):
         return 0
 
     async def finish(self, plan: TurnPlan) -> None:
-        """Its last words."""
+        """Write the last line."""
         await self.say(f"tokens used: {plan.tokens}")
 
     async def _ends(self, place: str) -> Callable[[], Awaitable[int]] | None:
-        """What ends it at *place*; ``None`` if it goes on."""
+        """Fate that ends the program at *place*; ``None`` if it goes on."""
         fate = self.trouble.fate(place)
         if fate is not None:
             return fate
@@ -143,7 +143,7 @@ class OneShot(_Plain):
         return None
 
     def complaint(self, why: str, status: int) -> Callable[[], Awaitable[int]]:
-        """Saying that it has failed, and ending so."""
+        """Make the fate that reports a failure and exits with *status*."""
 
         async def complain() -> int:
             await self.inside.write_err(f"error: {why}\n".encode())
@@ -157,10 +157,10 @@ class OneShot(_Plain):
             await side_by_side(self.call, batch)
 
     async def call(self, tool: ToolPlan) -> None:
-        """One tool call."""
+        """Make one tool call."""
         await self.say(f"{tool.place}: status {await self.work(tool)}")
 
     async def work(self, tool: ToolPlan) -> int:
-        """What the tool does; its status."""
+        """Do the work of a tool; return its exit status."""
         run = self.trouble.in_process if tool.way == "process" else self.trouble.work
         return await run(tool.place, tool.seconds)

@@ -1,7 +1,7 @@
-"""A simulated agent that lives in the supervisor's own process: an async function that is given its turns.
+"""A simulated agent in the supervisor's own process: an async function that is given its turns.
 
-It fails as functions do: it raises, hangs, returns too early, or shields itself from its cancellation for a while.
-What needs a pipe or a process does not apply to it, nor what a structured function cannot do: talk after its end.
+It fails as functions do: it raises, hangs, returns too early, or shields itself from cancellation for a while. Faults
+of pipes and processes do not apply to it, nor what a structured function cannot do: send something after its end.
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ from supervisor.simulation.keyed_random import KeyedRandom
 __all__ = ["AgentFailed", "ToolFailed", "function_agent"]
 
 SHIELD_S: Final = (0.5, 30.0)
-"""How long a function that ignores its cancellation does so; the usual budget for a cancel is 5 s."""
+"""Seconds for which a function may ignore its cancellation; the usual budget of a cancel is 5 s."""
 
 _FLOOD_CHARS: Final = 64 * 1024
 
 
 class AgentFailed(Exception):
-    """The agent broke, as the fault plan wanted."""
+    """Raised by an agent when a fault strikes it."""
 
 
 class ToolFailed(Exception):
-    """A tool broke, as the fault plan wanted."""
+    """Raised by a tool when a fault strikes it."""
 
 
 def function_agent(
-    shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Callable[[str, int], None] | None = None
+    shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Callable[[str, int], None] | None = None
 ) -> AgentFunction:
-    """Such an agent; its draws and its faults go by the id of its turn, and the number of the call (``s1:t2:c1``).
+    """Make such an agent; its draws and faults are named by the id of the turn and the number of the call
+    (``s1:t2:c1``).
 
     *spend* hears of the tokens that a session's turn uses.
     """
@@ -57,7 +58,7 @@ def function_agent(
     called = shape.speaking("inprocess")
 
     async def work(turn: AgentTurn) -> str:
-        plan = plan_turn(called, chance.below("agent"), turn.turn_id, turn.session_id.count("/"))
+        plan = plan_turn(called, random.below("agent"), turn.turn_id, turn.session_id.count("/"))
         spends = free if spend is None else partial(spend, turn.session_id)
         return await _Work(turn, plan, faults, spends).play()
 
@@ -65,7 +66,7 @@ def function_agent(
 
 
 class _Work:
-    """One turn being worked on."""
+    """Work on a turn."""
 
     def __init__(self, turn: AgentTurn, plan: TurnPlan, faults: FaultPlan, spend: Spend) -> None:
         self._turn = turn
@@ -74,7 +75,7 @@ class _Work:
         self._spend = spend
 
     async def play(self) -> str:
-        """Do as planned; the last words."""
+        """Follow the plan; return the last words."""
         for at, step in enumerate(self._plan.steps):
             await anyio.sleep(step.think_s)
             self._spend(self._plan.tokens_of(at))
@@ -99,7 +100,7 @@ class _Work:
                 self._turn.say(said(place, _FLOOD_CHARS))
 
     async def _shielded(self, place: str) -> None:
-        """Hear of no cancellation for a while."""
+        """Ignore cancellations for a while."""
         with anyio.CancelScope(shield=True):
             await anyio.sleep(self._faults.draws("process.ignores_cancel", place).between(*SHIELD_S, "seconds"))
 
@@ -112,7 +113,7 @@ class _Work:
         await (self._delegate(one) if isinstance(one, Delegation) else self._call(one))
 
     async def _call(self, tool: ToolPlan) -> None:
-        """A tool that fails, or is aborted, does not keep the agent from going on."""
+        """Make a tool call; a failure or an abort of it does not end the agent."""
         again = self._faults.strikes("agent.duplicate", tool.place)
         for one in (tool, tool._replace(place=f"{tool.place}:again")) if again else (tool,):
             with suppress(ToolFailed, ToolAborted):

@@ -1,7 +1,7 @@
-"""A simulated program that serves one prompt and prints lines of JSON: what a mapping file says that they mean.
+"""A simulated program that serves one prompt and prints lines of JSON, with the mapping that gives them a meaning.
 
-It works as the one-shot agent of a plain command does, and is struck by the same; only its words are others. It names
-its conversation by itself, and its last line is its word on the turn: an exit status says nothing.
+It works as the one-shot agent of a plain command does, with the same faults; only its format differs. It names its
+conversation itself, and its last line is the result of the turn: the exit status means nothing.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ MAPPING: Final = LineMapping.model_validate(
         ],
     }
 )
-"""What its lines mean."""
+"""Meaning of its lines."""
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def jsonl_agent(shape: AgentShape, chance: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
-    """Such an agent. Its prompt comes on standard input; ``--resume NAME`` goes on with a conversation."""
+def jsonl_agent(shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
+    """Make such an agent. Its prompt comes on standard input; ``--resume NAME`` continues a conversation."""
 
     spoken = shape.speaking("jsonl")
-    return lambda inside: _Jsonl(inside, spoken, chance, faults, spend).run()
+    return lambda inside: _Jsonl(inside, spoken, random, faults, spend).run()
 
 
 class _Jsonl(OneShot):
-    """Every word is a line."""
+    """One-shot agent whose output is lines of JSON."""
 
     async def say(self, text: str) -> None:
         await self._tell(type="said", text=f"{text}\n")

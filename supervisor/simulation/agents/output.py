@@ -1,6 +1,6 @@
-"""The output of a simulated program that does several things at once: one writer, whole messages, in order.
+"""Output of a simulated program that does several things at once: one writer, whole messages, in order.
 
-What is put is written later by the task of ``run``, so that whoever is cancelled never tears a message.
+A message is queued by ``put`` and written by the task of ``run``, so that a cancelled caller never tears a message.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Final
 
 import anyio
 
-from actors.waiter import AutoResetEvent
+from actors.waiter import ResettableEvent
 from supervisor.simulation.machine.kernel import OsProcess
 
 __all__ = ["Output", "dribble"]
 
 BATCH_BYTES: Final = 64 * 1024
-"""What is written at once, if it is there."""
+"""Bytes that are written at once, if they are there."""
 
 DRIBBLE_S: Final = 1.0
 """Seconds per byte of a program whose output dribbles."""
@@ -36,15 +36,15 @@ class Output:
         self.dribbles = False
         self._inside = inside
         self._held: deque[bytes] = deque()
-        self._put = AutoResetEvent()
-        self._empty = AutoResetEvent()
+        self._put = ResettableEvent()
+        self._empty = ResettableEvent()
 
     def put(self, data: bytes) -> None:
         self._held.append(data)
         self._put.set()
 
     async def run(self) -> None:
-        """Write whatever is put, for ever."""
+        """Write queued messages, for ever."""
         while True:
             await self._put.wait()
             while self._held:
@@ -53,7 +53,7 @@ class Output:
             self._empty.set()
 
     async def drained(self) -> None:
-        """Wait until all that has been put is written."""
+        """Wait until all queued messages are written."""
         while self._put.is_set():
             self._empty.clear()
             await self._empty.wait()

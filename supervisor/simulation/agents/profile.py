@@ -1,7 +1,7 @@
-"""How a simulated agent works when nothing strikes: its pace, what it uses, and whom it asks.
+"""Shapes: the behaviour of a simulated agent when nothing strikes, such as its pace, its tokens and its permissions.
 
-A shape only says what is usual. What goes wrong, and when, is the fault plan's business, so the same shape serves a
-run without faults and a run in which everything fails.
+A shape says only what is usual. Errors and their moments are up to the fault plan, so the same shape serves a run
+without faults and a run in which everything fails.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Adapter: TypeAlias = Literal["acp", "command", "inprocess", "jsonl"]
 SECONDS: Final = ("think_s", "tool_s", "start_s", "slow_start_s", "cancel_s")
 COUNTS: Final = ("steps", "tools", "text_chars", "tokens")
 MOST: Final = 1_000_000
-"""Of seconds, steps, calls and characters: a run with more runs out of memory, or of time, by nobody's fault."""
+"""The largest number of seconds, steps, calls and characters: a run with more runs out of memory or time."""
 TOKENS_MAX: Final = 1_000_000_000
 ADAPTERS: Final = "acp, command, inprocess or jsonl"
 WANTED: Final = {
@@ -29,7 +29,7 @@ WANTED: Final = {
     "delegates_to": "a list of names of agents",
     "cancel_modes": f"a list of some of {', '.join(CancelMode)}",
 }
-"""What is neither a pair nor a probability."""
+"""Values of fields that are neither pairs nor probabilities, for error messages."""
 PROBABILITIES: Final = (
     "parallel",
     "nested",
@@ -103,9 +103,16 @@ class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def __post_init__(self) -> None:
         for name in (*SECONDS, *COUNTS):
             least, most = int(name == "steps"), TOKENS_MAX if name == "tokens" else MOST
-            _check_bounds(name, getattr(self, name), least, most)
+            bounds = getattr(self, name)
+            if not all(math.isfinite(one) for one in bounds):
+                raise ValueError(f"{name}: {bounds} has an end that is not finite; give two numbers")
+            if not least <= bounds[0] <= bounds[1] <= most:
+                raise ValueError(
+                    f"{name}: {bounds} is not a range; give (low, high) with {least} <= low <= high <= {most}"
+                )
         for name in PROBABILITIES:
-            _check_probability(name, getattr(self, name))
+            if not 0.0 <= (probability := getattr(self, name)) <= 1.0:
+                raise ValueError(f"{name}: {probability} is not a probability; give a number from 0 to 1")
         if self.adapter not in ("acp", "command", "inprocess", "jsonl"):
             raise ValueError(f"adapter: {self.adapter!r} is not simulated; use {ADAPTERS}")
         if self.depth_max < 0:
@@ -114,12 +121,12 @@ class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError(f"cancel_modes: is empty; name at least one of {', '.join(CancelMode)}")
 
     def speaking(self, adapter: Adapter) -> AgentShape:
-        """The same agent behind that adapter; nothing is checked again where it is behind that already."""
+        """The same agent behind that adapter; nothing is validated again if it has that already."""
         return self if self.adapter == adapter else msgspec.structs.replace(self, adapter=adapter)
 
 
 def shape_of(fields: Mapping[str, Any]) -> AgentShape:
-    """The shape of those fields, as a file has them.
+    """Make a shape from fields of a file.
 
     Raises:
         ValueError: one of them is of another type, or makes no sense; the message names the field, its value, and what
@@ -135,7 +142,7 @@ def shape_of(fields: Mapping[str, Any]) -> AgentShape:
 
 
 def _fits(name: str, value: Any) -> bool:
-    """Whether a field is of its type, by itself: which one is not, an error of all of them does not tell apart."""
+    """Whether one field alone has its type; an error over all fields does not say which one is wrong."""
     try:
         msgspec.convert({name: value}, AgentShape)
     except msgspec.ValidationError as error:
@@ -149,15 +156,3 @@ def _wanted(name: str) -> str:
     if name in PROBABILITIES:
         return "a number from 0 to 1"
     return WANTED[name]
-
-
-def _check_bounds(name: str, bounds: tuple[float, float], least: int, most: int) -> None:
-    if not all(math.isfinite(one) for one in bounds):
-        raise ValueError(f"{name}: {bounds} has an end that is not finite; give two numbers")
-    if not least <= bounds[0] <= bounds[1] <= most:
-        raise ValueError(f"{name}: {bounds} is no range; give (low, high) with {least} <= low <= high <= {most}")
-
-
-def _check_probability(name: str, probability: float) -> None:
-    if not 0.0 <= probability <= 1.0:
-        raise ValueError(f"{name}: {probability} is no probability; give a number from 0 to 1")

@@ -1,8 +1,7 @@
-"""How simulated programs fail: what strikes one of them is asked for by name, once, and acted out here.
+"""Failures of simulated programs: whether a fault strikes is asked once, by name, and acted out here.
 
-A fate is the end of a program's work: it hangs, dies, or goes mute, and says nothing of its own after that. An
-outburst is output that is not what it should be; the program itself does not notice. What a fault leaves behind, a
-daemon or a held pipe, outlives the program if it can.
+A *fate* ends a program's work: it hangs, dies, or closes its output, and says nothing of its own after that. An
+*outburst* is wrong output that the program does not notice. A daemon or a held pipe outlives the program if it can.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ CRASHES: Final = (1, 2, 124, 125, 126, 127, 130, 137, 143)
 executable, not found), and a shell's for what SIGINT, SIGKILL or SIGTERM ended, which a wrapper passes on."""
 
 SIGNALS: Final = (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV)
-"""What kills a program from outside, or by its own fault."""
+"""Signals that kill a program from outside, or by its own fault."""
 
 _BLOCK: Final = b"x" * 1024 * 1024
 _HUGE_BLOCKS: Final = 10
@@ -79,7 +78,7 @@ FATES: Final[Mapping[str, Fate]] = {
     "process.closes_output": _go_mute,
     "process.lies": _lie,
 }
-"""How a program's work ends before its time; each gives an exit status. At most one strikes a program."""
+"""Fates by kind of fault; each gives an exit status. At most one strikes a program."""
 
 
 # ------------------------------------------------------------------------------------------------------- outbursts
@@ -109,7 +108,7 @@ OUTBURSTS: Final[Mapping[str, Outburst]] = {
     "process.bad_json": _bad_json,
     "process.huge_line": _huge_line,
 }
-"""What a program writes by mistake, given an ordinary line of its; the parts share their memory."""
+"""Wrong output by kind of fault, given an ordinary line of the program; the parts share their memory."""
 
 _FATES, _OUTBURSTS = frozenset(FATES), frozenset(OUTBURSTS)
 
@@ -128,7 +127,7 @@ async def _sleep(inside: OsProcess, *, seconds: float) -> int:
 
 
 async def side_by_side(do: Callable[[_T], Coroutine[Any, Any, None]], batch: Sequence[_T]) -> None:
-    """Do each of *batch* at the same time; one alone needs no task."""
+    """Run *do* for each of *batch* at the same time; a single one needs no task."""
     if len(batch) == 1:
         await do(batch[0])
         return
@@ -138,12 +137,12 @@ async def side_by_side(do: Callable[[_T], Coroutine[Any, Any, None]], batch: Seq
 
 
 class Trouble:
-    """What strikes one program.
+    """Faults that strike one program.
 
     Args:
         inside: the program.
-        faults: what is to strike.
-        place: its name in the names of what strikes; all of a program's turns and calls begin with it.
+        faults: the fault plan.
+        place: the program's name in strikes; the names of its turns and calls begin with it.
     """
 
     def __init__(self, inside: OsProcess, faults: FaultPlan, place: str) -> None:
@@ -152,11 +151,11 @@ class Trouble:
         self._place = place
 
     def strikes(self, kind: str, place: str) -> bool:
-        """Whether that happens at *place*, somewhere within this program. Ask once."""
+        """Whether a fault strikes at *place*, somewhere within this program. Ask once."""
         return self._faults.strikes(kind, place)
 
     async def at_start(self, usual_s: float, slow_s: tuple[float, float]) -> int | None:
-        """Start up; an exit status if it is over already."""
+        """Start up; return an exit status if the program ends already."""
         if self.strikes("process.ignores_term", self._place):
             self._inside.ignore_terminate()
         if self.strikes("process.orphans", self._place):
@@ -169,14 +168,14 @@ class Trouble:
         return None
 
     def fate(self, place: str) -> Callable[[], Awaitable[int]] | None:
-        """What ends its work at *place*; ``None`` if it goes on."""
+        """Fate that strikes at *place*; ``None`` if the program goes on."""
         if not self._faults.may_strike_any(_FATES):
             return None
         kind = next((one for one in FATES if self.strikes(one, place)), None)
         return partial(FATES[kind], self._inside, self._how(kind, place)) if kind is not None else None
 
     def outbursts(self, place: str, line: bytes) -> Iterator[bytes]:
-        """What it writes by mistake at *place*; *line* is something that it might well say."""
+        """Wrong output that strikes at *place*; *line* is an ordinary line of the program."""
         if not self._faults.may_strike_any(_OUTBURSTS):
             return
         for kind, outburst in OUTBURSTS.items():
@@ -184,14 +183,14 @@ class Trouble:
                 yield from outburst(line, self._how(kind, place))
 
     async def work(self, place: str, seconds: float) -> int:
-        """Do what the tool at *place* does; its exit status."""
+        """Do the work of the tool at *place*; return its exit status."""
         if self.strikes("agent.tool_hangs", place):
             await anyio.sleep_forever()
         await anyio.sleep(seconds)
         return int(self.strikes("agent.tool_fails", place))
 
     async def in_process(self, place: str, seconds: float) -> int:
-        """The same in a process of its own, in a session of its own as agents have it, and wait for it."""
+        """Do the same in a child process with a session of its own, as agents do, and wait for it."""
 
         async def tool(inside: OsProcess) -> int:
             if self.strikes("process.ignores_term", place):
@@ -204,7 +203,7 @@ class Trouble:
         return await self._inside.wait_child(self._inside.fork(tool, name=place, new_session=True))
 
     def at_exit(self, status: int) -> int:
-        """The last thing before it exits with *status*."""
+        """Leave behind what outlives the program; return *status*."""
         if self.strikes("process.holds_pipe", self._place):
             seconds = self._how("process.holds_pipe", self._place).between(1.0, 600.0, "seconds")
             holder = partial(_sleep, seconds=seconds)

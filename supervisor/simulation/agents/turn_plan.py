@@ -1,8 +1,7 @@
-"""What one turn of a simulated agent will be if nothing strikes: drawn as a whole, before it begins.
+"""Plan of one turn of a simulated agent when nothing strikes, drawn as a whole before the turn begins.
 
-The plan follows from the seed, the turn's place, and the agent's shape, and from nothing that happens; so a fault that
-is taken away changes no other turn. Places name everything once: ``s1:a2:t3`` is a turn, ``s1:a2:t3:c1`` its first
-tool call.
+The plan follows from the seed, the turn's place and the agent's shape alone, so that removing a fault changes no other
+turn. Places are names: ``s1:a2:t3`` is a turn, ``s1:a2:t3:c1`` its first tool call.
 """
 
 from __future__ import annotations
@@ -21,38 +20,38 @@ __all__ = [
     "Spend",
     "StepPlan",
     "ToolPlan",
+    "ToolRunner",
     "TurnPlan",
-    "Way",
     "depth_of",
     "free",
     "plan_turn",
     "said",
 ]
 
-Way = Literal["own", "process", "terminal"]
-"""Who runs a tool: the agent itself, a process that it starts, or the supervisor, in a terminal."""
+ToolRunner = Literal["own", "process", "terminal"]
+"""Runner of a tool: the agent itself, a process that it starts, or the supervisor, in a terminal."""
 
 Spend = Callable[[int], None]
-"""Hears of tokens as they are used: a thought's, when it has been thought."""
+"""Called with tokens as they are used, after each thought."""
 
 _DEPTH: Final = re.compile(r"^depth (\d{1,3})$", re.MULTILINE)
 _FILLER: Final = "and so it goes on, "
 
 
 class ToolPlan(NamedTuple):
-    """One tool call."""
+    """A tool call."""
 
     place: str
-    way: Way
+    way: ToolRunner
     seconds: float
     asks: bool
-    """Whether it asks for permission first."""
+    """Whether the call asks for permission first."""
     inner: tuple[ToolPlan, ...] = ()
-    """Of a sub-agent of its own: the calls that this one makes, side by side."""
+    """Calls that a sub-agent makes within this call, side by side."""
 
 
 class Delegation(NamedTuple):
-    """A child session that is asked for."""
+    """A request for a child session."""
 
     place: str
     name: str
@@ -62,7 +61,7 @@ class Delegation(NamedTuple):
 
 
 class StepPlan(NamedTuple):
-    """A thought, what is said after it, and what is done then: batches in order, each batch's calls side by side.
+    """A thought, the text after it, and the calls then: batches in order, each batch's calls side by side.
 
     The delegation comes after all of them; if it is ``beside``, it runs beside the last one.
     """
@@ -74,7 +73,7 @@ class StepPlan(NamedTuple):
     beside: bool = False
 
     def parts(self) -> list[list[ToolPlan | Delegation]]:
-        """All that is done, for whoever can delegate."""
+        """Batches of calls and the delegation, for agents that can delegate."""
         parts: list[list[ToolPlan | Delegation]] = [list(batch) for batch in self.batches]
         if self.delegation is not None and self.beside and parts:
             parts[-1].append(self.delegation)
@@ -84,7 +83,7 @@ class StepPlan(NamedTuple):
 
 
 class TurnPlan(NamedTuple):
-    """One turn. ``strike_at`` is the step before which a fault of the whole turn strikes, if one does."""
+    """A turn. ``strike_at`` is the step before which a fault of the whole turn strikes, if one does."""
 
     place: str
     steps: list[StepPlan]
@@ -92,28 +91,28 @@ class TurnPlan(NamedTuple):
     tokens: int
 
     def tokens_of(self, at: int) -> int:
-        """What of its tokens the step *at* uses; all steps together use them all."""
+        """Tokens that the step *at* uses; all steps together use all tokens."""
         return self.tokens * (at + 1) // len(self.steps) - self.tokens * at // len(self.steps)
 
 
 def free(tokens: int) -> None:
-    """Nobody counts."""
+    """Do not count."""
 
 
 def depth_of(prompt: str) -> int:
-    """How deep a session is that was given *prompt*: delegations say so in a line of their own."""
+    """Depth of a session that was given *prompt*: delegations add a line with it."""
     found = _DEPTH.search(prompt)
     return int(found[1]) if found else 0
 
 
 def said(place: str, chars: int) -> str:
-    """A text of at least *chars* characters that tells who said it."""
+    """Text of at least *chars* characters that names its speaker."""
     return f"{place}: {_FILLER * (chars // len(_FILLER) + 1)}"
 
 
-def plan_turn(shape: AgentShape, chance: KeyedRandom, place: str, depth: int) -> TurnPlan:
+def plan_turn(shape: AgentShape, random: KeyedRandom, place: str, depth: int) -> TurnPlan:
     """Draw the turn at *place*, of a session that is *depth* delegations below a root."""
-    rng = chance.stream("turn", place)
+    rng = random.stream("turn", place)
     batches: list[list[list[ToolPlan]]] = [[] for _ in range(rng.randint(*shape.steps))]
     for batch in _batches(shape, rng, place):
         rng.choice(batches).append(batch)
@@ -143,7 +142,7 @@ def _nested(shape: AgentShape, rng: Random, batch: list[ToolPlan]) -> list[ToolP
 
 def _tool(shape: AgentShape, rng: Random, place: str) -> ToolPlan:
     in_terminal, in_process = rng.random() < shape.terminals, rng.random() < shape.child_processes
-    way: Way = "own"
+    way: ToolRunner = "own"
     if shape.adapter == "acp" and in_terminal:
         way = "terminal"
     elif shape.adapter != "inprocess" and in_process:

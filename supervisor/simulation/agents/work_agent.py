@@ -1,7 +1,7 @@
-"""Programs that carry out errands: an agent that tries a task, and the acceptance test that looks at its work.
+"""Programs for tasks of simulated plans: an agent that tries a task as its script says, and the acceptance test.
 
-Both are called by name, ``sim-work`` and ``sim-check``, and know their task by the directory that they run in. The
-agent reads what it is asked: that is to carry out its task, or something that an operator wants of it beside.
+``sim-work`` and ``sim-check`` know their task by the directory in which they run. The agent reads its prompt: that is
+its task, or something else that an operator asks for.
 """
 
 from __future__ import annotations
@@ -14,37 +14,39 @@ import anyio
 
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import OsProcess, Program
-from supervisor.simulation.works.places import Places
-from supervisor.simulation.works.task_scripts import Attempt, TaskScript, Way, asks_for
+from supervisor.simulation.plan_workload.task_scripts import Attempt, TaskScript, Try, asks_for
+from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
 
 __all__ = ["WORK_S", "check_program", "work_agent"]
 
 WORK_S: Final = (1.0, 40.0)
-"""How long an attempt takes, and how long it works before it fails."""
+"""Seconds of an attempt, also of one that fails."""
 CHECK_S: Final = (0.1, 5.0)
 
-SAID: Final[Mapping[Way, str]] = {
-    Way.BUSY: "error: the workspace is temporarily unavailable",
-    Way.OVERLOADED: "API Error: 529 overloaded",
-    Way.PERMANENT: "ModuleNotFoundError: No module named 'parser'",
+SAID: Final[Mapping[Try, str]] = {
+    Try.BUSY: "error: the workspace is temporarily unavailable",
+    Try.OVERLOADED: "API Error: 529 overloaded",
+    Try.PERMANENT: "ModuleNotFoundError: No module named 'parser'",
 }
 OTHER: Final = ("it lost the thread", "it went in circles", "it would not say why", "the plan made no sense to it")
-"""Words that nobody knows: so often another error."""
+"""Errors that no classifier knows, by turns."""
 
 
-def work_agent(task_script: TaskScript, chance: KeyedRandom, now: Callable[[], float], places: Places) -> Program:
-    """An agent that tries that errand once more, where it is asked to: what else it is asked, it does."""
+def work_agent(
+    task_script: TaskScript, random: KeyedRandom, now: Callable[[], float], workspaces: WorkspaceContents
+) -> Program:
+    """Make an agent that tries the task once more if its prompt asks for that; else it does something short."""
 
     async def program(inside: OsProcess) -> int:
         if not asks_for(await _prompt(inside), task_script.name):
-            return await _do_something_else(inside, chance)
+            return await _do_something_else(inside, random)
         number = len(task_script.attempts)
         session_id = inside.cwd.rpartition("/")[2]
-        attempt = task_script.begin(session_id, now(), places.found(session_id))
+        attempt = task_script.begin(session_id, now(), workspaces.found(session_id))
         try:
             await inside.write(b"working\n")
-            places.write(session_id, attempt, task_script)
-            return await _try(inside, attempt, number, chance.below("work", task_script.name, number))
+            workspaces.write(session_id, attempt, task_script)
+            return await _try(inside, attempt, number, random.below("work", task_script.name, number))
         finally:
             attempt.ended_s = now()
 
@@ -58,21 +60,21 @@ async def _prompt(inside: OsProcess) -> str:
     return b"".join(parts).decode()
 
 
-async def _do_something_else(inside: OsProcess, chance: KeyedRandom) -> int:
-    await anyio.sleep(chance.between(*WORK_S, "beside", inside.name) * chance.unit("short", "beside", inside.name))
+async def _do_something_else(inside: OsProcess, random: KeyedRandom) -> int:
+    await anyio.sleep(random.between(*WORK_S, "beside", inside.name) * random.unit("short", "beside", inside.name))
     await inside.write(b"as you wish\n")
     return 0
 
 
-async def _try(inside: OsProcess, attempt: Attempt, number: int, chance: KeyedRandom) -> int:
-    await anyio.sleep(chance.between(*WORK_S, "seconds") * chance.unit("short"))
+async def _try(inside: OsProcess, attempt: Attempt, number: int, random: KeyedRandom) -> int:
+    await anyio.sleep(random.between(*WORK_S, "seconds") * random.unit("short"))
     match attempt.way:
-        case Way.DONE:
+        case Try.DONE:
             await inside.write(b"done\n")
             return 0
-        case Way.HANGS:
+        case Try.HANGS:
             await anyio.sleep_forever()
-        case Way.CRASHES:
+        case Try.CRASHES:
             inside.die(signal.SIGSEGV)
             await anyio.sleep_forever()
     said = SAID.get(attempt.way) or OTHER[number % len(OTHER)]
@@ -80,11 +82,11 @@ async def _try(inside: OsProcess, attempt: Attempt, number: int, chance: KeyedRa
     return 1
 
 
-def check_program(task_script: TaskScript | None, chance: KeyedRandom) -> Program:
-    """An acceptance test: it passes if the errand says so, and where there is none."""
+def check_program(task_script: TaskScript | None, random: KeyedRandom) -> Program:
+    """Make an acceptance test, which passes if the script says so, or if there is none."""
 
     async def program(inside: OsProcess) -> int:
-        await anyio.sleep(chance.between(*CHECK_S, "check", inside.name))
+        await anyio.sleep(random.between(*CHECK_S, "check", inside.name))
         passed = task_script is None or task_script.check()
         await inside.write(b"ok\n" if passed else b"1 of 3 tests failed\n")
         return 0 if passed else 1

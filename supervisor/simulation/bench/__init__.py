@@ -1,8 +1,8 @@
-"""Failure benchmarks: named policies under the same failures, seed by seed, and what each of them costs.
+"""Failure benchmarks: named policies under the same failures, seed by seed, and the cost of each policy.
 
-A suite is a set of scenarios and a set of policies, which are settings laid over those of the scenario. Everything is
+A suite is a set of scenarios and a set of policies, which are settings merged into those of the scenario. Everything is
 counted in virtual time, so the numbers are about decisions, not about a machine: the same seeds give the same bytes
-everywhere, and the digests that stand beside a suite let anybody check that.
+everywhere, and the digests beside a suite let anybody check that.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import msgspec
 from pydantic import ValidationError
 
 from supervisor.simulation.bench.plots import Panel, figure
-from supervisor.simulation.bench.suite import BadSuite, Overrides, Suite, Under, stem_of
+from supervisor.simulation.bench.suite import BadSuite, Overrides, ScenarioComparison, Suite, stem_of
 from supervisor.simulation.running import simulate
-from supervisor.simulation.scenario import BadScenario, Drawn, Load, Scenario, merged, named
-from supervisor.simulation.search.many import Failed, each
+from supervisor.simulation.scenario import BadScenario, DrawnScenario, LoadConfig, Scenario, merged, named
+from supervisor.simulation.search.many import TaskFailed, map_in_order
 from supervisor.simulation.toml_fields import problems
 
 __all__ = ["METRICS", "Bench", "Metric", "bench", "check", "nearest_rank", "summary_of"]
@@ -29,7 +29,7 @@ Sample = tuple[float | None, ...]
 
 
 class Metric(NamedTuple):
-    """Something that is counted. ``of``: what one value of its sample is about; ``scale``: how it is drawn."""
+    """A quantity that is counted. ``of``: the unit of its sample; ``scale``: the axis on which it is drawn."""
 
     key: str
     title: str
@@ -66,19 +66,19 @@ METRICS: Final = (
 )
 
 
-class _Ask(NamedTuple):
-    """One run to be made: it travels to another process."""
+class _RunSpec(NamedTuple):
+    """Specification of a run, which is sent to another process."""
 
     scenario: str
     policy: str
     overrides: Overrides
-    under: Under
+    under: ScenarioComparison
     heal_after_s: float
     seed: int
 
 
-class _Told(NamedTuple):
-    """What one run came to."""
+class _RunSamples(NamedTuple):
+    """Samples of one run."""
 
     digest: str
     samples: dict[str, Sample]
@@ -86,7 +86,7 @@ class _Told(NamedTuple):
 
 
 class Bench(msgspec.Struct, kw_only=True):
-    """What a suite came to: samples and trouble, by scenario and policy, of so many *runs*."""
+    """Results of a suite: samples and problems by scenario and policy, of so many *runs*."""
 
     suite: Suite
     first_seed: int
@@ -95,13 +95,13 @@ class Bench(msgspec.Struct, kw_only=True):
     samples: dict[tuple[str, str], dict[str, list[float | None]]] = {}
     digests: dict[tuple[str, str], Any] = {}
     problems: list[str] = []
-    """What went wrong in runs, each with its seed: numbers of such a run mean nothing."""
+    """Problems of runs, each with its seed; the numbers of such a run mean nothing."""
 
-    def take(self, ask: _Ask, told: _Told | Failed) -> None:
-        """Take in one run. They come in the order in which they were asked for."""
+    def take(self, ask: _RunSpec, told: _RunSamples | TaskFailed) -> None:
+        """Add one run. Runs come in the order in which they were requested."""
         self.runs += 1
         where = f"{ask.scenario}, {ask.policy}, seed {ask.seed}"
-        if isinstance(told, Failed):
+        if isinstance(told, TaskFailed):
             self.problems.append(f"{where}: {told.words}")
             return
         self.problems += [f"{where}: {one}" for one in told.problems]
@@ -111,21 +111,19 @@ class Bench(msgspec.Struct, kw_only=True):
         for key, values in told.samples.items():
             samples[key] += values
 
-    def summaries(self, scenario: str, policy: str) -> dict[str, Summary]:
-        """Percentiles of everything, in the order of ``METRICS``."""
+    def summaries(self, scenario: str, policy: str) -> dict[str, SampleSummary]:
+        """Percentiles of all metrics, in the order of ``METRICS``."""
         samples = self.samples.get((scenario, policy), {})
         return {one.key: summary_of(samples.get(one.key, ()), one.decimals) for one in METRICS}
 
     # ------------------------------------------------------------------ what is written
     def files(self) -> dict[str, str]:
-        """Everything that is promised to be the same everywhere: names of files, and their text."""
-        return dict(zip(self.suite.files, (self._json(), *map(self._drawing, self.suite.scenarios)), strict=True))
-
-    def _json(self) -> str:
-        return json.dumps(self.value(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+        """Files that must be the same everywhere: name to text."""
+        text = json.dumps(self.value(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+        return dict(zip(self.suite.files, (text, *map(self._drawing, self.suite.scenarios)), strict=True))
 
     def value(self) -> dict[str, Any]:
-        """The whole as JSON has it. ``runs`` is the digest of every step of every run."""
+        """The results as JSON. ``runs`` is the digest of every step of every run."""
         return {
             "suite": self.suite.name,
             "first_seed": self.first_seed,
@@ -133,7 +131,10 @@ class Bench(msgspec.Struct, kw_only=True):
             "usd_per_million_tokens": self.suite.usd_per_million_tokens,
             "heal_after_s": self.suite.heal_after_s,
             "policies": self.suite.policies,
-            "under": {stem_of(scenario): _conditions(under) for scenario, under in self.suite.scenarios.items()},
+            "under": {
+                stem_of(scenario): {"intensity": under.intensity, "load": under.load, "operators": under.operators}
+                for scenario, under in self.suite.scenarios.items()
+            },
             "metrics": {one.key: f"{one.meaning} ({one.unit})" for one in METRICS},
             "problems": self.problems,
             "scenarios": {
@@ -163,43 +164,37 @@ class Bench(msgspec.Struct, kw_only=True):
         return Panel(metric.title, metric.unit, samples, metric.scale, metric.of)
 
 
-def _conditions(under: Under) -> dict[str, Any]:
-    """What a suite changes about a scenario."""
-    return {"intensity": under.intensity, "load": under.load, "operators": under.operators}
-
-
 # ------------------------------------------------------------------------------------------------------------ running
 def bench(
     suite: Suite, *, seeds: int, first_seed: int = 1, jobs: int = 1, told: Callable[[int, int], None] | None = None
 ) -> tuple[Bench, bool]:
-    """Run the suite: every scenario under every policy with every seed. *told* hears how many runs of how many. What it
-    came to, and false if Ctrl-C came first. Whether it can be run, ``check`` says.
-    """
+    """Run every scenario of the suite under every policy with every seed; ``check`` validates the suite first. *told*
+    is called with the number of runs so far and in all. Return the results, and false if Ctrl-C came first."""
     result = Bench(suite=suite, first_seed=first_seed, seeds=seeds)
     asks = list(_asks(suite, range(first_seed, first_seed + seeds)))
 
-    def take(ask: _Ask, answer: _Told | Failed) -> None:
+    def take(ask: _RunSpec, answer: _RunSamples | TaskFailed) -> None:
         result.take(ask, answer)
         if told is not None:
             told(result.runs, len(asks))
 
-    complete = each(partial(_run, suite.usd_per_million_tokens), asks, jobs, take)
+    complete = map_in_order(partial(_run, suite.usd_per_million_tokens), asks, jobs, take)
     return result, complete
 
 
-def _asks(suite: Suite, seeds: Iterable[int]) -> Iterator[_Ask]:
+def _asks(suite: Suite, seeds: Iterable[int]) -> Iterator[_RunSpec]:
     for scenario, under in suite.scenarios.items():
         for policy in under.policies:
             for seed in seeds:
-                yield _Ask(scenario, policy, suite.policies[policy], under, suite.heal_after_s, seed)
+                yield _RunSpec(scenario, policy, suite.policies[policy], under, suite.heal_after_s, seed)
 
 
 _scenario = cache(named)
 
 
 def check(suite: Suite, where: str, given: Collection[str] = ()) -> None:
-    """Try each policy over each scenario, in all that a seed may draw of them: what is wrong is told now, not in the
-    middle of the work. *given*: policies that are those of the command line, and not the suite's.
+    """Check each policy over each scenario, in all that a seed may draw of them, before anything runs. *given*:
+    policies from the command line.
 
     Raises:
         BadSuite: a scenario, its load, or a policy over it cannot be run; the message begins with *where*, or with
@@ -213,7 +208,9 @@ def check(suite: Suite, where: str, given: Collection[str] = ()) -> None:
         try:
             load = _load(scenario, under)
         except ValidationError as error:
-            raise BadSuite("\n".join(problems(f"{where}: scenarios.{name}.load", error, lambda path: Load))) from None
+            raise BadSuite(
+                "\n".join(problems(f"{where}: scenarios.{name}.load", error, lambda path: LoadConfig))
+            ) from None
         for policy in under.policies:
             whose = f"--policy {policy}" if policy in given else f"{where}: policies.{policy}"
             settings = merged(scenario.settings, suite.policies[policy])
@@ -223,8 +220,8 @@ def check(suite: Suite, where: str, given: Collection[str] = ()) -> None:
                 raise BadSuite(str(error)) from None
 
 
-def _drawn(ask: _Ask) -> Drawn:
-    """The run that is asked for: customers have no policies of their own."""
+def _drawn(ask: _RunSpec) -> DrawnScenario:
+    """Draw the scenario of a run; customers have no policies of their own here."""
     scenario: Scenario = _scenario(ask.scenario)
     settings = merged(scenario.settings, ask.overrides)
     load = _load(scenario, ask.under)
@@ -234,11 +231,11 @@ def _drawn(ask: _Ask) -> Drawn:
     return msgspec.structs.replace(drawn, intensity=drawn.intensity * ask.under.intensity)
 
 
-def _load(scenario: Scenario, under: Under) -> Load:
-    return Load.model_validate({**scenario.load.model_dump(), **under.load, "crossing": 0.0})
+def _load(scenario: Scenario, under: ScenarioComparison) -> LoadConfig:
+    return LoadConfig.model_validate({**scenario.load.model_dump(), **under.load, "crossing": 0.0})
 
 
-def _run(usd_per_million_tokens: float, ask: _Ask) -> _Told:
+def _run(usd_per_million_tokens: float, ask: _RunSpec) -> _RunSamples:
     report = simulate(_drawn(ask))
     tally, cost = report.tally, report.cost
     samples: dict[str, Sample] = {
@@ -249,14 +246,15 @@ def _run(usd_per_million_tokens: float, ask: _Ask) -> _Told:
         "wasted_tokens": (cost.wasted_tokens,),
         "wasted_usd": (cost.wasted_tokens * usd_per_million_tokens / 1e6,),
     }
-    return _Told(report.digest, samples, report.problems)
+    return _RunSamples(report.digest, samples, report.problems)
 
 
 # ------------------------------------------------------------------------------------------------------ percentiles
 # By nearest rank: each is a value that was there, so no rounding depends on a machine. What never happened counts as
 # later than everything that did.
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """A sample. ``None`` as a percentile: never, or an empty sample; ``total`` is of what happened."""
+class SampleSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Summary of a sample. A percentile is ``None`` if it never happened, or the sample is empty; ``total`` is the sum
+    of what happened."""
 
     count: int
     never: int
@@ -268,16 +266,16 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nearest_rank(ordered: Sequence[float], count: int, percent: int) -> float | None:
-    """The smallest value that at least *percent* of *count* are not above; *ordered* holds those that happened."""
+    """The smallest value that at least *percent* of *count* are not above; *ordered* holds the values that happened."""
     rank = -(-count * percent // 100)
     return ordered[max(rank, 1) - 1] if 0 < rank <= len(ordered) else None
 
 
-def summary_of(sample: Sequence[float | None], decimals: int) -> Summary:
-    """The sample in a few numbers, rounded to so many decimals."""
+def summary_of(sample: Sequence[float | None], decimals: int) -> SampleSummary:
+    """Summarize a sample, rounded to so many decimals."""
     happened = sorted(round(one, decimals) if decimals else one for one in sample if one is not None)
     at = {f"p{percent}": nearest_rank(happened, len(sample), percent) for percent in (50, 90, 99)}
-    return Summary(
+    return SampleSummary(
         count=len(sample),
         never=len(sample) - len(happened),
         total=round(sum(happened), decimals),

@@ -1,10 +1,9 @@
-"""Pictures of distributions as SVG: the same bytes on every machine, for the same numbers.
+"""Plots of distributions as SVG: the same bytes on every machine, for the same numbers.
 
-Nothing but sums, products and square roots is computed, which IEEE 754 rounds exactly, and everything is written with
-one decimal. A curve is the share of a sample that is at most so much (an ECDF); what never happened (``None``) is in
-the sample too, so a curve that ends below 1 says how much never did. Colours are those of Okabe and Ito, which people
-with any kind of colour vision tell apart; curves that lie on each other stay visible, for each is thinner than the one
-below it.
+Only sums, products and square roots are computed, which IEEE 754 rounds exactly, and every number is written with one
+decimal. A curve is the share of a sample up to a value (an ECDF). What never happened (``None``) is in the sample too,
+so a curve that ends below 1 shows how much that is. Colours are those of Okabe and Ito, which people with any kind of
+colour vision can tell apart; each curve is thinner than the one below it, so that both stay visible.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ __all__ = ["Panel", "figure"]
 
 COLOURS: Final = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 DASHES: Final = ("", "7 3", "2 2.5", "10 3 2 3")
-"""Where there are more curves than colours, the next round of them is dashed."""
+"""Dashes for each further round of curves when there are more curves than colours."""
 WIDTHS: Final = (5.0, 1.6)
-"""Of the first curve and of the last, in pixels."""
+"""Width of the first curve and of the last, in pixels."""
 
 COLUMNS: Final = 3
 PANEL: Final = (360.0, 270.0)
@@ -32,18 +31,18 @@ Sample = Sequence[float | None]
 
 
 class Panel(NamedTuple):
-    """One set of axes. ``scale``: what the horizontal axis is linear in; ``root`` gives room to small values."""
+    """A set of axes. ``scale``: what the horizontal axis is linear in; ``root`` gives room to small values."""
 
     title: str
     unit: str
     samples: Mapping[str, Sample]
     scale: Literal["linear", "root"] = "linear"
     of: str = "runs"
-    """What the shares are shares of."""
+    """Unit of which the shares are shares."""
 
 
 class _Axis(NamedTuple):
-    """From values to pixels, from 0 to *top*."""
+    """Maps values from 0 to *top* to pixels."""
 
     top: float
     left: float
@@ -56,7 +55,7 @@ class _Axis(NamedTuple):
 
 
 def figure(title: str, subtitle: str, panels: Sequence[Panel]) -> str:
-    """All panels under a title, with one legend: an SVG document."""
+    """Draw all panels under a title, with one legend, as an SVG document."""
     names = list(dict.fromkeys(name for panel in panels for name in panel.samples))
     rows = -(-len(panels) // COLUMNS)
     legend = [*_legend(names)]
@@ -80,7 +79,7 @@ def figure(title: str, subtitle: str, panels: Sequence[Panel]) -> str:
 
 # ------------------------------------------------------------------------------------------------------- the legend
 def _legend(names: Sequence[str]) -> Iterator[tuple[int, int, float]]:
-    """Each curve's number, its line in the legend, and where it begins there."""
+    """Number of each curve, its line in the legend, and its position there."""
     x, line = MARGIN, 0
     for number, name in enumerate(names):
         wide = 46.0 + 7.0 * len(name)
@@ -126,7 +125,7 @@ def _panel(panel: Panel, names: Sequence[str], x: float, y: float) -> Iterator[s
 
 
 def _shares(axis: _Axis, top: float, height: float) -> Iterator[str]:
-    """The horizontal lines of the grid, with their shares."""
+    """Horizontal lines of the grid, with their shares."""
     for quarter in range(5):
         y = top + height * (1 - quarter / 4)
         colour = "#888888" if quarter == 0 else "#dddddd"
@@ -135,7 +134,7 @@ def _shares(axis: _Axis, top: float, height: float) -> Iterator[str]:
 
 
 def _values(axis: _Axis, ticks: Sequence[float], top: float, floor: float) -> Iterator[str]:
-    """The vertical lines of the grid, with their values."""
+    """Vertical lines of the grid, with their values."""
     for tick in ticks:
         x = axis.x(tick)
         yield f'<path d="M{x:.1f} {top:.1f}V{floor + 4:.1f}" stroke="#eeeeee" stroke-width="1"/>'
@@ -143,7 +142,7 @@ def _values(axis: _Axis, ticks: Sequence[float], top: float, floor: float) -> It
 
 
 def _curve(sample: Sample, axis: _Axis, floor: float, height: float, stroke: str) -> str:
-    """A step for each place where the share rises; several within a pixel are one."""
+    """Draw a step for each place where the share rises; several steps within a pixel become one."""
     happened = sorted(one for one in sample if one is not None)
     steps: dict[str, str] = {}
     for number, value in enumerate(happened, 1):
@@ -163,7 +162,7 @@ def _ticks(largest: float, *, root: bool) -> list[float]:
 
 
 def _step(largest: float, step: float, steps_max: int) -> float:
-    """The distance of ticks; not less than *step*."""
+    """Distance of ticks, at least *step*."""
     while True:
         for factor in (1.0, 2.0, 5.0):
             if largest <= step * factor * steps_max:
@@ -172,7 +171,7 @@ def _step(largest: float, step: float, steps_max: int) -> float:
 
 
 def _number(value: float) -> str:
-    """``250k``, not ``250000``."""
+    """Format a number: ``250k``, not ``250000``."""
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{letter}"

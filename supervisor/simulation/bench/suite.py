@@ -1,7 +1,7 @@
-"""Suites of benchmarks: which policies are compared under which scenarios, as a TOML file, and the digests beside it.
+"""Suites of benchmarks: policies to compare and scenarios to compare them under, as TOML files with digests beside
+them.
 
-A file is checked before anything runs, and what is wrong is told with its place. Only this module reads or writes such
-files.
+A file is checked before anything runs, and each error names its field. Only this module reads or writes these files.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = [
     "BadSuite",
     "Digests",
     "Overrides",
-    "Place",
+    "ScenarioComparison",
     "Suite",
-    "Under",
+    "SuiteFiles",
     "digests_of",
     "load_suite",
     "parse_policy",
@@ -38,10 +38,10 @@ HEAD: Final = re.compile(r"seeds ([0-9]{1,9}) ([1-9][0-9]{0,8})")
 
 
 class BadSuite(Exception):
-    """A suite, or a policy, that cannot be run; the message says which, why, and what would be right."""
+    """A suite or a policy that cannot be run. The message says which, why, and what would be right."""
 
 
-class Model(BaseModel):
+class SuiteModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -53,8 +53,8 @@ def _some(policies: tuple[str, ...]) -> tuple[str, ...]:
     return policies
 
 
-def _apart(scenarios: dict[str, Under]) -> dict[str, Under]:
-    """What is written of a scenario is named by its stem, so each has one of its own."""
+def _apart(scenarios: dict[str, ScenarioComparison]) -> dict[str, ScenarioComparison]:
+    """Check that no two scenarios have one stem, since files are named by it."""
     if not scenarios:
         raise ValueError("{} compares nothing; give at least one, for example [scenarios.quiet]")
     named: dict[str, str] = {}
@@ -66,8 +66,8 @@ def _apart(scenarios: dict[str, Under]) -> dict[str, Under]:
     return scenarios
 
 
-class Under(Model):
-    """What a scenario compares: policies by name. ``intensity`` scales how often its faults strike, over 1 too.
+class ScenarioComparison(SuiteModel):
+    """Policies to compare under a scenario. ``intensity`` scales the rates of its faults, also above 1.
 
     ``load`` is laid over the scenario's, and ``operators`` stands for its: a policy shows on a few customers, and more
     seeds say more than more customers do.
@@ -79,8 +79,8 @@ class Under(Model):
     operators: Annotated[int, Strict(), Field(ge=0, le=100)] | None = None
 
 
-class Suite(Model):
-    """Policies by name: settings, laid over those of a scenario; and scenarios by name (or ``FILE.toml``).
+class Suite(SuiteModel):
+    """Policies by name (settings, merged into those of a scenario), and scenarios by name (or ``FILE.toml``).
 
     ``usd_per_million_tokens`` turns wasted tokens into money. Faults strike for ``heal_after_s`` virtual seconds after
     the last customer came, whatever the scenarios say: most of the work should meet them.
@@ -90,7 +90,7 @@ class Suite(Model):
     about: str = ""
     usd_per_million_tokens: Annotated[float, Strict(), Field(ge=0, le=1e6, allow_inf_nan=False)]
     heal_after_s: Annotated[float, Strict(), Field(ge=0, le=1e6, allow_inf_nan=False)]
-    scenarios: Annotated[dict[str, Under], AfterValidator(_apart)]
+    scenarios: Annotated[dict[str, ScenarioComparison], AfterValidator(_apart)]
     policies: dict[str, Overrides]
 
     @model_validator(mode="after")
@@ -98,16 +98,16 @@ class Suite(Model):
         for scenario, under in self.scenarios.items():
             if unknown := [one for one in under.policies if one not in self.policies]:
                 known = ", ".join(self.policies)
-                raise ValueError(f"scenarios.{scenario}.policies: {unknown[0]!r} is none of it; there are {known}")
+                raise ValueError(f"scenarios.{scenario}.policies: {unknown[0]!r} is not defined; the suite has {known}")
         return self
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The names of what is written: the figures, and a picture of each scenario."""
+        """Names of the files that are written: the numbers, and a plot for each scenario."""
         return (f"{self.name}.json", *(f"{stem_of(one)}.svg" for one in self.scenarios))
 
     def with_policies(self, policies: Mapping[str, Overrides]) -> Suite:
-        """The suite with more policies, compared in every scenario; one of a name that is there takes its place."""
+        """Add policies, compared under every scenario; one with a name that exists replaces that."""
         scenarios = {
             name: under.model_copy(update={"policies": tuple(dict.fromkeys((*under.policies, *policies)))})
             for name, under in self.scenarios.items()
@@ -116,46 +116,46 @@ class Suite(Model):
 
 
 def stem_of(scenario: str) -> str:
-    """What a scenario is called in what is written, be it one of the library or of a file."""
+    """Name of a scenario in files, for one of the library or of a file."""
     return Path(scenario).stem
 
 
 def _table_at(path: FieldPath) -> type[BaseModel]:
-    return Under if path[:1] == ("scenarios",) else Suite
+    return ScenarioComparison if path[:1] == ("scenarios",) else Suite
 
 
 class Digests(NamedTuple):
-    """What the files of a suite are, for some seeds, wherever it runs."""
+    """Digests of a suite's files for some seeds, wherever it runs."""
 
     first_seed: int
     seeds: int
     by_file: Mapping[str, str]
 
     def text(self) -> str:
-        """As it is kept beside a suite."""
+        """Text of the digests file."""
         lines = [f"{digest}  {name}" for name, digest in self.by_file.items()]
         return "\n".join([f"seeds {self.first_seed} {self.seeds}", *lines, ""])
 
 
 def digests_of(first_seed: int, seeds: int, files: Mapping[str, str]) -> Digests:
-    """Those of *files*."""
+    """Digests of *files*."""
     by_file = {name: blake2b(text.encode(), digest_size=16).hexdigest() for name, text in files.items()}
     return Digests(first_seed, seeds, by_file)
 
 
-class Place(NamedTuple):
-    """Where a suite is, and its digests: files, or what a package holds."""
+class SuiteFiles(NamedTuple):
+    """The files of a suite and of its digests, on disk or in a package."""
 
     suite: Any
     digests: Any
 
     @property
     def digests_file(self) -> Path:
-        """Where they are kept."""
+        """Path of the digests."""
         return Path(str(self.digests))
 
     def read_digests(self) -> Digests:
-        """Those that were kept.
+        """Read the digests.
 
         Raises:
             BadSuite: there are none, or they make no sense.
@@ -168,7 +168,7 @@ class Place(NamedTuple):
             raise BadSuite(f"{self.digests}: {error}; make it anew with --write-digests") from None
 
     def write_digests(self, digests: Digests) -> None:
-        """Keep them.
+        """Write the digests.
 
         Raises:
             BadSuite: they cannot be written.
@@ -182,7 +182,7 @@ class Place(NamedTuple):
 
 
 def _digests(text: str) -> Digests:
-    """Those in the text of a file; a ValueError if there are none."""
+    """Parse the text of a digests file; raises ValueError."""
     head, *lines = text.splitlines() or [""]
     seeds = HEAD.fullmatch(head)
     if seeds is None:
@@ -196,8 +196,8 @@ def _digests(text: str) -> Digests:
     return Digests(int(seeds[1]), int(seeds[2]), by_file)
 
 
-def load_suite(name: str) -> tuple[Suite, Place]:
-    """A suite that comes with the program, or, where *name* ends in ``.toml``, one of a file.
+def load_suite(name: str) -> tuple[Suite, SuiteFiles]:
+    """Read a suite of the library, or, if *name* ends in ``.toml``, one of a file.
 
     Raises:
         BadSuite: there is none, or it cannot be used.
@@ -229,14 +229,14 @@ def _library() -> list[str]:
     return sorted(one.name.removesuffix(".toml") for one in _folder().iterdir() if one.name.endswith(".toml"))
 
 
-def _place(name: str) -> Place:
+def _place(name: str) -> SuiteFiles:
     if name.endswith(".toml"):
-        return Place(Path(name), Path(name).with_suffix(".digests"))
-    return Place(_folder() / f"{name}.toml", _folder() / f"{name}.digests")
+        return SuiteFiles(Path(name), Path(name).with_suffix(".digests"))
+    return SuiteFiles(_folder() / f"{name}.toml", _folder() / f"{name}.digests")
 
 
 def parse_policy(words: str) -> tuple[str, Overrides]:
-    """``NAME=limits.restarts_max=9,policy.ladder.request_s=1``: a policy from the command line.
+    """Parse a policy from the command line: ``NAME=limits.restarts_max=9,policy.ladder.request_s=1``.
 
     Raises:
         BadSuite: it is none.

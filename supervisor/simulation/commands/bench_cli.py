@@ -1,4 +1,4 @@
-"""``supervisor simulate bench``: run a suite, show it, write it, and hold it against the digests that were kept.
+"""``supervisor simulate bench``: run a suite, show and write the results, and compare them with the digests.
 
 Exit status: 0 done; 1 a run went wrong, or a digest differs; 2 bad input.
 """
@@ -21,16 +21,16 @@ from supervisor.simulation.commands.options import Progress, as_json, jobs, refu
 
 if TYPE_CHECKING:
     from supervisor.simulation.bench import Bench
-    from supervisor.simulation.bench.suite import Place, Suite
+    from supervisor.simulation.bench.suite import Suite, SuiteFiles
 
 __all__ = ["command"]
 
 SEEDS = 1000
 KEPT_SEEDS = 2
-"""Seeds of the digests that are kept, unless it is said otherwise: as many as a continuous integration has time for."""
+"""Default number of seeds for digests: as many as a continuous integration has time for."""
 PROBLEMS_SHOWN = 10
 Differing = dict[str, dict[str, str | None]]
-"""Files that are others than they were: the digest of each now, and the one that is kept."""
+"""Files that differ: the digest of each now, and the one in the digests file."""
 A_DIRECTORY = "give a directory of your own"
 
 
@@ -88,7 +88,7 @@ def command(
     return WORK_FAILED if result.problems or differing else DONE
 
 
-def _loaded(name: str, policies: tuple[str, ...]) -> tuple[Suite, Place]:
+def _loaded(name: str, policies: tuple[str, ...]) -> tuple[Suite, SuiteFiles]:
     from supervisor.simulation.bench import check
     from supervisor.simulation.bench.suite import load_suite, parse_policy
 
@@ -99,7 +99,9 @@ def _loaded(name: str, policies: tuple[str, ...]) -> tuple[Suite, Place]:
     return suite, place
 
 
-def _range(place: Place, first_seed: int | None, seeds: int | None, *, verify: bool, write: bool) -> tuple[int, int]:
+def _range(
+    place: SuiteFiles, first_seed: int | None, seeds: int | None, *, verify: bool, write: bool
+) -> tuple[int, int]:
     if verify:
         kept = place.read_digests()
         return kept.first_seed, kept.seeds
@@ -124,7 +126,7 @@ def _bench(suite: Suite, seeds: int, first_seed: int, jobs: int) -> tuple[Bench,
 
 
 def _refuse_unwritable(out: Path, names: Iterable[str]) -> None:
-    """Each file is tried, as one is; nothing is left of that either, no directory that was not there."""
+    """Check that each file can be written, without leaving files or directories behind."""
     missing = [one for one in (out, *out.parents) if not os.path.lexists(one)]
     try:
         _make(out)
@@ -153,7 +155,7 @@ def _write(out: Path, files: dict[str, str]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ digests
-def _differing(place: Place, result: Bench, files: dict[str, str]) -> Differing:
+def _differing(place: SuiteFiles, result: Bench, files: dict[str, str]) -> Differing:
     from supervisor.simulation.bench.suite import digests_of
 
     kept, now = place.read_digests().by_file, digests_of(result.first_seed, result.seeds, files).by_file
@@ -164,7 +166,7 @@ def _differing(place: Place, result: Bench, files: dict[str, str]) -> Differing:
     }
 
 
-def _keep(place: Place, result: Bench, files: dict[str, str]) -> None:
+def _keep(place: SuiteFiles, result: Bench, files: dict[str, str]) -> None:
     from supervisor.simulation.bench.suite import digests_of
 
     if result.problems:
@@ -179,7 +181,7 @@ def _warn(words: str) -> None:
 
 # ------------------------------------------------------------------------------------------------------------ showing
 def _show(result: Bench, differing: Differing | None, *, as_json: bool, complete: bool = True) -> None:
-    """What it came to; and, unless nobody asked, which files are others than they were."""
+    """Show the results; and which files differ, if they were compared."""
     if as_json:
         more: dict[str, Any] = {} if complete else {"interrupted": True, "runs": result.runs}
         if differing is not None:

@@ -13,15 +13,15 @@ import msgspec
 from supervisor.cli.options import say
 from supervisor.control.error_messages import BadInput
 from supervisor.simulation.commands import bench_cli, shrink_cli, soak_cli
-from supervisor.simulation.commands.options import ScenarioGroup, Watch, as_json, finish, scenario, schedule
-from supervisor.simulation.commands.wanted import Runner, Wanted
+from supervisor.simulation.commands.options import ScenarioGroup, StepWatch, as_json, finish, scenario, schedule
+from supervisor.simulation.commands.run_request import Runner, RunRequest
 from supervisor.simulation.running import Report, simulate
 
 __all__ = ["group"]
 
 COMMANDS = (soak_cli.command, shrink_cli.command, bench_cli.command)
 SHOWN = 10
-"""Problems that are printed with their words; JSON has those that the oracle kept."""
+"""Problems that are printed with their messages; JSON has those that the oracle kept."""
 KIB_PER_MIB = 1024
 
 
@@ -51,8 +51,13 @@ def group(
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return 0
-    wanted = Wanted(scenario=scenario, seed=seed, sessions=sessions, hours=hours, schedule=schedule)
-    return _run(context.ensure_object(Runner), wanted, _teller(as_json) if trace else None, as_json=as_json)
+    request = RunRequest(scenario=scenario, seed=seed, sessions=sessions, hours=hours, schedule=schedule)
+    return _run(
+        context.ensure_object(Runner),
+        request,
+        (lambda line: say(line, err=as_json)) if trace else None,
+        as_json=as_json,
+    )
 
 
 for one in COMMANDS:
@@ -60,34 +65,30 @@ for one in COMMANDS:
 
 
 def _refuse_options(context: click.Context) -> None:
-    """An option of one run before a command would do nothing, in silence."""
+    """Refuse options of one run before a subcommand: they would be ignored silently."""
     for name in context.params:
         if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
             option = f"--{name.removeprefix('as_')}"
             raise BadInput(f"{option}: stands before {context.invoked_subcommand}; options of a command follow it")
 
 
-def _teller(as_json: bool) -> Callable[[str], None]:
-    return lambda line: say(line, err=as_json)
-
-
 # -------------------------------------------------------------------------------------------------------- one run
-def _run(runner: Runner, wanted: Wanted, tell: Callable[[str], None] | None, *, as_json: bool) -> int:
-    drawn = wanted.draw()
-    watch = Watch(drawn.seed)
+def _run(runner: Runner, request: RunRequest, on_line: Callable[[str], None] | None, *, as_json: bool) -> int:
+    drawn = request.draw()
+    watch = StepWatch(drawn.seed)
     try:
-        report = simulate(drawn, tell=tell, watch=watch, checkers=runner.checkers)
+        report = simulate(drawn, on_line=on_line, watch=watch, checkers=runner.checkers)
     except KeyboardInterrupt:
         return watch.interrupted(as_json=as_json)
     finally:
         watch.progress.end()
-    line = wanted.with_seed(report.seed).line(runner.program)
-    answer = _told(report) | ({"reproduce": line} if report.violations else {})
+    line = request.with_seed(report.seed).line(runner.program)
+    answer = _as_json(report) | ({"reproduce": line} if report.violations else {})
     return finish(answer, _text(report, line, watch.progress.took_s), as_json=as_json, good=not report.violations)
 
 
-def _told(report: Report) -> dict[str, Any]:
-    """A report as JSON: only what the seed decides."""
+def _as_json(report: Report) -> dict[str, Any]:
+    """Make JSON of a report: only values that the seed decides."""
     told: dict[str, Any] = json.loads(msgspec.json.encode(report))
     return {name: value for name, value in told.items() if name not in ("struck", "reached")}
 

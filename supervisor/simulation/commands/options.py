@@ -1,7 +1,7 @@
-"""What the commands of the simulator have in common: their options, their progress, and how they end.
+"""Common parts of the simulator's commands: options, progress, and exit status.
 
-Progress goes to a terminal only, on standard error. The JSON of one run, and that of a benchmark, is what seeds decide,
-and nothing else; elsewhere, what the machine had to do with it (seconds, memory) stands under ``measured``.
+Progress goes to a terminal only, on standard error. The JSON of one run, and of a benchmark, has only what seeds
+decide; elsewhere, measurements of the machine (seconds, memory) stand under ``measured``.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import click
 
 from supervisor.cli.options import say
 from supervisor.control.error_messages import DONE, INTERRUPTED, WORK_FAILED, BadInput
-from supervisor.simulation.commands.wanted import Runner
+from supervisor.simulation.commands.run_request import Runner
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.scenario import BadScenario
 
 __all__ = [
     "Progress",
     "ScenarioGroup",
-    "Watch",
+    "StepWatch",
     "as_json",
     "finish",
     "first_seed",
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 BETWEEN_S = 0.2
-"""Between two looks at the progress, in real seconds."""
+"""Real seconds between two updates of the progress."""
 BLANK = "\r\x1b[K"
 
 runner = click.make_pass_decorator(Runner, ensure=True)
@@ -75,14 +75,14 @@ class ScenarioGroup(click.Group):
 
 
 def seeds(default: int) -> Callable[[Any], Any]:
-    """How many seeds."""
+    """Make the option for the number of seeds."""
     return click.option(
         "--seeds", type=click.IntRange(1, 10**9), default=default, show_default=True, metavar="N", help="How many."
     )
 
 
 class Progress:
-    """A line on a terminal that says how far it is; elsewhere, nothing. Also the watch: ``took_s``, real seconds."""
+    """A line on a terminal that shows the progress; elsewhere, nothing. ``took_s`` is the real time so far."""
 
     def __init__(self) -> None:
         self._begun = monotonic()
@@ -94,19 +94,19 @@ class Progress:
         return monotonic() - self._begun
 
     def show(self, words: Callable[[], str]) -> None:
-        """Show these words, unless others were shown just now."""
+        """Show this text, unless another one was shown just now."""
         if self._on and self.took_s - self._shown >= BETWEEN_S:
             self._shown = self.took_s
             click.echo(f"{BLANK}{words()}", nl=False, err=True)
 
     def end(self) -> None:
-        """Wipe it away."""
+        """Clear the line."""
         if self._shown:
             click.echo(BLANK, nl=False, err=True)
 
 
-class Watch:
-    """Looks on at the steps of the run of *seed*."""
+class StepWatch:
+    """Shows the number of steps of the run of *seed*."""
 
     def __init__(self, seed: int) -> None:
         self.progress = Progress()
@@ -118,13 +118,14 @@ class Watch:
         self.progress.show(lambda: f"{steps} steps")
 
     def interrupted(self, *, as_json: bool) -> int:
-        """Print how far it has come; the exit status."""
+        """Print the progress of an interrupted run; return the exit status."""
         answer = {"seed": self._seed, "steps": self._steps}
         return finish(answer, f"{self._steps} steps", as_json=as_json, good=True, complete=False)
 
 
 def refuse_unwritable(option: str, path: Path, fix: str) -> None:
-    """What cannot be written is told before the work, which would be lost with it. Nothing is left of the try.
+    """Refuse a file that cannot be written, before the work that would be lost with it. The check leaves nothing
+    behind.
 
     Raises:
         BadInput: it cannot be.
@@ -142,13 +143,13 @@ def refuse_unwritable(option: str, path: Path, fix: str) -> None:
 
 
 def unwritable(option: str, path: Path, error: OSError | ValueError, fix: str) -> BadInput:
-    """A file that cannot be written, as bad input."""
+    """Make the error for a file that cannot be written."""
     why = error.strerror if isinstance(error, OSError) else error
     return BadInput(f"{option}: {str(path)!r} cannot be written: {why}; {fix}")
 
 
 def finish(answer: dict[str, Any], text: str, *, as_json: bool, good: bool, complete: bool = True) -> int:
-    """Print the answer; the exit status."""
+    """Print the answer; return the exit status."""
     if not complete:
         answer = {**answer, "interrupted": True}
         text = f"interrupted; what was reached until then:\n{text}"

@@ -1,4 +1,4 @@
-"""``supervisor simulate shrink``: a failing run made small, and kept as a scenario that is a regression test."""
+"""``supervisor simulate shrink``: make a failing run small, and save it as a scenario for a regression test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from supervisor.control.error_messages import BadInput
 from supervisor.simulation.commands.options import (
-    Watch,
+    StepWatch,
     as_json,
     finish,
     refuse_unwritable,
@@ -20,9 +20,9 @@ from supervisor.simulation.commands.options import (
     schedule,
     unwritable,
 )
-from supervisor.simulation.commands.wanted import Runner, Wanted
+from supervisor.simulation.commands.run_request import Runner, RunRequest
 from supervisor.simulation.engine import Schedule
-from supervisor.simulation.search.shrink import NothingViolated, Shrunk, fails_again, shrink, written
+from supervisor.simulation.search.shrink import NothingViolated, Shrunk, fails_again, shrink, to_toml
 
 __all__ = ["command"]
 
@@ -58,27 +58,27 @@ def command(
     if save is not None:
         _refuse(save)
     if isnan(within_s):  # in no range, and click lets it pass
-        raise BadInput(f"--within: {within_s} is no time; give seconds, 0 or more")
-    wanted = Wanted(scenario=scenario, seed=seed, sessions=sessions, hours=hours, schedule=schedule)
-    seed = wanted.draw().seed
-    watch = Watch(seed)
+        raise BadInput(f"--within: {within_s} is not a time; give seconds, 0 or more")
+    request = RunRequest(scenario=scenario, seed=seed, sessions=sessions, hours=hours, schedule=schedule)
+    seed = request.draw().seed
+    watch = StepWatch(seed)
     try:
-        shrunk = _shrunk(runner, wanted, seed, within_s, watch)
+        shrunk = _shrunk(runner, request, seed, within_s, watch)
     except KeyboardInterrupt:
         return watch.interrupted(as_json=as_json)
     took_s = watch.progress.took_s
     if save is not None:
-        _save(runner.program, save, shrunk, wanted.with_seed(seed))
+        _save(runner.program, save, shrunk, request.with_seed(seed))
     again = None if shrunk.interrupted else fails_again(shrunk, runner.checkers)
-    answer = {**_told(runner.program, shrunk, save), "fails_again": again, "measured": {"took_s": round(took_s, 3)}}
+    answer = {**_as_json(runner.program, shrunk, save), "fails_again": again, "measured": {"took_s": round(took_s, 3)}}
     text = _text(runner.program, shrunk, save, took_s, again)
     return finish(answer, text, as_json=as_json, good=again is not False, complete=not shrunk.interrupted)
 
 
-def _shrunk(runner: Runner, wanted: Wanted, seed: int, within_s: float, watch: Watch) -> Shrunk:
-    scenario = wanted.read()
-    if wanted.schedule is not None:
-        world = scenario.world.model_copy(update={"schedules": (Schedule(wanted.schedule),)})
+def _shrunk(runner: Runner, request: RunRequest, seed: int, within_s: float, watch: StepWatch) -> Shrunk:
+    scenario = request.read()
+    if request.schedule is not None:
+        world = scenario.world.model_copy(update={"schedules": (Schedule(request.schedule),)})
         scenario = scenario.model_copy(update={"world": world})
     progress = watch.progress
     try:
@@ -98,14 +98,14 @@ def _shrunk(runner: Runner, wanted: Wanted, seed: int, within_s: float, watch: W
 
 def _refuse(path: Path) -> None:
     if path.suffix != ".toml":
-        raise BadInput(f"--save: {str(path)!r} is no scenario's name; let it end in .toml")
+        raise BadInput(f"--save: {str(path)!r} is not a name of a scenario; end it in .toml")
     refuse_unwritable("--save", path, A_FILE)
 
 
-def _save(program: str, path: Path, shrunk: Shrunk, found: Wanted) -> None:
+def _save(program: str, path: Path, shrunk: Shrunk, found: RunRequest) -> None:
     comment = f"{shrunk.problem}\nFound by: {found.line(program)}\nAgain:    {_line(program, path)}"
     try:
-        path.write_text(written(shrunk.scenario, comment), encoding="utf-8")
+        path.write_text(to_toml(shrunk.scenario, comment), encoding="utf-8")
     except OSError as error:
         raise unwritable("--save", path, error, A_FILE) from None
 
@@ -114,7 +114,7 @@ def _line(program: str, path: Path) -> str:
     return shlex.join([*program.split(), "--scenario", str(path)])
 
 
-def _told(program: str, shrunk: Shrunk, save: Path | None) -> dict[str, Any]:
+def _as_json(program: str, shrunk: Shrunk, save: Path | None) -> dict[str, Any]:
     return {
         "seed": shrunk.seed,
         "invariant": shrunk.invariant,

@@ -1,4 +1,4 @@
-"""``supervisor simulate soak``: many seeds, and what they reached."""
+"""``supervisor simulate soak``: run many seeds, and report what they reached."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from supervisor.simulation.commands.options import (
     scenario,
     seeds,
 )
-from supervisor.simulation.commands.wanted import Runner, Wanted
+from supervisor.simulation.commands.run_request import Runner, RunRequest
 from supervisor.simulation.coverage import to_reach
 from supervisor.simulation.search.soak import Soak, soak
 
@@ -50,10 +50,10 @@ def command(
     Exit status 1 if anything was violated, or, with --must-reach all, anything was not reached.
     """
     progress = Progress()
-    wanted = Wanted(scenario=scenario)
+    request = RunRequest(scenario=scenario)
     try:
         total, complete = soak(
-            wanted,
+            request,
             range(first_seed, first_seed + seeds),
             jobs,
             lambda sums: progress.show(lambda: f"{sums.scenarios} of {seeds}, {sums.violations} violations"),
@@ -63,11 +63,11 @@ def command(
         progress.end()
     good = not total.violations and not (must_reach and total.not_reached)
     return finish(
-        _told(total, progress.took_s), _text(total, progress.took_s), as_json=as_json, good=good, complete=complete
+        _as_json(total, progress.took_s), _text(total, progress.took_s), as_json=as_json, good=good, complete=complete
     )
 
 
-def _told(total: Soak, took_s: float) -> dict[str, Any]:
+def _as_json(total: Soak, took_s: float) -> dict[str, Any]:
     told: dict[str, Any] = msgspec.to_builtins(total)
     told["reached"] = dict(sorted(total.reached.items()))
     measured = {"took_s": round(took_s, 3), "runs_per_minute": round(_per_minute(total, took_s), 1)}
@@ -97,7 +97,7 @@ def _text(total: Soak, took_s: float) -> str:
 
 
 def _reached(total: Soak) -> Iterator[str]:
-    """What was reached and how often: a line for the faults, one for each table, and one for the aborts."""
+    """Yield lines with what was reached and how often: one for faults, one for each table, and one for aborts."""
     groups: dict[str, list[tuple[int, str]]] = {}
     for name, count in total.reached.items():
         group, _, what = name.partition(": ")

@@ -1,7 +1,9 @@
-"""The one entrance: run an async program in virtual time, under a seed and a schedule, sealed off from the world.
+"""The entry to the engine: run an async program in virtual time, under a seed and a schedule, sealed off from the
+world.
 
-The program cannot tell: it is plain anyio on asyncio or trio. Same seed, same order of steps, in every process. The
-automatic collector is off meanwhile, since finalizers would run at moments that no seed decides.
+The program is plain anyio on asyncio or trio, and cannot tell the difference. The same seed gives the same order of
+steps in every process. The automatic garbage collector is off meanwhile, since finalizers would run at moments that no
+seed decides.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ from supervisor.simulation.engine.schedule import Schedule
 __all__ = [
     "Deadlock",
     "EngineError",
+    "EngineResult",
     "HorizonReached",
     "Livelock",
-    "Ran",
     "Schedule",
     "SimulationEscape",
     "leap",
@@ -42,22 +44,22 @@ _T = TypeVar("_T")
 BeforeStep = Callable[[int], None]
 Watch = Callable[[int], None]
 Main = Callable[[], Awaitable[_T]]
-_collects_nothing: ContextVar[bool] = ContextVar("collects_nothing", default=False)
-"""Asked of the collector itself, it counts what is frozen, one by one."""
+_collection_off: ContextVar[bool] = ContextVar("collects_nothing", default=False)
+"""Set while the collector is off. The collector itself cannot be asked cheaply: it counts frozen objects one by one."""
 
 
 @dataclass
-class Ran(Generic[_T]):
-    """What a run came to. It went well if there is no *error* and nothing *unhandled*."""
+class EngineResult(Generic[_T]):
+    """Result of a run. The run went well if there is no *error* and nothing *unhandled*."""
 
     value: _T | None = None
     error: BaseException | None = None
-    """An :class:`EngineError`, or what the program raised; a group of one is that one."""
+    """An :class:`EngineError`, or the error that the program raised; a group of one error is unwrapped."""
     steps: int = 0
     time_jumps: int = 0
     simulated_s: float = 0.0
     unhandled: list[str] = field(default_factory=list)
-    """What nobody in the program handled: a callback that raised, a task whose error nobody looked at."""
+    """Errors that nothing in the program handled: of callbacks, and of tasks whose result was not read."""
 
 
 def run(
@@ -71,7 +73,7 @@ def run(
     before_step: BeforeStep | None = None,
     watch: Watch | None = None,
     on_failed: Callable[[], None] | None = None,
-) -> Ran[_T]:
+) -> EngineResult[_T]:
     """Run *main* to its end.
 
     Args:
@@ -88,9 +90,11 @@ def run(
     Raises:
         RuntimeError: an event loop runs already.
         KeyboardInterrupt: Ctrl-C came. Nothing else of what happens within comes out of here but in
-            :attr:`Ran.error`.
+            :attr:`EngineResult.error`.
     """
-    _refuse_within_a_loop()
+    trio = sys.modules.get("trio")
+    if asyncio._get_running_loop() is not None or (trio is not None and trio.lowlevel.in_trio_run()):
+        raise RuntimeError("a simulation runs on an engine of its own: start it outside of every event loop")
     options: dict[str, Any] = {
         "horizon_s": horizon_s,
         "grain_s": grain_s,
@@ -100,7 +104,7 @@ def run(
         "on_failed": on_failed,
     }
     on_engine = _on_trio if schedule is Schedule.TRIO else _on_loop
-    ran: Ran[_T] = Ran()
+    ran: EngineResult[_T] = EngineResult()
     try:
         with uncollected():
             on_engine(main, ran, seed, schedule, options)
@@ -111,30 +115,25 @@ def run(
 
 
 def leap(seconds: float) -> None:
-    """From within a run: the machine slept that long, for everybody at once."""
+    """Let the machine sleep for so many seconds, for everybody at once; called from within a run."""
     trio = sys.modules.get("trio")
     in_trio = trio is not None and trio.lowlevel.in_trio_run()
     clock: Any = trio.lowlevel.current_clock() if in_trio else asyncio.get_running_loop()  # type: ignore[union-attr]
     clock.leap(seconds)
 
 
-def _refuse_within_a_loop() -> None:
-    trio = sys.modules.get("trio")
-    if asyncio._get_running_loop() is not None or (trio is not None and trio.lowlevel.in_trio_run()):
-        raise RuntimeError("a simulation runs on an engine of its own: start it outside of every event loop")
-
-
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Collect nothing meanwhile, and then only what came up meanwhile: a full collection costs more than a run.
+    """Turn the garbage collector off, and at the end collect only what was created meanwhile: a full collection costs
+    more than a run.
 
     What is still held at the end stays for ever, as the next run does not look at it: so it goes around everything that
     makes a run and is thrown away with it. Within another one it does nothing.
     """
-    if _collects_nothing.get():
+    if _collection_off.get():
         yield
         return
-    enabled, within = gc.isenabled(), _collects_nothing.set(True)
+    enabled, within = gc.isenabled(), _collection_off.set(True)
     gc.disable()
     gc.freeze()
     try:
@@ -142,12 +141,12 @@ def uncollected() -> Iterator[None]:
     finally:
         gc.collect()
         gc.unfreeze()
-        _collects_nothing.reset(within)
+        _collection_off.reset(within)
         if enabled:
             gc.enable()
 
 
-def _on_loop(main: Main[_T], ran: Ran[_T], seed: int, schedule: Schedule, options: dict[str, Any]) -> None:
+def _on_loop(main: Main[_T], ran: EngineResult[_T], seed: int, schedule: Schedule, options: dict[str, Any]) -> None:
     loop = SimulatedLoop(seed, schedule, **options)  # type: ignore[abstract]  # the rest is set by name
     try:
         with _interrupting(loop):
@@ -157,7 +156,7 @@ def _on_loop(main: Main[_T], ran: Ran[_T], seed: int, schedule: Schedule, option
         ran.unhandled = loop.unhandled
 
 
-def _on_trio(main: Main[_T], ran: Ran[_T], seed: int, schedule: Schedule, options: dict[str, Any]) -> None:
+def _on_trio(main: Main[_T], ran: EngineResult[_T], seed: int, schedule: Schedule, options: dict[str, Any]) -> None:
     from supervisor.simulation.engine.trio_engine import TrioEngine, seeded
 
     engine = TrioEngine(**options)
@@ -177,15 +176,15 @@ def _on_trio(main: Main[_T], ran: Ran[_T], seed: int, schedule: Schedule, option
 
 
 class _Interruptible(Protocol):
-    """An engine that ends before its next step if it is interrupted."""
+    """An engine that ends before its next step when it is interrupted."""
 
     interrupted: bool
 
 
 @contextlib.contextmanager
 def _interrupting(engine: _Interruptible) -> Iterator[None]:
-    """Ctrl-C ends the run between two steps, and nobody in it hears of that: what it said then would be no result. In
-    a step that does not end, the second one does.
+    """End the run between two steps at the first Ctrl-C, unseen by the program, whose results would mean nothing; at
+    the second one, end the step too.
 
     Raises:
         KeyboardInterrupt: it came, whatever the run made of that.
@@ -209,8 +208,8 @@ def _interrupting(engine: _Interruptible) -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def _guarded(main: Main[_T], ran: Ran[_T], backend: str, options: dict[str, Any]) -> None:
-    """Run it; the guard is up from when the backend has what it needs of the world until everything has unwound."""
+def _guarded(main: Main[_T], ran: EngineResult[_T], backend: str, options: dict[str, Any]) -> None:
+    """Run *main* under the guard, which is up from when the backend has its resources until everything has unwound."""
     up = contextlib.ExitStack()
 
     @functools.wraps(main)  # tasks are named after it

@@ -1,9 +1,8 @@
-"""How a simulated run can fail as a run, whatever the program in it does.
+"""Errors of a simulated run itself, whatever the program in it does.
 
-Each message says at what virtual time, and which task waits where: it is all that somebody has who was not there.
-What is left of a failed run is cancelled, and given steps; what goes on even so is kept for ever: nothing may be
-reported about it later, in somebody else's run. To free a coroutine is to close it, at the interpreter's exit at the
-latest, and one that swallows every error then runs without end.
+Each message gives the virtual time and the place where each task waits: nobody was there to see. After a failure the
+remaining tasks are cancelled and given steps to unwind. What goes on even so is never freed: freeing a coroutine closes
+it, and one that swallows every error would then run without end, in a later run or at the interpreter's exit.
 """
 
 from __future__ import annotations
@@ -15,27 +14,27 @@ from types import CodeType
 from typing import Any
 
 __all__ = [
-    "FAREWELL_ROUNDS",
-    "FAREWELL_STEPS",
+    "UNWIND_ROUNDS",
+    "UNWIND_STEPS",
     "Deadlock",
     "EngineError",
     "HorizonReached",
     "Livelock",
     "SimulationEscape",
-    "keep_for_ever",
-    "place_of",
-    "standing_in",
+    "code_place",
+    "never_free",
+    "waiting_place",
 ]
 
-FAREWELL_ROUNDS = 5
-"""How often what is left is cancelled."""
-FAREWELL_STEPS = 5_000
-"""Steps it is given."""
+UNWIND_ROUNDS = 5
+"""Rounds of cancellation for the tasks that remain."""
+UNWIND_STEPS = 5_000
+"""Steps that each round gives them."""
 
 LIBRARIES = tuple(f"{os.sep}{name}{os.sep}" for name in ("asyncio", "anyio", "trio"))
-"""Code in these directories is how one waits, not what waits."""
+"""Directories of the libraries through which a task waits; the code that waits is above them."""
 NAMED_MAX = 20
-"""Tasks named in a message; the rest is counted."""
+"""Tasks named in a message; more are counted."""
 
 
 class EngineError(Exception):
@@ -71,7 +70,7 @@ class HorizonReached(_Stuck):
 
 
 class SimulationEscape(EngineError):
-    """The program reached out of the simulation: a clock, chance, a thread, a socket, a process, a file."""
+    """The program reached out of the simulation: a clock, a random number, a thread, a socket, a process, a file."""
 
 
 def _listed(waiting: Sequence[str]) -> str:
@@ -80,27 +79,27 @@ def _listed(waiting: Sequence[str]) -> str:
     return "".join([":", *lines, f"\n  and {more} more" if more > 0 else ""]) if lines else ""
 
 
-def keep_for_ever(one: object) -> None:
-    """Never free it, nor what it refers to."""
+def never_free(one: object) -> None:
+    """Never free *one*, nor what it refers to."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
 
 
 # ------------------------------------------------------------------------------------------------ where a task waits
-def standing_in(coroutine: Any) -> str:
-    """``function (file.py:12)``, where *coroutine* waits; the library's own line if there is no other."""
+def waiting_place(coroutine: Any) -> str:
+    """Place where *coroutine* waits, as ``function (file.py:12)``; a line of a library if there is no other."""
     frames = [frame for one in _awaiting(coroutine) if (frame := _first(one, "cr_frame", "gi_frame", "ag_frame"))]
     own = [one for one in frames if not any(name in one.f_code.co_filename for name in LIBRARIES)]
     innermost = (own or frames)[-1:]
-    return place_of(innermost[0].f_code, innermost[0].f_lineno) if innermost else "nowhere any more"
+    return code_place(innermost[0].f_code, innermost[0].f_lineno) if innermost else "nowhere any more"
 
 
-def place_of(code: CodeType, line: int | None) -> str:
-    """A line of code, named without the directories above it."""
+def code_place(code: CodeType, line: int | None) -> str:
+    """A line of code, without the directories above its file."""
     return f"{code.co_qualname} ({os.path.basename(code.co_filename)}:{line})"
 
 
 def _awaiting(awaited: Any) -> Iterator[Any]:
-    """A coroutine, what it awaits, what that awaits, and so on to what does not tell."""
+    """The coroutine, what it awaits, what that awaits, and so on."""
     while awaited is not None:
         yield awaited
         awaited = _first(awaited, "cr_await", "gi_yieldfrom", "ag_await")

@@ -30,9 +30,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
-from supervisor.simulation.engine.errors import SimulationEscape, place_of
+from supervisor.simulation.engine.errors import SimulationEscape, code_place
 
 __all__ = ["Guard", "SealedLoop", "escape", "hermetic"]
 
@@ -43,28 +43,28 @@ REFUSED = (
     *("os.chmod", "os.chown", "os.chdir", "os.setxattr", "os.removexattr", "os.lockf", "fcntl."),
     *("_thread.start", "signal.pthread_kill"),
 )
-"""Audit events by their beginnings. Reading is no escape: a module that is imported late is read."""
+"""Prefixes of refused audit events. Reading is allowed: a module that is imported late is read."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 ENTROPY = frozenset({"/dev/random", "/dev/urandom", "/dev/hwrng"})
 
 CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
 NOW_WITHOUT_ARGUMENT = ("localtime", "gmtime", "ctime", "asctime")
-SHARED_CHANCE = tuple(
+SHARED_RANDOM = tuple(
     name for name in random.__all__ if isinstance(getattr(getattr(random, name), "__self__", None), random.Random)
 )
-"""The functions of the module ``random``: one generator for the whole process, seeded by the system."""
+"""Functions of the module ``random`` that share one generator, seeded by the system."""
 
 WAITING = ("select", "poll", "epoll", "devpoll", "kqueue")
-"""Waits for descriptors, or for time to pass; of these, each machine has some."""
+"""Functions that wait for descriptors or for time; each machine has some of them."""
 SELECTORS = ("SelectSelector", "PollSelector", "EpollSelector", "DevpollSelector", "KqueueSelector")
-"""They have taken them from ``select`` already."""
+"""Selectors, which have imported those functions already."""
 
 LOGGER = "supervisor"
-"""Silent under the guard: a log record reads the clock."""
+"""Logger that is silent under the guard: a log record reads the clock."""
 
 
 class Guard:
-    """One guard that is up, and what it caught."""
+    """A guard that is up, and the escapes it caught."""
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
@@ -73,22 +73,25 @@ class Guard:
 
 _guards: list[Guard] = []
 _hooked = False
-_verdicts: dict[str, bool] = {}
-"""What has been decided about an audit event, by its name: they are many."""
+_refused_events: dict[str, bool] = {}
+"""Whether audit events of a name are refused; cached, since there are many events."""
 
 
 @contextlib.contextmanager
 def hermetic() -> Iterator[Guard]:
-    """Put the guard up.
+    """Put the guard up for the block.
 
     Raises:
         SimulationEscape: the first one, at the end, whatever else the guarded code raised or swallowed, but for
             ``KeyboardInterrupt``.
     """
+    global _hooked
     with contextlib.ExitStack() as undo:
         if not _guards:
-            _install_hook()
-            _quieten(undo)
+            if not _hooked:  # a hook cannot be removed: there is one for the process
+                _hooked = True
+                sys.addaudithook(_hook)
+            _silence_logging(undo)
             _set_traps(undo)
         guard = Guard()
         _guards.append(guard)
@@ -104,7 +107,7 @@ def hermetic() -> Iterator[Guard]:
 
 
 def escape(what: str) -> NoReturn:
-    """Something of the real world was touched: remember it, and refuse.
+    """Record an escape to the real world, and refuse it.
 
     Raises:
         SimulationEscape: always; it says who called.
@@ -121,16 +124,13 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 def _caller() -> str:
-    """The innermost frame that is neither this file nor the standard library; else the innermost but this file."""
-    frames = [one for one in _frames(sys._getframe(1)) if one.f_code.co_filename != __file__]
-    own = [one for one in frames if not _is_stdlib(one.f_code.co_filename)]
-    return next((place_of(one.f_code, one.f_lineno) for one in (own or frames)), "nowhere")
-
-
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """The innermost frame outside of this file and the standard library; else the innermost outside of this file."""
+    frames, frame = list[FrameType](), cast("FrameType | None", sys._getframe(1))
     while frame is not None:
-        yield frame
+        frames += [frame] if frame.f_code.co_filename != __file__ else []
         frame = frame.f_back
+    own = [one for one in frames if not _is_stdlib(one.f_code.co_filename)]
+    return next((code_place(one.f_code, one.f_lineno) for one in (own or frames)), "nowhere")
 
 
 def _is_stdlib(path: str) -> bool:
@@ -138,34 +138,27 @@ def _is_stdlib(path: str) -> bool:
     return path.startswith("<frozen") or (path.startswith(_STDLIB) and not installed)
 
 
-def _on_duty() -> bool:
+def _guards_this_thread() -> bool:
     return bool(_guards) and _guards[-1].thread == threading.get_ident()
 
 
 # ------------------------------------------------------------------------------------------------- what is audited
-def _install_hook() -> None:
-    global _hooked
-    if not _hooked:
-        _hooked = True
-        sys.addaudithook(_hook)
-
-
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if not _guards:
         return
     if event == "open":
-        _judge_open(*arguments)
+        _check_open(*arguments)
         return
-    refused = _verdicts.get(event)
+    refused = _refused_events.get(event)
     if refused is None:
-        refused = _verdicts[event] = event.startswith(REFUSED)
-    if refused and _on_duty():
+        refused = _refused_events[event] = event.startswith(REFUSED)
+    if refused and _guards_this_thread():
         escape(f"{event}{arguments[:2]!r}")
 
 
-def _judge_open(path: object, mode: object, flags: object) -> None:
+def _check_open(path: object, mode: object, flags: object) -> None:
     writes = isinstance(flags, int) and bool(flags & WRITING)
-    if (writes or (isinstance(path, str) and path in ENTROPY)) and _on_duty():
+    if (writes or (isinstance(path, str) and path in ENTROPY)) and _guards_this_thread():
         escape(f"open({path!r}, {mode!r})")
 
 
@@ -192,7 +185,7 @@ def _set_traps(undo: contextlib.ExitStack) -> None:
             _trap(undo, getattr(selectors, name), "select")
     for name in ("start_new_thread", "start_new"):
         _trap(undo, _thread, name)
-    for name in SHARED_CHANCE:
+    for name in SHARED_RANDOM:
         _trap(undo, random, name)
     for name in ("random", "getrandbits", "randbytes"):
         _trap(undo, random.SystemRandom, name)
@@ -202,14 +195,14 @@ def _set_traps(undo: contextlib.ExitStack) -> None:
 
 
 def _trap(undo: contextlib.ExitStack, owner: Any, name: str, when: Callable[..., bool] = lambda *_, **__: True) -> None:
-    """Replace ``owner.name``, if this machine has it, by what refuses the guarded thread."""
+    """Replace ``owner.name``, if this machine has it, by a function that refuses the guarded thread."""
     if not hasattr(owner, name):
         return
     inherited = name not in vars(owner)
     original = getattr(owner, name)
 
     def trap(*args: Any, **kwargs: Any) -> Any:
-        if _on_duty() and when(*args, **kwargs):
+        if _guards_this_thread() and when(*args, **kwargs):
             escape(f"{owner.__name__}.{name}()")
         return original(*args, **kwargs)
 
@@ -233,8 +226,8 @@ def _is_seeded_by_the_system(self: object, a: object = None, version: int = 2) -
 
 
 # ------------------------------------------------------------------------------------------- what would be mistaken
-def _quieten(undo: contextlib.ExitStack) -> None:
-    """No log records, which read the clock, and no bytecode files of modules that are imported late."""
+def _silence_logging(undo: contextlib.ExitStack) -> None:
+    """Turn off log records, which read the clock, and bytecode files of modules that are imported late."""
     logger = logging.getLogger(LOGGER)
     undo.callback(logger.setLevel, logger.level)
     logger.setLevel(logging.CRITICAL + 1)
@@ -262,8 +255,8 @@ def _refusal(name: str) -> Callable[..., NoReturn]:
 
 
 class SealedLoop(asyncio.AbstractEventLoop):
-    """Whatever asyncio offers that reaches a thread, a socket, a process or a signal is refused, at the call, not at
-    the ``await``. What is left is tasks, callbacks and time, which the simulated loop adds."""
+    """Base of the simulated loop: refuses, at the call, everything in asyncio that reaches a thread, a socket, a
+    process or a signal."""
 
 
 for _name in LOOP_REFUSED:

@@ -1,12 +1,20 @@
-"""A seeded asyncio event loop in virtual time. One seed is one order of steps, in every process and on every CPython.
+"""A seeded asyncio event loop in virtual time: one seed is one order of steps, in every process and on every CPython.
 
-- Time moves only when nothing can run, straight to the next timer.
-- A task has a birth number. Which step runs next is a function of the seed, birth numbers and step numbers
+Theory of operation: a *step* is one call of a task's coroutine, or one plain callback. A *pass* runs the steps that are
+ready at its start; what becomes ready meanwhile waits for the next pass. When no step is ready, time jumps to the next
+timer.
+
+- Each task has a birth number. The next step is a function of the seed, birth numbers and step numbers
   (``schedule.py``), never of the order of a queue, a set or an address. Plain callbacks keep their FIFO order.
-- A run that cannot end is an error that names who waits where; its tasks are then cancelled.
+- ``fifo`` and ``shuffle`` order a whole pass; ``window`` and ``pct`` run one step per pass, from a heap of ranks.
+- A task that *before_step* starts has a negative birth number: it goes first, and moves no number of another task.
+- A run that cannot end is an error that names who waits where; its tasks are then cancelled and given steps to unwind.
 
-It is made from the documented surface of asyncio alone (``AbstractEventLoop``, ``Task``, ``_set_running_loop`` and
-``_unregister_task``, which are documented for those who write event loops); no loop of CPython is patched.
+Example: tasks 1 and 2 both wake at 3.0 s. Nothing else is ready, so the clock jumps to 3.0; both timers are released,
+the two steps form a pass, and ``shuffle`` runs the task with the smaller ``hash((key, birth, step))`` first.
+
+The loop uses the documented surface of asyncio alone (``AbstractEventLoop``, ``Task``, ``_set_running_loop`` and
+``_unregister_task``, which are documented for authors of event loops); no loop of CPython is patched.
 """
 
 from __future__ import annotations
@@ -29,14 +37,14 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from supervisor.simulation.engine.errors import (
-    FAREWELL_ROUNDS,
-    FAREWELL_STEPS,
+    UNWIND_ROUNDS,
+    UNWIND_STEPS,
     Deadlock,
     EngineError,
     HorizonReached,
     Livelock,
-    keep_for_ever,
-    standing_in,
+    never_free,
+    waiting_place,
 )
 from supervisor.simulation.engine.hermetic import SealedLoop, escape
 from supervisor.simulation.engine.schedule import Schedule, key_of, on_grid, priority_of
@@ -48,19 +56,19 @@ _T = TypeVar("_T")
 LIVELOCK_STEPS = 200_000
 """Steps at one moment of virtual time; a busy system of 1,000 actors takes some 10,000."""
 COLLECT_STEPS = 400_000
-"""Cyclic garbage is collected after that many steps, so that a run of a day does not keep it: at moments that follow
-from the run itself, unlike those of the automatic collector. Only what has come up since the last time is looked at:
-what has lived that long mostly lives as long as the run, and a large host has millions of that."""
+"""Steps after which cyclic garbage is collected, so that a long run does not keep it, at moments that follow from the
+run itself. Only young generations are collected: objects that have lived that long mostly live as long as the run, and
+a large host has millions of them."""
 _YOUNG = 1
-"""The generations that are collected then; what they leave goes to the oldest one, which waits for the run's end."""
+"""Generations that are collected then; the oldest one waits for the end of the run."""
 WATCH_STEPS = 4096
-"""Steps between two words to whoever watches."""
+"""Steps between two calls of *watch*."""
 STALE_TIMERS = 256
-"""Cancelled timers are swept once there are that many, and they are half of all."""
+"""Cancelled timers are swept when there are that many, and they are half of all."""
 
 
 class SimulatedTask(asyncio.Task[_T]):
-    """A task with a number by which it is ordered."""
+    """A task with a birth number, by which its steps are ordered."""
 
     __slots__ = ("birth", "scheduled")
 
@@ -71,8 +79,8 @@ class SimulatedTask(asyncio.Task[_T]):
 
 
 class _Handle(msgspec.Struct, eq=False):
-    """A call that waits for its turn: what of an ``asyncio.Handle`` is asked for. It keeps no loop, makes no repr, and
-    is made without a call into Python: there are tens of millions of them."""
+    """A call that waits for its turn: the part of ``asyncio.Handle`` that is used. There are tens of millions of them,
+    so it keeps no loop and makes no repr."""
 
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -92,7 +100,7 @@ class _Handle(msgspec.Struct, eq=False):
 
 
 class _Timer(msgspec.Struct, eq=False):
-    """A call that waits for its time: what of an ``asyncio.TimerHandle`` is asked for."""
+    """A call that waits for its time: the part of ``asyncio.TimerHandle`` that is used."""
 
     due_s: float
     call: Callable[..., Any]
@@ -118,7 +126,7 @@ class _Timer(msgspec.Struct, eq=False):
 
 
 class SimulatedLoop(SealedLoop):
-    """See the module.
+    """The event loop.
 
     Args:
         seed: the run.
@@ -126,10 +134,9 @@ class SimulatedLoop(SealedLoop):
         horizon_s: virtual seconds after which the run is an error.
         grain_s: timers are rounded up to multiples of it, so that things happen at once; 0 is exact.
         livelock_steps: steps at one moment of virtual time that are an error.
-        before_step: called with the number of each step, from 1, before it. A task that it makes is ordered before all
-            others, and takes none of their numbers: until then, the run is the same without it.
-        watch: told how many steps there have been, now and then as time moves on.
-        on_failed: called when the run has failed, before what is left of it is ended.
+        before_step: called with the number of each step, from 1, before it.
+        watch: called with the number of steps so far, now and then as time moves on.
+        on_failed: called when the run has failed, before its tasks are ended.
     """
 
     def __init__(
@@ -149,7 +156,7 @@ class SimulatedLoop(SealedLoop):
         self.time_jumps = 0
         self.before_step = before_step
         self.unhandled: list[str] = []
-        """What nobody handled: a callback that raised, a task whose error nobody looked at."""
+        """Errors that nothing handled: of callbacks, and of tasks whose result was not read."""
         self._key = key_of(seed)
         self._rank = priority_of(schedule, seed)
         self._keeps_slots = schedule is Schedule.FIFO
@@ -169,7 +176,7 @@ class SimulatedLoop(SealedLoop):
         self._watch, self._on_failed = watch, on_failed
         self._watch_at = 0 if watch is not None else math.inf
         self.interrupted = False
-        """The run is to end before its next step, as it is."""
+        """Whether the run is to end before its next step."""
         self._stopping = self._closed = False
         self._failed: BaseException | None = None
         self._thread = threading.get_ident()
@@ -203,8 +210,8 @@ class SimulatedLoop(SealedLoop):
         return self.call_soon(callback, *args, context=context)
 
     def leap(self, seconds: float) -> None:
-        """The machine slept: the clock is later by so much, and timers are late. Nobody could do anything meanwhile, so
-        it takes nothing of the time that the run has."""
+        """Let the machine sleep: the clock moves, and timers are late. The horizon moves too, since nothing could be
+        done meanwhile."""
         self._now_s += seconds
         self._horizon_s += seconds
 
@@ -276,7 +283,7 @@ class SimulatedLoop(SealedLoop):
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as error:
-                    self._report(handle, error)
+                    self.call_exception_handler({"message": f"{handle!r} raised", "exception": error})
         except BaseException:
             self._ready[:0] = left
             raise
@@ -290,18 +297,15 @@ class SimulatedLoop(SealedLoop):
         return [one[2] for one in steps]
 
     def _drawn_places(self, batch: list[Any]) -> list[tuple[int, int, Any]]:
-        """Plain callbacks go anywhere among the steps, but in the order in which they came."""
+        """Give plain callbacks drawn places among the steps, in the order in which they came."""
         self._passes += 1
         plain = [one for one in batch if one.task is None]
         places = sorted([hash((self._key, self._passes, ~number)) for number in range(len(plain))])
         return [(place, -number, one) for number, (place, one) in enumerate(zip(places, plain, strict=True))]
 
-    def _report(self, handle: Any, error: BaseException) -> None:
-        self.call_exception_handler({"message": f"{handle!r} raised", "exception": error})
-
     # ------------------------------------------------------------------ time
     def _advance(self) -> None:
-        """Nothing can run: jump to the next timer."""
+        """Jump to the next timer, since no step is ready."""
         if self.steps >= self._collect_at:
             self._collect_at = self.steps + COLLECT_STEPS
             gc.collect(_YOUNG)
@@ -326,7 +330,7 @@ class SimulatedLoop(SealedLoop):
         self._release()
 
     def _release(self) -> None:
-        """What is due is ready."""
+        """Move the timers that are due to the ready steps."""
         timers, now_s = self._timers, self._now_s
         while timers and timers[0][0] <= now_s:
             timer = heappop(timers)[3]
@@ -349,7 +353,8 @@ class SimulatedLoop(SealedLoop):
             Deadlock, Livelock, HorizonReached: it never will be; what was left of the run has been ended.
         """
         if self._failed is not None:
-            _discard(future)
+            if asyncio.iscoroutine(future):
+                future.close()
             raise self._failed
         task: asyncio.Future[Any] = asyncio.ensure_future(future, loop=self)
         task.add_done_callback(self._stop_on)
@@ -359,7 +364,7 @@ class SimulatedLoop(SealedLoop):
             self._failed = error
             if self._on_failed is not None:
                 self._on_failed()
-            self._end_everything()
+            self._unwind()
             raise
         finally:
             task.remove_done_callback(self._stop_on)
@@ -373,13 +378,13 @@ class SimulatedLoop(SealedLoop):
     def stop(self) -> None:
         self._stopping = True
 
-    def _end_everything(self) -> None:
-        """Cancel what is left, and give it steps and time to end, but not in a run that was interrupted; then keep what
-        goes on regardless."""
+    def _unwind(self) -> None:
+        """Cancel the remaining tasks and give them steps and time to unwind, but not after an interrupt; then keep for
+        ever what goes on regardless."""
         counts = self.steps, self.time_jumps, self._now_s
         self.before_step, self._horizon_s = None, math.inf
         left = self.tasks()
-        for _ in range(0 if self.interrupted else FAREWELL_ROUNDS):
+        for _ in range(0 if self.interrupted else UNWIND_ROUNDS):
             if not self.tasks():
                 break
             self._cancel_everything()
@@ -401,18 +406,18 @@ class SimulatedLoop(SealedLoop):
         for task in tasks:
             task.add_done_callback(ended)
             task.cancel()
-        self.before_step = _Budget(self, FAREWELL_STEPS)
+        self.before_step = _Budget(self, UNWIND_STEPS)
         with suppress(EngineError):
             self.run_forever()
 
     def tasks(self) -> list[SimulatedTask[Any]]:
-        """Those that have not ended, oldest first."""
+        """Tasks that have not ended, oldest first."""
         found = [one for one in asyncio.all_tasks(self) if isinstance(one, SimulatedTask)]
         return sorted(found, key=lambda one: one.birth)
 
     def waiting(self) -> list[str]:
-        """Which task waits where."""
-        return [f"{one.get_name()} in {standing_in(one.get_coro())}" for one in self.tasks()]
+        """Names of the unfinished tasks, and where each waits."""
+        return [f"{one.get_name()} in {waiting_place(one.get_coro())}" for one in self.tasks()]
 
     # ------------------------------------------------------------------ what asyncio asks of a loop
     def create_task(  # type: ignore[override]
@@ -445,10 +450,10 @@ class SimulatedLoop(SealedLoop):
         self._timers.clear()
 
     get_debug: Callable[[], bool] = staticmethod(bool)
-    """Never; every future asks, and this is answered without a call into Python."""
+    """Return false; every future asks, and this is answered without a call into Python."""
 
     def set_debug(self, enabled: bool) -> None:
-        """There is no other mode: ``PYTHONASYNCIODEBUG`` changes nothing."""
+        """Ignore the mode: ``PYTHONASYNCIODEBUG`` changes nothing."""
 
     # ------------------------------------------------------------------ what nobody handled
     def set_exception_handler(self, handler: Any) -> None:
@@ -480,11 +485,11 @@ class SimulatedLoop(SealedLoop):
             await generator.aclose()
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """There is none."""
+        """Do nothing: there is no executor."""
 
 
 class _Budget:
-    """So many more steps."""
+    """Raises ``Livelock`` after so many more steps."""
 
     def __init__(self, loop: SimulatedLoop, steps: int) -> None:
         self._loop, self._until = loop, loop.steps + steps
@@ -498,7 +503,7 @@ _birth = attrgetter("task.birth")
 
 
 def _oldest_first(batch: list[Any]) -> list[Any]:
-    """Steps by the age of their tasks, in the places of steps; plain callbacks stay where they are."""
+    """Sort steps by the age of their tasks, in the places of steps; plain callbacks stay where they are."""
     steps = [one for one in batch if one.task is not None]
     if len(steps) == len(batch):
         batch.sort(key=_birth)
@@ -512,25 +517,20 @@ def _oldest_first(batch: list[Any]) -> list[Any]:
 
 # ------------------------------------------------------------------------------------------- the end of a failed run
 def _silence(task: SimulatedTask[Any]) -> None:
-    """Nobody is told of its error, or that it did not end: the run has failed already."""
+    """Mark the error of a task as read, and its destruction as expected: the run has failed already."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     if task.done() and not task.cancelled():
         task.exception()
 
 
 def _keep(task: SimulatedTask[Any]) -> None:
-    """Asyncio forgets it, so that nobody waits for it, and it is never freed."""
+    """Let asyncio forget the task, so that nothing waits for it, and never free it."""
     asyncio.tasks._unregister_task(task)
-    keep_for_ever(task)
-
-
-def _discard(future: Any) -> None:
-    if asyncio.iscoroutine(future):
-        future.close()
+    never_free(task)
 
 
 def _described(context: dict[str, Any]) -> str:
-    """A line that is the same in every process: no addresses."""
+    """Describe an error in one line without addresses, so that it is the same in every process."""
     error = context.get("exception")
     message = context.get("message", "unhandled")
     return message if error is None else f"{message}: {type(error).__name__}: {error}"

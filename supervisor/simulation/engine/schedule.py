@@ -1,8 +1,11 @@
-"""In which order what can run does run: the orders there are, each a pure function of seed, task and step.
+"""Schedules: the orders in which ready steps may run, each a pure function of seed, task and step.
 
-The order in which steps were put into the queue decides nothing. It depends on the order of sets of tasks, and so on
-addresses, which no seed fixes. Hashes of tuples of integers are the same in every process and on every CPython of 64
-bits; ``PYTHONHASHSEED`` moves only those of text.
+The order in which steps were queued must not decide anything: it depends on the order of sets of tasks, and so on
+addresses, which no seed fixes. Ranks are hashes of tuples of integers instead, which are the same in every process and
+on every 64-bit CPython; ``PYTHONHASHSEED`` changes hashes of text only.
+
+Example, seed key 5, ``window``: a step that becomes ready at loop step 100 gets the rank ``100 + hash((5, birth, step))
+% 32``, so up to 31 later steps may overtake it, and none after step 131 can.
 """
 
 from __future__ import annotations
@@ -15,23 +18,23 @@ from hashlib import blake2b
 __all__ = ["Priority", "Schedule", "key_of", "on_grid", "priority_of"]
 
 WINDOW = 32
-"""Steps by which one that is ready may be overtaken, on ``window``."""
+"""Steps by which a ready step may be overtaken, on ``window``."""
 PCT_GAPS = (8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256, 362, 512, 724, 1024, 1448, 2048)
-"""On ``pct``, priorities change after so many steps, drawn evenly: powers of the root of 2, for races hide on every
-scale. Written down: what a power of floating point comes to depends on the machine's mathematical library."""
+"""Numbers of steps, drawn evenly, after which priorities change on ``pct``: powers of the root of 2, since races hide
+on every scale. Written down, since the powers depend on the machine's mathematical library."""
 
 FAR_S = 1e15
-"""Seconds from which floating point has no grid any more."""
+"""Seconds from which on floating point numbers are coarser than any grain."""
 
 FIRST = -(1 << 64)
-"""Before every other rank: hashes have 61 bits."""
+"""Rank before all others: hashes have 61 bits."""
 
 _TASK, _GAP = 1, 2
-"""Names of draws, so that no two of them are the same."""
+"""Names of draws, so that no two draws are the same."""
 
 
 class Schedule(StrEnum):
-    """How the next step is chosen.
+    """Choice of the next step.
 
     ``fifo``: the order of asyncio, ties by age. ``shuffle``: every pass over what is ready is shuffled; nobody is
     overtaken twice. ``window``: one step at a time, and each may be overtaken by up to 32 others. ``pct``: the task of
@@ -47,18 +50,18 @@ class Schedule(StrEnum):
 
 
 Priority = Callable[[int, int, int], int]
-"""The rank of a step, smallest first, from the birth number of its task, its number in that task, and the steps that
-the loop has run so far."""
+"""Rank of a step, smallest first, from the birth number of its task, its number in that task, and the steps that the
+loop has run so far."""
 
 
 def key_of(seed: int) -> int:
-    """*seed*, spread over 60 bits: neighbouring seeds share nothing."""
+    """Spread *seed* over 60 bits: neighbouring seeds share nothing."""
     return int.from_bytes(blake2b(str(seed).encode(), digest_size=8).digest(), "big") >> 4
 
 
 def on_grid(moment_s: float, grain_s: float) -> float:
-    """*moment_s*, or the first multiple of *grain_s* after it; never earlier, not even by a rounding error: who wakes
-    up early sleeps again, for ever."""
+    """Round *moment_s* up to a multiple of *grain_s*, never to an earlier time, not even by a rounding error: a sleeper
+    that wakes early would sleep again, for ever."""
     if not moment_s < FAR_S:
         return moment_s
     due_s = math.ceil(moment_s / grain_s) * grain_s
@@ -66,7 +69,7 @@ def on_grid(moment_s: float, grain_s: float) -> float:
 
 
 def priority_of(schedule: Schedule, seed: int) -> Priority:
-    """The ranks of *schedule*, which is not ``trio``; tasks without a proper birth go first."""
+    """Rank function of *schedule*, which is not ``trio``; tasks without a positive birth number go first."""
     rank = _rank(schedule, key_of(seed))
     return lambda birth, step, now: rank(birth, step, now) if birth > 0 else FIRST
 
@@ -86,7 +89,7 @@ def _rank(schedule: Schedule, key: int) -> Priority:
 
 
 class _Changing:
-    """A random priority for each task, fresh ones after a drawn number of steps."""
+    """Random priorities of tasks, drawn anew after a drawn number of steps."""
 
     def __init__(self, key: int) -> None:
         self._key, self._epoch, self._until = key, 0, 0

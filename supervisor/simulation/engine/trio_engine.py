@@ -17,13 +17,13 @@ import trio
 import trio._core._run as trio_run
 
 from supervisor.simulation.engine.errors import (
-    FAREWELL_ROUNDS,
-    FAREWELL_STEPS,
+    UNWIND_ROUNDS,
+    UNWIND_STEPS,
     Deadlock,
     HorizonReached,
     Livelock,
-    keep_for_ever,
-    standing_in,
+    never_free,
+    waiting_place,
 )
 from supervisor.simulation.engine.loop import WATCH_STEPS
 from supervisor.simulation.engine.schedule import key_of, on_grid
@@ -33,9 +33,9 @@ __all__ = ["PRIVATE_NAMES", "TrioEngine", "seeded"]
 _T = TypeVar("_T")
 
 PRIVATE_NAMES = ("_r", "_ALLOW_DETERMINISTIC_SCHEDULING")
-"""In ``trio._core._run``: its generator, and whether it sorts tasks by age before it shuffles them."""
+"""Names in ``trio._core._run``: its generator, and whether it sorts tasks by age before it shuffles them."""
 POLLS = 8
-"""Passes without a step before nothing can happen any more: trio ends its own tasks through a pair of sockets."""
+"""Passes without a step before the run counts as deadlocked: trio ends its own tasks through a pair of sockets."""
 
 
 @contextlib.contextmanager
@@ -62,8 +62,8 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
-    """One run: its clock, and what looks on at every step. Failures are cancellations of the whole run, so that it
-    unwinds; the arguments are those of the simulated loop."""
+    """Clock and instrument of one run. A failure cancels the whole run, so that it unwinds. The arguments are those of
+    the simulated loop."""
 
     def __init__(
         self,
@@ -80,15 +80,15 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
         self.time_jumps = 0
         self.now_s = 0.0
         self.failed: BaseException | None = None
-        """Why the run was cancelled: an ``EngineError``, or what *before_step* raised."""
+        """Error for which the run was cancelled: an ``EngineError``, or what *before_step* raised."""
         self.interrupted = False
-        """The run is to end before its next pass, as it is."""
+        """Whether the run is to end before its next pass."""
         self._horizon_s, self._grain_s, self._livelock_steps = horizon_s, grain_s, livelock_steps
         self._before_step = before_step
         self._watch, self._on_failed = watch, on_failed
         self._livelock_at = livelock_steps
         self._main = trio.CancelScope()
-        self._polls = self._rounds = self._farewell_steps = 0
+        self._polls = self._rounds = self._unwind_steps = 0
         self._tasks: dict[trio.lowlevel.Task, None] = {}
 
     async def run(self, main: Callable[[], Awaitable[_T]]) -> _T:
@@ -107,23 +107,24 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
 
     # ------------------------------------------------------------------ the clock
     def start_clock(self) -> None:
-        """It stands at 0."""
+        """Do nothing: the clock starts at 0."""
 
     def current_time(self) -> float:
-        """Trio asks once in every pass, too: the one place where a run that does not unwind can be stopped."""
+        """Return virtual time. Trio calls this once in every pass too: the one place where a run that does not unwind
+        can be stopped."""
         if self.interrupted and not _in_task():
             raise KeyboardInterrupt
-        if self._farewell_steps > FAREWELL_STEPS and self.failed is not None and not _in_task():
+        if self._unwind_steps > UNWIND_STEPS and self.failed is not None and not _in_task():
             raise self.failed
         return self.now_s
 
     def leap(self, seconds: float) -> None:
-        """The machine slept: the clock is later by so much, and deadlines are passed; the horizon is as much later."""
+        """Let the machine sleep: the clock and the horizon move, and deadlines pass."""
         self.now_s += seconds
         self._horizon_s += seconds
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Nothing can run: be at *deadline* at once."""
+        """Move the clock to *deadline*, since no task can run."""
         if deadline == math.inf or (deadline > self._horizon_s and self.failed is None):
             self._idle(deadline)
         elif deadline > self.now_s:
@@ -154,7 +155,7 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         self._polls = 0
         if self.failed is not None:
-            self._farewell_steps += 1
+            self._unwind_steps += 1
             return
         if self.steps >= self._livelock_at:
             self._fail(Livelock(self.now_s, self.waiting()))
@@ -166,27 +167,25 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
             self._ask(self._before_step)
 
     def _ask(self, whom: Callable[[int], None]) -> None:
-        """Trio would only log what an instrument raises."""
+        """Call *whom*, and fail the run if it raises: trio would only log that."""
         try:
             whom(self.steps)
         except BaseException as error:
             self._fail(error)
 
     def waiting(self) -> list[str]:
-        """Which task waits where, oldest first; without trio's own."""
-        return [f"{one.name} in {standing_in(one.coro)}" for one in self._own()]
-
-    def _own(self) -> list[trio.lowlevel.Task]:
-        return [one for one in self._tasks if not one.name.startswith(("<", "trio."))]
+        """Names of the unfinished tasks without trio's own, oldest first, and where each waits."""
+        own = [one for one in self._tasks if not one.name.startswith(("<", "trio."))]
+        return [f"{one.name} in {waiting_place(one.coro)}" for one in own]
 
     # ------------------------------------------------------------------ the end of a failed run
     def _fail(self, error: BaseException) -> None:
-        """Cancel the run; if it waits on behind shields, take those away; if that does not end it, stop trio."""
+        """Cancel the run; if it goes on behind shields, remove these; if that does not end it, stop trio."""
         if self.failed is None:
             self.failed = error
             if self._on_failed is not None:
                 self._on_failed()
-        elif self._rounds < FAREWELL_ROUNDS:
+        elif self._rounds < UNWIND_ROUNDS:
             self._rounds += 1
             self._unshield()
         else:
@@ -201,13 +200,13 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
                 status = status.parent
 
     def close(self) -> None:
-        """After trio has ended: it has left nothing, unless it was stopped."""
+        """Keep the tasks that trio left when it was stopped."""
         for task in self._tasks:
-            keep_for_ever(task)
+            never_free(task)
 
 
 def _in_task() -> bool:
-    """Whether a task asks, which might swallow the answer, or trio itself."""
+    """Whether a task calls, which might swallow an error, or trio itself."""
     try:
         trio.lowlevel.current_task()
     except RuntimeError:

@@ -1,11 +1,15 @@
-"""The kernel of a simulated machine: its process table, and its signals.
+"""The kernel of a simulated machine: process table and signals.
 
-What holds is what holds on Linux: a process that has ended stays in the table, as a zombie, until its parent reaps it;
-whoever loses its parent falls to the subreaper above it, or to init; a pipe ends when the last that holds it is gone.
-A program is an async function that is given its process; what it returns is its exit status. It sleeps and waits with
-plain anyio. SIGKILL, and a SIGTERM that it does not ignore, cancel it; writing into a pipe that nobody reads any more
-kills it. It is cut off at the moment of its death: whatever its coroutine still tries changes nothing.
-Signals that stop a process are not modelled: nothing happens to whom they are sent.
+The rules are those of Linux. A process that has ended stays in the table as a zombie until its parent reaps it. A
+process that loses its parent is adopted by the subreaper above it, or by init. A pipe ends when its last holder is
+gone. Signals that stop a process are not modelled: they have no effect.
+
+A program is an async function that is given its process and returns its exit status. It sleeps and waits with plain
+anyio. SIGKILL, and a SIGTERM that the program does not ignore, cancel it; so does writing to a pipe that nobody reads.
+A process is dead at that instant: whatever its coroutine still tries raises ``_Died``, and changes nothing.
+
+Example: a shim starts ``agent`` (pid 1001), which forks ``tool`` (1002). SIGKILL to 1001: its pipes are closed, 1002
+gets the shim as its parent, the shim's ``child_ended`` is called, and 1001 stays a zombie until the shim reaps it.
 """
 
 from __future__ import annotations
@@ -34,20 +38,20 @@ HARMLESS: Final = frozenset(
     {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}
     | {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 )
-"""Signals without an effect on a program that does not handle them, and those that stop it."""
+"""Signals that do nothing to a program without a handler, and those that would stop it."""
 TICKS_PER_S: Final = 100
-"""The births of processes are told in ticks of this machine's clock."""
+"""Ticks of this machine's clock, in which births of processes are reported."""
 ASKING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-"""Signals that a program may answer; they cancel it."""
+"""Signals that a program may handle; they cancel it."""
 
 
 class _Died(BaseException):
-    """A process went on after its end: unwinds its coroutine, whatever that catches."""
+    """Unwinds the coroutine of a process that has ended."""
 
 
 # --------------------------------------------------------------------------------------------------- processes
 class Parent(Protocol):
-    """Who has children: another process, a subreaper, or init."""
+    """Holder of children: another process, a subreaper, or init."""
 
     children: dict[int, OsProcess]
 
@@ -55,13 +59,13 @@ class Parent(Protocol):
         """SIGCHLD: *child* is a zombie now, or has come as one."""
         ...
 
-    def heir(self) -> Parent:
-        """Who gets the orphans below it."""
+    def adopter(self) -> Parent:
+        """The parent that orphans below this one get."""
         ...
 
 
 class _Init:
-    """Process 1: it reaps whatever comes to it."""
+    """Process 1: reaps every process that it adopts."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.children: dict[int, OsProcess] = {}
@@ -70,12 +74,12 @@ class _Init:
     def child_ended(self, child: OsProcess) -> None:
         self._kernel.reap(child)
 
-    def heir(self) -> Parent:
+    def adopter(self) -> Parent:
         return self
 
 
 class OsProcess:
-    """One process, as the kernel keeps it, and as its own program sees it."""
+    """A process, as the kernel keeps it and as its own program sees it."""
 
     def __init__(
         self,
@@ -104,17 +108,17 @@ class OsProcess:
         self._stdin: Pipe | None = None
         self._stdout: Pipe | None = None
         self._stderr: Pipe | None = None
-        self._heard = bytearray()
+        self._buffered = bytearray()
         self._scope = anyio.CancelScope()
         self._asked = int(signal.SIGTERM)
-        self._family: OneShotEvent | None = None
+        self._child_exit: OneShotEvent | None = None
 
     def hold(self, stdin: Pipe | None, stdout: Pipe | None, stderr: Pipe | None) -> None:
-        """Its standard streams; ``None`` is /dev/null. The ends become its own."""
+        """Take over the ends of the standard streams; ``None`` is /dev/null."""
         self._stdin, self._stdout, self._stderr = stdin, stdout, stderr
 
-    async def live(self, program: Program) -> None:
-        """Run *program*. One that catches the cancellation which SIGTERM is to it has a handler for it."""
+    async def run(self, program: Program) -> None:
+        """Run *program*. A program that catches the cancellation has a handler for SIGTERM."""
         status: int | None = None
         with self._scope:
             try:
@@ -126,13 +130,13 @@ class OsProcess:
 
     # ------------------------------------------------------------------ from outside
     def seen(self) -> ProcessSeen:
-        """What the kernel tells of it. The parent is of no account where that is a warden, which has no pid here."""
+        """Describe the process as the kernel shows it. The parent is 0 if it is a shim, which has no pid here."""
         parent = self.parent.pid if isinstance(self.parent, OsProcess) else 0
         state = "S" if self.status is None else "Z"
         return ProcessSeen(self._pid, parent, self.session, self._born, state, 1, self._name.encode().hex())
 
     def deliver(self, number: int) -> None:
-        """Send it a signal."""
+        """Send the process a signal."""
         if self.status is not None or number in HARMLESS:
             return
         self._kernel.note("signalled", self, signal_name(number))
@@ -143,18 +147,20 @@ class OsProcess:
             self._scope.cancel()
 
     def end(self, status: int) -> None:
-        """Its death, in this moment, whatever its program is at."""
+        """End the process at this instant, whatever its program does."""
         if self.status is None:
             self._scope.cancel()
             self._exit(status)
 
     def _exit(self, status: int) -> None:
-        """It becomes a zombie, what it held is let go, and its children are orphans."""
+        """Become a zombie: close the pipes, and hand the children to their adopter."""
         self.status = status
         self.dead.set()
         self._kernel.note("exited", self, str(status))
         self._close_all()
-        self._orphan()
+        adopter = self.adopter()
+        for child in list(self.children.values()):
+            self._kernel.reparent(child, adopter)
         self.parent.child_ended(self)
 
     def _close_all(self) -> None:
@@ -165,19 +171,14 @@ class OsProcess:
                 pipe.close_writing()
         self._stdin = self._stdout = self._stderr = None
 
-    def _orphan(self) -> None:
-        heir = self.heir()
-        for child in list(self.children.values()):
-            self._kernel.give(child, heir)
-
     # ------------------------------------------------------------------ as a parent
     def child_ended(self, child: OsProcess) -> None:
-        if self._family is not None:
-            self._family.set()
-            self._family = None
+        if self._child_exit is not None:
+            self._child_exit.set()
+            self._child_exit = None
 
-    def heir(self) -> Parent:
-        return self.reaper.heir()
+    def adopter(self) -> Parent:
+        return self.reaper.adopter()
 
     # ------------------------------------------------------------------ from within
     @property
@@ -186,7 +187,7 @@ class OsProcess:
 
     @property
     def name(self) -> str:
-        """A stable name for its draws: the same in every run of a seed, whatever else happens."""
+        """Stable name for draws: the same in every run of a seed."""
         return self._name
 
     @property
@@ -201,46 +202,46 @@ class OsProcess:
     def cwd(self) -> str:
         return self.launch.cwd
 
-    def _go_on(self) -> None:
+    def _check_alive(self) -> None:
         if self.status is not None:
             raise _Died
 
     async def read(self) -> bytes:
-        """The next bytes of its standard input; ``b""`` at the end."""
-        self._go_on()
-        if self._heard:
-            data = bytes(self._heard)
-            self._heard.clear()
+        """Read the next bytes of standard input; ``b""`` at the end."""
+        self._check_alive()
+        if self._buffered:
+            data = bytes(self._buffered)
+            self._buffered.clear()
             return data
         return await self._more()
 
     async def _more(self) -> bytes:
         data = b"" if self._stdin is None else await self._stdin.read()
-        self._go_on()
+        self._check_alive()
         return data
 
     async def read_line(self) -> bytes:
-        """The next line of its standard input, with its end; ``b""`` at the end of the input."""
-        self._go_on()
+        """Read the next line of standard input with its end; ``b""`` at the end of the input."""
+        self._check_alive()
         searched = 0
-        while (end := self._heard.find(b"\n", searched) + 1) == 0:
-            searched = len(self._heard)
+        while (end := self._buffered.find(b"\n", searched) + 1) == 0:
+            searched = len(self._buffered)
             data = await self._more()
-            self._heard += data
+            self._buffered += data
             if not data:
-                end = len(self._heard)
+                end = len(self._buffered)
                 break
-        line = bytes(self._heard[:end])
-        del self._heard[:end]
+        line = bytes(self._buffered[:end])
+        del self._buffered[:end]
         return line
 
     async def write(self, data: bytes) -> None:
-        """Write all of *data* to its standard output; waits while the pipe is full (64 KiB)."""
-        self._go_on()
+        """Write all of *data* to standard output; waits while the pipe is full (64 KiB)."""
+        self._check_alive()
         await self._write(self._stdout, data)
 
     async def write_err(self, data: bytes) -> None:
-        self._go_on()
+        self._check_alive()
         await self._write(self._stderr, data)
 
     async def _write(self, pipe: Pipe | None, data: bytes) -> None:
@@ -251,22 +252,22 @@ class OsProcess:
             left = left[pipe.put(left) :]
             if left:
                 await pipe.change()
-                self._go_on()
+                self._check_alive()
 
     def close_output(self) -> None:
         """Close standard output, and live on."""
-        self._go_on()
+        self._check_alive()
         if self._stdout is not None:
             self._stdout.close_writing()
             self._stdout = None
 
     def ignore_terminate(self) -> None:
-        self._go_on()
+        self._check_alive()
         self.ignores_term = True
 
     def fork(self, program: Program, *, name: str, keeps_output: bool = False, new_session: bool = False) -> int:
-        """Start a child process; its pid. *keeps_output*: it holds this process's output pipe open."""
-        self._go_on()
+        """Start a child process; return its pid. *keeps_output*: the child holds this process's output pipe open."""
+        self._check_alive()
         child = OsProcess(
             self._kernel,
             self,
@@ -283,22 +284,23 @@ class OsProcess:
         return child.pid
 
     async def wait_child(self, pid: int) -> int:
-        """Reap a child: its status in Python's form. One that is never waited for is a zombie until its parent ends."""
-        self._go_on()
+        """Reap a child and return its status in Python's form. A child that is not waited for is a zombie until its
+        parent ends."""
+        self._check_alive()
         child = self.children.get(pid)
         if child is None:
             raise ChildProcessError(errno.ECHILD, f"process {self._pid} has no child {pid}")
         while child.status is None:
-            if self._family is None:
-                self._family = OneShotEvent()
-            await self._family.wait()
-            self._go_on()
+            if self._child_exit is None:
+                self._child_exit = OneShotEvent()
+            await self._child_exit.wait()
+            self._check_alive()
         self._kernel.reap(child)
         return child.status
 
     def die(self, signal_number: int) -> None:
-        """Be killed by that signal, now (a segmentation fault, the OOM killer)."""
-        self._go_on()
+        """Die by that signal at once (a segmentation fault, the OOM killer)."""
+        self._check_alive()
         self.end(-signal_number)
         raise _Died
 
@@ -311,7 +313,7 @@ def _shared(pipe: Pipe | None) -> Pipe | None:
 
 # ----------------------------------------------------------------------------------------------------- the table
 class Kernel:
-    """The process table. Processes live in *group*; *note* is told what happens to them (what, whom, detail)."""
+    """The process table. Processes run in *group*; *note* is called with each event (what, process, detail)."""
 
     def __init__(self, group: TaskGroup, note: Callable[[str, OsProcess, str], None]) -> None:
         self.table: dict[int, OsProcess] = {}
@@ -323,7 +325,7 @@ class Kernel:
         self._last_pid = FIRST_PID
 
     def ticks(self) -> int:
-        """Now, in ticks."""
+        """The machine's clock in ticks."""
         return int(self.now() * TICKS_PER_S)
 
     def next_pid(self) -> int:
@@ -331,14 +333,14 @@ class Kernel:
         return self._last_pid
 
     def begin(self, process: OsProcess, program: Program) -> None:
-        """*process* is there from now on, and runs *program*."""
+        """Enter *process* into the table, and run *program* in it."""
         self.table[process.pid] = process
         process.parent.children[process.pid] = process
         self.note("spawned", process, process.name)
-        self._group.start_soon(process.live, program)
+        self._group.start_soon(process.run, program)
 
-    def give(self, child: OsProcess, parent: Parent) -> None:
-        """*child* has lost its parent, and gets another one."""
+    def reparent(self, child: OsProcess, parent: Parent) -> None:
+        """Give *child*, which has lost its parent, another parent."""
         del child.parent.children[child.pid]
         child.parent = parent
         parent.children[child.pid] = child
@@ -346,14 +348,14 @@ class Kernel:
             parent.child_ended(child)
 
     def reap(self, process: OsProcess) -> None:
-        """A zombie leaves the table."""
+        """Remove a zombie from the table."""
         del self.table[process.pid]
         del process.parent.children[process.pid]
         self.note("reaped", process, str(process.status))
         process.parent = process.reaper = self.init  # what has left must not keep anybody in memory
 
     def below(self, parent: Parent) -> list[OsProcess]:
-        """Everything below *parent*, parents first."""
+        """Processes below *parent*, parents first."""
         found = list(parent.children.values())
         for process in found:  # the list grows as we walk along it
             found += process.children.values()

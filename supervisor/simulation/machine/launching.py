@@ -1,6 +1,6 @@
-"""What is drawn for a launch: whether it starts, how long its warden lives, and how its output is cut into pieces.
+"""Draws for a launch: whether it starts, how long its shim lives, and how its output is cut into pieces.
 
-Every draw is named by the launch. The words of a refusal are the real ones.
+Every draw is named by the launch. The messages of errors are the real ones.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Program
 
-__all__ = ["PIECES", "NotStarted", "Start"]
+__all__ = ["PIECES", "LaunchDraws", "NotStarted"]
 
 PIECES: Final = 0.5
-"""The share of the streams that arrive in arbitrary pieces, unless a scenario says otherwise."""
+"""Share of the streams that arrive in arbitrary pieces, unless a scenario says otherwise."""
 LOST_MIN_S: Final = 0.001
 LOST_MAX_S: Final = 60.0
-"""A warden that is lost is lost this long after the launch, every order of magnitude as likely as the next."""
+"""Longest time from a launch to the loss of its shim; every order of magnitude is as likely as the next."""
 NO_PATH: Final = "/simulated/bin"
-"""Where a missing program is not found: the words of an error must not depend on this machine's disk."""
+"""PATH for a missing program: the message must not depend on this machine's disk."""
 
 
 class NotStarted(Exception):
-    """A program cannot be started: the step that fails (``fork``, ``cwd``, ``exec``), and its errno."""
+    """A program cannot be started: the step that fails (``fork``, ``cwd``, ``exec``) and its errno."""
 
     def __init__(self, step: str, number: int) -> None:
         super().__init__(step, number)
@@ -41,8 +41,8 @@ class NotStarted(Exception):
         self.number = number
 
 
-class Start:
-    """One launch: its name, its draws, and what it runs."""
+class LaunchDraws:
+    """A launch: its name, its draws, and what it runs."""
 
     def __init__(
         self,
@@ -50,19 +50,19 @@ class Start:
         name: str,
         program_for: Callable[[Launch], Program],
         faults: FaultPlan,
-        chance: KeyedRandom,
+        random: KeyedRandom,
         pieces: float,
     ) -> None:
         self.launch = launch
         self.name = name
-        self.chance = chance.below("process", name)
+        self.random = random.below("process", name)
         self._program_for = program_for
         self._pieces = pieces
         self._error = _refusal_of(launch, name, faults)
         self.lost_after_s = _lost_after_s(name, faults)
 
     def need_descriptors(self) -> None:
-        """Descriptors run out before there is a warden.
+        """Fail if the launch is to run out of descriptors before there is a shim.
 
         Raises:
             SpawnShortage: they have.
@@ -72,7 +72,7 @@ class Start:
             raise resource_missing(self.launch, shortage_of(lack), lack)
 
     def program(self) -> Program:
-        """What it runs.
+        """Return the program to run.
 
         Raises:
             NotStarted: nothing, that is.
@@ -86,17 +86,17 @@ class Start:
             raise NotStarted(step, error.errno or errno.ENOENT) from error
 
     def refusal(self, step: str, number: int) -> SpawnError:
-        """The words for it."""
+        """Make the error for a failed step."""
         if self._error is None:
             return step_failed(self.launch, step, number)
         return step_failed(msgspec.structs.replace(self.launch, env={**self.launch.env, "PATH": NO_PATH}), step, number)
 
     def pieces(self, stream: str) -> Callable[[int], int] | None:
-        """How its output is cut, if it is."""
-        if not self.chance.happens(self._pieces, stream, "cut"):
+        """Function that cuts an output stream into pieces; ``None`` if it is not cut."""
+        if not self.random.happens(self._pieces, stream, "cut"):
             return None
-        chance, reads = self.chance.below(stream), count(1)
-        return lambda size: chance.integer(1, size, next(reads))
+        random, reads = self.random.below(stream), count(1)
+        return lambda size: random.integer(1, size, next(reads))
 
 
 def _refusal_of(launch: Launch, name: str, faults: FaultPlan) -> NotStarted | None:

@@ -1,6 +1,6 @@
-"""A pipe of a simulated machine: 64 KiB between those who write and the one who reads.
+"""A pipe of a simulated machine: 64 KiB between its writers and one reader.
 
-It ends when the last that holds an end of it is gone, whoever that is. Nothing here waits for anything but the pipe.
+The pipe ends when the last holder of an end is gone. Nothing here waits for anything but the pipe.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from typing import Final
 
 import anyio
 
-from actors.waiter import AutoResetEvent
+from actors.waiter import ResettableEvent
 
 __all__ = ["CAPACITY_BYTES", "Pipe"]
 
 CAPACITY_BYTES: Final = 65536
-"""What a pipe of Linux holds (``man 7 pipe``), and so the most that one read takes."""
+"""Capacity of a pipe on Linux (``man 7 pipe``), and so the most that one read returns."""
 
 
 class Pipe:
-    """64 KiB between those who write and the one who reads.
+    """A buffer of 64 KiB between its writers and one reader.
 
     Args:
         piece: how many of so many bytes (at least 1) one read takes; all, if not given.
@@ -30,18 +30,18 @@ class Pipe:
     def __init__(self, piece: Callable[[int], int] | None = None) -> None:
         self._data = bytearray()
         self._piece = piece
-        self._changed = AutoResetEvent()
+        self._changed = ResettableEvent()
         self._reading = False
         self.has_reader = True
         self.writers = 1
 
     @property
     def waits(self) -> bool:
-        """Whoever reads now has to wait."""
+        """Whether a read would have to wait."""
         return bool(self.has_reader and not self._data and self.writers)
 
     async def read(self) -> bytes:
-        """What is there; ``b""`` at the end, or once the reading end is closed.
+        """Read the bytes that are there; ``b""`` at the end, or once the reading end is closed.
 
         Raises:
             anyio.BusyResourceError: somebody else is waiting for the same.
@@ -64,7 +64,7 @@ class Pipe:
         return data
 
     def put(self, data: memoryview) -> int:
-        """As much of *data* as there is room for."""
+        """Put as much of *data* as there is room for; return the number of bytes."""
         size = min(len(data), CAPACITY_BYTES - len(self._data))
         if size:
             self._data += data[:size]
@@ -72,18 +72,18 @@ class Pipe:
         return size
 
     def close_reading(self) -> None:
-        """Nobody reads any more; what was there is lost."""
+        """Close the reading end; what is in the pipe is lost."""
         self.has_reader = False
         self._data.clear()
         self._changed.set()
 
     def close_writing(self) -> None:
-        """One writer less; without the last one the reader sees the end."""
+        """Remove one writer; without any writer the reader sees the end."""
         self.writers -= 1
         if not self.writers:
             self._changed.set()
 
     async def change(self) -> None:
-        """Until something was written or read, or an end was closed."""
+        """Wait until something was written or read, or an end was closed."""
         self._changed.clear()
         await self._changed.wait()

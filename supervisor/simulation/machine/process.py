@@ -1,6 +1,9 @@
-"""A simulated program, seen from the supervisor: ``supervisor.ports.Process``, as ``supervisor.processes.host`` has it.
+"""A simulated program as the supervisor sees it: ``supervisor.ports.Process``, as ``supervisor.processes.host`` has it.
 
-What it knows it knows from its warden. Leaving is bounded: terminate, kill, and at last give up and say so.
+Theory of operation: the process knows only what its shim reports (:meth:`SimulatedProcess.receive_status`), in the
+order started or failed, exited, ended. Orders go to the shim and are obeyed some moments later. Leaving is bounded:
+terminate, wait, kill, wait; then the report says that the fate is unknown, and the shim goes on alone. ``report`` is
+set once, with the last status or with that.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Protocol, assert_never
 
 import anyio
 
-from actors.waiter import AutoResetEvent
+from actors.waiter import ResettableEvent
 from actors.waiting import within
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import ProcessReport
@@ -22,7 +25,7 @@ from supervisor.processes.shim_client import Ended, Exited, Failed, ProcessesLis
 from supervisor.processes.spawn_errors import shim_ended_early
 from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.simulation.machine.kernel import Kernel
-from supervisor.simulation.machine.launching import Start
+from supervisor.simulation.machine.launching import LaunchDraws
 from supervisor.simulation.machine.pipe import Pipe
 from supervisor.simulation.machine.shim import SimulatedShim
 
@@ -30,22 +33,22 @@ __all__ = ["Machine", "SimulatedProcess"]
 
 
 class Machine(Protocol):
-    """Where it runs."""
+    """Machine on which the process runs."""
 
     kernel: Kernel
     checkpoint: Callable[[], Awaitable[None]]
 
     def forget(self, process: SimulatedProcess) -> None:
-        """Its warden is gone."""
+        """Forget a process whose shim is gone."""
         ...
 
     def abandon(self, pid: int, owner: str) -> None:
-        """Its context was left before its warden was done."""
+        """Note that the context of a process was left before its shim was done."""
         ...
 
 
-class _Look:
-    """What a warden will have found."""
+class _Inspection:
+    """A question to the shim for the processes, and its answer."""
 
     def __init__(self) -> None:
         self.answered = OneShotEvent()
@@ -57,9 +60,9 @@ class _Look:
 
 
 class SimulatedProcess:
-    """A simulated program under its warden: ``supervisor.ports.Process``."""
+    """A simulated program under its shim: ``supervisor.ports.Process``."""
 
-    def __init__(self, machine: Machine, start: Start) -> None:
+    def __init__(self, machine: Machine, start: LaunchDraws) -> None:
         self.report: ProcessReport | None = None
         self._machine = machine
         self._start = start
@@ -70,26 +73,26 @@ class SimulatedProcess:
         self._order = "exit"
         self._ordered_at_s: float | None = None
         self._settled, self._exited, self._ended = OneShotEvent(), OneShotEvent(), OneShotEvent()
-        self._looks: deque[_Look] = deque()
+        self._looks: deque[_Inspection] = deque()
         self._emptied = machine.kernel.ticks()
         self.written_between = (self._emptied, self._emptied)
-        """The ticks between which the output that was received last was written."""
+        """Ticks between which the output was written that was received last."""
         self._sending = False
-        self._sent = AutoResetEvent()
+        self._sent = ResettableEvent()
         self._stdin, self._stdout, self._stderr = Pipe(), Pipe(start.pieces("out")), Pipe(start.pieces("err"))
         self._unsent = b""
         self._open_input = True
         pipes = (self._stdin, self._stdout, self._stderr)
-        self.shim = SimulatedShim(machine.kernel, start, pipes, start.chance, start.lost_after_s)
+        self.shim = SimulatedShim(machine.kernel, start, pipes, start.random, start.lost_after_s)
 
     # ------------------------------------------------------------------------------------------ the port
     @property
     def pid(self) -> int:
-        """The main process."""
+        """Pid of the main process."""
         return self._pid
 
     async def receive(self) -> bytes:
-        """The next bytes of its standard output, at most 64 KiB; ``b""`` at the end."""
+        """Receive the next bytes of standard output, at most 64 KiB; ``b""`` at the end."""
         if self._stdout.waits:
             self._emptied = self.clock()
         data = await self._receive(self._stdout)
@@ -99,17 +102,17 @@ class SimulatedProcess:
         return data
 
     async def receive_err(self) -> bytes:
-        """The next bytes of its standard error, at most 64 KiB; ``b""`` at the end."""
+        """Receive the next bytes of standard error, at most 64 KiB; ``b""`` at the end."""
         return await self._receive(self._stderr)
 
     async def _receive(self, pipe: Pipe) -> bytes:
-        """Whoever need not wait for it lets others go on first."""
+        """Read from *pipe*; if nothing has to be waited for, let other tasks run first."""
         if not pipe.waits:
             await self._machine.checkpoint()
         return await pipe.read()
 
     async def send(self, data: bytes) -> None:
-        """Write all of *data* to its standard input; a closed input drops it silently."""
+        """Write all of *data* to standard input; a closed input drops it silently."""
         while self._sending:
             self._sent.clear()
             await self._sent.wait()
@@ -126,41 +129,41 @@ class SimulatedProcess:
             self._sent.set()
 
     def close_input(self) -> None:
-        """End of its standard input."""
+        """Close standard input."""
         if self._open_input:
             self._open_input = False
             self._stdin.close_writing()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the main process only; a number that is no signal is nothing."""
+        """Send a signal to the main process only; a number that is no signal does nothing."""
         if 0 < number < signal.NSIG:
             self.shim.signal(number)
 
     def terminate(self) -> None:
-        """SIGTERM, then SIGCONT, to the whole tree."""
+        """Send SIGTERM, then SIGCONT, to the whole tree."""
         self._note_order("terminate")
         self.shim.terminate()
 
     def kill(self) -> None:
-        """SIGKILL the whole tree until nothing is left."""
+        """Send SIGKILL to the whole tree until nothing is left."""
         self._note_order("kill")
         self.shim.kill()
 
     def clock(self) -> int:
-        """Virtual time, in ticks."""
+        """Virtual time in ticks."""
         return self._machine.kernel.ticks()
 
     async def list_processes(self) -> tuple[ProcessSeen, ...] | None:
-        """The main process and its descendants, parents first; ``None``: they cannot be told."""
+        """Describe the main process and its descendants, parents first; ``None`` if they are unknown."""
         if self._is_unknown:
             return None
         if not self._pid or self._exited.is_set():
             return ()
-        list_processes = _Look()
-        self._looks.append(list_processes)
+        look = _Inspection()
+        self._looks.append(look)
         self.shim.list_processes()
-        await list_processes.answered.wait()
-        return list_processes.found
+        await look.answered.wait()
+        return look.found
 
     def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
         """Send a signal to these descendants."""
@@ -173,19 +176,19 @@ class SimulatedProcess:
             await process.dead.wait()
 
     async def wait_exit(self) -> int | None:
-        """The exit status of the main process, ``None`` when it is not known."""
+        """Wait for the exit status of the main process; ``None`` when it is unknown."""
         await self._exited.wait()
         return self._status
 
     async def wait_ended(self) -> ProcessReport:
-        """Its fate, once the whole tree is gone and reaped; also after the context was left."""
+        """Wait for the report, which comes when the whole tree is gone and reaped; also after the context was left."""
         await self._ended.wait()
         assert self.report is not None, "ended is set with the report"
         return self.report
 
     # ------------------------------------------------------------------------------------------ beginning
     async def launched(self) -> None:
-        """Wait until it runs; a cancellation waits for that moment.
+        """Wait until the program runs; a cancellation waits for that moment.
 
         Raises:
             SpawnError: it does not run.
@@ -200,8 +203,8 @@ class SimulatedProcess:
             raise shim_ended_early(self._start.launch, b"")
 
     # ------------------------------------------------------------------------------------------ what its warden says
-    def learn(self, status: Status) -> None:
-        """The warden says something."""
+    def receive_status(self, status: Status) -> None:
+        """Take in a status of the shim."""
         match status:
             case Spawned(pid=pid):
                 self._pid = pid
@@ -221,8 +224,8 @@ class SimulatedProcess:
             case _:
                 assert_never(status)
 
-    def hung_up(self) -> None:
-        """The warden is gone."""
+    def shim_gone(self) -> None:
+        """Conclude with the fate that the shim, or the fork server for it, reported."""
         self._machine.forget(self)
         if self.report is None:
             assert self._fate is not None, "its warden says so, or the keeper for it"
@@ -269,28 +272,25 @@ class SimulatedProcess:
         return self.report is not None and self.report.survivors < 0
 
     async def leave(self, terminate_s: float, kill_s: float) -> None:
-        """See the tree off: terminate, wait, kill, wait. What was ordered before is not said again."""
+        """End the tree: terminate, wait, kill, wait. Orders that were given before are not repeated."""
         self.close_input()
         if self.report is None and self._pid and self._order != "kill":
             if self._order == "exit":
                 self.terminate()
-            await self._ended_within(terminate_s)
+            await within(terminate_s, self._ended.wait)
         if self.report is None:
             self.kill()
-            await self._ended_within(kill_s + KILL_EXTRA_S)
-
-    async def _ended_within(self, seconds: float) -> None:
-        await within(seconds, self._ended.wait)
+            await within(kill_s + KILL_EXTRA_S, self._ended.wait)
 
     def close(self) -> None:
-        """Let go of everything: a warden that is not done goes on alone."""
+        """Release everything; a shim that is not done goes on alone."""
         if self.report is None:
             self._machine.abandon(self._pid, self._start.name)
             self._conclude(self._unknown("kill"))
         self.close_ends()
 
     def close_ends(self) -> None:
-        """Our ends of its pipes, all of them."""
+        """Close our ends of the pipes."""
         self.close_input()
         self._stdout.close_reading()
         self._stderr.close_reading()

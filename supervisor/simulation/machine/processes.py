@@ -1,10 +1,10 @@
-"""Simulated processes behind ``supervisor.ports.ProcessHost``: what the real host does, on a simulated kernel.
+"""Simulated processes behind ``supervisor.ports.ProcessHost``: the real host's contract, on a simulated kernel.
 
-The same contract holds as for ``supervisor.processes.ShimHost`` (``tests/contract`` runs on both). Processes and
-their wardens live in the outside world's task group, so they go on whatever becomes of the supervisor's tasks.
+The tests of the contract run on ``supervisor.processes.ShimHost`` and on this host. Processes and their shims run in
+the outside world's task group, so they go on whatever becomes of the supervisor's tasks.
 
-A launch is called after its variable ``SIMULATED_NAME``, or else after its directory and argv, and numbered: the draws
-of its third life are those of ``name#3``, in every run of a seed.
+A launch is named by its variable ``SIMULATED_NAME``, or else by its directory and argv, and numbered: the draws of its
+third incarnation are those of ``name#3``, in every run of a seed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from supervisor.processes.spawn_errors import check_launch
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Kernel, OsProcess, Program
-from supervisor.simulation.machine.launching import PIECES, Start
+from supervisor.simulation.machine.launching import PIECES, LaunchDraws
 from supervisor.simulation.machine.process import SimulatedProcess
 
 __all__ = ["ProcessEvent", "SimulatedProcesses"]
@@ -33,10 +33,10 @@ NAME_MAX: Final = 120
 
 
 class ProcessEvent(msgspec.Struct, frozen=True):
-    """What happened to a process at virtual time *at*, in seconds.
+    """Event of a process at virtual time *at*, in seconds.
 
-    ``what`` is ``spawned``, ``signalled``, ``killed`` (by its warden or with it), ``exited`` (detail: the status),
-    ``reaped``, or ``abandoned`` (its context was left, its warden is not done). ``owner`` is the launch's name.
+    ``what`` is ``spawned``, ``signalled``, ``killed`` (by its shim or with it), ``exited`` (detail: the status),
+    ``reaped``, or ``abandoned`` (its context was left, and its shim is not done). ``owner`` is the launch's name.
     """
 
     at: float
@@ -47,14 +47,14 @@ class ProcessEvent(msgspec.Struct, frozen=True):
 
 
 class SimulatedProcesses:
-    """Starts simulated programs, each under a warden of its own: ``supervisor.ports.ProcessHost``.
+    """Starts simulated programs, each under its own shim: ``supervisor.ports.ProcessHost``.
 
     Args:
         group: the outside world's task group, in which processes live.
         program_for: the program of a launch; an ``OSError`` of it means that there is none that can be started, and
             one whose ``filename`` is the launch's working directory is about that.
         faults: of which only ``process.spawn_error`` and ``process.warden_lost`` are asked for, by the launch's name.
-        chance: for delays, and for the pieces in which output arrives.
+        random: for delays, and for the pieces in which output arrives.
         observe: told of everything that happens to a process.
         pieces: the share of the output streams that are cut into pieces, 0 to 1.
     """
@@ -65,7 +65,7 @@ class SimulatedProcesses:
         program_for: Callable[[Launch], Program],
         *,
         faults: FaultPlan,
-        chance: KeyedRandom,
+        random: KeyedRandom,
         observe: Callable[[ProcessEvent], None],
         pieces: float = PIECES,
     ) -> None:
@@ -74,7 +74,7 @@ class SimulatedProcesses:
         self._group = group
         self._program_for = program_for
         self._faults = faults
-        self._chance = chance
+        self._random = random
         self._observe = observe
         self._pieces = pieces
         self._launches: dict[str, int] = {}
@@ -105,36 +105,33 @@ class SimulatedProcesses:
 
     # ------------------------------------------------------------------------------------------ for the world
     def crash(self) -> None:
-        """The supervisor died: its pipes are closed, and every warden kills its tree within some moments."""
+        """Close all pipes, and let every shim kill its tree within some moments, as when the supervisor dies."""
         for process in list(self._running):
             process.close_ends()
-            process.shim.forsake()
+            process.shim.supervisor_died()
 
     # ------------------------------------------------------------------------------------------ for its processes
     def begin(self, launch: Launch) -> SimulatedProcess:
-        """Start a warden for *launch*.
+        """Start a shim for *launch*.
 
         Raises:
             SpawnError: there cannot be one.
         """
-        start = Start(launch, self._name(launch), self._program_for, self._faults, self._chance, self._pieces)
+        name = launch.env.get(NAME_VARIABLE) or f"{launch.cwd}$ {' '.join(launch.argv)[:NAME_MAX]}"
+        self._launches[name] = number = self._launches.get(name, 0) + 1
+        start = LaunchDraws(launch, f"{name}#{number}", self._program_for, self._faults, self._random, self._pieces)
         start.need_descriptors()
         process = SimulatedProcess(self, start)
         self._running[process] = None
         self._group.start_soon(process.shim.run, process)
         return process
 
-    def _name(self, launch: Launch) -> str:
-        name = launch.env.get(NAME_VARIABLE) or f"{launch.cwd}$ {' '.join(launch.argv)[:NAME_MAX]}"
-        self._launches[name] = number = self._launches.get(name, 0) + 1
-        return f"{name}#{number}"
-
     def forget(self, process: SimulatedProcess) -> None:
-        """Its warden is gone."""
+        """Forget a process whose shim is gone."""
         del self._running[process]
 
     def abandon(self, pid: int, owner: str) -> None:
-        """Its context was left before its warden was done."""
+        """Note that the context of a process was left before its shim was done."""
         self._observe(ProcessEvent(self.kernel.now(), "abandoned", pid, owner, ""))
 
     def _note(self, what: str, process: OsProcess, detail: str) -> None:

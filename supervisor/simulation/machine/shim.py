@@ -1,8 +1,10 @@
-"""The warden of a simulated program: what ``supervisor.processes.shim`` does, in virtual time.
+"""The shim of a simulated program: what ``supervisor.processes.shim`` does, in virtual time.
 
-It starts the program, adopts its orphans, obeys orders as long as the main process lives, and when that has ended, or
-the supervisor has, kills whatever is left. It handles deaths before orders, so an order that comes too late is late.
-It says what the real one says. Every turn of it takes a drawn moment, as on a busy machine.
+Theory of operation: the shim starts the program, adopts its orphans, and obeys orders as long as the main process
+lives. When that has ended, or the supervisor has died, the shim kills what is left, and what becomes its child by that,
+until there is none; then it reports the end. Deaths are handled before orders, so an order that comes too late finds
+the process gone. Each of these turns takes a drawn moment, as on a busy machine. A shim that is lost (killed) takes the
+main process with it, as the kernel does; the fork server adopts and kills the rest.
 """
 
 from __future__ import annotations
@@ -16,53 +18,58 @@ from typing import Final, Protocol
 import anyio
 import msgspec
 
-from actors.waiter import AutoResetEvent
+from actors.waiter import ResettableEvent
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.processes.shim import OUTLIVED_MAX
 from supervisor.processes.shim_client import Ended, Exited, Failed, ProcessesListed, Spawned, Status
 from supervisor.simulation.keyed_random import KeyedRandom
-from supervisor.simulation.machine.kernel import Kernel, OsProcess, Parent, Program
-from supervisor.simulation.machine.launching import NotStarted, Start
+from supervisor.simulation.machine.kernel import Kernel, OsProcess, Parent
+from supervisor.simulation.machine.launching import LaunchDraws, NotStarted
 from supervisor.simulation.machine.pipe import Pipe
 
-__all__ = ["Listener", "SimulatedShim"]
+__all__ = ["SimulatedShim", "StatusReceiver"]
 
 START_MIN_S: Final = 0.001
 START_MAX_S: Final = 0.05
 TURN_MAX_S: Final = 0.02
 
 
-class Listener(Protocol):
-    """Who listens to a warden: the supervisor's end."""
+class StatusReceiver(Protocol):
+    """Receiver of the statuses of a shim: the supervisor's end."""
 
-    def learn(self, status: Status) -> None: ...
+    def receive_status(self, status: Status) -> None: ...
 
-    def hung_up(self) -> None:
-        """The warden is gone."""
+    def shim_gone(self) -> None:
+        """Note that the shim is gone."""
         ...
 
 
 class SimulatedShim:
-    """A subreaper with one program. ``pipes`` are the program's standard streams.
+    """A subreaper with one program, whose standard streams are ``pipes``.
 
     Args:
         lost_after_s: it dies then, if it is still there.
     """
 
     def __init__(
-        self, kernel: Kernel, what: Start, pipes: tuple[Pipe, Pipe, Pipe], chance: KeyedRandom, lost_after_s: float
+        self,
+        kernel: Kernel,
+        what: LaunchDraws,
+        pipes: tuple[Pipe, Pipe, Pipe],
+        random: KeyedRandom,
+        lost_after_s: float,
     ) -> None:
         self.children: dict[int, OsProcess] = {}
         self._kernel = kernel
         self._what = what
         self._pipes = pipes
-        self._chance = chance
+        self._random = random
         self._lost_after_s = lost_after_s
         self._fate = anyio.CancelScope()
-        self._listener: Listener | None = None
+        self._listener: StatusReceiver | None = None
         self._orphaned = False
         self._orders: deque[Callable[[], None]] = deque()
-        self._bell = AutoResetEvent()
+        self._wakeup = ResettableEvent()
         self._turns = 0
         self._pid = 0
         self._status: int | None = None
@@ -75,77 +82,81 @@ class SimulatedShim:
 
     # ------------------------------------------------------------------------------------------ as a parent
     def child_ended(self, child: OsProcess) -> None:
-        self._bell.set()
+        self._wakeup.set()
 
-    def heir(self) -> Parent:
+    def adopter(self) -> Parent:
         return self
 
     # ------------------------------------------------------------------------------------------ orders: never wait
     def signal(self, number: int) -> None:
-        """A signal for the main process."""
+        """Order a signal for the main process."""
         self._order(partial(self._signal, number))
 
     def terminate(self) -> None:
-        """SIGTERM to the whole tree."""
+        """Order SIGTERM for the whole tree."""
         self._order(self._terminate)
 
     def list_processes(self) -> None:
-        """Tell of the main process and its descendants."""
-        self._order(self._list_processes)
+        """Order a report of the main process and its descendants."""
+        self._order(self._report_processes)
 
     def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
-        """Send a signal to these descendants."""
+        """Order a signal for these descendants."""
         self._order(partial(self._signal_seen, {one.pid: one.born for one in found}, number))
 
     def kill(self) -> None:
-        """The end of the lifeline: kill everything."""
+        """Order the kill of the whole tree, as the end of the real shim's pipe does."""
         self._order(self._end)
 
-    def forsake(self) -> None:
-        """The supervisor died. What has not been started never will be."""
+    def supervisor_died(self) -> None:
+        """Kill the tree, since the supervisor has died; a program that was not started never will be."""
         self._orphaned = True
         self.kill()
 
     def lose(self) -> None:
-        """It is killed."""
+        """Kill the shim itself."""
         self._fate.cancel()
 
     def _order(self, order: Callable[[], None]) -> None:
         self._orders.append(order)
-        self._bell.set()
+        self._wakeup.set()
 
     # ------------------------------------------------------------------------------------------ its life
-    async def run(self, listener: Listener) -> None:
-        """Serve until it is over, sweep, report; or be lost on the way."""
+    async def run(self, listener: StatusReceiver) -> None:
+        """Serve until the main process is over, kill the tree, and report; or be lost on the way."""
         self._listener = listener
         self._fate.deadline = self._kernel.now() + self._lost_after_s
         with self._fate:
             await self._serve(listener)
         if self._fate.cancelled_caught:
-            await self._bequeath(listener)
+            await self._end_as_lost(listener)
         self._listener = None  # they would keep each other
-        listener.hung_up()
+        listener.shim_gone()
 
-    async def _serve(self, listener: Listener) -> None:
-        await anyio.sleep(self._chance.between(START_MIN_S, START_MAX_S, "start"))
+    async def _serve(self, listener: StatusReceiver) -> None:
+        await anyio.sleep(self._random.between(START_MIN_S, START_MAX_S, "start"))
         self._start(listener)
         while not self._over:
-            await self._bell.wait()
-            await self._moment()
-            self._bell.clear()
-            self._turn(listener)
-        outlived = await self._sweep(listener)
+            await self._wakeup.wait()
+            await self._delay()
+            self._wakeup.clear()
+            self._reap(listener)
+            while self._orders:
+                order = self._orders.popleft()
+                if self._status is None:  # else its pid may be somebody else's by now
+                    order()
+        outlived = await self._kill_tree(listener)
         now_s = self._kernel.now()
         took_s = now_s - (now_s if self._since_s is None else self._since_s)
         ended = Ended(status=self._status, ended_by=self._ended_by(), killed=self._killed, took_s=took_s)
-        listener.learn(msgspec.structs.replace(ended, outlived=outlived))
+        listener.receive_status(msgspec.structs.replace(ended, outlived=outlived))
 
-    async def _moment(self) -> None:
-        """Until the machine gets around to it."""
+    async def _delay(self) -> None:
+        """Let the drawn moment pass in which the machine comes to this shim."""
         self._turns += 1
-        await anyio.sleep(self._chance.between(0.0, TURN_MAX_S, "turn", self._turns))
+        await anyio.sleep(self._random.between(0.0, TURN_MAX_S, "turn", self._turns))
 
-    def _start(self, listener: Listener) -> None:
+    def _start(self, listener: StatusReceiver) -> None:
         if self._orphaned:
             self._over = True
             return
@@ -153,24 +164,14 @@ class SimulatedShim:
             program = self._what.program()
         except NotStarted as error:
             self._over = True
-            listener.learn(Failed(error.step, error.number))
+            listener.receive_status(Failed(error.step, error.number))
         else:
-            self._spawn(program)
-            listener.learn(Spawned(self._pid))
-
-    def _spawn(self, program: Program) -> None:
-        name = self._what.name
-        main = OsProcess(self._kernel, self, self._what.launch, name, owner=name, reaper=self, session=None)
-        main.hold(*self._pipes)
-        self._pid = main.pid
-        self._kernel.begin(main, program)
-
-    def _turn(self, listener: Listener) -> None:
-        self._reap(listener)
-        while self._orders:
-            order = self._orders.popleft()
-            if self._status is None:  # else its pid may be somebody else's by now
-                order()
+            name = self._what.name
+            main = OsProcess(self._kernel, self, self._what.launch, name, owner=name, reaper=self, session=None)
+            main.hold(*self._pipes)
+            self._pid = main.pid
+            self._kernel.begin(main, program)
+            listener.receive_status(Spawned(self._pid))
 
     def _signal(self, number: int) -> None:
         main = self.children.get(self._pid)
@@ -183,9 +184,9 @@ class SimulatedShim:
         for process in self._kernel.below(self):
             process.deliver(signal.SIGTERM)
 
-    def _list_processes(self) -> None:
+    def _report_processes(self) -> None:
         assert self._listener is not None, "it obeys no order before it runs"
-        self._listener.learn(ProcessesListed(tuple([one.seen() for one in self._kernel.below(self)])))
+        self._listener.receive_status(ProcessesListed(tuple([one.seen() for one in self._kernel.below(self)])))
 
     def _signal_seen(self, born: dict[int, int], number: int) -> None:
         for process in self._kernel.below(self):
@@ -200,28 +201,26 @@ class SimulatedShim:
             self._since_s = self._kernel.now()
 
     # ------------------------------------------------------------------------------------------ its end
-    def _reap(self, listener: Listener) -> None:
+    def _reap(self, listener: StatusReceiver) -> None:
         for child in list(self.children.values()):
-            if child.status is not None:
-                self._kernel.reap(child)
-                self._bury(child.pid, child.status, listener)
+            if child.status is None:
+                continue
+            self._kernel.reap(child)
+            if child.pid == self._pid:
+                self._status, self._over = child.status, True
+                listener.receive_status(Exited(child.status))
+            elif self._sweeping and child.status == -signal.SIGKILL:
+                self._killed += 1
 
-    def _bury(self, pid: int, status: int, listener: Listener) -> None:
-        if pid == self._pid:
-            self._status, self._over = status, True
-            listener.learn(Exited(status))
-        elif self._sweeping and status == -signal.SIGKILL:
-            self._killed += 1
-
-    async def _sweep(self, listener: Listener) -> tuple[ProcessSeen, ...]:
-        """Kill what is its child, and then what becomes its child, until there is none; what outlived its program."""
+    async def _kill_tree(self, listener: StatusReceiver) -> tuple[ProcessSeen, ...]:
+        """Kill children until there are none. Return the processes that outlived the main process."""
         self._sweeping, self._cut_short = True, self._status is None
         alive = [one.seen() for one in self._kernel.below(self) if one.status is None]
         outlived = () if self._status is None else tuple([one for one in alive if not one.server][:OUTLIVED_MAX])
         self._since()
         while self.children:
             self._kill_children()
-            await self._moment()
+            await self._delay()
             self._reap(listener)
         return outlived
 
@@ -236,8 +235,8 @@ class SimulatedShim:
             return "kill"
         return "terminate" if self._terminating else "exit"
 
-    async def _bequeath(self, listener: Listener) -> None:
-        """It was killed: the kernel kills the main process with it, the keeper adopts and kills the others."""
+    async def _end_as_lost(self, listener: StatusReceiver) -> None:
+        """Report the end of a lost shim: the main process dies with it, the fork server kills the others."""
         now_s = self._kernel.now()
         main = self.children.get(self._pid)
         if main is not None and main.status is None:
@@ -246,9 +245,9 @@ class SimulatedShim:
         killed = len(self._kernel.below(self))
         while self.children:
             self._kill_children()
-            await self._moment()
+            await self._delay()
             for child in list(self.children.values()):
                 if child.status is not None:
                     self._kernel.reap(child)
         took_s = self._kernel.now() - now_s
-        listener.learn(Ended(status=None, ended_by="lost", killed=killed, took_s=took_s))
+        listener.receive_status(Ended(status=None, ended_by="lost", killed=killed, took_s=took_s))

@@ -1,7 +1,7 @@
-"""The same work on many items, in several processes; what is heard comes in the order of the items, whoever was first.
+"""Map a function over items in several processes, with results in the order of the items.
 
-Each process has one item at a time, so it is known whose item it was that a process died of: that is an answer too,
-never a hang. Ctrl-C ends the processes and keeps what was heard.
+Each process has one item at a time, so that the death of a process is the result of its item, never a hang. Ctrl-C ends
+the processes and keeps the results so far.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-__all__ = ["Failed", "each", "unheard"]
+__all__ = ["TaskFailed", "interrupts_blocked", "map_in_order"]
 
 I = TypeVar("I")  # noqa: E741 - an item
 R = TypeVar("R")
 
 
-class Failed(msgspec.Struct, frozen=True):
-    """Instead of a result: the task raised, or its process died; *words* say how."""
+class TaskFailed(msgspec.Struct, frozen=True):
+    """Result of an item whose task raised, or whose process died; *words* say how."""
 
     words: str
 
 
-def each(task: Callable[[I], R], items: Iterable[I], jobs: int, done: Callable[[I, R | Failed], None]) -> bool:
+def map_in_order(
+    task: Callable[[I], R], items: Iterable[I], jobs: int, done: Callable[[I, R | TaskFailed], None]
+) -> bool:
     """Call ``task(item)`` for each item, and ``done(item, result)`` for each result, in the order of the items.
 
     Args:
@@ -52,25 +54,25 @@ def each(task: Callable[[I], R], items: Iterable[I], jobs: int, done: Callable[[
 
 
 class _InOrder(Generic[I, R]):
-    """Results that come early wait for those of the items before them."""
+    """Holds results that come early until those of the items before them have come."""
 
-    def __init__(self, done: Callable[[I, R | Failed], None]) -> None:
+    def __init__(self, done: Callable[[I, R | TaskFailed], None]) -> None:
         self._done = done
         self._next = 0
-        self._early: dict[int, tuple[I, R | Failed]] = {}
+        self._early: dict[int, tuple[I, R | TaskFailed]] = {}
 
-    def take(self, number: int, item: I, result: R | Failed) -> None:
+    def take(self, number: int, item: I, result: R | TaskFailed) -> None:
         self._early[number] = item, result
         while self._next in self._early:
             self._done(*self._early.pop(self._next))
             self._next += 1
 
 
-def _tried(task: Callable[[I], R], item: I) -> R | Failed:
+def _tried(task: Callable[[I], R], item: I) -> R | TaskFailed:
     try:
         return task(item)
     except Exception as error:
-        return Failed(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        return TaskFailed(f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
 # ------------------------------------------------------------------------------------------------------ processes
@@ -107,24 +109,24 @@ class _Worker:
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(task, theirs), daemon=True)
         ensure_running()  # the tracker of resources, which would otherwise begin within, and end the silence
-        with unheard():
+        with interrupts_blocked():
             self.process.start()
         theirs.close()  # so that its death is the end of the pipe
         self.given: tuple[int, Any]
 
     def give(self, given: tuple[int, Any]) -> None:
-        """An item, and its number."""
+        """Give the process an item and its number."""
         self.given = given
         with suppress(BrokenPipeError):  # it has died; that is heard like any other end
             self.pipe.send(given[1])
 
     def result(self) -> Any:
-        """What came of the item that it was given."""
+        """Receive the result of the item."""
         try:
             return self.pipe.recv()
         except (EOFError, ConnectionResetError):
             self.process.join()
-            return Failed(f"its process died {_of(self.process.exitcode)}")
+            return TaskFailed(f"its process died {_of(self.process.exitcode)}")
 
     def end(self) -> None:
         self.process.kill()
@@ -133,9 +135,9 @@ class _Worker:
 
 
 @contextmanager
-def unheard() -> Iterator[None]:
-    """Who is started meanwhile never hears Ctrl-C: that is its parent's business. What is blocked here is blocked
-    there, from its first instant on and for good."""
+def interrupts_blocked() -> Iterator[None]:
+    """Block Ctrl-C in processes that are started meanwhile, from their first instant on and for good: it is their
+    parent's business."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -150,7 +152,7 @@ def _of(exit_code: int | None) -> str:
 
 
 def _work(task: Callable[[Any], Any], pipe: Connection) -> None:
-    """A worker's life; when the parent has gone, the pipe ends."""
+    """Work on items until the pipe ends with the parent."""
     with suppress(EOFError, BrokenPipeError):
         while True:
             pipe.send(_tried(task, pipe.recv()))

@@ -1,11 +1,16 @@
-"""Shrinking: from a run that violates something to the smallest that still violates it.
+"""Shrinking: from a run that violates an invariant to the smallest run that still violates it.
 
-Where many faults struck, small runs of other seeds of the
-same scenario are tried first: one that fails, too, has less to lose. Then less work, since small runs are fast; then
-kinds of faults, then single strikes by delta debugging, then whatever makes a run hard to follow; and so on in turns
-until nothing gets smaller. A smaller run counts only if it violates the same invariant; it is over as soon as it does,
-so what struck later is not even looked at. Draws have names: what is taken away changes nothing about what is left.
-Only the order of steps changes: for a race that does not survive that, other seeds are tried in every round.
+Theory of operation: a scenario with its draws written down, and a list of strikes, is a run. A smaller scenario counts
+only if its run violates the same invariant; the run is over as soon as it does, so what struck later is dropped at
+once. Rounds are repeated until nothing gets smaller:
+
+1. if many faults struck, small runs of other seeds: one that fails too has less to lose;
+2. less work, since small runs are fast;
+3. fewer kinds of faults, then fewer strikes, by delta debugging (``ddmin``);
+4. plainer values: FIFO order, no cut streams.
+
+Draws have names, so what is taken away changes no other draw; only the order of steps changes. For a race that does not
+survive that, other seeds are tried in every round. A scenario that was tried in vain is not tried again.
 """
 
 from __future__ import annotations
@@ -21,30 +26,30 @@ import msgspec
 
 from supervisor.simulation.oracle import MakeCheckers, no_checkers
 from supervisor.simulation.running import Report, simulate
-from supervisor.simulation.scenario import Drawn, Scenario, parsed
+from supervisor.simulation.scenario import DrawnScenario, Scenario, parsed
 from supervisor.simulation.search.smaller import (
     PLAINER,
     REDUCIBLE,
-    elsewhere,
     less,
+    other_seed,
     pinned,
     plainer,
     with_strikes,
 )
 
-__all__ = ["NothingViolated", "Shrunk", "ddmin", "fails_again", "invariant_of", "shrink", "written"]
+__all__ = ["NothingViolated", "Shrunk", "ddmin", "fails_again", "invariant_of", "shrink", "to_toml"]
 
 T = TypeVar("T")
 WIDE = 100
-"""Characters from which a list takes a line for each of its members."""
+"""Characters from which on a list is written with one line for each member."""
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 """Keys that need no quotes."""
 
 LOOK = 1024
-"""Steps between two looks at the patience."""
+"""Steps between two checks of the patience."""
 FEW = 5
-"""Faults that a person can follow: with so few, the seed stays the one that failed."""
-ELSEWHERE = 100
+"""Number of faults that a person can follow: with so few, the seed stays the one that failed."""
+OTHER_SEEDS = 100
 """Other seeds that are tried in one round."""
 STEPS = 500
 """Steps that every run may take."""
@@ -52,9 +57,9 @@ LIVELOCK_STEPS = 20_000
 """Steps at one moment that are a livelock here, a tenth of what is one elsewhere: a busy system of 1,000 actors takes
 some 10,000. Whether what is left fails by itself is seen with the real number."""
 LATE = "quiescence"
-"""The invariant that is violated only at the end of a run, however small that is."""
+"""Invariant that is violated only at the end of a run, however small the run is."""
 LONGER = 2
-"""How many times as long as the run that it is to stand for a smaller one may be, before it is given up."""
+"""A smaller run is given up when it is this many times as long as the run that it is to replace."""
 ROUNDS = 10
 """Rounds, each with seeds of its own, that may come to nothing while too many faults are left."""
 
@@ -64,7 +69,7 @@ class NothingViolated(Exception):
 
 
 class Shrunk(msgspec.Struct, kw_only=True):
-    """The smallest run that was found, and how it was found. ``minimal``: no smaller step was left to try;
+    """The smallest run that was found, and the search for it. ``minimal``: no smaller step was left to try;
     ``interrupted``: Ctrl-C came first."""
 
     scenario: Scenario
@@ -79,21 +84,21 @@ class Shrunk(msgspec.Struct, kw_only=True):
 
 
 def invariant_of(problem: str) -> str:
-    """The invariant that a problem is told to violate."""
+    """Invariant that a problem violates: its first word."""
     return problem.partition(":")[0]
 
 
 def fails_again(shrunk: Shrunk, checkers: MakeCheckers = no_checkers) -> bool:
-    """Whether it fails by itself: its file, read again and run to its end, violates the same invariant."""
-    again = parsed("shrunk", written(shrunk.scenario, shrunk.problem)).draw(shrunk.seed)
+    """Whether the run fails by itself: its file, read again and run to the end, violates the same invariant."""
+    again = parsed("shrunk", to_toml(shrunk.scenario, shrunk.problem)).draw(shrunk.seed)
     return any(invariant_of(one) == shrunk.invariant for one in simulate(again, checkers=checkers).problems)
 
 
 class _Enough(Exception):
-    """The rest of the run is of no interest."""
+    """Ends a run that is of no more interest."""
 
 
-class _Listener:
+class _StopCondition:
     """Ends a run when it has violated *invariant* (``""``: any), or when patience or its steps have ended."""
 
     def __init__(self, invariant: str, patience: Callable[[], bool], steps_max: float) -> None:
@@ -101,7 +106,7 @@ class _Listener:
         self._patience, self._steps_max = patience, steps_max
         self.heard = self.cut_off = False
 
-    def tell(self, line: str) -> None:
+    def on_line(self, line: str) -> None:
         self.heard = self.heard or self._words in line
 
     def before_step(self, number: int) -> None:
@@ -112,20 +117,20 @@ class _Listener:
 
 
 def _run_until(
-    drawn: Drawn,
+    drawn: DrawnScenario,
     invariant: str,
     patience: Callable[[], bool],
     steps_max: float = math.inf,
     watch: Callable[[int], None] | None = None,
     checkers: MakeCheckers = no_checkers,
 ) -> Report | None:
-    """Run it until that is violated, or to its end; ``None`` if patience or its steps ended first."""
-    listener = _Listener(invariant, patience, steps_max)
+    """Run until the invariant is violated, or to the end; ``None`` if the patience or the steps ran out first."""
+    listener = _StopCondition(invariant, patience, steps_max)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of what had not begun yet when the run was cut off
         report = simulate(
             drawn,
-            tell=listener.tell,
+            on_line=listener.on_line,
             before_step=listener.before_step,
             livelock_steps=LIVELOCK_STEPS,
             watch=watch,
@@ -136,7 +141,7 @@ def _run_until(
 
 # ------------------------------------------------------------------------------------------------------- shrinking
 class _Search:
-    """The smallest run so far."""
+    """The smallest run so far, and the steps that make it smaller."""
 
     def __init__(
         self,
@@ -159,21 +164,21 @@ class _Search:
         self.invariant = invariant_of(report.problems[0])
         self.first = self.best = report
         self.scenario = pinned(scenario, drawn, report.struck)
-        self._open = scenario.leaning(seed)
+        self._open = scenario.with_drawn_profile(seed)
         self.patience, self._heard = patience, heard
 
     @property
     def problem(self) -> str:
-        """What the smallest run violates."""
+        """Problem of the smallest run."""
         return next(one for one in self.best.problems if invariant_of(one) == self.invariant)
 
     @property
     def too_many(self) -> bool:
-        """More faults than a person can follow are left."""
+        """Whether more faults are left than a person can follow."""
         return len(self.best.struck) > FEW
 
     def takes(self, scenario: Scenario) -> bool:
-        """Run it; it is the smallest so far if it violates the same. What was in vain once is so for ever."""
+        """Run *scenario*; keep it as the smallest if it violates the same invariant."""
         if not self.patience() or (key := f"{self.seed} {scenario.model_dump_json()}") in self._in_vain:
             return False
         report = self._failed(scenario.draw(self.seed), LONGER * self.best.steps + STEPS)
@@ -184,8 +189,8 @@ class _Search:
         self.scenario = with_strikes(scenario, report.struck)
         return True
 
-    def _failed(self, drawn: Drawn, steps_max: float) -> Report | None:
-        """The run, if it violates the same, within so many steps."""
+    def _failed(self, drawn: DrawnScenario, steps_max: float) -> Report | None:
+        """Run within so many steps; return the report if it violates the same invariant."""
         report = _run_until(drawn, self.invariant, self.patience, steps_max, checkers=self._checkers)
         self.runs += 1
         self._heard(self.runs)
@@ -193,32 +198,32 @@ class _Search:
         return report if failed else None
 
     def smaller(self) -> None:
-        """Everything there is, once."""
-        self.elsewhere()
+        """Try every way to make the run smaller, once."""
+        self.other_seeds()
         self.work()
         self.kinds()
         self.faults()
-        self.puzzles()
+        self.make_plainer()
 
-    def elsewhere(self) -> None:
-        """Other seeds: where a race needs many faults to be met, another one may have it with few."""
-        for _ in range(ELSEWHERE):
+    def other_seeds(self) -> None:
+        """Try other seeds: where a race needs many faults to be met, another seed may meet it with few."""
+        for _ in range(OTHER_SEEDS):
             if not (self.too_many and self.patience()):
                 return
             self._others += 1
-            other = elsewhere(self._open, _kinds(self.first.struck), self._others)
+            other = other_seed(self._open, _kinds(self.first.struck), self._others)
             drawn = other.draw(self._others)
             report = self._failed(drawn, self._short_steps())
             if report is not None:
                 self._instead(pinned(other, drawn, report.struck), self._others, report)
 
     def _short_steps(self) -> int:
-        """Steps that are worth it elsewhere: a run of half as many has fewer faults, and shrinks faster."""
+        """Steps for runs of other seeds: half of those of the smallest run, since a shorter run has fewer faults."""
         steps = self.best.steps
         return steps + STEPS if self.invariant == LATE else max(steps // 2, STEPS)
 
     def _instead(self, scenario: Scenario, seed: int, report: Report) -> None:
-        """Go on with that run instead, if it comes to fewer faults."""
+        """Replace the run by one of another seed, if that comes to fewer faults."""
         before = self.scenario, self.seed, self.best
         self.scenario, self.seed, self.best = scenario, seed, report
         self.kinds()
@@ -227,7 +232,7 @@ class _Search:
             self.scenario, self.seed, self.best = before
 
     def kinds(self) -> None:
-        """Fewer kinds of faults."""
+        """Try fewer kinds of faults."""
         ddmin(_kinds(self.best.struck), self._of_kinds)
 
     def _of_kinds(self, kinds: Sequence[str]) -> Sequence[str] | None:
@@ -235,20 +240,20 @@ class _Search:
         return None if struck is None else _kinds(struck)
 
     def faults(self) -> None:
-        """Fewer strikes."""
+        """Try fewer strikes."""
         ddmin(self.best.struck, self._strikes)
 
     def _strikes(self, only: Sequence[str]) -> Sequence[str] | None:
         return self.best.struck if self.takes(with_strikes(self.scenario, only)) else None
 
     def work(self) -> None:
-        """Less work, fewer who disturb it, and less patience with errors."""
+        """Try less work, fewer operators, and less patience with errors."""
         for path in REDUCIBLE:
             while any(self.takes(one) for one in less(self.scenario, path)):
                 pass
 
-    def puzzles(self) -> None:
-        """Plainer, in whatever can be."""
+    def make_plainer(self) -> None:
+        """Try plainer values."""
         for path in PLAINER:
             if (one := plainer(self.scenario, path)) is not None:
                 self.takes(one)
@@ -270,7 +275,7 @@ def shrink(
     watch: Callable[[int], None] | None = None,
     checkers: MakeCheckers = no_checkers,
 ) -> Shrunk:
-    """The smallest run that violates what this seed violates first. Ctrl-C ends the search with what it has.
+    """Find the smallest run that violates what this seed violates first. Ctrl-C ends the search with what it has.
 
     Args:
         patience: asked before each run and within; false ends the search with what it has.
@@ -285,18 +290,14 @@ def shrink(
     search = _Search(scenario, seed, patience, heard, watch, checkers)
     interrupted = False
     try:
-        _search(search)
+        in_vain = 0
+        while search.patience() and in_vain < (ROUNDS if search.too_many else 1):
+            before = search.scenario
+            search.smaller()
+            in_vain = in_vain + 1 if before == search.scenario else 0
     except KeyboardInterrupt:
         interrupted = True
     return _shrunk(search, minimal=not interrupted and patience(), interrupted=interrupted)
-
-
-def _search(search: _Search) -> None:
-    in_vain = 0
-    while search.patience() and in_vain < (ROUNDS if search.too_many else 1):
-        before = search.scenario
-        search.smaller()
-        in_vain = in_vain + 1 if before == search.scenario else 0
 
 
 def _shrunk(search: _Search, *, minimal: bool, interrupted: bool) -> Shrunk:
@@ -316,7 +317,7 @@ def _shrunk(search: _Search, *, minimal: bool, interrupted: bool) -> Shrunk:
 
 # -------------------------------------------------------------------------------------------------- delta debugging
 def ddmin(items: Sequence[T], fails: Callable[[Sequence[T]], Sequence[T] | None]) -> Sequence[T]:
-    """A part of *items* that still fails, and of which nothing can be left out (Zeller and Hildebrandt, 2002).
+    """Find a part of *items* that still fails and of which nothing can be left out (Zeller and Hildebrandt, 2002).
 
     Args:
         fails: None if these do not fail; else the items that were needed at all, perhaps fewer.
@@ -343,14 +344,15 @@ def _without_one(items: Sequence[T], parts: int) -> Iterator[Sequence[T]]:
 
 
 # --------------------------------------------------------------------------------------------------------- as a file
-def written(scenario: Scenario, comment: str) -> str:
-    """The scenario as a TOML file for people: what is unusual about it. It is loaded as the same scenario."""
+def to_toml(scenario: Scenario, comment: str) -> str:
+    """Write the scenario as a TOML file for people: only what differs from the defaults. It is loaded as the same
+    scenario."""
     lines = [f"# {one}".rstrip() for one in comment.splitlines()]
     return "\n".join([*lines, *_table((), scenario.model_dump(mode="json", exclude_none=True))]) + "\n"
 
 
 def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[str]:
-    """Values first, then the tables below; where there are no values, there is no head."""
+    """Write values first, then the tables below; a table without values has no header."""
     below = {key: value for key, value in table.items() if isinstance(value, dict) and "any" not in value}
     values = {key: value for key, value in table.items() if key not in below and value is not None}
     if path and values:
@@ -363,7 +365,7 @@ def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _value(value: Any) -> str:
-    """A value in TOML, whose strings are those of JSON but for one character."""
+    """Write a value in TOML, whose strings are those of JSON but for one character."""
     match value:
         case dict():
             return "{ " + ", ".join(f"{key} = {_value(one)}" for key, one in value.items()) + " }"

@@ -1,7 +1,8 @@
-"""Smaller scenarios: a seed's draws written down, every step that makes a scenario less, and small ones like it.
+"""Smaller scenarios: a seed's draws written down, the steps that make a scenario smaller, and small ones of other
+seeds.
 
-Each step takes something away, or makes it plainer; none adds anything, so that steps can be tried in any order.
-Nothing here runs a scenario.
+Each step takes something away or makes it plainer; none adds anything, so steps can be tried in any order. Nothing here
+runs a scenario.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import msgspec
 
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.engine import Schedule
-from supervisor.simulation.scenario import AGENTS, Agents, Drawn, Faults, Scenario, World
+from supervisor.simulation.scenario import AGENTS, AgentsConfig, DrawnScenario, FaultsConfig, Scenario, WorldConfig
 
-__all__ = ["PLAINER", "REDUCIBLE", "elsewhere", "less", "pinned", "plainer", "with_strikes"]
+__all__ = ["PLAINER", "REDUCIBLE", "less", "other_seed", "pinned", "plainer", "with_strikes"]
 
 Path = tuple[str, ...]
 
@@ -26,11 +27,11 @@ SIZES: Final = (
     {"customers": 1, "turns": 2, "tasks": 3, "operators": 3},
     {"customers": 5, "turns": 3, "tasks": 3, "operators": 4},
 )
-"""The most of each in a run with another seed, in turns: it takes hundredths of a second, or a tenth. One customer with
-several operators meets most races with the fewest faults."""
+"""The most of each in a run of another seed, by turns; such a run takes hundredths of a second, or a tenth. One
+customer with several operators meets most races with the fewest faults."""
 
 ASYNCIO: Final = tuple(one for one in Schedule if one is not Schedule.TRIO)
-"""The schedules of a run with another seed: those of trio do not become plainer."""
+"""Schedules of runs of other seeds: those of trio do not become plainer."""
 
 REDUCIBLE: Final[Mapping[Path, int]] = {
     ("world", "operators"): 0,
@@ -44,7 +45,7 @@ REDUCIBLE: Final[Mapping[Path, int]] = {
     ("settings", "limits", "max_total_errors"): 1,
     ("settings", "limits", "restarts_max"): 1,
 }
-"""What there can be less of, where a scenario has it, and the least of it that makes sense."""
+"""Values that can be smaller, where a scenario has them, and the smallest sensible value."""
 
 PLAINER: Final[Mapping[Path, Any]] = {
     ("world", "schedules"): (Schedule.FIFO,),
@@ -53,35 +54,35 @@ PLAINER: Final[Mapping[Path, Any]] = {
     ("load", "plans"): 0.0,
     ("load", "crossing"): 0.0,
 }
-"""What is easier to follow than anything else that may stand there."""
+"""The plainest value of each field, for a run that is easy to follow."""
 
 
 # ------------------------------------------------------------------------------------------------------- as it was
-def pinned(scenario: Scenario, drawn: Drawn, only: Sequence[str]) -> Scenario:
-    """A scenario of which every draw of that seed is written down, and which faults strike; the load stays open."""
+def pinned(scenario: Scenario, drawn: DrawnScenario, only: Sequence[str]) -> Scenario:
+    """Write down every draw of a seed and the strikes; the load stays open."""
     return Scenario(
         name=scenario.name,
         about=scenario.about,
         load=drawn.load,
-        agents=Agents(**dict(zip(AGENTS, drawn.weights, strict=True)), asks=drawn.asks, shape=_shape(drawn)),
-        faults=Faults(only=tuple(only)),
-        world=World(
+        agents=AgentsConfig(**dict(zip(AGENTS, drawn.weights, strict=True)), asks=drawn.asks, shape=_shape(drawn)),
+        faults=FaultsConfig(only=tuple(only)),
+        world=WorldConfig(
             schedules=(drawn.schedule,),
             seed=drawn.seed,
-            **{name: getattr(drawn, name) for name in World.model_fields if name not in ("schedules", "seed")},
+            **{name: getattr(drawn, name) for name in WorldConfig.model_fields if name not in ("schedules", "seed")},
         ),
         settings=drawn.settings.model_dump(mode="json", exclude_unset=True),
     )
 
 
-def _shape(drawn: Drawn) -> dict[str, Any]:
-    """What differs from the usual shape."""
+def _shape(drawn: DrawnScenario) -> dict[str, Any]:
+    """Fields of the shape that differ from the default shape."""
     shape, usual = (json.loads(msgspec.json.encode(one)) for one in (drawn.shape, AgentShape()))
     return {name: value for name, value in shape.items() if value != usual[name]}
 
 
-def elsewhere(scenario: Scenario, kinds: Sequence[str], seed: int) -> Scenario:
-    """Another seed of it, with a handful of work, where faults of these kinds strike by chance."""
+def other_seed(scenario: Scenario, kinds: Sequence[str], seed: int) -> Scenario:
+    """Another seed of the scenario with little work, in which faults of these kinds strike at random."""
     load, world, size = scenario.load, scenario.world, SIZES[seed % len(SIZES)]
     few = {name: [1, min(size[name], _most(getattr(load, name)))] for name in ("customers", "turns", "tasks")}
     most = min(size["operators"], _most(world.operators))
@@ -97,12 +98,12 @@ def elsewhere(scenario: Scenario, kinds: Sequence[str], seed: int) -> Scenario:
 
 # ------------------------------------------------------------------------------------------------------------- steps
 def with_strikes(scenario: Scenario, only: Sequence[str]) -> Scenario:
-    """The same, with exactly these strikes."""
+    """The scenario with exactly these strikes."""
     return _changed(scenario, ("faults", "only"), tuple(only))
 
 
 def less(scenario: Scenario, path: Path) -> Iterator[Scenario]:
-    """The scenario with less of what is at *path*, the least first; nothing, where there is none, or no less of it."""
+    """Scenarios with a smaller value at *path*, the smallest first; none, if there is no smaller value."""
     value, least = _value(scenario, path), REDUCIBLE[path]
     if value is not None:
         most = _most(value)
@@ -111,20 +112,20 @@ def less(scenario: Scenario, path: Path) -> Iterator[Scenario]:
 
 
 def plainer(scenario: Scenario, path: Path) -> Scenario | None:
-    """The scenario with what is plainest at *path*, if it is not there already."""
+    """The scenario with the plainest value at *path*; ``None`` if it has that already."""
     plain = PLAINER[path]
     return None if _value(scenario, path) == plain else _changed(scenario, path, plain)
 
 
 def _most(value: Any) -> Any:
-    """The most that a number can be: of a range its end, of a choice its greatest."""
+    """The largest number that a value may become: the end of a range, the greatest of a choice."""
     if isinstance(value, dict):
         return max(map(_most, value["any"]))
     return max(value) if isinstance(value, list) else value
 
 
 def _value(scenario: Scenario, path: Path) -> Any:
-    """What is there, or ``None``: settings have what was set."""
+    """Value at *path*, or ``None``: settings have only what was set."""
     value: Any = getattr(scenario, path[0])
     for name in path[1:]:
         value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)

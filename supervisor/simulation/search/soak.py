@@ -1,6 +1,6 @@
-"""A soak: as many seeds as are asked for, what they violated, and what they never reached.
+"""A soak: run many seeds, and sum up what they violated and what they never reached.
 
-A search that found nothing has shown only as much as it reached, so both are told together.
+A search that found nothing has shown only as much as it reached, so both are reported together.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from functools import partial
 
 import msgspec
 
-from supervisor.simulation.commands.wanted import Runner, Wanted
+from supervisor.simulation.commands.run_request import Runner, RunRequest
 from supervisor.simulation.coverage import to_reach
 from supervisor.simulation.oracle import MakeCheckers
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import BadScenario
-from supervisor.simulation.search.many import Failed, each
+from supervisor.simulation.search.many import TaskFailed, map_in_order
 
-__all__ = ["Failing", "Soak", "Summary", "soak"]
+__all__ = ["FailingSeed", "RunSummary", "Soak", "soak"]
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a soak keeps of a run."""
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Summary of one run for a soak."""
 
     violations: int
     problems: tuple[str, ...]
@@ -32,8 +32,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     reached: dict[str, int]
 
 
-class Failing(msgspec.Struct, frozen=True, kw_only=True):
-    """A seed that violated something: how to see it again, and the first of what it violated."""
+class FailingSeed(msgspec.Struct, frozen=True, kw_only=True):
+    """A seed that violated something: its first problem, and the command that runs it again."""
 
     seed: int
     violations: int
@@ -42,7 +42,7 @@ class Failing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Soak(msgspec.Struct, kw_only=True):
-    """The sum of many runs."""
+    """Sums over many runs."""
 
     scenarios: int = 0
     violations: int = 0
@@ -50,18 +50,18 @@ class Soak(msgspec.Struct, kw_only=True):
     steps: int = 0
     faults: int = 0
     simulated_s: float = 0.0
-    failing: list[Failing] = []
+    failing: list[FailingSeed] = []
     reached: dict[str, int] = {}
 
     @property
     def not_reached(self) -> list[str]:
         return [name for name in to_reach() if name not in self.reached]
 
-    def add(self, wanted: Wanted, summary: Summary | Failed, program: str) -> None:
-        """One more run of that program; one that came to no end is a violation, too."""
+    def add(self, request: RunRequest, summary: RunSummary | TaskFailed, program: str) -> None:
+        """Add one run of that program; a run that came to no end is a violation, too."""
         self.scenarios += 1
-        if isinstance(summary, Failed):
-            self._fails(wanted, 1, f"simulator: {summary.words}", program)
+        if isinstance(summary, TaskFailed):
+            self._fails(request, 1, f"simulator: {summary.words}", program)
             return
         self.steps += summary.steps
         self.sessions += summary.sessions
@@ -70,30 +70,30 @@ class Soak(msgspec.Struct, kw_only=True):
         for name, count in summary.reached.items():
             self.reached[name] = self.reached.get(name, 0) + count
         if summary.violations:
-            self._fails(wanted, summary.violations, summary.problems[0], program)
+            self._fails(request, summary.violations, summary.problems[0], program)
 
-    def _fails(self, wanted: Wanted, violations: int, problem: str, program: str) -> None:
-        assert wanted.seed is not None
+    def _fails(self, request: RunRequest, violations: int, problem: str, program: str) -> None:
+        assert request.seed is not None
         self.violations += violations
-        line = wanted.line(program)
-        self.failing.append(Failing(seed=wanted.seed, violations=violations, problem=problem, reproduce=line))
+        line = request.line(program)
+        self.failing.append(FailingSeed(seed=request.seed, violations=violations, problem=problem, reproduce=line))
 
 
 class NotDrawn(msgspec.Struct, frozen=True):
-    """Instead of a summary: what its seed makes of the scenario is none; *words* say why."""
+    """Result of a seed whose draws make no valid scenario; *words* say why."""
 
     words: str
 
 
-def run_one(checkers: MakeCheckers, wanted: Wanted) -> Summary | NotDrawn:
-    """One run, in whichever process."""
+def run_one(checkers: MakeCheckers, request: RunRequest) -> RunSummary | NotDrawn:
+    """Run one request, in any process."""
     try:
-        drawn = wanted.draw()
+        drawn = request.draw()
     except BadScenario as error:
         return NotDrawn(str(error))
     report = simulate(drawn, checkers=checkers)
     faults = {f"fault: {kind}": count for kind, count in report.faults.items()}
-    return Summary(
+    return RunSummary(
         violations=report.violations,
         problems=report.problems[:1],
         steps=report.steps,
@@ -104,20 +104,22 @@ def run_one(checkers: MakeCheckers, wanted: Wanted) -> Summary | NotDrawn:
     )
 
 
-def soak(wanted: Wanted, seeds: range, jobs: int, heard: Callable[[Soak], None], runner: Runner) -> tuple[Soak, bool]:
-    """Run them all; the sum, and false if Ctrl-C came first. *heard* is called after each.
+def soak(
+    request: RunRequest, seeds: range, jobs: int, heard: Callable[[Soak], None], runner: Runner
+) -> tuple[Soak, bool]:
+    """Run all seeds; return the sums, and false if Ctrl-C came first. *heard* is called after each.
 
     Raises:
         BadScenario: there is no such scenario, or what one of the seeds makes of it is none.
     """
-    wanted.read()  # a scenario that is none is told once, not by every seed
+    request.read()  # a scenario that is none is told once, not by every seed
     total = Soak()
 
-    def done(item: Wanted, summary: Summary | NotDrawn | Failed) -> None:
+    def done(item: RunRequest, summary: RunSummary | NotDrawn | TaskFailed) -> None:
         if isinstance(summary, NotDrawn):
             raise BadScenario(f"{summary.words} (seed {item.seed})")
         total.add(item, summary, runner.program)
         heard(total)
 
-    complete = each(partial(run_one, runner.checkers), (wanted.with_seed(seed) for seed in seeds), jobs, done)
+    complete = map_in_order(partial(run_one, runner.checkers), (request.with_seed(seed) for seed in seeds), jobs, done)
     return total, complete

@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.ports import AgentFiles, FileRefused
 from supervisor.ports.input_limits import FILE_BYTES_MAX
-from supervisor.simulation.works.workspace import SimulatedFiles
+from supervisor.simulation.plan_workload.workspace import SimulatedFiles
 from supervisor.workspaces.files import DiskFiles
 
 pytestmark = pytest.mark.anyio

@@ -1,8 +1,8 @@
-"""The archive of a run: what must be in it, compared with its files.
+"""The archive of a run, compared with durable records.
 
 A workstream that has ended, failed or completed, is preserved by the supervisor under which it ended, unless that is
-killed first: every record of it, of its tasks and of what worked on them is in one file of the archive, word for word.
-Which those are is known by who is below whom in durable records, and by the claims.
+killed first: every record of the workstream, of its tasks and of the sessions that worked on them is in one file of the
+archive, byte for byte. Parents and claims on record say which records those are.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import msgspec
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 
-__all__ = ["ArchiveBooks"]
+__all__ = ["ArchiveChecker"]
 
 Say = Callable[[str, str, str], None]
 KEPT: Final = frozenset({"completed", "failed"})
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class ArchiveBooks:
-    """What became of workstreams, and the files of the archive. *say* reports a law that was broken."""
+class ArchiveChecker:
+    """Ends of workstreams and files of the archive. *say* reports a violation."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
         self._records: list[LifecycleEvent] = []
         self._whose: dict[str, str] = {}
-        """The workstream that an entity belongs to; of sessions, those that claimed a task."""
+        """The workstream to which an entity belongs; sessions belong to it by a claim."""
         self._over: dict[str, tuple[str, int]] = {}
-        """Workstreams that have ended under this supervisor: how, and with which record."""
+        """Workstreams that have ended under this supervisor: the state, and the sequence number of the record."""
         self._files: dict[str, dict[int, bytes]] = {}
 
     def wrote(self, one: Append) -> None:
-        """This is durable."""
+        """Take in a durable append."""
         record = one.record
         self._records.append(record)
         if record.entity_type == "workstream":
@@ -48,15 +48,15 @@ class ArchiveBooks:
                 self._whose[str(record.metadata["by"])] = above
 
     def preserved(self, name: str, records: Sequence[LifecycleEvent]) -> None:
-        """A file of that name holds these."""
+        """Take in a file of the archive."""
         self._files[name] = {record.seq: _encode(record) for record in records}
 
     def killed(self) -> None:
-        """The supervisor is no more: what it did not come to stays in the journal."""
+        """Forget the ends under a killed supervisor: their records stay in the journal."""
         self._over.clear()
 
     def closed(self) -> None:
-        """The supervisor has closed in order."""
+        """Check the archive, when the supervisor has closed in order."""
         for workstream, (state, seq) in self._over.items():
             self._check(workstream, state, seq)
         self._over.clear()
@@ -73,6 +73,6 @@ class ArchiveBooks:
             self._say("archive_preservation", workstream, f"{words}, as {missing[0].event} of {missing[0].entity_id}")
 
     def _is_about(self, entity_id: str, workstream: str) -> bool:
-        """Whether it belongs to it, or to a session that worked for it: its turns, its agents, its children."""
+        """Whether the entity belongs to the workstream, or to a session that worked for it: turns, agents, children."""
         root = entity_id.partition(":")[0].partition("/")[0]
         return workstream in (self._whose.get(entity_id), self._whose.get(root))

@@ -1,6 +1,6 @@
-"""Commands as the records of work have them: once one is refused, nothing follows from it.
+"""Commands on record: nothing follows from a command after it was refused.
 
-Who was to be stopped for it may have been told so by then: what becomes of sessions is not in here.
+A session that was to be stopped for the command may have heard of it by then, so records of sessions do not count.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from typing import Final
 
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = ["Orders"]
+__all__ = ["CommandLogChecker"]
 
 Say = Callable[[str, str, str], None]
 SAID_S: Final = 0.01
-"""What was said before that may take so long to be heard."""
+"""Seconds within which a message that was sent before the refusal may still be handled."""
 
 
-class Orders:
-    """What follows from commands. *say* reports a law that was broken: its name, whose, and the words."""
+class CommandLogChecker:
+    """Consequences of commands. *say* reports a violation: the invariant, the entity, and the message."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
         self._refused: dict[int, float] = {}
-        """The records of those commands, and when they were refused."""
+        """Sequence numbers of refused commands, and the times of the refusals."""
 
     def wrote(self, record: LifecycleEvent) -> None:
-        """This is durable."""
+        """Take in a durable record."""
         refused_s = self._refused.get(record.cause_id or 0)
         if refused_s is not None and record.monotonic_s > refused_s + SAID_S:
             words = f"{record.event} follows from command {record.cause_id}, which was refused before"

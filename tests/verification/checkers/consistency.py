@@ -1,7 +1,6 @@
 """Memory against disk: once everything is on record, what a supervisor shows of itself is what its journal holds.
 
-Whoever looks from outside sees rows, nodes and inspections; each is held to the durable rows here, and never to another
-view of the same memory alone.
+Rows, nodes and inspections are compared with durable rows, never with another view of the same memory alone.
 """
 
 from __future__ import annotations
@@ -16,25 +15,25 @@ from supervisor.lifecycles.types import AbortPolicy
 from supervisor.policies.abort_plan import TreeNode
 from supervisor.ports import EntityRow
 
-__all__ = ["recount"]
+__all__ = ["check_memory"]
 
 Say = Callable[[str, str, str], None]
 Rows = Mapping[str, EntityRow]
 Nodes = Mapping[str, TreeNode]
 SEEN = ("kind", "parent_id", "state", "entity_seq", "ended", "born_seq", "born_at")
-"""What a row in memory says of its entity; its data is compared step by step elsewhere. (``changed_at`` is another: the
+"""Fields of a row that are compared; its data is compared at each transition elsewhere. (``changed_at`` may differ: the
 journal's counts facts, too.)"""
 _seen = attrgetter(*SEEN)
 
 
 class _Call(msgspec.Struct):
-    """Of an open call's data: what is looked at here."""
+    """Part of an open call's data that is compared."""
 
     number: int
 
 
 class _Data(msgspec.Struct):
-    """Of an entity's data: what is looked at here."""
+    """Part of an entity's data that is compared."""
 
     open: tuple[_Call, ...] = ()
     pid: int | None = None
@@ -43,10 +42,10 @@ class _Data(msgspec.Struct):
 _read = msgspec.json.Decoder(_Data).decode
 
 LARGE = 40
-"""Each look costs as much as there are: where a multiple of that many live, one look in that multiple is taken."""
+"""Number of live entities up to which every look is taken; with a multiple of it, one look in that multiple is."""
 
 
-def recount(
+def check_memory(
     say: Say,
     sup: Supervisor,
     durable: Rows,
@@ -56,13 +55,13 @@ def recount(
     begun: Callable[[str], bool],
     looked_at: int,
 ) -> None:
-    """Compare, if nothing is on its way to the disk.
+    """Compare memory and disk, if nothing is on its way to the disk.
 
     Args:
         say: reports a law that was broken: its name, whose, and the words.
         durable: what the journal holds, by id.
         living: of that, what has not ended: a long day has many more of the others.
-        timers: how many timers of a session run, by the oracle's own books.
+        timers: how many timers of a session run, by the timer checker.
         ruling: the policy that rules a session, as far as the host has said so.
         begun: whether a call of a living turn is on record.
         looked_at: which of the living is inspected, as a number that is counted around.
@@ -96,7 +95,7 @@ def _say_row(say: Say, row: EntityRow, kept: EntityRow | None) -> None:
 
 
 def _check_order(say: Say, rows: list[EntityRow]) -> None:
-    """Parents come first, since whoever is born later comes later."""
+    """Check that parents come first: entities are listed in the order of their births."""
     born = {row.id: row.born_seq for row in rows}
     numbers = [row.born_seq for row in rows]
     if numbers != sorted(numbers) or len(born) != len(rows):
@@ -104,7 +103,7 @@ def _check_order(say: Say, rows: list[EntityRow]) -> None:
 
 
 def _check_nodes(say: Say, nodes: Nodes, living: Rows) -> None:
-    """The tree that aborts reason about: its sessions, their parents and children."""
+    """Check the tree that aborts use: its sessions, their parents and children."""
     above = {row.id: row.parent_id for row in living.values() if row.kind == "session"}
     sessions = {one.id: one for one in nodes.values() if one.kind == "session"}
     for session_id in above.keys() ^ sessions.keys():
@@ -119,7 +118,7 @@ def _check_nodes(say: Say, nodes: Nodes, living: Rows) -> None:
 
 
 def _check_calls(say: Say, sup: Supervisor, nodes: Nodes, living: Rows, begun: Callable[[str], bool]) -> None:
-    """The open calls of each turn are those on record, and one that has returned leaves no actor behind.
+    """Check that the open calls of each turn are those on record, and that a call that returned leaves no actor behind.
 
     A call has its actor before its first record: its turn, which is to write that, has it in its mailbox. What is not
     *begun* on record has not returned either.
@@ -147,8 +146,8 @@ def _open_calls(row: EntityRow) -> Iterator[str]:
 def _check_rule(
     say: Say, sup: Supervisor, nodes: Nodes, durable: Rows, ruling: Callable[[str], AbortPolicy | None]
 ) -> None:
-    """Each session is ruled by the policy that it was given, or its nearest ancestor that was; who was told to end is
-    ending, for one that is in no hurry."""
+    """Check that each session has its own policy, or that of its nearest ancestor with one; and that a stopped session
+    is shown as ended without *hurry*."""
     unhurried = sup.registry.abort_tree()
     for one in nodes.values():
         row = durable.get(one.id)
@@ -162,8 +161,7 @@ def _check_rule(
 
 
 def _check_processes(say: Say, nodes: Nodes, durable: Rows) -> None:
-    """A call's processes are those that its session has for it; an agent that is there has the pid on record, or is
-    being started: the record of that is about to be made."""
+    """Check the processes shown for calls and agents. An agent that is being started may have no pid on record yet."""
     for one in nodes.values():
         if one.kind == "tool" and one.parent is not None:
             kept = tuple(each for each in nodes[one.parent].processes if each.owner == one.id)
@@ -180,7 +178,7 @@ def _check_processes(say: Say, nodes: Nodes, durable: Rows) -> None:
 
 
 def _inspect(say: Say, sup: Supervisor, row: EntityRow, timers: Callable[[str], int]) -> None:
-    """What is shown of one: its kind, its state, its calls; and it has the timers that its records have set."""
+    """Compare the inspection of one entity with its row: kind, state, calls, and the number of timers."""
     seen = sup.inspect(row.id)
     calls = tuple(_open_calls(row))
     shown, kept = (seen.id, seen.kind, seen.state, seen.open_calls), (row.id, row.kind, row.state, calls)

@@ -1,8 +1,8 @@
-"""What a receipt tells of processes and of times, held against what the world saw of them.
+"""Processes and times in abort receipts, compared with what the world saw.
 
-The world's own books: which process was whose, what was done to it, by whom, and how it ended. A fate in a receipt is
-that of such a process: its owner's, with its status; killed, terminated or lost only if it was; and the rung that a
-node is said to have ended on is that of the last means that its processes needed.
+The checker keeps the processes of each session, what was done to them and how they ended. A fate in a receipt must be
+that of such a process, with its status; killed, terminated or lost only if that happened; and the stage on which a node
+ended must be the last one that its processes needed.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from supervisor.policies.abort_plan import AbortPlan, NodeReceipt, ProcessFate, Receipt
-from supervisor.simulation.checkers import AbortAnswered, AbortAsked
+from supervisor.simulation.checkers import AbortRequested, AbortReturned
 from supervisor.simulation.machine.processes import ProcessEvent
 
-__all__ = ["Fates"]
+__all__ = ["ExitChecker"]
 
 Say = Callable[[str, str, str], None]
 ROUNDING_S = 1e-5
@@ -24,7 +24,7 @@ HOME = "/sim/"
 
 
 class _Process(msgspec.Struct):
-    """One that there was: whose, whether it is the main one of its warden, and what became of it."""
+    """A process: its session, whether it is the main one of its shim, and what became of it."""
 
     session_id: str
     main: bool
@@ -34,8 +34,8 @@ class _Process(msgspec.Struct):
     lost: bool = False
 
 
-class Fates:
-    """The processes of a run, by their pids. *say* reports a law that was broken: its name, whose, and the words."""
+class ExitChecker:
+    """Processes of a run by pid. *say* reports a violation: the invariant, the entity, and the message."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -43,7 +43,7 @@ class Fates:
 
     # ------------------------------------------------------------------ what the world sees
     def process(self, event: ProcessEvent) -> None:
-        """Something happened to a process."""
+        """Take in an event of a process."""
         if event.what == "spawned":
             session_id = event.owner.partition("$ ")[0].removeprefix(HOME)
             self._all.setdefault(event.pid, []).append(_Process(session_id, event.detail == event.owner))
@@ -63,8 +63,8 @@ class Fates:
                 process.killed = True
 
     # ------------------------------------------------------------------ what is said of it
-    def check(self, answered: AbortAnswered) -> None:
-        """The receipt of an abort, the plan that it carried out, and the time at which it came."""
+    def check(self, answered: AbortReturned) -> None:
+        """Check the receipt of an abort, with its plan and its time."""
         asked, plan, receipt = answered.asked, answered.plan, answered.receipt
         now_s, wall_s = answered.at_s, answered.wall_s
         for fate in receipt.processes:
@@ -89,7 +89,7 @@ class Fates:
             self._say("honest_ends", fate.owner, f"{receipt.abort_id} says {fate}; the world saw {mine}")
 
     def _check_rung(self, node: NodeReceipt, receipt: Receipt) -> None:
-        """What its processes needed; a call that is ended alone has those of its own."""
+        """Check the stage: that of the node's processes; a call that ends alone has processes of its own."""
         below = f"{node.id}:"
         ends = {one.ended_by for one in receipt.processes if one.owner == node.id or one.owner.startswith(below)}
         alone = node.kind == "tool" and node.how == "scope"
@@ -100,7 +100,8 @@ class Fates:
             self._say("honest_ends", node.id, f"ended on the rung {node.rung}; its processes ended by {sorted(ends)}")
 
     def _check_outcome(self, node: NodeReceipt, plan: AbortPlan | None, receipt: Receipt) -> None:
-        """Only whom the abort does not wait for is merely asked; an end that is given up is one on the last rung."""
+        """Check the outcome: ``requested`` only for nodes that the abort does not wait for; an abandoned end is on the
+        last stage."""
         planned = next((one for one in plan.nodes if one.id == node.id), None) if plan is not None else None
         if planned is not None and planned.mode.value == "wait_completed" and node.outcome == "requested":
             self._say("one_answer", node.id, "is waited for, and was only requested")
@@ -111,8 +112,8 @@ class Fates:
         if node.outcome == "requested" and (node.rung or node.ended_at is not None or node.took_s):
             self._say("honest_ends", node.id, f"was only requested, and ended at {node.ended_at}")
 
-    def _check_times(self, asked: AbortAsked, receipt: Receipt, wall_s: float) -> None:
-        """What was ended was ended between the wish and its receipt, and recorded after that."""
+    def _check_times(self, asked: AbortRequested, receipt: Receipt, wall_s: float) -> None:
+        """Check that ends lie between the request and the receipt, and are recorded after that."""
         ended = [one.ended_at for one in receipt.nodes if one.ended_at is not None]
         times: Sequence[float | None] = (*ended, receipt.killed_at, receipt.recorded_at)
         for at in times:
@@ -132,7 +133,8 @@ class Fates:
 
 
 def _fits(fate: ProcessFate, seen: _Process) -> bool:
-    """Whether that may be said of a process. One whose warden was lost while it was told to end, ended by that."""
+    """Whether a fate may be reported of a process. A process whose shim was lost while it was being ended may have
+    ended by either."""
     if fate.status is not None and seen.status is not None and str(fate.status) != seen.status:
         return False
     if fate.killed < 0:

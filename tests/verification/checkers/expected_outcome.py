@@ -1,10 +1,11 @@
-"""How a plan ends on which nothing strikes but its own errands: worked out from the specification, by no scheduler.
+"""Expected endings of a plan that only faults of its own tasks strike, computed from the specification, without a
+scheduler.
 
-Where nobody interferes, what becomes of a task follows from what it meets: how often it is tried, and whether it is
-completed in the end. Time plays no part in that. So it is reckoned here task by task, in the order of dependencies, and
-compared with what the supervisor made of it. A plan in which time does play a part, since a task that fails cancels
-the others, since retries run out, since it decides which failures of a session are in a row, or whether an agent that
-hangs is woken up before its time is over, is not foretold.
+Where nobody interferes, the ending of a task follows from its script: how often it is tried, and whether it is
+completed. Time plays no part in that, so the endings are computed task by task, in the order of dependencies. No ending
+is expected of a plan in which time does play a part: a critical task fails and cancels the others, the retry budget
+runs out, failures of a session may or may not be in a row, or an agent that hangs may or may not be woken before its
+time is over.
 """
 
 from __future__ import annotations
@@ -16,42 +17,42 @@ from supervisor.lifecycles.session import SessionLimits
 from supervisor.plans import Plan, TaskConfig
 from supervisor.plans.tasks import every_task
 from supervisor.policies.liveness import Liveness
-from supervisor.simulation.works.plans import DEPUTY, WORKER
-from supervisor.simulation.works.task_scripts import TaskScript, TaskScripts, Way
+from supervisor.simulation.plan_workload.plans import DEPUTY, WORKER
+from supervisor.simulation.plan_workload.task_scripts import TaskScript, TaskScripts, Try
 
-__all__ = ["USUAL", "WATCHED", "Ending", "foretell"]
+__all__ = ["USUAL", "WATCHED", "Ending", "expected_endings"]
 
 MET: Final = frozenset({"completed", "skipped"})
 WORDS: Final = 4
-"""Different words in which errors are told that nobody knows: one in four times it is the same as four tries before."""
+"""Number of different texts of unknown errors: an error is the same as four tries before."""
 USUAL: Final = SessionLimits()
-"""What a session bears where nobody says otherwise."""
+"""Default limits of a session."""
 LEAST_S: Final = 300.0
-"""An attempt at a task with a scope has no less, whatever others of its kind took (``scheduling/timeouts``)."""
+"""Least time of an attempt at a task with a scope, whatever similar tasks took (``supervisor.work.timeouts``)."""
 SLACK_S: Final = 5.0
-"""What it takes on top until an agent has its prompt, and is heard of first."""
+"""Seconds until an agent has its prompt and its first sign is seen."""
 WATCHED: Final = Liveness()
-"""When an agent is woken up, where nobody says otherwise."""
+"""Default times at which an agent is woken."""
 LARGE: Final = frozenset({"large", "xl"})
 
 
 class Ending(NamedTuple):
-    """How a task ends, how often its agents began to work on it, and after how many retries of runs and claims."""
+    """Ending of a task: its outcome, the number of attempts, and the retries of runs and claims."""
 
     outcome: str
     attempts: int = 0
     retries: int = 0
 
 
-def foretell(
+def expected_endings(
     plan: Plan, task_scripts: TaskScripts, session: SessionLimits = USUAL, liveness: Liveness = WATCHED
 ) -> Mapping[str, Ending] | None:
-    """The ending of every task, whose sessions bear so much, and are watched so; ``None`` where it depends on more than
-    the errands."""
+    """Compute the ending of every task; ``None`` if time plays a part. *session* and *liveness*: limits of its
+    sessions."""
     tasks = {one.task.id: one for one in every_task(plan.tasks)}
     if any(one.task.agent not in (WORKER, DEPUTY) or one.task.may_split for one in tasks.values()):
         return None
-    oracle = _Foretelling(plan, task_scripts, session, liveness)
+    oracle = _Expectation(plan, task_scripts, session, liveness)
     for task in plan.tasks:
         oracle.ending(task)
     spent = sum(one.retries for one in oracle.endings.values())
@@ -60,17 +61,17 @@ def foretell(
     return None if critical or spent > budget or oracle.in_time else oracle.endings
 
 
-class _Foretelling:
+class _Expectation:
     def __init__(self, plan: Plan, task_scripts: TaskScripts, session: SessionLimits, liveness: Liveness) -> None:
         self.plan = plan
         self.endings: dict[str, Ending] = {}
         self.in_time = False
-        """Time decides whether some session gives up, or some agent is woken up."""
+        """Whether time decides if a session gives up, or if an agent is woken."""
         self._task_scripts, self._session, self._liveness = task_scripts, session, liveness
         self._limits = plan.task_lifecycle.value()
 
     def ending(self, task: TaskConfig) -> Ending:
-        """Of a task whose dependencies have theirs; tasks stand in that order."""
+        """Compute the ending of a task after those of its dependencies."""
         task_script = self._task_scripts.of(task.id) or TaskScript(task.id)
         found = self._without_work(task, task_script) or (
             self._whole(task, task_script) if task.subtasks else self._worked_on(task, task_script)
@@ -79,7 +80,7 @@ class _Foretelling:
         return found
 
     def _without_work(self, task: TaskConfig, task_script: TaskScript) -> Ending | None:
-        """What ends it before anybody works on it."""
+        """Ending of a task that nobody works on."""
         asked = self.plan.approve_plan or task.approval == "before"
         blocked = any(self.endings[one].outcome not in MET for one in task.depends_on)
         if asked and not task_script.wanted:
@@ -102,7 +103,7 @@ class _Foretelling:
         return self._claims(task, _Tries(task_script), range(task.max_retries + 1))
 
     def _claims(self, task: TaskConfig, tries: _Tries, numbers: range) -> Ending:
-        """How it ends that is claimed so often, by number: each from 1 on is a retry."""
+        """Ending over all claims; each claim from the second on is a retry."""
         for claim in numbers:
             if self._claim(task, tries):
                 return Ending("completed", tries.attempts, tries.retries + claim)
@@ -116,14 +117,14 @@ class _Foretelling:
         return not (task.approval == "after" and not tries.approvals()) and tries.merges()
 
     def _run(self, task: TaskConfig, tries: _Tries) -> bool:
-        """One run: whether an attempt of it succeeds before its circuit is settled (spec 002), or its session, which is
-        the same for all of them, gives up: that has had all its tries then."""
+        """Compute one run: whether an attempt succeeds before the circuit stays open (spec 002), or before the session,
+        which serves all attempts, gives up."""
         limits, failures, same, last, probes, probing = self._limits, 0, 0, "", 0, False
         while True:
             way, error = self._attempt(task, tries)
-            if way is Way.DONE:
+            if way is Try.DONE:
                 return True
-            if way is Way.PERMANENT:
+            if way is Try.PERMANENT:
                 return False
             same = same + 1 if error == last and failures else 1
             failures, last = failures + 1, error
@@ -136,14 +137,14 @@ class _Foretelling:
             else:
                 tries.retries += 1
 
-    def _attempt(self, task: TaskConfig, tries: _Tries) -> tuple[Way, str]:
-        """One of a run. An agent that hangs is woken up, and then asked to stop: each time it begins once more, in the
-        same attempt (docs/explanation/budgets.md), unless the time of its turn is over before."""
+    def _attempt(self, task: TaskConfig, tries: _Tries) -> tuple[Try, str]:
+        """Compute one attempt. An agent that hangs is woken, then asked to stop; each time it begins once more within
+        the attempt (docs/explanation/budgets.md), unless its turn times out before."""
         liveness, limit_s = self._liveness, self._least_s(task)
         profile = liveness.large if task.scope in LARGE else liveness.default
         way, error = tries.begin()
         for snapshots in (profile.wake, profile.stop) if liveness.snapshot_s else ():
-            if way is not Way.HANGS or limit_s <= snapshots * liveness.snapshot_s:
+            if way is not Try.HANGS or limit_s <= snapshots * liveness.snapshot_s:
                 break
             # the first snapshot heard of it, at any time until then
             self.in_time = self.in_time or limit_s <= (snapshots + 1) * liveness.snapshot_s + SLACK_S
@@ -151,26 +152,26 @@ class _Foretelling:
         return way, error
 
     def _least_s(self, task: TaskConfig) -> float:
-        """What a turn may take at least."""
+        """Least seconds of a turn of the task."""
         if task.timeout_s is not None:
             return task.timeout_s
         return LEAST_S if task.scope is not None else self.plan.task_lifecycle.default_timeout
 
-    def _gives_up(self, errors: int, way: Way) -> bool:
-        """Whether a session does so at that error, which it has begun well before (spec 003)."""
+    def _gives_up(self, errors: int, way: Try) -> bool:
+        """Whether a session gives up at that error, after a start that went well (spec 003)."""
         limits = self._session
         at_once = limits.stable_after_s <= 0
         spent = errors >= limits.max_total_errors or (at_once and limits.max_consecutive_errors <= 1)
         in_a_row = not at_once and errors >= limits.max_consecutive_errors  # those that did not go well for so long
-        if way is Way.HANGS:  # one that hung is followed by another session, and may be ended before it has given up
+        if way is Try.HANGS:  # one that hung is followed by another session, and may be ended before it has given up
             self.in_time = self.in_time or spent or in_a_row
             return False
         self.in_time = self.in_time or (in_a_row and not spent)
         return spent
 
     def _whole(self, task: TaskConfig, task_script: TaskScript) -> Ending:
-        """A task that was split by the plan: its subtasks do the work. Where that is rejected, it has failed like any
-        other, and is claimed anew: by an agent of its own."""
+        """Ending of a task that its plan split: its subtasks do the work. If the whole is rejected, it fails, and is
+        claimed anew by an agent of its own."""
         parts = [self.ending(one) for one in task.subtasks]
         if any(one.outcome not in MET for one in parts):
             return Ending("aborted")
@@ -182,18 +183,18 @@ class _Foretelling:
 
 
 class _Tries:
-    """How often each thing was tried, over all claims of a task."""
+    """Numbers of tries, checks, merges and approvals over all claims of a task."""
 
     def __init__(self, task_script: TaskScript) -> None:
         self._task_script = task_script
         self.attempts = self.retries = 0
         self._seen = {"checks": 0, "merges": 0, "approvals": 0}
 
-    def begin(self) -> tuple[Way, str]:
-        """The way of an agent that begins, and what stands for its error."""
+    def begin(self) -> tuple[Try, str]:
+        """Scripted outcome of the next try, and the text of its error."""
         number, self.attempts = self.attempts, self.attempts + 1
         way = self._task_script.way(number)
-        return way, f"{way} {number % WORDS}" if way is Way.UNKNOWN else way.value
+        return way, f"{way} {number % WORDS}" if way is Try.UNKNOWN else way.value
 
     def checks(self) -> bool:
         return self._next("checks", self._task_script.checks)

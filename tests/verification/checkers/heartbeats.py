@@ -1,7 +1,7 @@
-"""Heartbeats of workers: those that the world sent, compared with who is lost and back on record.
+"""Heartbeats of workers: those that the world sent, compared with workers that are lost, and back, on record.
 
-Only a worker that is registered and not shut down beats. One that has beaten is not lost before its looks have passed
-without a beat, and one that is silent for longer is; it is back only when it was heard again.
+Only a worker that is registered and not shut down sends heartbeats. A worker is lost when its checks have passed
+without a heartbeat, not before, and not much later; it is back only after another heartbeat.
 """
 
 from __future__ import annotations
@@ -10,53 +10,53 @@ from collections.abc import Callable
 from typing import Final
 
 from supervisor.ports import Append
-from supervisor.simulation.works.plans import CHECK_S
+from supervisor.simulation.plan_workload.plans import CHECK_S
 
-__all__ = ["HeartBooks"]
+__all__ = ["HeartbeatChecker"]
 
 Say = Callable[[str, str, str], None]
 BEATING: Final = frozenset({"idle", "busy"})
 LOST: Final = "unresponsive"
 ROUNDING_S: Final = 1e-6
 GRAIN_S: Final = 1.0
-"""The coarsest that timers are rounded to, and more."""
+"""Seconds: more than the coarsest grain of timers."""
 
 
-class HeartBooks:
-    """The judge's own record of them. *say* reports a law that was broken; *bound_s* is how long a loss may take beyond
-    its time; *now* is the run's clock, in seconds."""
+class HeartbeatChecker:
+    """Heartbeats of one run. *say* reports a violation; *bound_s* is how late a loss may be recorded; *now* is the
+    run's clock, in seconds."""
 
     def __init__(self, say: Say, bound_s: float, now: Callable[[], float]) -> None:
         self._say, self._bound_s, self._now = say, bound_s, now
-        self.robbed: set[str] = set()
-        """The workstreams, by their names in their plans, a worker of which was lost with what it had."""
+        self.lost_tasks: set[str] = set()
+        """Names of workstreams of which a worker was lost while it had tasks."""
         self._streams: dict[str, str] = {}
-        """Whose each worker is."""
+        """The workstream of each worker."""
         self._states: dict[str, str] = {}
         self._known_s: dict[str, float] = {}
-        """Since when that is on record."""
+        """Time at which a worker's registration was on record."""
         self._misses: dict[str, int] = {}
         self._heard: dict[str, float] = {}
-        """When each worker of this supervisor was heard last."""
+        """Time of the last heartbeat of each worker of this supervisor."""
         self._slept_s: dict[str, float] = {}
-        """For how long nobody could beat, since then."""
+        """Seconds for which nothing could beat since then."""
         self._lost: dict[str, float] = {}
         self._back_s: dict[str, float] = {}
-        """When it was on record that a worker was back."""
+        """Time at which a worker's return was on record."""
 
     def forget(self) -> None:
-        """The supervisor is no more, and nor are its workers."""
+        """Forget the workers of a supervisor that is gone."""
         self._heard.clear()
         self._lost.clear()
 
     def slept(self, seconds: float) -> None:
-        """Nobody could beat, or look, for so long."""
+        """Note that nothing could beat, or look, for so many seconds."""
         for worker in self._heard:
             self._slept_s[worker] = self._slept_s.get(worker, 0.0) + seconds
 
     # ------------------------------------------------------------------ the world
     def beat(self, worker: str, at_s: float) -> None:
-        """That worker says that it is there. One that is shut down may do so until that is on record."""
+        """Note a heartbeat. A worker that shuts down may send some until that is on record."""
         state = self._states.get(worker, "not there")
         if state not in BEATING and state != LOST and self._known_s.get(worker, -1.0) + GRAIN_S < at_s:
             self._say("health_monitoring", worker, f"sends a heartbeat, and is {state} on record")
@@ -65,7 +65,7 @@ class HeartBooks:
 
     # ------------------------------------------------------------------ what is durable
     def happened(self, at_s: float) -> None:
-        """What is durable is in the order in which it happened: whatever is on record by then, a loss would be, too."""
+        """Check for losses that should be on record by now: records are in the order of events."""
         if not self._heard:
             return
         for worker in [one for one in self._heard if at_s - self._since(one) > self._patience_s(one)]:
@@ -75,16 +75,15 @@ class HeartBooks:
                 self._say("health_monitoring", worker, f"is not heard for {silent_s:g} s, and not lost on record")
 
     def _since(self, worker: str) -> float:
-        """Since when it is silent: one whose return is not on record yet, be it for a disk that is down, is given
-        nothing, and cannot be lost anew."""
+        """Time since which a worker is silent. A worker whose return is not on record yet cannot be lost again."""
         return max(self._heard[worker], self._back_s.get(worker, 0.0))
 
     def _patience_s(self, worker: str) -> float:
-        """Until it is lost: the looks that it may miss, and the one that it was heard before."""
+        """Seconds until a silent worker is lost: the checks that it may miss, and the one before."""
         return (self._misses.get(worker, 0) + 1) * CHECK_S + self._bound_s + self._slept_s[worker]
 
     def wrote(self, one: Append, at_s: float) -> None:
-        """This happened to a worker at that time, and is durable."""
+        """Take in a durable append of a worker."""
         record, worker = one.record, one.record.entity_id
         if record.outcome == "born":
             self._misses[worker] = int(record.metadata["misses_max"])
@@ -92,7 +91,7 @@ class HeartBooks:
         elif record.outcome == "transition" and record.event == "health_check_timeout":
             self._check_lost(worker, int(record.metadata["missed"]), at_s)
             if record.from_status == "busy":
-                self.robbed.add(self._streams[worker])
+                self.lost_tasks.add(self._streams[worker])
         elif record.outcome == "transition" and record.event == "health_check_recovered":
             self._check_back(worker, at_s)
             self._back_s[worker] = self._now()

@@ -1,4 +1,4 @@
-"""Launches: each one's intent is durable before, and a session has one agent at a time."""
+"""Launches: the intent of each is durable before it, and a session has one agent at a time."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.simulation.machine.processes import ProcessEvent
 from supervisor.simulation.oracle import HOME
 
-__all__ = ["Launches"]
+__all__ = ["LaunchChecker"]
 
 TEST: Final = "$ sim-check"
-"""In the names of acceptance tests, which no agent starts."""
+"""Part of the names of acceptance tests, which no agent starts."""
 
 
-class Launches:
-    """The launches of a run. *say* reports a violation: the invariant, whose it is, and the words."""
+class LaunchChecker:
+    """Launches of a run. *say* reports a violation: the invariant, the entity, and the message."""
 
     def __init__(self, say: Callable[[str, str, str], None]) -> None:
         self._say = say
         self._live: dict[str, dict[int, str]] = {}
-        """Processes that are there, by the session that they work for: pid to name."""
+        """Living processes by session: pid to name."""
         self._lost: set[int] = set()
-        """Those of a warden that was lost."""
+        """Processes whose shim was lost."""
         self._intents = Counter[tuple[str, str]]()
         self._launches = Counter[tuple[str, str]]()
 
@@ -56,15 +56,15 @@ class Launches:
                 live.pop(event.pid, None)
 
     def _check_alone(self, session_id: str, event: ProcessEvent, live: dict[int, str]) -> None:
-        """The last agent is gone with all it started. The terminals of a turn that failed end with the cleaning up
-        after it."""
+        """Check that the last agent is gone with everything it started. Terminals of a failed turn end with its
+        clean-up."""
         there = [name for pid, name in live.items() if pid != event.pid and pid not in self._lost]
         others = [name for name in there if ":t" not in name and TEST not in name]
         if ":" not in event.owner.partition("$ ")[2] and others:
             self._say("one_holder", session_id, f"{event.detail} was started beside {', '.join(others)}")
 
     def _check_intent(self, session_id: str, intent: str) -> None:
-        """A launch is decided with a prompt, a terminal is opened by a call: as many of them are durable by now."""
+        """Check that as many intents are durable as launches were made: prompts for agents, calls for terminals."""
         self._launches[session_id, intent] += 1
         if self._launches[session_id, intent] > self._intents[session_id, intent]:
             self._say("intent_before_effect", session_id, f"a program was started before its {intent} was durable")

@@ -1,4 +1,4 @@
-"""Leaks: a supervisor that has closed holds no entities, timers, actors or waits any more."""
+"""Leaks: a supervisor that has closed holds no entities, timers, actors or waiters."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from supervisor.embedding.runtime import Supervisor
 __all__ = ["check_closed", "counted"]
 
 TIMERS_MAX: Final = 64
-"""Timers that a supervisor which has closed may leave behind unrung."""
+"""Timers that a closed supervisor may leave behind."""
 
 
 def counted(sup: Supervisor, entities: Container[str]) -> list[str]:
-    """Of these *entities*, whom its overseer counts for, or watches; and who still hears how models fail. A scope of a
-    host's own is the host's to close."""
+    """Entities that monitors, budget scopes or model error counters still hold. A budget scope of the host is for the
+    host to close."""
     monitors = sup.monitors
     hearers = [f"{len(monitors.on_model_failed)} that hear of models"] if monitors.on_model_failed else []
     return [*sorted(one for one in {*monitors._scopes, *monitors._running} if one in entities), *hearers]
 
 
 def check_closed(say: Callable[[str, str, str], None], sup: Supervisor, entities: Container[str]) -> None:
-    """A supervisor has closed. *say* reports a violation: the invariant, whose it is, and the words."""
+    """Check a closed supervisor. *say* reports a violation: the invariant, the entity, and the message."""
     if sup.registry.sessions or sup.registry.entities:
         left = sorted({*sup.registry.sessions, *sup.registry.entities})
         say("bounded", left[0], f"is still in memory after the supervisor has closed: {left[:5]}")

@@ -1,8 +1,7 @@
-"""What the dead held is free soon: the judge's own record of jobs and slots, made of durable records alone.
+"""Jobs and slots of the dead are free soon, checked on durable records alone.
 
-A worker that is lost, or whose supervisor was killed and whose plan is gone on with, runs none of its jobs any more
-once the bound has passed; and a job that has left its worker gives the slot back. Times are those of the records, in
-seconds of the run's clock: a disk that is down, and a machine that sleeps, are added to what is due.
+A worker that is lost, or whose supervisor was killed and whose plan is continued, runs none of its jobs any more within
+a bound; a job that is over gives its slot back.
 """
 
 from __future__ import annotations
@@ -13,51 +12,51 @@ from typing import Final
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 
-__all__ = ["HeldBooks"]
+__all__ = ["LeaseChecker"]
 
 Say = Callable[[str, str, str], None]
 Key = tuple[str, str]
 LOST: Final = frozenset({"unresponsive", "shutdown"})
 
 
-class HeldBooks:
-    """Who holds what. *say* reports a law that was broken: its name, whose, and the words; *bound_s* is how long what
-    is to be let go of may still be held: the end of its session, and the records that follow from it. It begins when
-    it is durable that it has come to that, by the clock *now*."""
+class LeaseChecker:
+    """Holders of jobs and slots. *say* reports a violation; *bound_s* is how long a job or slot may be held after it
+    should be free: the end of its session, and the records that follow. The bound starts when the reason is durable, by
+    the clock *now*."""
 
     def __init__(self, say: Say, bound_s: float, now: Callable[[], float]) -> None:
         self._say, self._bound_s, self._now = say, bound_s, now
         self._names: dict[str, str] = {}
-        """Tasks by what they are called in their plan."""
+        """Ids of tasks by their names."""
         self._running: dict[str, str] = {}
-        """Jobs that run, and their workers."""
+        """Running jobs and their workers."""
         self._left: dict[str, str] = {}
-        """Those of them that a supervisor which is no more has left: free when somebody goes on with their plan."""
+        """Running jobs of a supervisor that is gone; they must be free when their plan is continued."""
         self._streams: dict[str, str] = {}
-        """The workstreams of jobs."""
+        """Workstreams of jobs."""
         self._given: dict[str, set[str]] = {}
-        """The tasks that each worker was told of, by name."""
+        """Tasks given to each worker, by name."""
         self._due: dict[Key, tuple[float, str]] = {}
-        """When what is held must be free: a job, or a slot of a worker; and in words why."""
+        """Deadline of each job or slot, and the reason."""
 
     # ------------------------------------------------------------------ supervisors and clocks
     def started(self) -> None:
-        """Another supervisor: its workers are new."""
+        """Note another supervisor, whose workers are new."""
         self.ended()
         self._given.clear()
         self._left = {**self._running}
 
     def ended(self) -> None:
-        """The supervisor is no more: what is not free yet is the next one's to free."""
+        """Note that the supervisor is gone: what is not free yet is up to the next one."""
         self._due.clear()
 
     def delayed(self, seconds: float) -> None:
-        """Nothing could be done, or recorded, for so long."""
+        """Extend the deadlines by so many seconds, in which nothing could be done or recorded."""
         self._due = {key: (due_s + seconds, why) for key, (due_s, why) in self._due.items()}
 
     # ------------------------------------------------------------------ what is durable
     def wrote(self, one: Append, at_s: float) -> None:
-        """This happened at that time, and is durable."""
+        """Take in a durable append."""
         record = one.record
         self._look(at_s, record.entity_id)
         if record.outcome == "born" and record.entity_type == "task":
@@ -72,14 +71,14 @@ class HeldBooks:
             self._worker(record, at_s)
 
     def _look(self, at_s: float, entity_id: str) -> None:
-        """What is overdue; what this very record may free is looked at when it has."""
+        """Check for overdue jobs and slots, other than those that this record frees."""
         for key, (due_s, why) in [*self._due.items()]:
             if at_s > due_s and entity_id != key[0]:
                 del self._due[key]
                 self._say("released", " ".join(key).strip(), f"{why}, and is not free {at_s - due_s:.3f} s too late")
 
     def _go_on(self, workstream: str) -> None:
-        """It has a worker under this supervisor."""
+        """Start the bound for the jobs of a workstream that has a worker under this supervisor."""
         for job in [job for job in self._left if self._streams[job] == workstream]:
             self._is_due((job, ""), f"is held by {self._left.pop(job)}, of a supervisor that is no more")
 

@@ -1,8 +1,8 @@
-"""What tasks, runs and jobs are born with, what their facts say, and when what they wait for is over: by the plan.
+"""Metadata of tasks, runs and jobs, and the ends of their waits, checked against the plan.
 
-The second account is made of the plan that the host drew and of durable records (docs/explanation/work.md, spec 000
-and 002). A wait is not over before its time; and in its time, where nothing is in its way: a delay between two tries,
-the subtasks of a task, tasks that another one is blocked on, and a job that a free worker could have.
+The account is made of the plan that the host drew and of durable records (docs/explanation/work.md, spec 000 and
+002). A wait ends neither early nor, where nothing is in its way, late: a delay between two tries, the subtasks of a
+task, tasks that another one is blocked on, and a job that a free worker could have.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import Plan, TaskConfig
 from supervisor.ports import Append
 
-__all__ = ["Papers"]
+__all__ = ["MetadataChecker"]
 
 Say = Callable[[str, str, str], None]
 ROUNDING_S: Final = 1e-3
 SUBTASKS_S: Final = 5400.0
-"""What a task waits for its subtasks, where it says nothing itself."""
+"""Seconds that a task waits for its subtasks, where it has no time of its own."""
 COOLING_S: Final = 60.0
-"""How long nothing is launched against a provider that fails everybody."""
+"""Seconds for which nothing is launched against a provider that fails everybody."""
 LOST: Final = (
     "its worker was lost",
     "the supervisor of its session ended",
     "its supervisor ended without closing it",
 )
-"""Why a task is an orphan."""
+"""Reason of an orphan."""
 OVER: Final = frozenset({"COMPLETED", "SKIPPED", "CANCELLED"})
-"""Where a run is over, and not at rest."""
+"""States in which a run is over, and does not rest."""
 ENDED: Final = frozenset({"CLOSED", "CANCELLED", "FAILED"})
 
 
 class _Task(msgspec.Struct):
-    """A task, as far as its records tell."""
+    """A task as its records show it."""
 
     name: str
     stream: str
@@ -45,17 +45,17 @@ class _Task(msgspec.Struct):
     waits_for: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     since_s: float = 0.0
-    """Since when it is in that state, by the journal's clock."""
+    """Time of its state, by the journal's clock."""
     retries: int = 0
     claims: int = 0
     run: str = ""
     dead: bool = False
-    """It is told to be a dead letter, since it failed last."""
+    """Whether it was reported as a dead letter since it failed last."""
     reopened: bool = False
 
 
 class _Run(msgspec.Struct):
-    """A run: its limits, its state, since when, and in which life of the supervisor."""
+    """A run: its limits, its state and the time of that, and the supervisor's number."""
 
     task: str
     limits: Mapping[str, Any]
@@ -66,49 +66,49 @@ class _Run(msgspec.Struct):
     life: int = 0
 
 
-class Papers:
-    """Those of one run. *say* reports a law that was broken: its name, whose, and the words; *bound_s*
-    is how long what is due may take on top of its time; *now* is the run's clock, in seconds."""
+class MetadataChecker:
+    """Metadata and waits of one run. *say* reports a violation; *bound_s* is how late something due may be; *now* is
+    the run's clock, in seconds."""
 
     def __init__(self, say: Say, bound_s: float, now: Callable[[], float]) -> None:
         self._say, self._bound_s, self._now = say, bound_s, now
         self._plans: dict[str, Plan] = {}
-        """By the workstream's name."""
+        """Plans by the name of the workstream."""
         self._slots: dict[str, list[tuple[float, dict[str, int]]]] = {}
-        """What the workers of a workstream have from a moment on: what was born before that may be on its way to the
-        disk still."""
+        """Slots of the workers of a workstream since a time; workers that were born before may still be on their way to
+        the disk."""
         self._tasks: dict[str, _Task] = {}
         self._runs: dict[str, _Run] = {}
         self._jobs: dict[str, tuple[str, str]] = {}
         """The task of each job, and its state."""
         self._blocked: dict[str, None] = {}
-        """The tasks that are."""
+        """Blocked tasks."""
         self._under_way: set[str] = set()
-        """The workstreams that this supervisor has begun, or goes on with: it has workers for them first."""
+        """Workstreams that this supervisor has begun or continued: it makes workers for them first."""
         self._due: dict[tuple[str, str], tuple[float, str]] = {}
-        """When what somebody waits for must be over; and in words what."""
+        """Deadline of each wait, and its description."""
         self._life = 0
 
     # ------------------------------------------------------------------ supervisors and clocks
     def ended(self) -> None:
-        """The supervisor is no more: what it waited for is the next one's to wait for."""
+        """Note that the supervisor is gone: its waits are up to the next one."""
         self._life += 1
         self._under_way.clear()
         self._due.clear()
 
     def delayed(self, seconds: float) -> None:
-        """Nothing could be done, or recorded, for so long."""
+        """Extend the deadlines by so many seconds, in which nothing could be done or recorded."""
         self._due = {key: (due_s + seconds, why) for key, (due_s, why) in self._due.items()}
 
     def planned(self, plan: Plan) -> None:
-        """The host has a plan run."""
+        """Note a plan that the host runs."""
         self._plans[plan.workstream] = plan
         slots = {one: config.slots for one, config in plan.workers.items()} or {"local": plan.max_sessions}
         self._slots.setdefault(plan.workstream, []).append((self._now(), slots))
 
     # ------------------------------------------------------------------ what is durable
     def wrote(self, one: Append, at_s: float, config: Callable[[str], TaskConfig | None]) -> None:
-        """This happened at that time, and is durable. *config*: what the plan says of a task, by its name."""
+        """Take in a durable append. *config*: returns what the plan says of a task, by its name."""
         record = one.record
         self._look(record.entity_id, at_s)
         match record.entity_type, record.outcome:
@@ -130,7 +130,7 @@ class Papers:
                 self._fact(record)
 
     def _look(self, entity_id: str, at_s: float) -> None:
-        """What is overdue; what this very record may end is looked at when it has."""
+        """Check for overdue waits, other than those that this record ends."""
         for key, (due_s, why) in [*self._due.items()]:
             if at_s <= due_s or key[0] == entity_id or (key[1] == "parts" and self._is_tried(key[0])):
                 continue
@@ -138,13 +138,13 @@ class Papers:
             self._say("punctual", key[0], f"{why}, {at_s - due_s:.3f} s too long")
 
     def _is_tried(self, task_id: str) -> bool:
-        """Its own attempt is under way, which goes on beside its subtasks, or nobody is free to look at what came of
-        that under an earlier supervisor: before it is over they are not given up (docs/how-to/operate.md)."""
+        """Whether the task's own attempt goes on beside its subtasks, or its result waits for a free worker since an
+        earlier supervisor: until then the subtasks are not given up (docs/how-to/operate.md)."""
         run = self._runs.get(self._tasks[task_id].run)
         return run is not None and run.state == "IN_PROGRESS"
 
     def _tried(self, task_id: str) -> None:
-        """Its own attempt is over: if its subtasks have had their time, they are given up from now on."""
+        """Note that the task's own attempt is over: subtasks that have had their time are given up from now on."""
         key = (task_id, "parts")
         if key in self._due:
             due_s, why = self._due[key]
@@ -207,7 +207,7 @@ class Papers:
             self._same(record, named, (task.config.critical, [f"role:{role}"] if role else []))
 
     def _worker_born(self, record: LifecycleEvent, at_s: float) -> None:
-        """It has the slots that the plan gave those of its name; where none was named, one had them all."""
+        """Check the slots of a worker: those of the plan, or one worker with all of them."""
         stream = str(record.metadata["workstream"])
         self._under_way.add(stream)
         self._unblock()  # what it was blocked on may have been closed under a supervisor before
@@ -262,7 +262,7 @@ class Papers:
             self._settled_parts()
 
     def _delay(self, task_id: str, task: _Task, before: str) -> None:
-        """While it is blocked nobody waits for the delay of its next try; when it goes on somebody does, from then."""
+        """Stop the wait for a delay while the task is blocked; start it when the task goes on."""
         delayed = [job for job, one in self._jobs.items() if one == (task_id, "retrying")]
         for job in delayed if "BLOCKED" in (task.state, before) else ():
             self._due.pop((job, "delay"), None)
@@ -270,14 +270,14 @@ class Papers:
                 self._wait_for_delay(job, self._runs[task.run])
 
     def _unblock(self) -> None:
-        """Who is blocked on tasks alone, all of which are closed, goes on by himself, when his plan does."""
+        """Expect a task that is blocked on tasks alone to go on when all of them are closed and its plan goes on."""
         for one in [one for one in self._blocked if self._tasks[one].stream in self._under_way]:
             found = [self._tasks.get(name) for name in self._tasks[one].waits_for]
             if found and all(task is not None and task.state == "CLOSED" for task in found):
                 self._wait(one, "blocked", 0.0, "is blocked on what is closed")
 
     def _settled_parts(self) -> None:
-        """A task whose subtasks have all come to an end waits for them no longer."""
+        """Expect a task whose subtasks have all ended to wait no longer."""
         for entity_id, what in [key for key in self._due if key[1] == "parts"]:
             parts = [self._tasks.get(one) for one in self._tasks[entity_id].parts]
             if all(one is not None and one.state in ENDED for one in parts):
@@ -299,12 +299,12 @@ class Papers:
             self._say("completion_requirement", record.entity_id, f"is done, and {', '.join(unmet)} is not")
 
     def _is_met(self, task_id: str) -> bool:
-        """It is closed, or it was skipped as its plan allows."""
+        """Whether a dependency is closed, or was skipped as its plan allows."""
         task = self._tasks[task_id]
         return task.state == "CLOSED" or self._runs[task.run].state == "SKIPPED"
 
     def _check_agent(self, record: LifecycleEvent, task: _Task) -> None:
-        """Its own agent first, then those that it falls back on, in their order: one for each retry."""
+        """Check the agent of a claim: the task's own first, then its fallback agents in order, one for each retry."""
         if task.config is None or task.reopened:
             return
         ladder = (task.config.agent, *task.config.fallback_agents)
@@ -316,7 +316,8 @@ class Papers:
             self._check_words(record, f"{', '.join(names)}: closed")
 
     def _check_lost(self, record: LifecycleEvent, before: str) -> None:
-        """It is an orphan if whoever had it is lost, and only then; what was taken from him says so."""
+        """Check that a task is an orphan exactly if its holder is lost, and that the record of taking it away says
+        why."""
         lost, recovered = record.reason in LOST, record.transition_reason == "orphan_recovered"
         direct = record.event == "requeued" and before == "IN_PROGRESS"
         if (
@@ -350,7 +351,7 @@ class Papers:
                     self._say("punctual", record.entity_id, f"its provider is asked again after {later_s:.3f} s")
 
     def failed(self, entity_id: str) -> None:
-        """The host was told that this task has failed: that is told as a dead letter, too."""
+        """Check that a task that was reported as failed is on record as a dead letter."""
         task = self._tasks[entity_id]
         if task.state == "FAILED" and not task.dead:
             self._say("honest_ends", entity_id, "has failed, and no record says that it is a dead letter")
@@ -396,5 +397,5 @@ class Papers:
 
 
 def _stream(stream_id: str) -> str:
-    """The name of a workstream in its plan."""
+    """Name of a workstream in its plan."""
     return stream_id.removeprefix("workstream:").partition("-")[0]

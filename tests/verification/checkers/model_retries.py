@@ -1,8 +1,8 @@
-"""The judge's own record of models that fail: what agents say of their tries, held against what the runtime does then.
+"""Errors of models: what agents report of their tries, compared with what the runtime does then.
 
-A simulated agent counts its own tries, from 1, with nothing new in between; its count is the least that the runtime's
-can be. So none is on record that is larger than the budget and one more, of a permanent problem none but the first.
-Requests in vain are counted by the agent, too. And a prompt whose model failed for good is not given to anybody again.
+A simulated agent counts its own tries, from 1, since its last message; the runtime's count is at least that. So no
+count on record is larger than the budget plus one, and after a permanent error there is no second try. Requests without
+result are counted by the agent, too. A prompt whose model failed for good is not sent again.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from typing import Final
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.model_errors import ModelLimits
 
-__all__ = ["TELLING", "ModelBooks"]
+__all__ = ["TELLING", "ModelRetryChecker"]
 
 Say = Callable[[str, str, str], None]
 TELLING: Final = frozenset(
     {"ModelTrouble", "ModelAskedInVain", "Usage", "task_claimed", "task_failed", "verify_requested", "SessionExited"}
 )
-"""The events of records that say something here."""
+"""Events that matter here."""
 FRUITFUL: Final = 8
-"""More requests than a simulated turn makes with something to show for it."""
+"""More requests than a simulated turn makes that has results."""
 
 
-class ModelBooks:
-    """The models of one run. *say* reports a law that was broken: its name, whose, and the words."""
+class ModelRetryChecker:
+    """Models of one run. *say* reports a violation: the invariant, the entity, and the message."""
 
     def __init__(self, say: Say, limits: ModelLimits) -> None:
         self._say = say
         self._limits = limits
         self._prompts: dict[str, str] = {}
-        """The prompt that each session's last turn is for."""
+        """The prompt of each session's last turn."""
         self._given_up: set[tuple[str, str]] = set()
         self._settled: set[str] = set()
-        """Turns that are over, or whose requests in vain are noticed."""
+        """Turns that are over, or whose requests without result were noticed."""
 
     def wrote(self, record: LifecycleEvent) -> None:
-        """This is durable."""
+        """Take in a durable record."""
         match record.event, record.outcome:
             case "ModelTrouble", "fact":
                 self._trouble(record)

@@ -1,7 +1,7 @@
 """Replies to aborts and to answers of permission requests, compared with durable records.
 
-Whoever asked for an abort, and got its receipt, finds on record what the receipt tells; a permission request is
-answered once and in time, and whoever answered it finds just that answer on record.
+The receipt of an abort must agree with the records. A permission request is answered once and in time, and an accepted
+answer is the one on record.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.policies.abort_plan import Receipt
 from supervisor.ports import Append
 
-__all__ = ["Hearing", "Wanted"]
+__all__ = ["AbortTarget", "ReplyChecker"]
 
 Say = Callable[[str, str, str], None]
 ROUNDING_S = 1e-5
-"""Times are sums of floats."""
+"""Tolerance for sums of floats, in seconds."""
 KNOWN_S = 10.0
-"""What a commit takes at most (8 s), and some: of a record that became durable in a commit which failed, nobody knows
-until the disk has recovered."""
+"""Longest commit (8 s), and some: a record that became durable in a failed commit is unknown until the disk
+recovers."""
 
 
-class Wanted(NamedTuple):
-    """An abort as the host wants it: the sessions and the calls that must be over when it is answered. ``beside``: the
-    sessions are meant as children of this one; who is adopted meanwhile is not."""
+class AbortTarget(NamedTuple):
+    """Target of an abort: the sessions and calls that must be over when it is answered. ``beside``: the sessions count
+    only while they are children of that one."""
 
     target: str
     sessions: tuple[str, ...]
@@ -33,22 +33,15 @@ class Wanted(NamedTuple):
     beside: str | None = None
 
 
-class _Asking(NamedTuple):
-    """A permission that a human may answer: since when, and until when (the run's seconds)."""
+class _OpenPermission(NamedTuple):
+    """A permission that a human may answer, with its times (the run's seconds)."""
 
     since_s: float
     due_s: float
 
 
-class Hearing:
-    """The host's side of a run.
-
-    Args:
-        say: reports a law that was broken: its name, whose, and the words.
-        now: the run's clock, in seconds.
-        slept_since: how long the machine has slept since that moment, in seconds.
-        grain_s: to multiples of which the run rounds its timers up.
-    """
+class ReplyChecker:
+    """Replies that the host gets in one run, compared with records."""
 
     def __init__(
         self, say: Say, now: Callable[[], float], slept_since: Callable[[float], float], grain_s: float
@@ -56,36 +49,36 @@ class Hearing:
         self._say, self._now, self._slept_since, self._grain_s = say, now, slept_since, grain_s
         self._states: dict[str, str] = {}
         self._stopped_by: dict[str, str | None] = {}
-        """The abort that each session was stopped by."""
+        """The abort that stopped each session."""
         self._parents: dict[str, str | None] = {}
         self._children: dict[str, dict[str, None]] = {}
         self._ended: set[str] = set()
         self._adapters: dict[str, str] = {}
-        """How each session has its agents."""
+        """The adapter of each session's agents."""
         self._open_calls: dict[str, dict[str, str]] = {}
-        """Of each turn its open calls by id, to the agent's name for them."""
+        """Open calls of each turn by id, with the agent's name for them."""
         self._begun: dict[str, set[str]] = {}
-        """Of each turn the calls that are on record, open, returned or refused."""
-        self._asking: dict[str, _Asking | None] = {}
-        """Permissions that wait, by their ids: how long a human may answer, if one is asked."""
+        """Calls of each turn on record: open, returned or refused."""
+        self._asking: dict[str, _OpenPermission | None] = {}
+        """Waiting permissions by id, and the seconds that a human has; ``None`` if no human is asked."""
         self._permitted: dict[str, tuple[str, str | None]] = {}
-        """By whom each was answered, and with which option."""
+        """The person and the option of each answer."""
         self._joined: set[tuple[str, str | None]] = set()
-        """Sessions that were ending already when that abort reached them."""
+        """Sessions that were ending already when an abort reached them."""
         self._last: dict[str, tuple[str, float]] = {}
-        """The rung and the seconds that each session's end took, by its last record."""
+        """Stage and seconds of each session's end, by its last record."""
 
     # ------------------------------------------------------------------ the disk
     def disk_was_down(self, seconds: float) -> None:
-        """Nothing could be written for so long, until now. Whoever was asked for something by a commit that failed, and
-        was durable all the same, is known of from now on."""
+        """Note an outage that has ended. Requests in commits that failed and were durable all the same are known from
+        now on."""
         since_s = self._now() - seconds - KNOWN_S
         for permission, asking in self._asking.items():
             if asking is not None and asking.since_s >= since_s:
                 self._asking[permission] = asking._replace(due_s=asking.due_s + seconds + KNOWN_S)
 
     def wrote(self, one: Append, at_s: float) -> None:
-        """This is durable. *at_s*: when it was made, by the run's clock."""
+        """Take in a durable append. *at_s*: time of the record, by the run's clock."""
         record = one.record
         if record.entity_type == "session":
             self._session(one)
@@ -108,14 +101,15 @@ class Hearing:
             self._begun.pop(record.entity_id, None)
 
     def _permission(self, record: LifecycleEvent, at_s: float) -> None:
-        """Asked once, answered once, and in time: that begins when it is durable that somebody is asked."""
+        """Check that a permission is requested once, answered once, and in time; the time starts when the request is
+        durable."""
         told = record.metadata
         permission = f"{record.entity_id}:p{told['number']}"
         if record.event == "PermissionRequested":
             if permission in self._asking or permission in self._permitted:
                 self._say("one_answer", permission, "is asked for twice")
             since_s = self._now()
-            self._asking[permission] = _Asking(since_s, since_s + told["within_s"]) if told["asked"] else None
+            self._asking[permission] = _OpenPermission(since_s, since_s + told["within_s"]) if told["asked"] else None
         else:
             if permission not in self._asking:
                 self._say("one_answer", permission, f"is answered by {told['by']}, and waits for no answer")
@@ -124,13 +118,13 @@ class Hearing:
                 self._check_in_time(permission, asking, at_s)
             self._permitted[permission] = (told["by"], told["option"])
 
-    def _check_in_time(self, permission: str, asking: _Asking, at_s: float) -> None:
+    def _check_in_time(self, permission: str, asking: _OpenPermission, at_s: float) -> None:
         late_s = at_s - asking.due_s - self._slept_since(asking.since_s)
         if late_s > self._grain_s + ROUNDING_S:
             self._say("punctual", permission, f"is answered {late_s:g} s after its time")
 
     def permission_answered(self, permission: str, option: str | None) -> None:
-        """An operator was told that his answer is taken: it is the one on record, and nobody else's."""
+        """Check an answer that was accepted: it is the one on record, and of no other operator."""
         if self._permitted.get(permission) != ("operator", option):
             words = f"was said to be answered {option!r}; on record {self._permitted.get(permission)}"
             self._say("one_answer", permission, words)
@@ -155,11 +149,11 @@ class Hearing:
             self._children.setdefault(one.parent_id, {})[session_id] = None
 
     def is_stopped(self, session_id: str) -> bool:
-        """True if it is on record that it was told to end."""
+        """Whether the session is stopped on record."""
         return self._states.get(session_id) == "Stopped"
 
     def has_begun(self, call: str) -> bool:
-        """True if that call of a turn that goes on is on record, however it went on; else it is on its way there."""
+        """Whether a call of a living turn is on record; otherwise its first record is on its way."""
         return call in self._begun.get(call.rpartition(":c")[0], ())
 
     def _close_call(self, turn_id: str, name: str) -> None:
@@ -173,30 +167,30 @@ class Hearing:
         return call in self._open_calls.get(call.rpartition(":c")[0], ())
 
     # ------------------------------------------------------------------ aborts
-    def want_abort(self, target: str, scope: AbortScope) -> Wanted:
-        """What must be over when that abort is answered, as far as is on record now."""
+    def want_abort(self, target: str, scope: AbortScope) -> AbortTarget:
+        """Sessions and calls that must be over when the abort is answered, by the records so far."""
         session_id = target.partition(":")[0]
         match scope:
             case AbortScope.TOOL:
                 every = (one for calls in self._open_calls.values() for one in calls)
                 calls = [one for one in every if one == target or one.startswith(f"{target}:")]
-                return Wanted(target, (), tuple(calls))
+                return AbortTarget(target, (), tuple(calls))
             case AbortScope.SESSION:
-                return Wanted(target, (session_id,) if session_id in self._states else (), ())
+                return AbortTarget(target, (session_id,) if session_id in self._states else (), ())
             case AbortScope.SIBLING:
-                return Wanted(target, self._siblings(session_id), (), self._parents.get(session_id))
+                return AbortTarget(target, self._siblings(session_id), (), self._parents.get(session_id))
 
     def _siblings(self, session_id: str) -> tuple[str, ...]:
-        """Those beside it, where their parent lives and so keeps them."""
+        """Siblings of a session whose parent lives."""
         parent = self._parents.get(session_id)
         if parent is None or session_id in self._ended or self._states.get(parent) == "Stopped":
             return ()
         return tuple(one for one in self._children.get(parent, ()) if one != session_id)
 
-    def abort_answered(self, wanted: Wanted, receipt: Receipt, waited: Collection[str] = ()) -> None:
-        """An abort was answered: what it was to end has been told so, on record, or was ending already; a disk that is
-        down, or had not answered by the deadline, is said so in the receipt. *waited*: those whose last record it waits
-        for."""
+    def abort_answered(self, wanted: AbortTarget, receipt: Receipt, waited: Collection[str] = ()) -> None:
+        """Check the receipt of an abort: its targets are stopped on record, or were ending already; if the disk was
+        down, or had not answered by the deadline, the receipt says so. *waited*: nodes whose last record it waits for.
+        """
         if receipt.outage is not None or (receipt.recorded_at is None and not receipt.already_ended):
             return
         if receipt.already_ended and wanted.sessions == (wanted.target,) and wanted.target not in self._ended:
@@ -231,15 +225,15 @@ class Hearing:
                 self._say("one_answer", call, f"the abort of {wanted.target} was answered, and this call is open")
 
     def _has_joined(self, session_id: str, abort_id: str) -> bool:
-        """Whether it was ending already when that abort reached it: it is on record of it, or of one above it that was
-        ending as well, from which it has that."""
+        """Whether the session was ending already when that abort reached it: by its own record, or by that of an
+        ancestor that was ending."""
         above: str | None = session_id
         while above is not None and (above, abort_id) not in self._joined:
             above = self._parents.get(above)
         return above is not None
 
     def _ends_otherwise(self, call: str, receipt: Receipt) -> bool:
-        """True if that call's session ends, and not by this abort: it ends with that. What the abort has ended, and
-        names, are then the child sessions that the call had started, where their parent's end lets them live on."""
+        """Whether the session of a call ends by something else than this abort; the call ends with it then. The abort
+        names the child sessions that the call had started and that outlive their parent."""
         session_id = call.partition(":")[0]
         return self.is_stopped(session_id) and self._stopped_by.get(session_id) != receipt.abort_id

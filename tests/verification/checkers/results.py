@@ -1,4 +1,5 @@
-"""Results that nobody was given yet, by durable records: no run of the same plan may begin anew while there is one.
+"""Results that nobody has been given yet, by durable records: no run of the same plan may begin anew while there is
+one.
 
 A plan is the same where its tasks are: their names, and what the plan says of them. Subtasks go with their parents.
 """
@@ -10,26 +11,26 @@ from typing import Final
 
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = ["ResultBooks"]
+__all__ = ["ResultChecker"]
 
 Say = Callable[[str, str, str], None]
 ENDS: Final = frozenset({"completed", "failed", "cancelled"})
 
 
-class ResultBooks:
-    """The workstreams of one journal. *say* reports a law that was broken."""
+class ResultChecker:
+    """Workstreams of one journal. *say* reports a violation."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
         self._tasks: dict[str, dict[str, str]] = {}
-        """Of each workstream: what the plan says of its tasks, by name."""
+        """Digests of each workstream's tasks, by name."""
         self._told: set[str] = set()
-        """Those with a result on record that was not reported."""
+        """Workstreams with a result on record that was not reported."""
         self._owed: dict[frozenset[tuple[str, str]], str] = {}
-        """Those of them that their own run has brought to an end, by their tasks."""
+        """Those of them that their own run has ended, by their tasks."""
 
     def wrote(self, record: LifecycleEvent) -> None:
-        """This is durable."""
+        """Take in a durable record."""
         if record.entity_type == "task" and record.outcome == "born" and not record.metadata.get("part_of"):
             told = record.metadata
             self._tasks.setdefault(str(told.get("workstream", "")), {})[str(told.get("name", ""))] = str(

@@ -1,7 +1,7 @@
-"""Tasks: what became of each on record, compared with what agents, tests and merges met in the world.
+"""Tasks: their records, compared with what agents, tests and merges met in the world.
 
 A task is closed only where an agent has done it and its tests have passed; it has failed only where something went
-wrong; and whoever works on one is the only one, holds it on record, and finds everything that it depends on done.
+wrong; and a session that works on a task is the only one, holds it on record, and finds its dependencies done.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from supervisor.plans import Plan, TaskConfig
 from supervisor.plans.tasks import every_task
 from supervisor.policies.liveness import Liveness
 from supervisor.ports import Append
-from supervisor.simulation.works.places import Places
-from supervisor.simulation.works.plans import DEPUTY, WORKER
-from supervisor.simulation.works.task_scripts import Attempt, TaskScript, TaskScripts, Way
+from supervisor.simulation.plan_workload.plans import DEPUTY, WORKER
+from supervisor.simulation.plan_workload.task_scripts import Attempt, TaskScript, TaskScripts, Try
+from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
 from supervisor.work.results import TaskResult
 from supervisor.work.task_execution import ACTOR
-from tests.verification.checkers.archive import ArchiveBooks
-from tests.verification.checkers.checkpoints import Savings
-from tests.verification.checkers.command_log import Orders
-from tests.verification.checkers.expected_outcome import USUAL, WATCHED, Ending, foretell
-from tests.verification.checkers.heartbeats import HeartBooks
-from tests.verification.checkers.leases import HeldBooks
-from tests.verification.checkers.metadata import Papers
-from tests.verification.checkers.results import ResultBooks
-from tests.verification.checkers.work_conservation import Idling
+from tests.verification.checkers.archive import ArchiveChecker
+from tests.verification.checkers.checkpoints import CheckpointChecker
+from tests.verification.checkers.command_log import CommandLogChecker
+from tests.verification.checkers.expected_outcome import USUAL, WATCHED, Ending, expected_endings
+from tests.verification.checkers.heartbeats import HeartbeatChecker
+from tests.verification.checkers.leases import LeaseChecker
+from tests.verification.checkers.metadata import MetadataChecker
+from tests.verification.checkers.results import ResultChecker
+from tests.verification.checkers.work_conservation import WorkConservationChecker
 
-__all__ = ["WorkBooks"]
+__all__ = ["TaskChecker"]
 
 Say = Callable[[str, str, str], None]
 HELD: Final = frozenset({"CLAIMED", "IN_PROGRESS", "WAITING_FOR_SUBTASKS", "CANCELLED"})
-"""Where a task is while its holder may work on it: also on its own part beside subtasks, and while the abort of what
-was cancelled is on its way. What an operator asks of the holder beside is no work on the task."""
+"""States in which the holder of a task may work on it: also on its own part beside subtasks, and until the abort of a
+cancelled task arrives. A prompt of an operator is no work on the task."""
 SETTLED: Final[Mapping[str, frozenset[str]]] = {
     "task": frozenset({"CLOSED", "CANCELLED", "FAILED"}),
     "run": frozenset({"COMPLETED", "SKIPPED", "CANCELLED", "CIRCUIT_OPEN"}),
@@ -47,24 +47,24 @@ SETTLED: Final[Mapping[str, frozenset[str]]] = {
     "workstream": frozenset({"completed", "failed", "cancelled"}),
     "worker": frozenset({"shutdown"}),
 }
-"""Where an entity of the work side rests when its plan is over."""
-PASSING: Final = frozenset({Way.BUSY, Way.OVERLOADED, Way.UNKNOWN})
-"""What is tried again in the same session, for its agent was ready."""
-NOBODYS: Final = "nobody goes on with its plan"
-"""Of a task that was done, and is closed without a merge: whoever wanted its plan had given that up, or never came."""
+"""States in which entities rest when their plan is over."""
+PASSING: Final = frozenset({Try.BUSY, Try.OVERLOADED, Try.UNKNOWN})
+"""Outcomes after which the same session tries again, since its agent was ready."""
+UNCLAIMED: Final = "nobody goes on with its plan"
+"""Reason of a task that is closed without a merge: its plan was given up, or never continued."""
 FINAL: Final = frozenset({"CLOSED", "CANCELLED"})
-"""What nothing follows."""
+"""Final states."""
 ROUNDING_S: Final = 1e-5
 HEARS_S: Final = 0.01
-"""Until whoever gave a command hears what is on record."""
+"""Seconds within which the caller of a command hears of its result."""
 LONGEST_S: Final = 7200.0
-"""No attempt may take longer, whatever its size (docs/reference/plan-tasks.md)."""
+"""The longest attempt in seconds, whatever the task's size (docs/reference/plan-tasks.md)."""
 UNHEARD_S: Final = 90.0
-"""Seconds after which a silent agent may be woken, interrupted or ended (docs/explanation/budgets.md)."""
+"""Seconds of silence after which an agent may be woken, interrupted or ended (docs/explanation/budgets.md)."""
 ENDED_S: Final = 30.0
-"""What the end of an attempt may take on top of its time: the grace of its turn, and a ladder."""
+"""Seconds that the end of an attempt may take: the grace of its turn, and a ladder."""
 STARTED_S: Final = 1.0
-"""How much earlier than its program a turn may begin."""
+"""Seconds by which a turn may begin before its program."""
 OUTCOMES: Final[Mapping[str, frozenset[str]]] = {
     "completed": frozenset({"CLOSED"}),
     "failed": frozenset({"FAILED"}),
@@ -74,84 +74,87 @@ OUTCOMES: Final[Mapping[str, frozenset[str]]] = {
 }
 
 
-class TaskBook(msgspec.Struct):
-    """What is on record of one task: its entity, its state, and who holds it."""
+class TaskState(msgspec.Struct):
+    """A task as it is on record: its id, its state, and its holder."""
 
     entity_id: str
     name: str
-    """In its plan. Every run of that has one of this name."""
+    """Name in its plan; each run of the plan has a task of this name."""
     state: str
     holder: str = ""
     run_id: str = ""
-    """Its newest run."""
+    """Id of its newest run."""
     excused: bool = False
-    """Others do it, its subtasks; or what was left of it is taken for done, as the policy for orphans has it."""
-    nobodys: bool = False
-    """It was closed, under the supervisor of now, as one whose plan nobody goes on with: it is on its branch."""
+    """Whether the task needs no work of its own: its subtasks do it, or an orphan counts as done by policy."""
+    unclaimed: bool = False
+    """Whether it was closed under this supervisor as a task of a plan that nobody continues: its work is on its
+    branch."""
     unmerged: bool = False
     """The same, under any supervisor."""
     before: str = ""
-    """The state that it left last, and when."""
+    """The state before, and the time of the change."""
     left_s: float = 0.0
 
 
-class WorkBooks:
-    """The work side of one run. *say* reports a law that was broken: its name, whose, and the words; *bound_s* is how
-    long it may take until what an end leaves behind is let go of, on record, by the clock *now*; *archive*: the run has
-    one."""
+class TaskChecker:
+    """Tasks, runs, jobs and workers of one run. *say* reports a violation; *bound_s* is how long something may be held
+    after its end; *now* is the run's clock; *archive*: the run has one."""
 
     def __init__(
         self,
         say: Say,
         task_scripts: TaskScripts,
-        places: Places,
+        workspaces: WorkspaceContents,
         bound_s: float,
         now: Callable[[], float],
         *,
         archive: bool = False,
     ) -> None:
         self._say, self._now = say, now
-        self.held, self.hearts = HeldBooks(say, bound_s, now), HeartBooks(say, bound_s, now)
-        self.papers, self.idling = Papers(say, bound_s, now), Idling(say, bound_s, now)
-        self._orders = Orders(say)
-        self._results = ResultBooks(say)
-        self._archive = ArchiveBooks(say) if archive else None
+        self.leases, self.heartbeats = LeaseChecker(say, bound_s, now), HeartbeatChecker(say, bound_s, now)
+        self.metadata, self.conservation = (
+            MetadataChecker(say, bound_s, now),
+            WorkConservationChecker(say, bound_s, now),
+        )
+        self._command_log = CommandLogChecker(say)
+        self._results = ResultChecker(say)
+        self._archive = ArchiveChecker(say) if archive else None
         self._task_scripts = task_scripts
-        self._tasks: dict[str, TaskBook] = {}
-        """By the task's name in its plan: those of the newest run of that."""
-        self._books: dict[str, TaskBook] = {}
-        """By entity: a task, or its run."""
-        self._by_stream: dict[str, dict[str, TaskBook]] = {}
-        """By the task's name, and by the workstream that it was born in."""
+        self._tasks: dict[str, TaskState] = {}
+        """Tasks of the newest run of each plan, by name."""
+        self._account: dict[str, TaskState] = {}
+        """Tasks by the id of the task or of its run."""
+        self._by_stream: dict[str, dict[str, TaskState]] = {}
+        """Tasks by name and workstream."""
         self._moved: dict[str, int] = {}
-        """With which record a plan that was run moved its workstream last."""
+        """Sequence number of the last record by which a plan run moved its workstream."""
         self._resumed: dict[str, str] = {}
-        """The workstream that each one resumes."""
+        """The workstream that each workstream resumes."""
         self._states: dict[str, tuple[str, str]] = {}
-        """Kind and state of every entity of the work side."""
+        """Kind and state of each entity."""
         self._plans: dict[str, tuple[Plan, dict[str, TaskConfig]]] = {}
-        self.savings = Savings(say, task_scripts, places)
+        self.checkpoints = CheckpointChecker(say, task_scripts, workspaces)
         self.lost_processes = False
-        """Some process may live that nobody can end: its warden was lost."""
+        """Whether a process may live that cannot be ended, since its shim was lost."""
 
     # ------------------------------------------------------------------ supervisors and clocks
     def started(self) -> None:
-        """Another supervisor."""
-        self.held.started()
-        self.papers.ended()
-        self.idling.ended()
-        self.hearts.forget()
-        for book in self._books.values():
-            book.nobodys = False
+        """Note another supervisor."""
+        self.leases.started()
+        self.metadata.ended()
+        self.conservation.ended()
+        self.heartbeats.forget()
+        for book in self._account.values():
+            book.unclaimed = False
 
     def ended(self, how: str) -> None:
-        """It was killed, gave up without its disk, or closed in order."""
+        """Note the end of the supervisor: killed, given up without its disk, or closed in order."""
         if how != "closed":
-            self.savings.cut_short()
+            self.checkpoints.supervisor_lost()
         if how != "gave up":
-            self.held.ended()
-            self.papers.ended()
-            self.idling.ended()
+            self.leases.ended()
+            self.metadata.ended()
+            self.conservation.ended()
         if self._archive is not None:
             if how == "closed":
                 self._archive.closed()
@@ -159,38 +162,38 @@ class WorkBooks:
                 self._archive.killed()
 
     def preserved(self, name: str, records: Sequence[LifecycleEvent]) -> None:
-        """A file of the archive of that name holds these."""
+        """Take in a file of the archive."""
         assert self._archive is not None
         self._archive.preserved(name, records)
 
     def disk_was_down(self, seconds: float) -> None:
-        """Nothing could be recorded for so long."""
-        self.held.delayed(seconds)
-        self.papers.delayed(seconds)
-        self.idling.delayed(seconds)
+        """Note that nothing could be recorded for so many seconds."""
+        self.leases.delayed(seconds)
+        self.metadata.delayed(seconds)
+        self.conservation.delayed(seconds)
 
     def slept(self, seconds: float) -> None:
-        """Nothing could be done for so long."""
-        self.held.delayed(seconds)
-        self.papers.delayed(seconds)
-        self.idling.delayed(seconds)
-        self.hearts.slept(seconds)
+        """Note that nothing could be done for so many seconds."""
+        self.leases.delayed(seconds)
+        self.metadata.delayed(seconds)
+        self.conservation.delayed(seconds)
+        self.heartbeats.slept(seconds)
 
     # ------------------------------------------------------------------ what is asked
     def planned(self, plan: Plan) -> None:
-        """The host has a plan run."""
+        """Note a plan that the host runs."""
         tasks = {one.task.id: one.task for one in every_task(plan.tasks)}
         self._plans[plan.workstream] = (plan, tasks)
-        self.papers.planned(plan)
+        self.metadata.planned(plan)
 
     def has_closed(self, session_id: str) -> bool:
-        """Whether a task that this session holds is closed."""
-        return any(book.state == "CLOSED" and book.holder == session_id for book in self._books.values())
+        """Whether a closed task is held by that session."""
+        return any(book.state == "CLOSED" and book.holder == session_id for book in self._account.values())
 
-    def told(self, results: Iterable[TaskResult], now_s: float) -> None:
-        """The host was told how the tasks of a plan ended: so they have, on record, and by whom is said."""
+    def plan_ended(self, results: Iterable[TaskResult], now_s: float) -> None:
+        """Check the results of a plan: outcomes and sessions are those on record."""
         results = list(results)
-        stream = self._carried_out([one.id for one in results])
+        stream = self._workstream_of([one.id for one in results])
         for one in results:
             book = self._by_stream.get(one.id, {}).get(stream) or self._tasks.get(one.id)
             if book is None:
@@ -202,37 +205,38 @@ class WorkBooks:
                 self._say("honest_ends", one.id, f"was said to be {one.outcome}, and is {book.state} on record")
             if one.session_id and book.holder and one.session_id != book.holder:
                 self._say("honest_ends", one.id, f"was said to be {one.session_id}'s, and is {book.holder}'s on record")
-            if book.nobodys and not self._is_brought(book, stream):  # somebody did, and this is the answer
-                self._say("completion_requirement", one.id, f"is closed without a merge, since {NOBODYS}")
+            if book.unclaimed and not self._was_closed_before(book, stream):  # somebody did, and this is the answer
+                self._say("completion_requirement", one.id, f"is closed without a merge, since {UNCLAIMED}")
             if one.outcome == "completed":
                 self._check_merged(book)
             if one.outcome == "failed":
-                self.papers.failed(book.entity_id)
+                self.metadata.failed(book.entity_id)
             if not 0 <= one.took_s <= now_s + ROUNDING_S:
                 self._say("punctual", one.id, f"was said to have taken {one.took_s:g} s, of {now_s:g} s")
 
-    def _carried_out(self, names: Iterable[str]) -> str:
-        """The workstream that a plan of these tasks, which is over just now, was on: a plan may go on with what an
-        earlier one had left, and other plans, of tasks with these names, may have come and gone meanwhile."""
+    def _workstream_of(self, names: Iterable[str]) -> str:
+        """The workstream of a plan that has just ended. A plan may continue what an earlier one left, and other plans
+        with tasks of these names may have run meanwhile."""
         streams = {stream for name in names for stream in self._by_stream.get(name, ())}
         for stream, before in self._resumed.items():  # oldest first; one that found everything closed has no tasks
             if before in streams:
                 streams.add(stream)
         return max(sorted(streams), key=lambda one: self._moved.get(one, 0), default="")
 
-    def _check_merged(self, book: TaskBook) -> None:
-        """What counts as done is where the work is for: also what nobody was left to merge, when it was closed."""
-        places, task_script = self.savings.places, self._task_scripts.of(book.name)
-        if task_script is None or not places.worktrees:
+    def _check_merged(self, book: TaskState) -> None:
+        """Check that the work of a task that counts as done is merged, also if its plan was not continued."""
+        workspaces, task_script = self.checkpoints.workspaces, self._task_scripts.of(book.name)
+        if task_script is None or not workspaces.worktrees:
             return
         if book.unmerged and not (task_script.merged and task_script.merged[-1]):
             self._say("completion_requirement", book.name, f"counts as done; its merges were {task_script.merged}")
-        done = [one for one in task_script.attempts if one.way is Way.DONE and one.session_id == book.holder]
-        if done and not book.excused and (missing := places.lacks(done[-1].pieces)):
+        done = [one for one in task_script.attempts if one.way is Try.DONE and one.session_id == book.holder]
+        if done and not book.excused and (missing := workspaces.lacks(done[-1].pieces)):
             self._say("completion_requirement", book.name, f"counts as done, and {missing[0]} is not merged")
 
-    def _is_brought(self, book: TaskBook, stream: str) -> bool:
-        """It was closed in a run that this one resumes, for which it counts as done (docs/how-to/operate.md)."""
+    def _was_closed_before(self, book: TaskState, stream: str) -> bool:
+        """Whether the task was closed in a run that this one resumes: it counts as done
+        (docs/how-to/operate.md)."""
         streams = self._by_stream[book.name]
         while stream and streams.get(stream) is not book:
             stream = self._resumed.get(stream, "")
@@ -241,12 +245,12 @@ class WorkBooks:
         return False
 
     def shown(self, planned: Collection[str], known: Collection[str]) -> None:
-        """The host was shown the tasks that wait to be approved before they are begun; those on record are *known*."""
+        """Check the list of tasks that wait for approval against *known*, those on record."""
         if set(planned) != set(known):
             self._say("honest_ends", "run", f"{sorted(planned)} are said to be planned, on record {sorted(known)} are")
 
     def answered(self, name: str, state: str) -> None:
-        """The host was told, as the answer to a command, that a task has come to that state."""
+        """Check the state that an operator's command returned."""
         book = self._tasks.get(name)
         if book is None or not (state in FINAL or book.state in FINAL) or book.state == state:
             return
@@ -257,20 +261,20 @@ class WorkBooks:
 
     # ------------------------------------------------------------------ what is durable
     def wrote(self, one: Append, at_s: float) -> None:
-        """This happened at that time, and is durable."""
+        """Take in a durable append. *at_s*: time of the record, by the run's clock."""
         record = one.record
         if self._archive is not None:
             self._archive.wrote(one)
-        self.hearts.happened(at_s)
+        self.heartbeats.happened(at_s)
         if record.entity_type not in SETTLED:
             return
-        self._orders.wrote(record)
+        self._command_log.wrote(record)
         self._results.wrote(record)
-        self.held.wrote(one, at_s)
-        self.papers.wrote(one, at_s, self._config)
-        self.idling.wrote(one, at_s)
+        self.leases.wrote(one, at_s)
+        self.metadata.wrote(one, at_s, self._config)
+        self.conservation.wrote(one, at_s)
         if record.entity_type == "worker":
-            self.hearts.wrote(one, at_s)
+            self.heartbeats.wrote(one, at_s)
             self._worker(record)
         self._states[record.entity_id] = (record.entity_type, one.state)
         if record.entity_type == "workstream" and record.outcome == "born":
@@ -283,44 +287,44 @@ class WorkBooks:
             self._run(record)
 
     def _worker(self, record: LifecycleEvent) -> None:
-        """Whoever begins a plan, or goes on with it, has workers for it first."""
+        """Note that the plan of a worker is begun or continued."""
         if record.outcome == "born":
             stream = str(record.metadata["workstream"])
-            books = (by_stream.get(stream) for by_stream in self._by_stream.values())
-            self.savings.gone_on({book.entity_id for book in books if book is not None})
+            account = (by_stream.get(stream) for by_stream in self._by_stream.values())
+            self.checkpoints.plan_continued({book.entity_id for book in account if book is not None})
 
     def _run(self, record: LifecycleEvent) -> None:
         if record.outcome == "born":
-            self._books[record.entity_id] = self._books[str(record.metadata["task"])]
-        book = self._books[record.entity_id]
+            self._account[record.entity_id] = self._account[str(record.metadata["task"])]
+        book = self._account[record.entity_id]
         book.run_id = record.entity_id
         if (task := self._config(book.name)) is not None:
-            self.savings.wrote(record, book.name, task)
+            self.checkpoints.wrote(record, book.name, task)
 
     def _config(self, name: str) -> TaskConfig | None:
-        """What the plan says of that task; nothing of one that somebody split another one into."""
+        """Configuration of a task; ``None`` for one that an operator split off."""
         plan = self._plans.get(name.partition("t")[0])
         return plan[1].get(name) if plan is not None else None
 
     def _task(self, record: LifecycleEvent, state: str) -> None:
         if record.outcome == "born":
             name, told = str(record.metadata["name"]), record.metadata
-            book = self._books[record.entity_id] = self._tasks[name] = TaskBook(record.entity_id, name, state)
+            book = self._account[record.entity_id] = self._tasks[name] = TaskState(record.entity_id, name, state)
             self._by_stream.setdefault(name, {})[str(told["workstream"])] = book
             return
-        book = self._books[record.entity_id]
+        book = self._account[record.entity_id]
         if book.state != state:
             book.before, book.left_s = book.state, self._now()
         book.state = state
         if record.event == "closed" and record.outcome == "transition":
-            book.nobodys = book.unmerged = NOBODYS in record.reason
+            book.unclaimed = book.unmerged = UNCLAIMED in record.reason
         if record.event == "claimed" and record.outcome == "transition":
             book.holder = str(record.metadata["by"])
         book.excused = book.excused or state == "WAITING_FOR_SUBTASKS" or record.event == "recovered"
 
     # ------------------------------------------------------------------ what the world sees
-    def begun(self, task_script: TaskScript, attempt: Attempt) -> None:
-        """An agent begins to work on a task: it may, and nobody else does."""
+    def attempt_began(self, task_script: TaskScript, attempt: Attempt) -> None:
+        """Check that an agent may begin to work on a task, and that no other does."""
         book = self._tasks.get(task_script.name)
         if book is None:
             self._say(
@@ -336,7 +340,7 @@ class WorkBooks:
             self._say("one_holder", task_script.name, f"{attempt.session_id} works on it beside {', '.join(others)}")
         self._check_place(task_script.name)
         if (task := self._config(task_script.name)) is not None:
-            self.savings.begun(task_script, attempt, task)
+            self.checkpoints.attempt_began(task_script, attempt, task)
 
     def _check_place(self, name: str) -> None:
         _, tasks = self._plans[name.partition("t")[0]]
@@ -347,29 +351,30 @@ class WorkBooks:
                 self._say("dependency_satisfaction", name, f"is worked on, but {needed} is {state}")
 
     def _needs(self, tasks: Mapping[str, TaskConfig], name: str) -> Iterable[str]:
-        """What it depends on, and what those depend on that it is a part of."""
+        """Names of the tasks on which a task, or the task it is a part of, depends."""
         for task in tasks.values():
             if task.id == name or (task.subtasks and name.startswith(f"{task.id}s")):
                 yield from task.depends_on
 
     # ------------------------------------------------------------------ in the end
     def settled(self) -> None:
-        """Every plan is over: so is everything that was begun for it, and the world bears out what is said of it."""
+        """Check the end of the run, when every plan is over: everything has ended, and the world agrees with the
+        results."""
         for entity_id, (kind, state) in self._states.items():
             if state not in SETTLED[kind]:
                 self._say("nothing_lost", entity_id, f"is {state} when its plan is over")
         closed = {name for name, book in self._tasks.items() if book.state == "CLOSED"}
-        self.savings.settled(closed | {one for one, (_, state) in self._states.items() if state == "CLOSED"})
+        self.checkpoints.settled(closed | {one for one, (_, state) in self._states.items() if state == "CLOSED"})
         for _, tasks in self._plans.values():
             for name, task in tasks.items():
                 book, task_script = self._tasks.get(name), self._task_scripts.of(name)
                 if book is not None and task_script is not None:
-                    self._bear_out(task, book, task_script)
-                    self._bear_out_whole(task, book, task_script)
+                    self._check_closed(task, book, task_script)
+                    self._check_whole(task, book, task_script)
 
-    def _bear_out(self, task: TaskConfig, book: TaskBook, task_script: TaskScript) -> None:
+    def _check_closed(self, task: TaskConfig, book: TaskState, task_script: TaskScript) -> None:
         if book.state == "CLOSED" and task.agent in (WORKER, DEPUTY) and not book.excused:
-            done = any(one.way is Way.DONE and one.session_id == book.holder for one in task_script.attempts)
+            done = any(one.way is Try.DONE and one.session_id == book.holder for one in task_script.attempts)
             if not done:
                 self._say("honest_ends", task.id, f"is closed, and {book.holder or 'nobody'} has not done it")
             if task.acceptance and not (task_script.checked and task_script.checked[-1]):
@@ -377,8 +382,8 @@ class WorkBooks:
             if not book.unmerged and not (task_script.merged and task_script.merged[-1]):
                 self._say("completion_requirement", task.id, f"is closed; its merges were {task_script.merged}")
 
-    def _bear_out_whole(self, task: TaskConfig, book: TaskBook, task_script: TaskScript) -> None:
-        """What was split by its plan is looked at as a whole, when its parts are done."""
+    def _check_whole(self, task: TaskConfig, book: TaskState, task_script: TaskScript) -> None:
+        """Check that a task that its plan split was accepted as a whole."""
         if (
             book.state == "CLOSED"
             and task.subtasks
@@ -390,26 +395,26 @@ class WorkBooks:
                 "completion_requirement", task.id, f"is closed; the tests of the whole said {task_script.checked}"
             )
 
-    def as_foretold(self, session: SessionLimits = USUAL, liveness: Liveness = WATCHED) -> None:
-        """Nothing has struck, and nobody has interfered: every task has ended as it had to, in sessions that bear so
-        much, and are watched so; but in a plan whose worker was lost with what it had, which is another one's then."""
-        for plan, tasks in [one for one in self._plans.values() if one[0].workstream not in self.hearts.robbed]:
+    def check_expected(self, session: SessionLimits = USUAL, liveness: Liveness = WATCHED) -> None:
+        """Check, when nothing interfered, that every task ended as expected; except in a plan that lost a worker with
+        its tasks."""
+        for plan, tasks in [one for one in self._plans.values() if one[0].workstream not in self.heartbeats.lost_tasks]:
             given_up_s = self._given_up_s(tasks)
             for task in tasks.values():
                 self._check_times(plan, task, given_up_s)
                 self._check_sessions(task)
-            endings = foretell(plan, self._task_scripts, session, liveness)
+            endings = expected_endings(plan, self._task_scripts, session, liveness)
             for name in tasks if endings is not None else ():
                 self._compare(name, endings[name] if endings is not None else Ending(""))
 
     def _given_up_s(self, tasks: Mapping[str, TaskConfig]) -> float:
-        """Since when nobody wants what is still under way: a critical task has failed (docs/explanation/work.md)."""
+        """Time since which other tasks are unwanted: a critical task has failed (docs/explanation/work.md)."""
         critical = (self._tasks.get(name) for name, task in tasks.items() if task.critical)
         return min((one.left_s for one in critical if one is not None and one.state == "FAILED"), default=inf)
 
     def _check_times(self, plan: Plan, task: TaskConfig, given_up_s: float) -> None:
-        """Who hangs is ended when its time is over, and not before, but where nobody hears of it for long, or since its
-        plan is given up."""
+        """Check that an agent that hangs is ended when its time is over and not before, except after long silence, or
+        when its plan is given up."""
         task_script = self._task_scripts.of(task.id)
         if task_script is None or task.subtasks or task.agent not in (WORKER, DEPUTY):
             return
@@ -421,11 +426,11 @@ class WorkBooks:
             if took_s > most_s + ENDED_S:
                 self._say("punctual", task.id, f"an attempt of it took {took_s:.3f} s, of {most_s:g} s")
             unwanted = one.ended_s is not None and one.ended_s >= given_up_s
-            if one.way is Way.HANGS and not unwanted and took_s < min(most_s, UNHEARD_S) - STARTED_S:
+            if one.way is Try.HANGS and not unwanted and took_s < min(most_s, UNHEARD_S) - STARTED_S:
                 self._say("punctual", task.id, f"a try that hung was ended after {took_s:.3f} s, of {most_s:g} s")
 
     def _check_sessions(self, task: TaskConfig) -> None:
-        """What passes is tried again in the same session; another claim has another one."""
+        """Check that a passing error is tried again in the same session, and another claim in another session."""
         task_script = self._task_scripts.of(task.id)
         for one, other in pairwise(task_script.attempts if task_script is not None else ()):
             same = one.session_id == other.session_id

@@ -1,12 +1,12 @@
-"""Promises with a time: in virtual time a timer rings at its very instant, an end takes what its rungs take.
+"""Timers and terminations in virtual time: a timer fires at its very instant, a termination takes what its stages take.
 
-A timer is set when the record that wants it is durable, and dies with the state that wanted it. Its event names that
-record as its cause, so each is held to its own instant: not before, and no later than the grain of the run's timers,
-but for what the machine has slept since it was set. A timer that nobody has heard of when later records are there was
-lost. One that falls due while nobody runs comes after a grace for what came in. What was slept is no rung's time: an
-end that it fell into still takes what its rungs take, and no rung less.
-A backoff outlives its supervisor: it is measured from its own record, by the journal's clock, whoever lived meanwhile.
-So does a turn's time: the turn that asks again what was lost with a supervisor is over when that one would have been.
+A timer is set when the record that wants it is durable, and ends with the state that wanted it. Its event names that
+record as its cause, so each timer is checked against its own instant: not earlier, and no later than the grain of the
+run's timers, except for what the machine has slept since. A timer that has not fired when later records are there was
+lost. A timer that falls due while the machine sleeps fires after a grace for messages that came in.
+
+A backoff outlives its supervisor: it is measured from its own record by the journal's clock. So does the time of a
+turn: the turn that repeats a lost request times out when the lost turn would have.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from supervisor.diagnostics.invariants.shadow_state import RECOVERY
 from supervisor.lifecycles.effects import StartTimer
 from supervisor.lifecycles.types import LifecycleEvent, StageBudgets, TerminationStage
 
-__all__ = ["Promised"]
+__all__ = ["TimerChecker"]
 
 Say = Callable[[str, str, str], None]
 ROUNDING_S = 1e-5
-"""Times are sums of floats, some of them of Unix times."""
+"""Tolerance for sums of floats, some of them Unix times, in seconds."""
 MENDED_S = 10.0
-"""How much later than a disk has recovered its supervisor knows: the slowest commit (8 s), and some."""
+"""Seconds after a disk's recovery within which its supervisor knows: the slowest commit (8 s), and some."""
 BACKOFF = "BackoffElapsed"
 TURN = "turn"
-"""The timer of a turn's time."""
+"""Name of the timer of a turn's time."""
 LOST = "orphan_recovered"
 STARTING_S = 60.0
-"""How long a supervisor may take to read its journal and end what it stops: several commits of the slowest disk."""
+"""Seconds that a supervisor may take to read its journal and end what it stops: several commits of the slowest disk."""
 GIVEN_UP_S = 5.0
-"""On top of its rungs, what a loaded machine may add before a scope is given up (``supervisor.aborts.termination``)."""
+"""Seconds on top of the stages that a loaded machine may add before a scope is abandoned
+(``supervisor.aborts.termination``)."""
 
 
 class _Timer(NamedTuple):
-    """One that runs: whose it is, what it raises, and when (the run's seconds)."""
+    """A running timer: its entity, its event, and its time (the run's seconds)."""
 
     due_s: float
     set_s: float
@@ -49,29 +50,29 @@ class _Timer(NamedTuple):
     event: str
     lasting: bool
     due_at: float = 0.0
-    """The same by the journal's clock, from its record on."""
+    """The same time by the journal's clock, from its record on."""
     late_s: float = 0.0
-    """How much later it may be: a supervisor that starts sets it when it has read its journal."""
+    """Seconds by which it may be late: a supervisor that starts sets it after reading its journal."""
     passed_on: bool = True
-    """Of a turn: who asks again, where that is lost, has what is left of it."""
+    """Whether the turn that repeats a lost one has what is left of this time."""
 
 
 class _End(NamedTuple):
-    """A session's end under way: since when (the run's seconds), and whether it was hurried, or may have less time."""
+    """A termination under way: its start (the run's seconds), and whether it was shortened or may have less time."""
 
     began_s: float
     pressed: bool
 
 
-class Promised:
-    """The timers of entities, and the ends of sessions.
+class TimerChecker:
+    """Timers of entities, and terminations of sessions.
 
     Args:
-        say: reports a law that was broken: its name, whose, and the words.
+        say: reports a violation: the invariant, the entity, and the message.
         now: the run's clock, in seconds.
-        slept_since: how long the machine has slept since that moment, in seconds.
-        ladder: the rungs of the sessions.
-        grain_s: to multiples of which the run rounds its timers up.
+        slept_since: seconds that the machine has slept since a time.
+        ladder: the stages of the sessions.
+        grain_s: timers of the run are rounded up to multiples of it.
     """
 
     def __init__(
@@ -88,19 +89,19 @@ class Promised:
         self._due: list[_Timer] = []
         self._ends: dict[str, _End] = {}
         self._joined: set[str] = set()
-        """Sessions whose end was joined before it was on record that they are to end: that was in their mailbox."""
+        """Sessions whose termination was joined before its record: the request was in their mailbox."""
         self._allowed: dict[str, float] = {}
-        """Until when the next turn of a session may take whose last one was lost (seconds of the journal's clock)."""
+        """Time limit of the next turn of a session whose last turn was lost (seconds of the journal's clock)."""
         self._within_s: dict[str, float] = {}
-        """What each abort was given, in seconds."""
+        """Seconds given to each abort."""
         self._pauses: list[tuple[float, float]] = []
-        """When nobody ran, and for how many seconds."""
+        """Times and lengths of sleeps of the machine."""
         self._outages: list[tuple[float, float]] = []
-        """When the disk had recovered, and after how many seconds."""
+        """Times at which the disk recovered, and lengths of the outages."""
 
     def forget(self, offset_s: float) -> None:
-        """Another supervisor: of the timers of the last one only backoffs go on, and turns' in those that ask again.
-        *offset_s* is what its clock is ahead of the run's."""
+        """Drop the timers of a supervisor that is gone, except backoffs and the times of lost turns. *offset_s*:
+        seconds by which the next supervisor's clock is ahead of the run's."""
         for turn_id in self._timers:
             self._lose(turn_id)
         going_on = [one for timers in self._timers.values() for one in timers.values() if one.event == BACKOFF]
@@ -117,20 +118,20 @@ class Promised:
         heapq.heappush(self._due, timer)
 
     def slept(self, seconds: float) -> None:
-        """Nobody runs for so long, from now on."""
+        """Note a sleep of so many seconds, from now on."""
         self._pauses.append((self._now(), seconds))
 
     def disk_was_down(self, seconds: float) -> None:
-        """Nothing could be written for so long, until now."""
+        """Note an outage of so many seconds, until now."""
         self._outages.append((self._now(), seconds))
 
     # ------------------------------------------------------------------ timers
     def running(self, entity_id: str) -> int:
-        """How many timers of that entity run."""
+        """Number of running timers of an entity."""
         return len(self._timers.get(entity_id, ()))
 
     def stepped(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
-        """A transition has become durable: what it leaves ends its timers, what it wants sets others."""
+        """Take in a durable transition: it ends the timers of the state that it leaves, and sets others."""
         self._follow(record)
         if record.from_status != record.to_status:
             self._leave(record.entity_id)
@@ -149,14 +150,13 @@ class Promised:
 
     # ------------------------------------------------------------------ the time of a turn that was lost
     def _lose(self, turn_id: str) -> None:
-        """It is lost with its supervisor: its session has what is left of its time."""
+        """Keep what is left of a lost turn's time for its session."""
         for timer in self._timers.get(turn_id, {}).values():
             if timer.lasting and timer.passed_on:
                 self._allowed[_session_of(turn_id)] = timer.due_at
 
     def _follow(self, record: LifecycleEvent) -> None:
-        """What was left is void where the turn ended in another way after all, or was being interrupted: what comes
-        then is no repetition."""
+        """Drop what was left if the turn ended in another way, or was interrupted: what follows is no repetition."""
         if record.from_status == record.to_status:
             return
         if record.to_status == "FAILED" and record.transition_reason == LOST:
@@ -168,7 +168,8 @@ class Promised:
             self._supersede(record.entity_id)
 
     def _supersede(self, session_id: str) -> None:
-        """It did not wait for the turn that it has interrupted: what is lost with a supervisor then is another turn."""
+        """Note that the session did not wait for the turn that it interrupted: a turn that is lost later is another
+        one."""
         for turn_id in [one for one in self._timers if _session_of(one) == session_id]:
             timers = self._timers[turn_id]
             self._timers[turn_id] = {seq: one._replace(passed_on=False) for seq, one in timers.items()}
@@ -181,7 +182,7 @@ class Promised:
             self._say("punctual", turn_id, words.format(abs(late_s), "later" if late_s > 0 else "sooner"))
 
     def _void_deadline(self, turn_id: str) -> None:
-        """Its time is extended: the timer that it had before does not ring."""
+        """Drop the timer that an extension of the turn's time replaces."""
         timers = self._timers.get(turn_id)
         if timers:
             self._timers[turn_id] = {seq: one for seq, one in timers.items() if not one.lasting}
@@ -192,8 +193,8 @@ class Promised:
             self._timers[entity_id] = {seq: one for seq, one in timers.items() if one.lasting}
 
     def heard(self, record: LifecycleEvent, at_s: float) -> None:
-        """A record, before it moves anything: is it a timer's, and what should have rung before it? *at_s*: when it was
-        made, by the run's clock."""
+        """Take in a record before it has effects: check its timer, and the timers that should have fired before it.
+        *at_s*: time of the record, by the run's clock."""
         timers = self._timers.get(record.entity_id)
         if timers and record.actor == record.entity_id and record.cause_id in timers:
             timer = timers[record.cause_id]
@@ -212,9 +213,9 @@ class Promised:
             self._check_heard_first(timer, at_s)
 
     def _check_heard_first(self, timer: _Timer, at_s: float) -> None:
-        """One that fell due while nobody ran comes after what came in meanwhile: not within the grace after that. (One
-        that has lived through several pauses has a due time of its own that is not known here. One that was due at the
-        very instant in which a pause begins may have rung in it, and is heard when somebody runs again.)"""
+        """Check that a timer that fell due in a sleep fires after the grace for messages that came in. (Not for a timer
+        that lived through several sleeps, nor for one that was due at the very start of the sleep: it may have fired
+        before.)"""
         pauses = [(began_s, slept_s) for began_s, slept_s in self._pauses if began_s + slept_s > timer.set_s]
         if len(pauses) != 1:
             return
@@ -226,7 +227,7 @@ class Promised:
             self._say("punctual", timer.entity_id, f"{words}; {GRACE_S:g} s are for what came in")
 
     def _spare_s(self, timer: _Timer) -> float:
-        """How much later it may come: what is rounded up, and what was slept since it was set.
+        """Seconds by which a timer may be late: rounding, and sleeps since it was set.
 
         One that lasts stands still while the disk is down. One that is taken over is set when it is on record that its
         entity goes on: that waits for the disk, too.
@@ -235,15 +236,15 @@ class Promised:
         return spare_s + (self._outages_of(timer) if timer.lasting or timer.late_s else 0.0)
 
     def _latest_s(self, timer: _Timer) -> float:
-        """When it is due at the latest, but for pauses: one that lasts stood still while the disk was down."""
+        """Latest due time without sleeps: a lasting timer stands still while the disk is down."""
         return timer.due_s + (self._outages_of(timer) if timer.lasting else 0.0)
 
     def _outages_of(self, timer: _Timer) -> float:
-        """For how long the disk was down since it was set (seconds)."""
+        """Seconds for which the disk was down since the timer was set."""
         return sum(lasted_s + MENDED_S for end_s, lasted_s in self._outages if end_s >= timer.set_s)
 
     def _check_overdue(self, at_s: float) -> None:
-        """All that happened before that moment is on record by now."""
+        """Check for timers that should have fired: everything before *at_s* is on record by now."""
         while self._due and self._due[0].due_s + self._due[0].late_s < at_s - self._grain_s - ROUNDING_S:
             timer = heapq.heappop(self._due)
             pending = self._timers.get(timer.entity_id, {}).get(timer.seq)
@@ -253,7 +254,7 @@ class Promised:
 
     # ------------------------------------------------------------------ ends
     def ending(self, record: LifecycleEvent, at_s: float) -> None:
-        """What a session's record says of its end, or the record of an abort of how long it may take."""
+        """Take in a record about the end of a session, or the record of an abort with its deadline."""
         if record.event == "AbortRecord":
             self._within_s[str(record.abort_id)] = float(record.metadata["deadline_s"])
             return
@@ -274,7 +275,7 @@ class Promised:
             self._check_rung(record, end, at_s)
 
     def _check_rung(self, record: LifecycleEvent, end: _End, at_s: float) -> None:
-        """The rung that it says it took, and for how long."""
+        """Check the stage and the seconds of a termination."""
         ladder, rung, took_s = self._ladder, str(record.metadata["rung"]), float(record.metadata["took_s"])
         if took_s < -ROUNDING_S or took_s > at_s - end.began_s + ROUNDING_S:
             whole_s = at_s - end.began_s
@@ -297,9 +298,8 @@ class Promised:
             self._say("punctual", record.entity_id, f"ended by {rung} after {took_s:.6f} s, of at least {least_s:g} s")
 
     def _unheard_s(self, end: _End) -> float:
-        """How much longer it may seem to take, since nobody ran from the very instant in which the time of a rung was
-        up: that rang, and was not heard, and the clock of timers went on to whatever was to ring next. (When that is
-        for an end that was hurried on the way, is not known here.)"""
+        """Seconds by which a termination may seem longer since the machine slept from the very instant at which a stage
+        ended: that timer fired unheard. (For a shortened termination these instants are unknown.)"""
         ladder, near_s = self._ladder, self._grain_s + ROUNDING_S
         kill_at_s = end.began_s + ladder.total_s + GIVEN_UP_S
         rung_at = (end.began_s + ladder.request_s, kill_at_s, kill_at_s + ladder.kill_s + GIVEN_UP_S)

@@ -1,8 +1,7 @@
-"""Nobody is idle while there is something to do: the judge's own record of who could have which job, and has not.
+"""Work conservation: no worker is idle while a job waits that it could do, checked on durable records alone.
 
-Where nothing of a workstream is worked on, nothing is in the way of a job that is queued but its provider: so a worker
-that can do it has it at once, or when the provider may be asked again (docs/explanation/work.md). Made of durable
-records alone.
+Where nothing of a workstream is worked on, only its provider can keep a queued job from starting: a worker with the
+capabilities has the job at once, or when the provider may be asked again (docs/explanation/work.md).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import msgspec
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 
-__all__ = ["Idling"]
+__all__ = ["WorkConservationChecker"]
 
 Say = Callable[[str, str, str], None]
 WORKING: Final = frozenset({"running", "validating"})
@@ -23,37 +22,36 @@ EVERYTHING: Final = "*"
 
 
 class _Stream(msgspec.Struct):
-    """A workstream: its jobs that are queued, and those that are worked on, its workers that have nothing, and the
-    providers that fail everybody."""
+    """A workstream: queued jobs, jobs under way, idle workers, and providers that fail everybody."""
 
     queued: dict[str, None] = msgspec.field(default_factory=dict)
     working: dict[str, None] = msgspec.field(default_factory=dict)
     busy: bool = False
-    """Something was worked on when it was reckoned last."""
+    """Whether anything was worked on at the last update."""
     idle: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)
     able: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)
     shut: dict[str, float] = msgspec.field(default_factory=dict)
-    """Until when, by the journal's clock."""
+    """Time until which each provider is not asked, by the journal's clock."""
 
 
-class Idling:
-    """Of one run. *say* reports a law that was broken: its name, whose, and the words; *bound_s* is how long a claim
-    may take until it is on record; *now* is the run's clock, in seconds."""
+class WorkConservationChecker:
+    """Idle workers and waiting jobs of one run. *say* reports a violation; *bound_s* is how long a claim may take until
+    it is on record; *now* is the run's clock, in seconds."""
 
     def __init__(self, say: Say, bound_s: float, now: Callable[[], float]) -> None:
         self._say, self._bound_s, self._now = say, bound_s, now
         self._streams: dict[str, _Stream] = {}
         self._tasks: dict[str, tuple[str, str]] = {}
-        """The workstream of each task, and its state."""
+        """The workstream and the state of each task."""
         self._needs: dict[str, tuple[str, frozenset[str]]] = {}
-        """The task of each job, and the capabilities that it asks for."""
+        """The task of each job, and the capabilities that it needs."""
         self._job: dict[str, str] = {}
         """The last job of each task."""
         self._due: dict[str, float] = {}
-        """When a job that could be had is to be had."""
+        """Time at which a job that could start must have started."""
 
     def ended(self) -> None:
-        """The supervisor is no more, and nor are its workers, and what it knew of providers."""
+        """Forget workers and providers of a supervisor that is gone."""
         self._due.clear()
         for stream in self._streams.values():
             stream.idle.clear()
@@ -61,11 +59,11 @@ class Idling:
             stream.shut.clear()
 
     def delayed(self, seconds: float) -> None:
-        """Nothing could be done, or recorded, for so long."""
+        """Extend the deadlines by so many seconds, in which nothing could be done or recorded."""
         self._due = {job: due_s + seconds for job, due_s in self._due.items()}
 
     def wrote(self, one: Append, at_s: float) -> None:
-        """This happened at that time, and is durable."""
+        """Take in a durable append. *at_s*: time of the record, by the run's clock."""
         for job in [job for job, due_s in self._due.items() if at_s > due_s and job != one.record.entity_id]:
             late_s = at_s - self._due.pop(job)
             self._say(
@@ -74,7 +72,7 @@ class Idling:
         self._take(one)
 
     def _take(self, one: Append) -> None:
-        """What it says, and what follows for the jobs that it is about."""
+        """Update the account from the append, and the deadlines of the jobs that it is about."""
         record = one.record
         match record.entity_type, record.outcome:
             case "task", "born":
@@ -82,10 +80,10 @@ class Idling:
             case "task", "transition":
                 name = self._tasks[record.entity_id][0]
                 self._tasks[record.entity_id] = (name, one.state)
-                self._reckon(name, record, self._job.get(record.entity_id))
+                self._update_due(name, record, self._job.get(record.entity_id))
             case "task", "fact" if record.event == "ProviderBreaker":
-                self._turned(record)
-                self._reckon(self._tasks[record.entity_id][0], record, None)
+                self._note_breaker(record)
+                self._update_due(self._tasks[record.entity_id][0], record, None)
             case "job", "born":
                 task = str(record.metadata["task"])
                 self._job[task] = record.entity_id
@@ -98,15 +96,15 @@ class Idling:
                         jobs[record.entity_id] = None
                     else:
                         jobs.pop(record.entity_id, None)
-                self._reckon(name, record, record.entity_id)
+                self._update_due(name, record, record.entity_id)
             case "worker", "transition":
                 self._worker(record, one)
-                self._reckon(one.parent_id or "", record, None)
+                self._update_due(one.parent_id or "", record, None)
 
     def _stream(self, name: str) -> _Stream:
         return self._streams.setdefault(name, _Stream())
 
-    def _turned(self, record: LifecycleEvent) -> None:
+    def _note_breaker(self, record: LifecycleEvent) -> None:
         shut, key = self._stream(self._tasks[record.entity_id][0]).shut, str(record.metadata["provider"])
         shut.pop(key, None)
         if record.metadata["circuit"] != "closed":
@@ -120,8 +118,8 @@ class Idling:
         if one.state == "idle" and record.entity_id in stream.able:
             stream.idle[record.entity_id] = stream.able[record.entity_id]
 
-    def _reckon(self, name: str, record: LifecycleEvent, job: str | None) -> None:
-        """Whether *job*, or ``None``: any of them, could be had from now on, or cannot any more."""
+    def _update_due(self, name: str, record: LifecycleEvent, job: str | None) -> None:
+        """Update the deadlines: whether *job*, or any job if ``None``, could start from now on."""
         stream = self._stream(name)
         was_busy, stream.busy = stream.busy, bool(stream.working)
         if stream.busy and was_busy:
@@ -129,12 +127,12 @@ class Idling:
         changed = job is None or stream.busy != was_busy
         for one in {**stream.queued, **self._due} if changed else (job,):
             if one is not None and self._stream_of(one) == name:
-                self._reckon_one(stream, record, one)
+                self._update_job(stream, record, one)
 
     def _stream_of(self, job: str) -> str:
         return self._tasks[self._needs[job][0]][0]
 
-    def _reckon_one(self, stream: _Stream, record: LifecycleEvent, job: str) -> None:
+    def _update_job(self, stream: _Stream, record: LifecycleEvent, job: str) -> None:
         task, needs = self._needs[job]
         waits = not stream.busy and job in stream.queued and self._tasks[task][1] == "OPEN"
         if waits and _has(stream.idle.values(), needs):

@@ -1,1 +1,1 @@
-"""One module for each command of ``python -m tests.verification``."""
+"""Commands of ``python -m tests.verification``, a module each."""

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from supervisor.simulation.commands.options import Watch, as_json, finish
+from supervisor.simulation.commands.options import StepWatch, as_json, finish
 from tests.verification.claims import Claims, simulate_claims
 
 __all__ = ["command"]
@@ -25,7 +25,7 @@ def command(seed: int, workers: int, tasks: int, kills: int, as_json: bool) -> i
 
     No task may be lost, none held twice, and the invariants of spec 004 hold at every commit. Exit status 1 otherwise.
     """
-    watch = Watch(seed)
+    watch = StepWatch(seed)
     try:
         found = simulate_claims(seed, workers=workers, tasks=tasks, kills=kills, watch=watch)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Command ``prove``: one seed, one run, everywhere; and the golden runs are what they were."""
+"""Command ``prove``: compare the digests of seeds between processes, and of the golden runs with the kept ones."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from supervisor.simulation.commands.options import (
     schedule,
     seeds,
 )
-from supervisor.simulation.commands.wanted import Wanted
-from supervisor.simulation.search.many import Failed
+from supervisor.simulation.commands.run_request import RunRequest
+from supervisor.simulation.search.many import TaskFailed
 from tests.verification import golden
 from tests.verification.prove import CannotRun, Proof, processes, prove
 
@@ -57,12 +57,12 @@ def command(
         return _golden(jobs, write=write_golden, as_json=as_json)
     others = [one.strip() for one in pythons.split(",") if one.strip()]
     return _prove(
-        Wanted(scenario=scenario, schedule=schedule), range(first_seed, first_seed + seeds), jobs, others, as_json
+        RunRequest(scenario=scenario, schedule=schedule), range(first_seed, first_seed + seeds), jobs, others, as_json
     )
 
 
 def _refuse_others(context: click.Context, golden: str) -> None:
-    """The golden runs are what they are: whoever says otherwise wants something else."""
+    """Refuse options that would change the golden runs."""
     for option in context.command.get_params(context):
         given = context.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE
         if given and option.opts[0] not in (golden, "--jobs", "--json"):
@@ -71,30 +71,30 @@ def _refuse_others(context: click.Context, golden: str) -> None:
             )
 
 
-def _prove(wanted: Wanted, seeds: range, jobs: int, others: list[str], as_json: bool) -> int:
+def _prove(request: RunRequest, seeds: range, jobs: int, others: list[str], as_json: bool) -> int:
     progress = Progress()
     try:
         every = processes(others)
         runs = len(every) * len(seeds)
-        proof, complete = prove(wanted, seeds, jobs, every, lambda heard: progress.show(lambda: f"{heard} of {runs}"))
+        proof, complete = prove(request, seeds, jobs, every, lambda heard: progress.show(lambda: f"{heard} of {runs}"))
     except CannotRun as error:
         raise BadInput(f"--pythons: {error}") from None
     finally:
         progress.end()
     measured = {"took_s": round(progress.took_s, 3)}
     answer = {**msgspec.to_builtins(proof, str_keys=True), "measured": measured}
-    text = _text(wanted, proof, progress.took_s)
+    text = _text(request, proof, progress.took_s)
     return finish(answer, text, as_json=as_json, good=not proof.differing, complete=complete)
 
 
-def _text(wanted: Wanted, proof: Proof, took_s: float) -> str:
+def _text(request: RunRequest, proof: Proof, took_s: float) -> str:
     lines = [
         f"{proof.compared} of {proof.seeds} seeds in {len(proof.processes)} processes each: "
         f"{len(proof.differing) or 'none'} differs",
         *(f"  {name}" for name in proof.processes),
     ]
     for seed, told in proof.differing.items():
-        lines += [f"seed {seed} differs: {wanted.with_seed(seed).line()}"]
+        lines += [f"seed {seed} differs: {request.with_seed(seed).line()}"]
         lines += [f"  {told.get(name, 'none'):32}  {name}" for name in proof.processes]
     return "\n".join([*lines, f"measured: {took_s:.1f} s"])
 
@@ -117,8 +117,8 @@ def _golden(jobs: int, *, write: bool, as_json: bool) -> int:
     return finish(answer, "\n".join(lines), as_json=as_json, good=not result.differing, complete=complete)
 
 
-def _written(found: dict[Wanted, str | Failed], as_json: bool) -> int:
-    failed = {one.line(): digest.words for one, digest in found.items() if isinstance(digest, Failed)}
+def _written(found: dict[RunRequest, str | TaskFailed], as_json: bool) -> int:
+    failed = {one.line(): digest.words for one, digest in found.items() if isinstance(digest, TaskFailed)}
     path = golden.write(found)
     text = "\n".join([f"{len(found) - len(failed)} digests in {path}", *(f"{line}: {failed[line]}" for line in failed)])
     return finish({"written": str(path), "failed": failed}, text, as_json=as_json, good=not failed)

@@ -70,7 +70,7 @@ def command(
 
 
 def _instead(crash: bool, cancel: bool) -> tuple[str, ...]:
-    return tuple(name for name, wanted in ((CRASH, crash), (CANCEL, cancel)) if wanted)
+    return tuple(name for name, request in ((CRASH, crash), (CANCEL, cancel)) if request)
 
 
 def _levels(words: str) -> tuple[str, ...]:

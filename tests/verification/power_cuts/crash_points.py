@@ -1,4 +1,5 @@
-"""One run of the power-loss experiment: a journal is written, its disk is cut at many points, and opened each time.
+"""A run of the power-loss experiment: write a journal, cut the power of its disk at many points, and open it each
+time.
 
 A run has a kind: the production journal on a disk that keeps its word, and perhaps fails and says so; on a disk whose
 syncs lie; or with a planted mistake, a control that must be caught. It is a function of its kind and its seed.
@@ -17,30 +18,30 @@ import msgspec
 
 from supervisor.journal.jsonl import transition_line
 from supervisor.simulation.keyed_random import KeyedRandom
-from tests.verification.power_cuts.durable_pages import Platter, Survivors
-from tests.verification.power_cuts.journal_run import Plan, Verdict, Writer, found, judged
+from tests.verification.power_cuts.durable_pages import DurablePages, Survivors
+from tests.verification.power_cuts.journal_run import Comparison, Plan, Writer, compare_with_plan, found
 from tests.verification.power_cuts.simulated_disk import DiskFaults, SimulatedDisk
 
-__all__ = ["CONTROLS", "CUTS_PER_RUN", "LIES", "Run", "Setup", "Tally"]
+__all__ = ["CONTROLS", "CUTS_PER_RUN", "LIES", "CutCounts", "Run", "Setup"]
 
 _LIVES: Final = 2
-"""How often a writer begins in a run: the second begins on what the first one's last power cut left."""
+"""Writers in a run: the second continues from the last power cut of the first."""
 _CUTS_PER_LIFE: Final = 128
-"""Many share what they left: work that is cut often is cheap to cut again, and new work meets new states."""
+"""Power cuts in the life of a writer: work that was done is cheap to cut again, and new work meets new states."""
 CUTS_PER_RUN: Final = _LIVES * _CUTS_PER_LIFE
 _BATCHES_PER_LIFE: Final = 6
 
 
 # ----------------------------------------------------------------------------------------------------- configurations
 class _Normal(apsw.Connection):
-    """A mistake: commits that do not wait for the disk."""
+    """Control: commits that do not wait for the disk."""
 
     def pragma(self, name: str, value: Any = None, **more: Any) -> Any:
         return super().pragma(name, "normal" if name == "synchronous" else value, **more)
 
 
 class _Off(apsw.Connection):
-    """A mistake: nothing waits for the disk."""
+    """Control: nothing waits for the disk."""
 
     def pragma(self, name: str, value: Any = None, **more: Any) -> Any:
         return super().pragma(name, "off" if name == "synchronous" else value, **more)
@@ -63,11 +64,11 @@ CONTROLS: Final = {
     "no sync reaches the disk": Setup(faults=DiskFaults(lie=1.0)),
 }
 _SOUND: Final = (Setup(), Setup(), _FAILING)
-"""What the figures are about: two disks in three work, one fails and says so."""
+"""Disks of the runs that count: two in three work, one fails and reports that."""
 
 
-class Tally(msgspec.Struct):
-    """What one run, or many, came to."""
+class CutCounts(msgspec.Struct):
+    """Counts of one run or of many."""
 
     runs: int = 0
     failed_runs: int = 0
@@ -82,11 +83,11 @@ class Tally(msgspec.Struct):
     first_failure: str | None = None
     digest: bytes = b""
 
-    def count(self, verdict: Verdict) -> int:
+    def count(self, verdict: Comparison) -> int:
         return self.verdicts.get(verdict.name, 0)
 
-    def add(self, other: Tally) -> None:
-        """Count what came after."""
+    def add(self, other: CutCounts) -> None:
+        """Add the counts of a cut or a run."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for verdict, times in other.verdicts.items():
@@ -111,25 +112,25 @@ LIES: Final = "a lying disk"
 
 # ------------------------------------------------------------------------------------------------------------ one run
 class Run:
-    """One seed: a plan, a disk to write on, and a machine that finds what was left."""
+    """The run of one seed: a plan, a disk to write on, and a machine that reads what is left."""
 
     def __init__(self, kind: str, seed: int, witness: Path | None) -> None:
-        chance = KeyedRandom(seed, kind)
-        self._setup = _setup(kind, chance)
-        self._chance = chance
+        random = KeyedRandom(seed, kind)
+        self._setup = _setup(kind, random)
+        self._random = random
         self._witness = witness
         self._seed = seed
         self._kind = kind
-        self._plan = Plan(chance, _LIVES * _BATCHES_PER_LIFE)
-        self._disk = SimulatedDisk("written", chance.below("disk"), self._setup.connection)
+        self._plan = Plan(random, _LIVES * _BATCHES_PER_LIFE)
+        self._disk = SimulatedDisk("written", random.below("disk"), self._setup.connection)
         self._machine = SimulatedDisk("found")
         self._left: dict[str, bytearray] = {}
         self._there = 0
-        self._known: dict[tuple[int, ...], int | Verdict] = {}
+        self._known: dict[tuple[int, ...], int | Comparison] = {}
         self._digest = blake2b(digest_size=16)
-        self.tally = Tally(runs=1)
+        self.tally = CutCounts(runs=1)
 
-    def run(self, cuts: int) -> Tally:
+    def run(self, cuts: int) -> CutCounts:
         try:
             for life in range(_LIVES):
                 if not self._lives(life, min(_CUTS_PER_LIFE, cuts - self.tally.cuts)):
@@ -143,20 +144,20 @@ class Run:
         return self.tally
 
     def _lives(self, life: int, cuts: int) -> bool:
-        """Write, and cut that work *cuts* times; whether one of the cuts left something to go on with."""
+        """Write, and cut the power *cuts* times; return whether a cut left something to continue from."""
         if cuts <= 0:
             return False
-        chance = self._chance.below("life", life)
-        platter = Platter(self._left)
+        random = self._random.below("life", life)
+        pages = DurablePages(self._left)
         self._known.clear()
-        acknowledged = self._written(chance)
-        steps, done, goes_on = self._disk.steps, 0, chance.integer(0, cuts - 1, "goes on")
-        draws = chance.stream("cuts")
-        there: int | Verdict = 0
-        for number, point in enumerate(_points(chance, cuts, acknowledged[1][0], len(steps))):
-            platter.make(steps[done:point])
+        acknowledged = self._written(random)
+        steps, done, goes_on = self._disk.steps, 0, random.integer(0, cuts - 1, "goes on")
+        draws = random.stream("cuts")
+        there: int | Comparison = 0
+        for number, point in enumerate(_points(random, cuts, acknowledged[1][0], len(steps))):
+            pages.make(steps[done:point])
             done = point
-            survivors, opened = self._cut(platter, draws, point, _promised(acknowledged, point))
+            survivors, opened = self._cut(pages, draws, point, _promised(acknowledged, point))
             if number == goes_on:
                 self._left, there = survivors.files, opened
             if self._caught:
@@ -166,15 +167,15 @@ class Run:
 
     @property
     def _caught(self) -> bool:
-        """A control that was caught has served."""
+        """Note that a control was caught."""
         return self._kind in CONTROLS and self.tally.first_failure is not None
 
-    def _written(self, chance: KeyedRandom) -> list[tuple[int, int]]:
+    def _written(self, random: KeyedRandom) -> list[tuple[int, int]]:
         disk = self._disk
         disk.mount(self._left)
         disk.faults = self._setup.faults
-        disk.checkpoint_pages = chance.integer(4, 60, "checkpoint")
-        writer = Writer(self._plan, disk, chance.below("writer"), hasty=self._setup.hasty, there=self._there)
+        disk.checkpoint_pages = random.integer(4, 60, "checkpoint")
+        writer = Writer(self._plan, disk, random.below("writer"), hasty=self._setup.hasty, there=self._there)
         writer.write(min(self._there + _BATCHES_PER_LIFE, len(self._plan.batches)))
         self.tally.acknowledged += writer.acknowledged[-1][1] - self._there
         self.tally.lost_alive += writer.lost_alive
@@ -182,16 +183,16 @@ class Run:
             self._failed("an acknowledged batch was missing although the power never went")
         return writer.acknowledged
 
-    def _cut(self, platter: Platter, draws: Random, point: int, promised: int) -> tuple[Survivors, int | Verdict]:
-        survivors = platter.cut(draws)
+    def _cut(self, pages: DurablePages, draws: Random, point: int, promised: int) -> tuple[Survivors, int | Comparison]:
+        survivors = pages.cut(draws)
         there = self._opened(survivors, self._lines(promised, draws))
-        verdict = judged(there, promised)
+        verdict = compare_with_plan(there, promised)
         self._digest.update(f"{point} {survivors.lost} {survivors.torn} {there} {verdict.name}\n".encode())
         self._count(verdict, survivors.lost, survivors.torn)
         return survivors, there
 
-    def _opened(self, survivors: Survivors, lines: Path | None) -> int | Verdict:
-        """What the opening finds. The same files have the same answer; what else it reads is not among them."""
+    def _opened(self, survivors: Survivors, lines: Path | None) -> int | Comparison:
+        """Open the journal. Equal files have equal results; nothing else is read."""
         key = survivors.key if lines is None else None
         if key is not None and key in self._known:
             return self._known[key]
@@ -203,7 +204,7 @@ class Run:
         return there
 
     def _lines(self, promised: int, draws: Random) -> Path | None:
-        """``transitions.jsonl``, which is never synced: half the time nothing of it survives, else a part of it."""
+        """Draw what is left of ``transitions.jsonl``, which is never synced: half the time nothing, else a part."""
         if self._witness is None:
             return None
         share = max(0.0, 2 * draws.random() - 1)
@@ -212,13 +213,13 @@ class Run:
         self._witness.write_bytes(text[: int(len(text) * share)])
         return self._witness
 
-    def _count(self, verdict: Verdict, lost: int, torn: int) -> None:
+    def _count(self, verdict: Comparison, lost: int, torn: int) -> None:
         tally = self.tally
         tally.cuts += 1
         tally.sectors_lost += lost
         tally.sectors_torn += torn
         tally.verdicts[verdict.name] = tally.verdicts.get(verdict.name, 0) + 1
-        if verdict is not Verdict.WHOLE:
+        if verdict is not Comparison.WHOLE:
             self._failed(verdict.value)
 
     def _failed(self, why: str) -> None:
@@ -226,21 +227,21 @@ class Run:
             self.tally.first_failure = f"seed {self._seed}, cut {self.tally.cuts}: {why}"
 
 
-def _points(chance: KeyedRandom, cuts: int, opened: int, steps: int) -> list[int]:
-    """Where to cut: three times in four after the opening, which takes up to half of the steps."""
-    first = [1 if chance.happens(0.25, "early", number) else opened for number in range(cuts)]
-    return sorted(chance.integer(low, steps, "point", number) for number, low in enumerate(first))
+def _points(random: KeyedRandom, cuts: int, opened: int, steps: int) -> list[int]:
+    """Draw the points to cut: three in four after the opening, which takes up to half of the steps."""
+    first = [1 if random.happens(0.25, "early", number) else opened for number in range(cuts)]
+    return sorted(random.integer(low, steps, "point", number) for number, low in enumerate(first))
 
 
 def _promised(acknowledged: list[tuple[int, int]], point: int) -> int:
-    """How many batches had been acknowledged when the disk had made *point* steps."""
+    """Batches that had been acknowledged when the disk had made *point* steps."""
     return acknowledged[bisect_right(acknowledged, point, key=lambda one: one[0]) - 1][1]
 
 
 _encode = msgspec.json.Encoder().encode
 
 
-def _setup(kind: str, chance: KeyedRandom) -> Setup:
+def _setup(kind: str, random: KeyedRandom) -> Setup:
     if kind == LIES:
         return _LYING
-    return CONTROLS[kind] if kind else chance.choice(_SOUND, "setup")
+    return CONTROLS[kind] if kind else random.choice(_SOUND, "setup")

@@ -1,4 +1,4 @@
-"""What of a disk survives a power cut: what is on the platter, what only the cache has, and a cut between the two.
+"""Pages of a disk that survive a power cut: those that are durable, those that only the cache has, and a cut between.
 
 Until a sync, the cache alone holds a write; when the power goes, any sectors of it may have reached the platter, in any
 order, the last one torn. Names behave as in a journalling file system: what was done to them survives in the order it
@@ -15,20 +15,20 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["SECTOR_BYTES", "Pending", "Platter", "Step", "Survivors", "put"]
+__all__ = ["SECTOR_BYTES", "DurablePages", "Pending", "Step", "Survivors", "put"]
 
 SECTOR_BYTES: Final = 512
-"""What a disk writes whole or not at all when it is honest; the smallest in use, so the most tears."""
+"""Bytes that an honest disk writes whole or not at all: the smallest sector in use, so the most tears."""
 
 Step = tuple[Callable[..., None], tuple[Any, ...]]
-"""A change of the disk: a method of :class:`Platter`, and what it was called with."""
+"""A change of the disk: a method of :class:`DurablePages` and its arguments."""
 
 Pending = tuple[int, bytes | None]
 """Bytes for an offset; ``None`` cuts the file there."""
 
 
 class Survivors(msgspec.Struct, gc=False):
-    """What is found after a power cut: the files by name, and how many unsynced sectors are not as written.
+    """State after a power cut: files by name, and how many unsynced sectors are not as written.
 
     Two cuts of one platter that have the same ``key`` left the same behind: since the same sync, the same sectors
     arrived of the same writes. ``None``, where a sector is torn, is like nothing else.
@@ -40,8 +40,8 @@ class Survivors(msgspec.Struct, gc=False):
     key: tuple[int, ...] | None
 
 
-class Platter:
-    """What is durable, and what waits in the cache, in the order it came.
+class DurablePages:
+    """Durable contents, and writes that wait in the cache, in order.
 
     Args:
         files: what is on it at first, all of it durable.
@@ -53,7 +53,7 @@ class Platter:
         self._names = {name: number for number, name in enumerate(files)}
         self._renamed: list[tuple[str | None, str | None, int]] = []  # (name that goes, name that comes, its file)
         self._version = 0
-        """Counts the changes of what is durable; in between, what is cached only grows."""
+        """Number of changes of the durable contents; in between, the cache only grows."""
 
     # -------------------------------------------------------------------------------------------------- steps
     def create(self, name: str) -> None:
@@ -84,26 +84,27 @@ class Platter:
         self._renamed.clear()
 
     def fail_sync(self, number: int, seed: int) -> None:
-        """As Linux does it: some sectors are written, the others will never be, and no later sync tries again."""
+        """Fail a sync as Linux does: some sectors are written, the others never will be, and no later sync tries
+        again."""
         self._version += 1
         draws = Random(seed)
         put(self._durable[number], [one for one in self._cached[number] if draws.random() < 0.5])
         self._cached[number].clear()
 
     def make(self, steps: Iterable[Step]) -> None:
-        """Make *steps*, one after another."""
+        """Apply *steps* in order."""
         for step, told in steps:
             step(self, *told)
 
     # ---------------------------------------------------------------------------------------------------- cut
     def content(self, number: int) -> bytearray:
-        """What the file holds while the power is on, as far as the disk has it."""
+        """Content of the file while the power is on."""
         content = bytearray(self._durable[number])
         put(content, self._cached[number])
         return content
 
     def cut(self, draws: Random) -> Survivors:
-        """What would be found if the power went now. The platter itself goes on."""
+        """Draw a state after a power cut at this point; the disk itself goes on."""
         names, renamed = dict(self._names), _below(draws, len(self._renamed) + 1)
         _name(names, self._renamed[:renamed])
         found = Survivors({}, 0, 0, (self._version, renamed))
@@ -120,7 +121,7 @@ def _below(draws: Random, end: int) -> int:
 
 
 def put(content: bytearray, writes: list[Pending]) -> None:
-    """Do *writes* to a file's *content*."""
+    """Apply *writes* to a file's *content*."""
     for offset, data in writes:
         if data is None:
             del content[offset:]
@@ -139,7 +140,7 @@ def _name(names: dict[str, int], changes: list[tuple[str | None, str | None, int
 
 
 def _sectors(offset: int, data: bytes) -> list[Pending]:
-    """A write, sector by sector."""
+    """Split a write into sectors."""
     first = SECTOR_BYTES - offset % SECTOR_BYTES
     if len(data) <= first:
         return [(offset, data)]
@@ -148,7 +149,7 @@ def _sectors(offset: int, data: bytes) -> list[Pending]:
 
 
 def _survive(content: bytearray, pieces: list[Pending], draws: Random, found: Survivors) -> None:
-    """One of four endings: nothing arrived, everything, all up to a sector that may be torn, or any part of it."""
+    """Draw one of four endings: no write arrived, all did, all up to a sector that may be torn, or any part of them."""
     style = draws.random()
     if style >= 0.7:
         share = draws.random()

@@ -1,4 +1,4 @@
-"""A writer of the production journal on a simulated disk, and what must be found after the power went.
+"""A writer of the production journal on a simulated disk, and what must be found after a power cut.
 
 The plan of a run says every batch beforehand, and what the journal's tables hold after each; the writer follows it
 through whatever the disk does. Nothing here asks the journal's own code whether the journal is right: what is found is
@@ -28,35 +28,35 @@ from supervisor.ports import Append, EntityRow, JournalError
 from supervisor.simulation.keyed_random import KeyedRandom
 from tests.verification.power_cuts.simulated_disk import SimulatedDisk
 
-__all__ = ["Plan", "Verdict", "Writer", "found", "judged"]
+__all__ = ["Comparison", "Plan", "Writer", "compare_with_plan", "found"]
 
 _JOURNAL: Final = Path("/disk/journal.db")
 _ENTITIES: Final = 5
 _BATCH_MAX: Final = 4
 _OPENINGS_MAX: Final = 8
-"""How often a failing disk is tried before it heals."""
+"""Openings of a failing disk before it heals."""
 
 Row = tuple[Any, ...]
 
 
 # ---------------------------------------------------------------------------------------------------------- the plan
 class Plan:
-    """The batches of one run, and the rows of the journal after each number of them, from none to all."""
+    """Batches of one run, and the rows of the journal after each number of them."""
 
-    def __init__(self, chance: KeyedRandom, batches: int) -> None:
+    def __init__(self, random: KeyedRandom, batches: int) -> None:
         self._seqs = dict.fromkeys((f"s{number}" for number in range(_ENTITIES)), 0)
-        self.batches = [self._batch(chance.below("batch", number)) for number in range(batches)]
+        self.batches = [self._batch(random.below("batch", number)) for number in range(batches)]
         self.events: list[Row] = []
         self.counts = [0]
         self.entities: list[list[Row]] = [[]]
         self.effects: list[list[Row]] = [[]]
         self._fold()
 
-    def _batch(self, chance: KeyedRandom) -> list[Append]:
-        return [self._entry(chance.below(number)) for number in range(chance.integer(1, _BATCH_MAX, "size"))]
+    def _batch(self, random: KeyedRandom) -> list[Append]:
+        return [self._entry(random.below(number)) for number in range(random.integer(1, _BATCH_MAX, "size"))]
 
-    def _entry(self, chance: KeyedRandom) -> Append:
-        who = chance.choice(list(self._seqs), "who")
+    def _entry(self, random: KeyedRandom) -> Append:
+        who = random.choice(list(self._seqs), "who")
         seq = sum(self._seqs.values()) + 1
         self._seqs[who] += 1
         record = LifecycleEvent(
@@ -67,13 +67,13 @@ class Plan:
             entity_id=who,
             entity_seq=self._seqs[who],
             event="TurnEnded",
-            reason="x" * chance.integer(0, 300, "reason"),
+            reason="x" * random.integer(0, 300, "reason"),
             metadata={"turn": seq},
         )
-        said = b"%d" % seq * chance.choice((5, 20, 50, 50, 100, 100, 2_000), "data")  # some over several pages
+        said = b"%d" % seq * random.choice((5, 20, 50, 50, 100, 100, 2_000), "data")  # some over several pages
         data = b'{"said":"%b"}' % said
-        owed = ((f"effect-{seq}", b"{}"),) if chance.happens(0.3, "owes") else ()
-        settled = (f"effect-{chance.integer(1, seq, 'which')}",) if chance.happens(0.3, "settles") else ()
+        owed = ((f"effect-{seq}", b"{}"),) if random.happens(0.3, "owes") else ()
+        settled = (f"effect-{random.integer(1, seq, 'which')}",) if random.happens(0.3, "settles") else ()
         return Append(record=record, parent_id=None, state="Running", data=data, owed=owed, settled=settled)
 
     def _fold(self) -> None:
@@ -90,13 +90,13 @@ class Plan:
             self.effects.append([tuple(row) for row in effects.values()])
 
     def batches_in(self, rows: int) -> int | None:
-        """How many whole batches *rows* records are; ``None`` if the last one is not whole."""
+        """Number of whole batches in *rows* records; ``None`` if the last one is not whole."""
         return self.counts.index(rows) if rows in self.counts else None
 
 
 # -------------------------------------------------------------------------------------------------------- the writer
 class Writer:
-    """Follows a plan on a disk; an error leaves the outcome unknown, so it looks before it goes on.
+    """Writes a plan to a disk. An error leaves the outcome unknown, so the writer looks at the disk before it goes on.
 
     ``acknowledged`` has, for every acknowledgement, the number of steps the disk had made, and of batches it was for.
 
@@ -105,18 +105,18 @@ class Writer:
         hasty: acknowledges before it commits: the mistake that must be found.
     """
 
-    def __init__(self, plan: Plan, disk: SimulatedDisk, chance: KeyedRandom, *, there: int, hasty: bool) -> None:
+    def __init__(self, plan: Plan, disk: SimulatedDisk, random: KeyedRandom, *, there: int, hasty: bool) -> None:
         self._plan = plan
         self._disk = disk
-        self._chance = chance
+        self._random = random
         self._hasty = hasty
         self._tries = 0
         self.acknowledged = [(0, there)]
         self.lost_alive = 0
-        """Acknowledged batches that were gone although the power never went."""
+        """Acknowledged batches that were gone without a power cut."""
 
     def write(self, batches: int) -> None:
-        """Until that many batches of the plan are there; then close, or die."""
+        """Write until so many batches of the plan are there; then close, or die."""
         while not self._written(batches):
             self._tries += 1
             if self._tries % _OPENINGS_MAX == 0:
@@ -139,12 +139,12 @@ class Writer:
         except BaseException:
             self._die(database)
             raise
-        if self._chance.happens(0.5, "dies", self._tries):
+        if self._random.happens(0.5, "dies", self._tries):
             self._die(database)
         database.close()
 
     def _die(self, database: Database) -> None:
-        """As a killed process does: without another word to the disk."""
+        """Die as a killed process does, without another operation."""
         self._disk.killed = True
         with suppress(apsw.Error):
             database.close()
@@ -157,7 +157,7 @@ class Writer:
         return done
 
     def _recovered(self, database: Database) -> int:
-        """Look at the disk as a supervisor does that goes on: what is there is there, the rest is written again."""
+        """Look at the disk as a restarted supervisor does, and write what is missing."""
         database.recover()
         return self._found(database)
 
@@ -179,8 +179,8 @@ class Writer:
 
 
 # ------------------------------------------------------------------------------------------------------- the judgement
-class Verdict(Enum):
-    """What a power cut did."""
+class Comparison(Enum):
+    """Result of a power cut."""
 
     WHOLE = "all that was acknowledged, and at most one batch more"
     REFUSED = "the journal's opening names a damage"
@@ -188,15 +188,15 @@ class Verdict(Enum):
     WRONG = "the opening is content, but it is not what was written"
 
 
-def found(plan: Plan, disk: SimulatedDisk, jsonl: Path | None = None) -> int | Verdict:
-    """Open the journal of *disk* as production does: how many batches of *plan* it holds, exactly as they were written.
+def found(plan: Plan, disk: SimulatedDisk, jsonl: Path | None = None) -> int | Comparison:
+    """Open the journal of *disk* as production does; return how many batches of *plan* it holds, exactly as written.
 
-    ``Verdict.REFUSED`` if the opening names a damage, ``Verdict.WRONG`` if it should have.
+    ``Comparison.REFUSED`` if the opening names a damage, ``Comparison.WRONG`` if it should have.
     """
     try:
         database = open_database(_JOURNAL, jsonl, disk)
     except JournalError:
-        return Verdict.REFUSED
+        return Comparison.REFUSED
     database.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # nobody reads this disk again
     try:
         return _compared(plan, database.db)
@@ -207,20 +207,20 @@ def found(plan: Plan, disk: SimulatedDisk, jsonl: Path | None = None) -> int | V
 _EVENTS: Final = f"SELECT {', '.join(EVENT_FIELDS)} FROM events ORDER BY seq"
 
 
-def _compared(plan: Plan, db: apsw.Connection) -> int | Verdict:
+def _compared(plan: Plan, db: apsw.Connection) -> int | Comparison:
     events = db.execute(_EVENTS).fetchall()
     done = plan.batches_in(len(events))
     if done is None or events != plan.events[: len(events)]:
-        return Verdict.WRONG
+        return Comparison.WRONG
     same = db.execute("SELECT * FROM entities ORDER BY born_seq").fetchall() == plan.entities[done]
     same = same and db.execute("SELECT * FROM effects ORDER BY seq").fetchall() == plan.effects[done]
-    return done if same else Verdict.WRONG
+    return done if same else Comparison.WRONG
 
 
-def judged(there: int | Verdict, acknowledged: int) -> Verdict:
-    """What *there* is worth to whom *acknowledged* batches were promised."""
-    if isinstance(there, Verdict):
+def compare_with_plan(there: int | Comparison, acknowledged: int) -> Comparison:
+    """Compare what is *there* with the *acknowledged* batches."""
+    if isinstance(there, Comparison):
         return there
     if there < acknowledged:
-        return Verdict.LOST
-    return Verdict.WHOLE if there <= acknowledged + 1 else Verdict.WRONG
+        return Comparison.LOST
+    return Comparison.WHOLE if there <= acknowledged + 1 else Comparison.WRONG

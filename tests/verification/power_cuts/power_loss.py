@@ -1,4 +1,4 @@
-"""Command ``disk``: the production journal's own code, and the power that fails at any step of its disk.
+"""The power-loss experiment: the production journal's own code on a disk whose power fails at any step.
 
 Every run writes batches on a simulated disk, twice in a row, and each time the power fails at many points of the same
 work; each time the journal is opened as in production and must hold what was acknowledged, and at most one batch more.
@@ -16,23 +16,24 @@ from typing import Final
 
 import msgspec
 
-from supervisor.simulation.search.many import Failed, each
-from tests.verification.power_cuts.crash_points import CONTROLS, CUTS_PER_RUN, LIES, Run, Tally
-from tests.verification.power_cuts.journal_run import Verdict
+from supervisor.simulation.search.many import TaskFailed, map_in_order
+from tests.verification.power_cuts.crash_points import CONTROLS, CUTS_PER_RUN, LIES, CutCounts, Run
+from tests.verification.power_cuts.journal_run import Comparison
 
 __all__ = ["Control", "DiskReport", "Lying", "power_loss"]
 
 _CHUNK: Final = 2
-"""Runs that one process is given at a time."""
+"""Runs that a process is given at a time."""
 _LYING_EVERY: Final = 25
 _CONTROL_EVERY: Final = 100
 _EXTRA_LEAST: Final = 2
-"""There is one run on a lying disk for every 25 that count, one of each control for every 100; at least 2 of each."""
+"""Least number of runs on a lying disk, and of each control; for every 25 runs that count there is one, or for every
+100."""
 
 
 # --------------------------------------------------------------------------------------------------------- the report
 class Lying(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of the power cuts on disks whose syncs lie.
+    """Results on disks whose syncs lie.
 
     ``detected_by_opening``: the journal's opening names the damage, ``transitions.jsonl`` being one of its witnesses.
     ``detected_by_record``: the opening is content with a shorter journal; only whoever kept the number of what was
@@ -48,49 +49,50 @@ class Lying(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Control(msgspec.Struct, frozen=True):
-    """A planted mistake: in how many runs it was, and in how many it was caught."""
+    """A planted mistake: the runs with it, and those in which it was caught."""
 
     runs: int = 0
     caught: int = 0
 
 
 class DiskReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a number of power cuts came to. Byte for byte the same for the same seeds, wherever it is made."""
+    """Results of a number of power cuts: the same bytes for the same seeds, on every machine."""
 
     first_seed: int
     cuts: int
     openings: int
-    """How many different disks the cuts left: each was opened once."""
+    """Number of different disks after the cuts; each was opened once."""
     acknowledged: int
-    """Batches that were acknowledged to somebody."""
+    """Number of acknowledged batches."""
     lost_acknowledgements: int
-    """Cuts, and restarts without one, after which an acknowledged batch was missing."""
+    """Number of cuts, and restarts without one, after which an acknowledged batch was missing."""
     corrupt: int
-    """Cuts after which the opening refused the journal, or took one for sound that was not what was written."""
+    """Number of cuts after which the journal was refused, or accepted with wrong content."""
     first_failure: str | None
-    """Where the first of these two was: ``seed 12, cut 40: ...``."""
+    """First of these failures: ``seed 12, cut 40: ...``."""
     sectors_lost: int
     sectors_torn: int
     errors_injected: int
     lying: Lying
     controls: dict[str, Control]
     digest: str
-    """Of every cut: where it was, what it left, and what was found."""
+    """Digest over all cuts: the point, what was left, and what was found."""
 
     @property
     def passed(self) -> bool:
-        """It is blameless, and every control was caught at least once."""
+        """Whether nothing was lost and every control was caught at least once."""
         return self.blameless and all(one.caught for one in self.controls.values())
 
     @property
     def blameless(self) -> bool:
-        """Nothing lost, nothing corrupt, nothing undetected: all that can be said of a part of the runs."""
+        """Whether nothing was lost, corrupt or undetected: all that a part of the runs can show."""
         return not (self.lost_acknowledgements or self.corrupt or self.lying.undetected)
 
 
 # ---------------------------------------------------------------------------------------------------------- many runs
 class _Task(msgspec.Struct, frozen=True):
-    """Runs of one kind, ``cuts`` in all: the production journal (``""``), a lying disk, or a control by its name."""
+    """Runs of one kind, with ``cuts`` in all: the production journal (``""``), a lying disk, or a control by its
+    name."""
 
     kind: str
     first_seed: int
@@ -100,7 +102,7 @@ class _Task(msgspec.Struct, frozen=True):
 def power_loss(
     cuts: int, *, first_seed: int = 1, jobs: int = 1, progress: Callable[[int], None] | None = None
 ) -> DiskReport:
-    """Cut the power *cuts* times under the production journal, and see what is left of it.
+    """Cut the power *cuts* times under the production journal, and examine the disk each time.
 
     A run is one seed and 256 cuts; the lying disks and the controls come first and are not counted in *cuts*.
     ``KeyboardInterrupt`` ends the work early: the report is of what was reached.
@@ -120,14 +122,14 @@ def power_loss(
             raise ValueError(f"{name}: {value} is too few; give at least 1")
     summary = _Summary(first_seed)
 
-    def done(task: _Task, tally: Tally | Failed) -> None:
-        if isinstance(tally, Failed):
+    def done(task: _Task, tally: CutCounts | TaskFailed) -> None:
+        if isinstance(tally, TaskFailed):
             raise RuntimeError(f"the runs from seed {task.first_seed} on: {tally.words}")
         summary.add(task, tally)
         if progress is not None and not task.kind:
             progress(summary.sound.cuts)
 
-    each(_done, _tasks(cuts, first_seed), jobs, done)
+    map_in_order(_done, _tasks(cuts, first_seed), jobs, done)
     return summary.report()
 
 
@@ -146,9 +148,9 @@ def _chunks(kind: str, first_seed: int, cuts: int) -> list[_Task]:
     return [_Task(kind, first_seed + start // CUTS_PER_RUN, min(step, cuts - start)) for start in starts]
 
 
-def _done(task: _Task) -> Tally:
-    """All of a task's runs, one after another."""
-    total = Tally()
+def _done(task: _Task) -> CutCounts:
+    """Run a task."""
+    total = CutCounts()
     with tempfile.TemporaryDirectory() as folder:
         witness = Path(folder) / "transitions.jsonl" if task.kind == LIES else None
         for number, start in enumerate(range(0, task.cuts, CUTS_PER_RUN)):
@@ -158,18 +160,18 @@ def _done(task: _Task) -> Tally:
 
 
 class _Summary:
-    """Results by kind, added up in the order of the tasks."""
+    """Results by kind, summed in the order of the tasks."""
 
     def __init__(self, first_seed: int) -> None:
         self._first_seed = first_seed
-        self._totals = {kind: Tally() for kind in ("", LIES, *CONTROLS)}
+        self._totals = {kind: CutCounts() for kind in ("", LIES, *CONTROLS)}
 
     @property
-    def sound(self) -> Tally:
-        """What the figures are about: the production journal on disks that keep their word."""
+    def sound(self) -> CutCounts:
+        """Results of the production journal on honest disks."""
         return self._totals[""]
 
-    def add(self, task: _Task, tally: Tally) -> None:
+    def add(self, task: _Task, tally: CutCounts) -> None:
         self._totals[task.kind].add(tally)
 
     def report(self) -> DiskReport:
@@ -179,8 +181,8 @@ class _Summary:
             cuts=sound.cuts,
             openings=sound.openings,
             acknowledged=sound.acknowledged,
-            lost_acknowledgements=sound.count(Verdict.LOST) + sound.lost_alive,
-            corrupt=sound.count(Verdict.REFUSED) + sound.count(Verdict.WRONG),
+            lost_acknowledgements=sound.count(Comparison.LOST) + sound.lost_alive,
+            corrupt=sound.count(Comparison.REFUSED) + sound.count(Comparison.WRONG),
             first_failure=sound.first_failure,
             sectors_lost=sound.sectors_lost,
             sectors_torn=sound.sectors_torn,
@@ -195,11 +197,11 @@ class _Summary:
         return Lying(
             runs=total.runs,
             cuts=total.cuts,
-            harmless=total.count(Verdict.WHOLE),
-            detected_by_opening=total.count(Verdict.REFUSED),
-            detected_by_record=total.count(Verdict.LOST),
-            undetected=total.count(Verdict.WRONG),
+            harmless=total.count(Comparison.WHOLE),
+            detected_by_opening=total.count(Comparison.REFUSED),
+            detected_by_record=total.count(Comparison.LOST),
+            undetected=total.count(Comparison.WRONG),
         )
 
-    def _control(self, total: Tally) -> Control:
+    def _control(self, total: CutCounts) -> Control:
         return Control(total.runs, total.failed_runs)

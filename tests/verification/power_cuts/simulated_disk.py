@@ -1,7 +1,7 @@
-"""A simulated disk under the real SQLite: a VFS of its own, and the few things the journal asks of files besides.
+"""A simulated disk under the real SQLite: a VFS, and the few other file operations of the journal.
 
 Every operation may fail as a disk does, by name and by chance. Every step that changes something is kept, so that the
-same work can be cut at each of its steps: a ``Platter`` that makes them anew knows what would survive there.
+same work can be cut at each of its steps: a ``DurablePages`` that makes them anew knows what would survive there.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import msgspec
 
 from supervisor.journal.files import JournalFiles
 from supervisor.simulation.keyed_random import KeyedRandom
-from tests.verification.power_cuts.durable_pages import SECTOR_BYTES, Platter, Step, put
+from tests.verification.power_cuts.durable_pages import SECTOR_BYTES, DurablePages, Step, put
 
 __all__ = ["DiskFaults", "SimulatedDisk"]
 
 
 class DiskFaults(msgspec.Struct, frozen=True, kw_only=True):
-    """How often an operation of each kind goes wrong, 0 to 1."""
+    """Probabilities that an operation of each kind fails, 0 to 1."""
 
     full: float = 0.0
-    """A write fails with ENOSPC, part of it done."""
+    """A write fails with ENOSPC, partly done."""
     read_error: float = 0.0
     write_error: float = 0.0
-    """A write fails with EIO, part of it done."""
+    """A write fails with EIO, partly done."""
     sync_error: float = 0.0
     """A sync fails with EIO, and what it did not write is lost."""
     lie: float = 0.0
-    """A sync says that it is done, and did nothing."""
+    """A sync reports success and does nothing."""
 
 
 class SimulatedDisk(JournalFiles):
@@ -39,15 +39,15 @@ class SimulatedDisk(JournalFiles):
 
     Args:
         name: its name as a SQLite VFS; one disk of a process has it at a time.
-        chance: its draws; an operation's name is its number.
+        random: its draws; an operation's name is its number.
         connection: what a connection is made of, so that a test can plant a mistake in one.
     """
 
     def __init__(
-        self, name: str, chance: KeyedRandom | None = None, connection: type[apsw.Connection] = apsw.Connection
+        self, name: str, random: KeyedRandom | None = None, connection: type[apsw.Connection] = apsw.Connection
     ) -> None:
         self._name = name
-        self._chance = chance or KeyedRandom(0)
+        self._random = random or KeyedRandom(0)
         self._connection = connection
         self._vfs = _Vfs(name, self)
         self.faults = DiskFaults()
@@ -58,7 +58,7 @@ class SimulatedDisk(JournalFiles):
         self.mount({})
 
     def mount(self, files: Mapping[str, bytes | bytearray]) -> None:
-        """Begin with *files*, all of them durable: the machine boots."""
+        """Start with *files*, all of them durable, as a machine boots."""
         self._boots += 1
         self.steps: list[Step] = []
         self._numbers = {name: number for number, name in enumerate(files)}
@@ -66,11 +66,11 @@ class SimulatedDisk(JournalFiles):
         self._views = [bytearray(content) for content in files.values()]
 
     def heal(self) -> None:
-        """No operation fails any more."""
+        """Stop all failures."""
         self.faults = DiskFaults()
 
     def unregister(self) -> None:
-        """Take its name back from SQLite; every connection must be closed."""
+        """Remove the VFS from SQLite; every connection must be closed."""
         self._vfs.unregister()
 
     # ------------------------------------------------------------------------------------------------- `JournalFiles`
@@ -88,13 +88,13 @@ class SimulatedDisk(JournalFiles):
 
     def rename(self, old: Path, new: Path) -> None:
         number = self._numbers[str(new)] = self._numbers.pop(str(old))
-        self._did(Platter.rename, str(old), str(new), number)
+        self._did(DurablePages.rename, str(old), str(new), number)
 
     def sync(self, path: Path) -> None:
         if (number := self._numbers.get(str(path))) is not None:
             self.sync_file(number)
         elif not self._sync_goes_wrong(None):
-            self._did(Platter.sync_names)
+            self._did(DurablePages.sync_names)
 
     def boot(self) -> str:
         return f"boot {self._boots} of {self._name}"
@@ -103,10 +103,10 @@ class SimulatedDisk(JournalFiles):
         if (number := self._numbers.get(str(path))) is None:
             return
         self.sync_file(number)
-        if any(step is Platter.fail_sync for step, _ in self.steps):
-            platter = Platter(self._mounted)
-            platter.make(self.steps)
-            self._views[number][:] = platter.content(number)
+        if any(step is DurablePages.fail_sync for step, _ in self.steps):
+            pages = DurablePages(self._mounted)
+            pages.make(self.steps)
+            self._views[number][:] = pages.content(number)
 
     # -------------------------------------------------------------------------------------------------- for SQLite
     def content(self, name: str) -> bytearray | None:
@@ -114,24 +114,24 @@ class SimulatedDisk(JournalFiles):
         return None if number is None else self._views[number]
 
     def opened(self, name: str) -> tuple[int, bytearray]:
-        """The number and the content of *name*, which is made if it is not there."""
+        """Return number and content of *name*, which is created if it does not exist."""
         number = self._numbers.get(name)
         if number is None:
             number = self._numbers[name] = len(self._views)
             self._views.append(bytearray())
-            self._did(Platter.create, name)
+            self._did(DurablePages.create, name)
         return number, self._views[number]
 
     def unlink(self, name: str) -> None:
         if self._numbers.pop(name, None) is not None:
-            self._did(Platter.remove, name)
+            self._did(DurablePages.remove, name)
 
     def write(self, number: int, offset: int, data: bytes) -> None:
         error = self._write_error()
         if error is not None:  # some sectors are done
-            data = data[: self._chance.integer(0, len(data) // SECTOR_BYTES, "part", self._operations) * SECTOR_BYTES]
+            data = data[: self._random.integer(0, len(data) // SECTOR_BYTES, "part", self._operations) * SECTOR_BYTES]
         put(self._views[number], [(offset, data)])
-        self._did(Platter.write, number, offset, data)
+        self._did(DurablePages.write, number, offset, data)
         if error is not None:
             raise error
 
@@ -139,17 +139,17 @@ class SimulatedDisk(JournalFiles):
         if (error := self._write_error()) is not None:
             raise error
         del self._views[number][size:]
-        self._did(Platter.truncate, number, size)
+        self._did(DurablePages.truncate, number, size)
 
     def sync_file(self, number: int, *, names: bool = False) -> None:
         """Make a file durable; with *names*, its directory too."""
         if not self._sync_goes_wrong(number):
-            self._did(Platter.sync, number)
+            self._did(DurablePages.sync, number)
             if names:
-                self._did(Platter.sync_names)
+                self._did(DurablePages.sync_names)
 
     def read(self) -> None:
-        """Something is read: this may fail."""
+        """Fail a read, if that fault strikes."""
         if (self.killed or self.faults.read_error) and self._strikes(self.faults.read_error, "read"):
             raise self._error()
 
@@ -161,7 +161,7 @@ class SimulatedDisk(JournalFiles):
         if self.killed:
             raise apsw.IOError("the process was killed")
         self._operations += 1
-        return self._chance.happens(rate, kind, self._operations)
+        return self._random.happens(rate, kind, self._operations)
 
     def _error(self) -> apsw.Error:
         self.errors += 1
@@ -174,10 +174,12 @@ class SimulatedDisk(JournalFiles):
         return self._error() if self._strikes(self.faults.write_error, "write") else None
 
     def _sync_goes_wrong(self, number: int | None) -> bool:
-        """Whether it did nothing and keeps quiet about it; an error if it says so."""
+        """Whether a sync did nothing and hides that; raises if it reports that."""
         if self._strikes(self.faults.sync_error, "sync"):
             if number is not None:
-                self._did(Platter.fail_sync, number, self._chance.integer(0, 1 << 30, "unwritten", self._operations))
+                self._did(
+                    DurablePages.fail_sync, number, self._random.integer(0, 1 << 30, "unwritten", self._operations)
+                )
             raise self._error()
         lies = self._strikes(self.faults.lie, "lie")
         self.lies += lies
@@ -188,14 +190,14 @@ _LOGS: Final = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL
 
 
 class _Vfs(apsw.VFS):
-    """The disk as SQLite sees it. Names of methods, and what they return, are SQLite's."""
+    """The disk as a VFS of SQLite, which gives the methods' names and results."""
 
     def __init__(self, name: str, disk: SimulatedDisk) -> None:
         self._disk = disk
         super().__init__(name, base="")
 
     def excepthook(self, *error: object) -> bool:
-        """An error that SQLite keeps to itself, as that of a sync while a connection is closed."""
+        """Keep an error that SQLite hides, as that of a sync while a connection is closed."""
         return True
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> Any:
@@ -219,7 +221,8 @@ class _Vfs(apsw.VFS):
 
 
 class _File:
-    """An open file. SQLite on POSIX syncs the directory with a log's first sync, whoever made the log; so does this."""
+    """An open file. SQLite on POSIX syncs the directory with a log's first sync, whoever created the log; so does
+    this."""
 
     def __init__(self, disk: SimulatedDisk, name: str, flags: int) -> None:
         self._disk = disk

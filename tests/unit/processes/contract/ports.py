@@ -80,10 +80,10 @@ class SimulatedPort:
         for seed in SEEDS:
             run_virtually(self._backend, partial(self._world, KeyedRandom(seed), case))
 
-    async def _world(self, chance: KeyedRandom, case: Case) -> None:
+    async def _world(self, random: KeyedRandom, case: Case) -> None:
         async with anyio.create_task_group() as group:
-            faults = FaultPlan(chance, intensity=0.0)
-            self.host = SimulatedProcesses(group, program_for, faults=faults, chance=chance, observe=self.events.append)
+            faults = FaultPlan(random, intensity=0.0)
+            self.host = SimulatedProcesses(group, program_for, faults=faults, random=random, observe=self.events.append)
             await case()
             assert self.host.kernel.table == {}
 

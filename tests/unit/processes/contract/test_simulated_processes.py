@@ -44,11 +44,11 @@ async def world(
 ) -> AsyncIterator[tuple[SimulatedProcesses, list[ProcessEvent]]]:
     """A host in which exactly *strikes* happen, and what it observes; every launch is a script, or *program*."""
     events: list[ProcessEvent] = []
-    chance = KeyedRandom(seed)
+    random = KeyedRandom(seed)
     program_for: Callable[[Launch], Program] = scripted if program is None else lambda launch: program
     async with anyio.create_task_group() as group:
-        faults = FaultPlan(chance, only=strikes)
-        yield SimulatedProcesses(group, program_for, faults=faults, chance=chance, observe=events.append), events
+        faults = FaultPlan(random, only=strikes)
+        yield SimulatedProcesses(group, program_for, faults=faults, random=random, observe=events.append), events
 
 
 def launch(*steps: Step, name: str = "it") -> Launch:

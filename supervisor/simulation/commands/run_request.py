@@ -1,7 +1,6 @@
-"""Which run is wanted: a scenario by name, a seed, and what the command line changes about it; and the line that asks
-for it again.
+"""Requests for runs: a scenario by name, a seed, and changes from the command line; and the command that repeats a run.
 
-Small and made of plain values: this is what other processes are given to work on.
+A request is small and made of plain values, so that it can be sent to other processes.
 """
 
 from __future__ import annotations
@@ -14,27 +13,26 @@ import msgspec
 
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.oracle import MakeCheckers, no_checkers
-from supervisor.simulation.scenario import BadScenario, Drawn, Load, Scenario, named
+from supervisor.simulation.scenario import BadScenario, DrawnScenario, LoadConfig, Scenario, named
 
-__all__ = ["Runner", "Wanted"]
+__all__ = ["RunRequest", "Runner"]
 
 PROGRAM = "supervisor simulate"
 
 SCENARIO = "swarm"
 LOADED_SCENARIO = "day"
-"""Where a load is asked for: a scenario whose bounds were made for many sessions and long hours."""
+"""Scenario for runs with a given load: its bounds are made for many sessions and long hours."""
 
 
 class Runner(NamedTuple):
-    """Who runs scenarios: the program, as a command line begins that asks for a run again, and the checkers that judge
-    its runs beside the oracle."""
+    """Runner of scenarios: the program, as the command line begins that repeats a run, and the checkers of its runs."""
 
     program: str = PROGRAM
     checkers: MakeCheckers = no_checkers
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """One run.
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A run to make.
 
     Args:
         scenario: a name of the library, or a file; the library's ``swarm``, or ``day`` where a load is given.
@@ -52,30 +50,32 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What the scenario is asked for by."""
+        """Name of the scenario."""
         if self.scenario is not None:
             return self.scenario
         return SCENARIO if self.sessions is None and self.hours is None else LOADED_SCENARIO
 
-    def with_seed(self, seed: int) -> Wanted:
-        """The same with that seed."""
+    def with_seed(self, seed: int) -> RunRequest:
+        """The same request with that seed."""
         return msgspec.structs.replace(self, seed=seed)
 
     def read(self) -> Scenario:
-        """The scenario, with the load that is wanted.
+        """Read the scenario, with the requested load.
 
         Raises:
             BadScenario: there is no such scenario, or nan hours are wanted, which click lets pass.
         """
         if self.hours is not None and isnan(self.hours):
-            raise BadScenario(f"--hours: {self.hours} is no time; give hours, 0 to 10000")
+            raise BadScenario(f"--hours: {self.hours} is not a time; give hours, 0 to 10000")
         scenario = named(self.name)
         load = {"customers": self.sessions, "hours": self.hours}
         changed = {field: value for field, value in load.items() if value is not None}
-        return scenario.model_copy(update={"load": Load.model_validate({**scenario.load.model_dump(), **changed})})
+        return scenario.model_copy(
+            update={"load": LoadConfig.model_validate({**scenario.load.model_dump(), **changed})}
+        )
 
-    def draw(self) -> Drawn:
-        """What the seed makes of it.
+    def draw(self) -> DrawnScenario:
+        """Draw the scenario of the seed.
 
         Raises:
             BadScenario: there is no such scenario, or it needs a seed.
@@ -88,7 +88,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return drawn if self.schedule is None else msgspec.structs.replace(drawn, schedule=Schedule(self.schedule))
 
     def line(self, program: str = PROGRAM) -> str:
-        """The command line of that program that runs exactly this."""
+        """Command line of that program that repeats exactly this run."""
         words = program.split()
         for field in ("scenario", "seed", "sessions", "hours", "schedule"):
             value = getattr(self, field)

@@ -1,8 +1,8 @@
-"""What each task of a simulated plan meets, and what the world saw of it: its attempts, its tests, its merges.
+"""Scripts of simulated tasks: what tries, tests and merges of a task meet, and what the world saw of them.
 
-An errand is drawn before its task begins, from the faults that strike it, so that it is the same whoever tries, and in
-whichever order. The last way of a list is what every further try meets. What is kept of the tries is the world's own:
-no supervisor is asked for it.
+A script is drawn before its task begins, from the faults that strike the task, so it does not depend on who tries the
+task or in which order. The last entry of a list counts for all later tries. What is kept of the tries is seen by the
+world itself; no supervisor is asked for it.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ import msgspec
 
 from supervisor.simulation.faults import FaultPlan
 
-__all__ = ["Attempt", "TaskScript", "TaskScripts", "Way", "asks_for", "draw_errand", "prompt_of"]
+__all__ = ["Attempt", "TaskScript", "TaskScripts", "Try", "asks_for", "draw_task_script", "prompt_of"]
 
 _NAME: Final = re.compile(r"w\d+(?:t\d+(?:s\d+)*)?")
-"""How simulated plans and their tasks are called, at the beginning of their sessions' names."""
+"""Names of simulated plans and their tasks; the names of their sessions begin with them."""
 TRIES_MAX: Final = 7
-"""Tries that may go wrong before one does not: more than a run's attempts and its probes."""
+"""The most tries that fail before one succeeds: more than the attempts and probes of a run."""
 
 
 def prompt_of(name: str) -> str:
-    """What whoever has a task is asked to do."""
+    """Prompt of a task."""
     return f"carry out {name}\n"
 
 
 def asks_for(prompt: str, name: str) -> bool:
-    """Whether it is asked to do that task, whatever else it is told."""
+    """Whether *prompt* asks for that task, whatever else it says."""
     return prompt_of(name) in prompt
 
 
-class Way(StrEnum):
-    """How an attempt goes."""
+class Try(StrEnum):
+    """Scripted outcome of one try at a task."""
 
     DONE = "done"
     BUSY = "busy"
@@ -47,11 +47,11 @@ class Way(StrEnum):
 
 
 class Attempt(msgspec.Struct):
-    """One try of an agent at a task, as the world saw it: by which session, from when to when (seconds), what it found
-    there, and what it did; and the run that it is on record for by then."""
+    """A try of an agent at a task, as the world saw it: its session, its time (seconds), the pieces of work that it
+    found and made, and the run that was on record for it."""
 
     session_id: str
-    way: Way
+    way: Try
     began_s: float
     found: tuple[str, ...] = ()
     ended_s: float | None = None
@@ -59,21 +59,21 @@ class Attempt(msgspec.Struct):
     run: str = ""
 
 
-def _unheard(task_script: TaskScript, attempt: Attempt) -> None:
-    """Nobody hears of it."""
+def _ignore_attempt(task_script: TaskScript, attempt: Attempt) -> None:
+    """Ignore the attempt."""
 
 
 Begun = Callable[["TaskScript", Attempt], None]
 
 
 class TaskScript:
-    """What one task meets: its ``ways``; its ``checks``, ``merges`` and ``approvals`` are true for a pass. ``begun``
-    hears of each attempt, before anything comes of it."""
+    """Script of one task: ``ways`` of its tries; ``checks``, ``merges`` and ``approvals`` are true for a pass.
+    ``begun`` is called with each attempt before it does anything."""
 
     def __init__(
         self,
         name: str,
-        ways: tuple[Way, ...] = (Way.DONE,),
+        ways: tuple[Try, ...] = (Try.DONE,),
         checks: tuple[bool, ...] = (True,),
         merges: tuple[bool, ...] = (True,),
         approvals: tuple[bool, ...] = (True,),
@@ -82,35 +82,35 @@ class TaskScript:
         self.name = name
         self.ways, self.checks, self.merges, self.approvals = ways, checks, merges, approvals
         self.wanted = wanted
-        """It is approved before anything is done for it, where the plan says so."""
+        """Whether an operator approves the task before it is begun, where the plan asks for that."""
         self.attempts: list[Attempt] = []
         self.checked: list[bool] = []
         self.merged: list[bool] = []
-        self.judged: list[bool] = []
-        self.begun: Begun = _unheard
+        self.approved: list[bool] = []
+        self.begun: Begun = _ignore_attempt
 
     def begin(self, session_id: str, now_s: float, found: tuple[str, ...] = ()) -> Attempt:
-        """One more try."""
+        """Record one more try, and return it."""
         attempt = Attempt(session_id, self.way(len(self.attempts)), now_s, found)
         self.begun(self, attempt)
         self.attempts.append(attempt)
         return attempt
 
-    def way(self, number: int) -> Way:
-        """How the try of that number goes, from 0."""
+    def way(self, number: int) -> Try:
+        """Outcome of try *number*, counted from 0."""
         return self.ways[min(number, len(self.ways) - 1)]
 
     def check(self) -> bool:
-        """One more look at its work: whether it is accepted."""
+        """Record one more acceptance test; return whether it passes."""
         return _next(self.checks, self.checked)
 
     def merge(self) -> bool:
-        """One more merge: whether nothing is in its way."""
+        """Record one more merge; return whether it succeeds."""
         return _next(self.merges, self.merged)
 
-    def judge(self) -> bool:
-        """A person looks at the result: whether it is wanted."""
-        return _next(self.approvals, self.judged)
+    def approve(self) -> bool:
+        """Record one more review by a person; return whether the result is approved."""
+        return _next(self.approvals, self.approved)
 
 
 def _next(drawn: tuple[bool, ...], seen: list[bool]) -> bool:
@@ -119,9 +119,9 @@ def _next(drawn: tuple[bool, ...], seen: list[bool]) -> bool:
 
 
 class TaskScripts:
-    """Those of all plans of a run. *begun* hears of every attempt at them."""
+    """Scripts of all tasks of a run. *begun* is called with every attempt."""
 
-    def __init__(self, begun: Begun = _unheard) -> None:
+    def __init__(self, begun: Begun = _ignore_attempt) -> None:
         self._begun = begun
         self._all: dict[str, TaskScript] = {}
 
@@ -129,30 +129,32 @@ class TaskScripts:
         return iter(self._all.values())
 
     def add(self, task_script: TaskScript) -> None:
-        """One more task will be tried."""
+        """Add the script of a task."""
         task_script.begun = self._begun
         self._all[task_script.name] = task_script
 
     def of(self, session_id: str) -> TaskScript | None:
-        """What the task meets that a session of that name works on; ``None`` if it is no task's, but a child of one."""
+        """Script of the task that the session of that name works on; ``None`` for other sessions, and children of such
+        sessions."""
         found = _NAME.match(session_id) if "/" not in session_id else None
         return self._all.get(found[0]) if found else None
 
 
-FAILING: Final[Mapping[str, Way]] = {
-    "work.busy": Way.BUSY,
-    "work.overloaded": Way.OVERLOADED,
-    "work.unknown": Way.UNKNOWN,
-    "work.crashes": Way.CRASHES,
-    "work.hangs": Way.HANGS,
-    "work.permanent": Way.PERMANENT,
+FAILING: Final[Mapping[str, Try]] = {
+    "work.busy": Try.BUSY,
+    "work.overloaded": Try.OVERLOADED,
+    "work.unknown": Try.UNKNOWN,
+    "work.crashes": Try.CRASHES,
+    "work.hangs": Try.HANGS,
+    "work.permanent": Try.PERMANENT,
 }
-"""The kinds that make an attempt fail."""
+"""Kinds of faults that make an attempt fail."""
 
 
-def draw_errand(name: str, faults: FaultPlan) -> TaskScript:
-    """What strikes that task: one kind makes its first tries fail, mostly not all of them."""
-    ways: tuple[Way, ...] = (Way.DONE,)
+def draw_task_script(name: str, faults: FaultPlan) -> TaskScript:
+    """Draw the script of a task from the faults that strike it: one kind makes its first tries fail, mostly not all of
+    them."""
+    ways: tuple[Try, ...] = (Try.DONE,)
     for kind, way in FAILING.items():
         if faults.strikes(kind, name):
             ways = _drawn_ways(way, name, kind, faults)
@@ -166,10 +168,10 @@ def draw_errand(name: str, faults: FaultPlan) -> TaskScript:
     )
 
 
-def _drawn_ways(way: Way, name: str, kind: str, faults: FaultPlan) -> tuple[Way, ...]:
+def _drawn_ways(way: Try, name: str, kind: str, faults: FaultPlan) -> tuple[Try, ...]:
     how = faults.draws(kind, name)
     failing = (way,) * how.integer(1, TRIES_MAX, "tries")
-    return failing if how.happens(0.2, "for ever") else (*failing, Way.DONE)
+    return failing if how.happens(0.2, "for ever") else (*failing, Try.DONE)
 
 
 def _passes(kind: str, name: str, faults: FaultPlan) -> tuple[bool, ...]:

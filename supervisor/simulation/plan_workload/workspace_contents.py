@@ -1,8 +1,9 @@
-"""Where simulated tasks are worked on: worktrees of their own, or one place that a task's sessions share; and what is
-saved of it. It is the machine's disk: it outlives supervisors, and does what it is told at once or not at all.
+"""Contents of simulated workspaces and checkpoints: a worktree for each session, or one place for all sessions of a
+task.
 
-What an agent does is a piece of work with a name. So whoever looks can say what an attempt found, what a checkpoint
-holds, and whether anything is gone.
+They are the machine's disk: they outlive supervisors, and each operation is done at once or not at all. The work of an
+agent is a piece with a name, so a checker can say what an attempt found, what a checkpoint holds, and whether any work
+is gone.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from collections.abc import Callable, Iterable
 from hashlib import sha1
 
 from supervisor.ports import Merge, Released, WorkspaceSpec
-from supervisor.simulation.works.task_scripts import Attempt, TaskScript, TaskScripts
+from supervisor.simulation.plan_workload.task_scripts import Attempt, TaskScript, TaskScripts
 
-__all__ = ["Pieces", "Places"]
+__all__ = ["Pieces", "WorkspaceContents"]
 
 Pieces = tuple[str, ...]
 BEFORE = "before "
 
 
-class Places:
-    """Those of one machine. With *worktrees* each session has its own. *takes_back* hears whose work is about to be
-    taken back from a shared place."""
+class WorkspaceContents:
+    """Workspaces of one machine. With *worktrees* each session has its own. *takes_back* is called with the owner
+    before its work is rolled back in a shared place."""
 
     def __init__(self, task_scripts: TaskScripts, takes_back: Callable[[str], None], *, worktrees: bool) -> None:
         self.worktrees = worktrees
@@ -29,34 +30,34 @@ class Places:
         self._task_scripts = task_scripts
         self._trees: dict[str, Pieces] = {}
         self._begun: dict[str, Pieces] = {}
-        """What each tree began with."""
+        """Pieces that each tree began with."""
         self._branches: dict[str, Pieces] = {}
-        """What was left of the worktrees that are gone."""
+        """Pieces in the worktrees that are gone."""
         self._kept: set[str] = set()
         self.taken_back: set[str] = set()
-        """What is not where it was done any more, since somebody had it back as it was in the beginning."""
+        """Pieces that were rolled back."""
         self._saved: dict[str, Pieces] = {}
         self._owners: dict[str, set[str]] = {}
-        """What was saved for each task of a shared place."""
+        """Checkpoints of each task of a shared place."""
         self._target: Pieces = ()
 
     # ------------------------------------------------------------------ looked at
     def held(self, name: str) -> Pieces | None:
-        """What that checkpoint holds, if it is there."""
+        """Pieces in that checkpoint; ``None`` if there is no such checkpoint."""
         return self._saved.get(name)
 
     def everything(self) -> set[str]:
-        """All work that is anywhere."""
+        """Pieces that are anywhere: in trees, branches, checkpoints and the merge target."""
         kept = (*self._trees.values(), *self._branches.values(), *self._saved.values(), self._target)
         return {piece for pieces in kept for piece in pieces}
 
     # ------------------------------------------------------------------ agents
     def found(self, session_id: str) -> Pieces:
-        """What an agent finds there that begins."""
+        """Pieces that a session finds when its agent begins."""
         return self._trees.get(self._key(session_id), ())
 
     def write(self, session_id: str, attempt: Attempt, task_script: TaskScript) -> None:
-        """An agent has done a piece of work. Where its place is gone, it has not."""
+        """Add a piece of work to the session's place, unless that is gone."""
         key = self._key(session_id)
         if key in self._trees:
             piece = f"{task_script.name}#{sum(len(one.pieces) for one in task_script.attempts)}"
@@ -65,7 +66,7 @@ class Places:
 
     # ------------------------------------------------------------------ the workspace
     def prepare(self, session_id: str) -> None:
-        """There is a place."""
+        """Make an empty place for the session of a task, unless there is one."""
         if self._task_scripts.of(session_id) is not None and self._key(session_id) not in self._trees:
             self._make(self._key(session_id), ())
 
@@ -73,7 +74,7 @@ class Places:
         self._trees[key] = self._begun[key] = pieces
 
     def begin(self, session_id: str, place: WorkspaceSpec) -> None:
-        """Have it as *place* says.
+        """Set up the place as *place* says.
 
         Raises:
             OSError: the checkpoint is not there.
@@ -95,7 +96,8 @@ class Places:
             self._trees[key] = self._saved[place.starts_at]
 
     def save(self, session_id: str, place: WorkspaceSpec) -> str:
-        """A checkpoint of it; ``""`` where there is none, or the work stays where it is."""
+        """Save a checkpoint and return its name; ``""`` if the session has no place, or its work is not to be
+        copied."""
         key = self._place_of(session_id, place)
         pieces = self._trees.get(key, self._branches.get(key))
         if pieces is None or not (self.worktrees or place.files):
@@ -106,7 +108,7 @@ class Places:
         return name
 
     def roll_back(self, session_id: str, place: WorkspaceSpec) -> str:
-        """Have it as it was in the beginning."""
+        """Restore what the place began with; return the checkpoint of what was there."""
         key, before = self._place_of(session_id, place), BEFORE + place.owner
         if self.worktrees and key not in self._trees:
             raise FileNotFoundError(f"{session_id} has no worktree")
@@ -120,27 +122,27 @@ class Places:
         return name
 
     def accept(self, place: WorkspaceSpec) -> None:
-        """It is not taken back any more."""
+        """Keep the work: it is not rolled back any more."""
         self._saved.pop(BEFORE + place.owner, None)
 
     def forget(self, place: WorkspaceSpec) -> None:
-        """Drop what was saved in a shared place; of worktrees goes what the target has, and that is still there."""
+        """Drop the checkpoints of a shared place. Worktrees keep theirs: branches still refer to them."""
         for name in () if self.worktrees else (*self._owners.pop(place.owner, ()), BEFORE + place.owner):
             self._saved.pop(name, None)
 
     def merged(self, session_id: str) -> Merge:
-        """It has been brought to where the work is for."""
+        """Merge the work of the session."""
         new = self._done_by(session_id)
         self._target = (*self._target, *(piece for piece in new if piece not in set(self._target)))
         return Merge(outcome="merged", commit=f"{len(self._target):040x}", target="main")
 
     def has(self, session_id: str) -> bool:
-        """What was done there has been brought to where the work is for."""
+        """Whether the work of the session is merged."""
         done = self._done_by(session_id)
         return self.worktrees and bool(done) and set(done) <= set(self._target)
 
     def lacks(self, pieces: Iterable[str]) -> Pieces:
-        """What of these pieces is not where the work is for."""
+        """Those of *pieces* that are not merged."""
         return tuple(piece for piece in pieces if piece not in set(self._target))
 
     def _done_by(self, session_id: str) -> Pieces:
@@ -148,7 +150,7 @@ class Places:
         return self._trees.get(key, self._branches.get(key, ()))
 
     def clean_up(self, session_id: str) -> Released:
-        """Nobody works there any more."""
+        """Remove the session's worktree; its branch stays if its work is not merged."""
         if not self.worktrees or session_id not in self._trees:
             return Released()
         self._kept.discard(session_id)
@@ -156,7 +158,7 @@ class Places:
         return Released(branch="" if set(left) <= set(self._target) else f"supervisor/{session_id}")
 
     def list_sessions(self) -> list[str]:
-        """The places that were never put away, and are not kept."""
+        """Sessions whose worktrees were not removed and are not kept."""
         return sorted(self._trees.keys() - self._kept) if self.worktrees else []
 
     # ------------------------------------------------------------------ names
@@ -165,7 +167,7 @@ class Places:
         return session_id if self.worktrees or task_script is None else task_script.name
 
     def _place_of(self, session_id: str, place: WorkspaceSpec) -> str:
-        """A shared place is known by whose it is: perhaps nobody holds the task any more."""
+        """Key of a place: for a shared one that of the task, which perhaps nobody holds any more."""
         return session_id if self.worktrees else self._name_of(place)
 
     def _name_of(self, place: WorkspaceSpec) -> str:

@@ -1,4 +1,4 @@
-"""Tasks as an operator's screen shows them: their states and holders by name, read from durable records."""
+"""Tasks as an operator's screen shows them: states and holders by name, read from durable records."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ __all__ = ["TaskBoard"]
 
 
 class _Task(msgspec.Struct):
-    """A task: its name in its plan, its state, and who holds it."""
+    """A task: its name in its plan, its state, and its holder."""
 
     name: str
     state: str
     whole: str
-    """The task that it is a part of, of no other itself; or its own name."""
+    """Name of the task of the plan that this task was split from; the task's own name if it is no subtask."""
     holder: str = ""
     run: str = ""
-    """The state of its newest run."""
+    """State of its newest run."""
 
 
 class TaskBoard:
-    """Tasks of all plans of a run; of those with one name, the newest."""
+    """Tasks of all plans of a run. Where several have one name, the newest is shown."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, _Task] = {}
         self._by_entity: dict[str, _Task] = {}
-        """By entity: a task, or its run."""
+        """Tasks by the id of the task or of its run."""
 
     def wrote(self, one: Append) -> None:
         """Take in a durable record."""
@@ -49,11 +49,11 @@ class TaskBoard:
             self._by_entity[record.entity_id].run = one.state
 
     def waiting(self, state: str, wholes: Collection[str]) -> list[str]:
-        """The tasks in that state, by name: those of *wholes*, and all that they were split into."""
+        """Names of the tasks in that state: those in *wholes*, and all that were split from them."""
         return [name for name, task in self._by_name.items() if task.state == state and task.whole in wholes]
 
     def cooling(self, wholes: Collection[str]) -> list[str]:
-        """The same for those whose circuit is open, or that have failed."""
+        """The same for tasks whose circuit is open, or that have failed."""
         return [
             name
             for name, task in self._by_name.items()
@@ -61,6 +61,6 @@ class TaskBoard:
         ]
 
     def whose(self, entity_id: str) -> tuple[str, str] | None:
-        """The name of the task that an entity is, or is the run of, and the session that holds it."""
+        """Name and holder of the task that an entity is, or is the run of."""
         task = self._by_entity.get(entity_id)
         return (task.name, task.holder) if task is not None else None

@@ -1,7 +1,7 @@
-"""What is asked of a supervisor, and what it answers: every wish of a run passes here, so that the oracle hears of it.
+"""Requests to a supervisor and their replies: every request of a run passes here, so that the oracle hears of it.
 
-That a wish is refused is an answer. What is cancelled meanwhile is withdrawn. Anything else that comes back is an error
-of the runtime, and ends the run.
+A refusal is a reply. A request that is cancelled is withdrawn. Any other error is an error of the runtime, and ends the
+run.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.oracle import Oracle
 
-__all__ = ["WITHDRAWN", "Desk"]
+__all__ = ["WITHDRAWN", "RequestLog"]
 
-GONE = (NoSuchEntity, Refused, UnknownTarget, NoSiblings, JournalError, BadPlan)
-"""What a host may hear when it speaks to what has ended, or asks for what cannot be."""
+REFUSALS = (NoSuchEntity, Refused, UnknownTarget, NoSiblings, JournalError, BadPlan)
+"""Errors that a host may get when it addresses an entity that has ended, or asks for something impossible."""
 
 WITHDRAWN = "withdrawn"
-"""What stands for the answer of whoever did not wait for it."""
+"""Stands for the reply of a request that was cancelled."""
 PATIENCE_S = (0.0, 0.002, 0.5, 10.0)
-"""How long those who are impatient may wait for an answer."""
+"""Seconds that an impatient caller may wait for a reply."""
 
 
-class Desk:
-    """Where wishes are numbered. Some who ask do not wait for the answer: they are cancelled meanwhile."""
+class RequestLog:
+    """Numbers the requests of a run. Some callers do not wait for the reply: their requests are cancelled meanwhile."""
 
     def __init__(self, oracle: Oracle, faults: FaultPlan) -> None:
         self._oracle, self._faults = oracle, faults
@@ -40,21 +40,21 @@ class Desk:
         self._words = Counter[str]()
 
     @contextmanager
-    def asking(self, words: str) -> Iterator[list[str]]:
-        """One wish: whoever asks puts the answer into the list."""
+    def record(self, words: str) -> Iterator[list[str]]:
+        """Record one request: the caller appends the reply to the list that is yielded."""
         self._asked += 1
         name, said = f"q{self._asked}", [WITHDRAWN]
-        self._oracle.asked(name, words)
+        self._oracle.request_sent(name, words)
         try:
             with self._patience(words):
                 yield said
         except Exception as error:
             said.append(f"refused: {_refusal(error)}")
         finally:
-            self._oracle.answered(name, said[-1])
+            self._oracle.reply_received(name, said[-1])
 
     def _patience(self, words: str) -> AbstractContextManager[object]:
-        """Ends the wait of whoever asks that and is impatient."""
+        """Make a cancel scope that ends the wait, if this caller is impatient."""
         if not self._faults.may_strike("host.impatient"):
             return nullcontext()
         self._words[words] += 1
@@ -67,7 +67,7 @@ class Desk:
 
 def _refusal(error: Exception) -> str:
     leaves = _leaves(error)
-    if not all(isinstance(one, GONE) for one in leaves):
+    if not all(isinstance(one, REFUSALS) for one in leaves):
         raise error
     return " and ".join(sorted({type(one).__name__ for one in leaves}))
 

@@ -1,8 +1,7 @@
-"""What a run came to: its work, turns and tokens that led to nothing, and how far each failure reached.
+"""Cost of a run: turns and tokens that led to nothing, and how far each failure reached.
 
-Turns and ends are read from durable records, so the runtime's word on them is taken, and nothing else of it; tokens are
-what agents say they use, at the moment at which they do. A token is wasted unless the turn that it was used in came to
-its completion.
+Turns and ends are read from durable records. Tokens are what simulated agents say they use, when they use them. A token
+is wasted unless the turn in which it was used is completed.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ import msgspec
 
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = ["Cost", "Meter", "Tally"]
+__all__ = ["Cost", "CostMeter", "OutcomeCounts"]
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run cost, in all its sessions.
+    """Cost of a run, summed over all its sessions.
 
-    ``turns`` were launched, ``wasted_turns`` of them did not complete; tokens likewise. ``reached`` has, for each wish
-    to abort and each failure that ended a session, how many sessions ended by it besides the one it was about.
+    ``turns`` were launched, ``wasted_turns`` of them did not complete; tokens likewise. ``reached`` has, for each abort
+    and each failure that ended a session, how many other sessions ended by it.
     """
 
     turns: int
@@ -28,9 +27,9 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     reached: tuple[int, ...]
 
 
-class Tally(msgspec.Struct):
-    """What became of the work, as customers and operators see it: prompts by outcome, sessions started, and how
-    long the work stood still after a loss."""
+class OutcomeCounts(msgspec.Struct):
+    """Outcomes as customers and operators see them: prompts by outcome, sessions started, and how long the work stood
+    still after a loss."""
 
     completed: int = 0
     failed: int = 0
@@ -38,19 +37,19 @@ class Tally(msgspec.Struct):
     lost: int = 0
     sessions: int = 0
     resumed: int = 0
-    """Sessions that a customer went on with under another supervisor."""
+    """Sessions that a customer continued under another supervisor."""
     unanswered: int = 0
     """Prompts that customers wanted and that were never completed."""
     recoveries_s: list[float] = []
-    """From the loss of a customer's turn to its next completed one."""
+    """Seconds from the loss of a customer's turn to its next completed one."""
     unrecovered: int = 0
     """Losses that no completed turn followed."""
     reached: list[int] = []
-    """Sessions that each abort ended."""
+    """Numbers of sessions that each abort ended."""
 
 
-class Meter:
-    """The bill of one run, written as it goes."""
+class CostMeter:
+    """Counts the cost of one run while it goes on."""
 
     def __init__(self) -> None:
         self._launched: set[str] = set()
@@ -58,17 +57,17 @@ class Meter:
         self._working: set[str] = set()
         """Sessions with a turn that may still complete."""
         self._open: dict[str, int] = {}
-        """Tokens of those turns."""
+        """Tokens of those turns, by session."""
         self._useful = 0
         self._used = 0
         self._origins: dict[int, int] = {}
-        """Of each record that goes back to an abort or a failure: which one."""
+        """The abort or failure that each record follows from, by sequence numbers."""
         self._reached: dict[int, set[str]] = {}
-        """The sessions that each of those ended, besides its own."""
+        """Sessions that each of those ended, besides its own."""
         self._about: dict[int, str] = {}
 
     def spend(self, session_id: str, tokens: int) -> None:
-        """An agent of that session has used so many tokens."""
+        """Count tokens that an agent of that session has used."""
         self._used += tokens
         if session_id in self._working:
             self._open[session_id] = self._open.get(session_id, 0) + tokens
@@ -81,7 +80,7 @@ class Meter:
             self._trace(record)
 
     def cost(self) -> Cost:
-        """The bill."""
+        """Cost so far."""
         return Cost(
             turns=len(self._launched),
             wasted_turns=len(self._launched - self._completed),
@@ -109,7 +108,7 @@ class Meter:
 
     # ------------------------------------------------------------------ how far it reached
     def _trace(self, record: LifecycleEvent) -> None:
-        """Follow causes from wishes to abort and from failures to the sessions that ended by them."""
+        """Follow causes from aborts and failures to the sessions that ended by them."""
         origin = self._origins.get(record.cause_id or 0)
         if origin is None and _begins(record):
             origin = record.seq
@@ -127,7 +126,7 @@ def _ends(record: LifecycleEvent) -> bool:
 
 
 def _begins(record: LifecycleEvent) -> bool:
-    """A wish to abort, or the failure of a whole session. Who closes a session has no complaint."""
+    """Whether the record is an abort, or the failure of a whole session. Closing a session is neither."""
     if record.event == "AbortRecord":
         return True
     return _ends(record) and (record.event != "OperatorStop" or record.metadata.get("outcome") == "aborted")

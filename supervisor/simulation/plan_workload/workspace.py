@@ -1,6 +1,6 @@
-"""The workspace of a simulated machine: what it does costs time, and now and then it cannot be had.
+"""The workspace of a simulated machine: its operations take time, and now and then fail.
 
-What is where is kept by the machine's places, which outlive the supervisor that this one belongs to.
+The contents are those of :class:`WorkspaceContents`, which outlives the supervisor that this workspace belongs to.
 """
 
 from __future__ import annotations
@@ -12,71 +12,78 @@ from supervisor.ports.path_safety import outside
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.journal import SupervisorKilled
 from supervisor.simulation.keyed_random import KeyedRandom
-from supervisor.simulation.works.places import Places
-from supervisor.simulation.works.task_scripts import TaskScripts
+from supervisor.simulation.plan_workload.task_scripts import TaskScripts
+from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
 from supervisor.workspaces.directory import DirectoryWorkspace
 
 __all__ = ["SimulatedFiles", "SimulatedWorkspace"]
 
 
 class SimulatedWorkspace(DirectoryWorkspace):
-    """Directories that cost nothing, but time; some cannot be had, and some work cannot be merged. Once its supervisor
-    was *killed*, nothing is done: what its tasks ask for while they unwind, nobody hears."""
+    """Directories in memory: some cannot be had, and some work cannot be merged. Once the supervisor was *killed*,
+    every operation fails, so that tasks of a dead supervisor change nothing while they unwind."""
 
     def __init__(
-        self, chance: KeyedRandom, faults: FaultPlan, task_scripts: TaskScripts, places: Places, killed: anyio.Event
+        self,
+        random: KeyedRandom,
+        faults: FaultPlan,
+        task_scripts: TaskScripts,
+        workspaces: WorkspaceContents,
+        killed: anyio.Event,
     ) -> None:
-        self._chance, self._faults, self._task_scripts, self._places = chance, faults, task_scripts, places
+        self._random, self._faults, self._task_scripts, self._workspaces = random, faults, task_scripts, workspaces
         self._killed = killed
-        self.temporary = places.worktrees
+        self.temporary = workspaces.worktrees
 
     async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
         # Mostly at once; sometimes as long as a checkout takes.
-        takes_s = 0.01 if self._chance.happens(0.7, session_id) else self._chance.between(0.1, 5.0, session_id)
-        await self._pass(takes_s)
+        takes_s = 0.01 if self._random.happens(0.7, session_id) else self._random.between(0.1, 5.0, session_id)
+        await self._spend(takes_s)
         if self._faults.strikes("workspace.missing", session_id):
             raise NotADirectoryError(f"the working directory of session {session_id!r} does not exist")
-        self._places.prepare(session_id)
+        self._workspaces.prepare(session_id)
         return f"{directory}/{session_id}"
 
     async def begin(self, session_id: str, spec: WorkspaceSpec) -> None:
         await self._takes("begin", spec.owner)
-        self._places.begin(session_id, spec)
+        self._workspaces.begin(session_id, spec)
 
     async def save(self, session_id: str, spec: WorkspaceSpec, message: str) -> str:
-        if not (self._places.worktrees or spec.files):
+        if not (self._workspaces.worktrees or spec.files):
             return ""
         await self._takes("save", session_id)
-        return self._places.save(session_id, spec)
+        return self._workspaces.save(session_id, spec)
 
     async def roll_back(self, session_id: str, spec: WorkspaceSpec, message: str) -> str:
         await self._takes("roll back", session_id)
-        return self._places.roll_back(session_id, spec)
+        return self._workspaces.roll_back(session_id, spec)
 
     async def accept(self, spec: WorkspaceSpec) -> None:
         self._check_alive()
-        self._places.accept(spec)
+        self._workspaces.accept(spec)
 
     async def forget(self, spec: WorkspaceSpec) -> None:
-        if self._places.worktrees or spec.files:
+        if self._workspaces.worktrees or spec.files:
             await self._takes("forget", spec.owner)
-            self._places.forget(spec)
+            self._workspaces.forget(spec)
 
     async def list_sessions(self) -> list[str]:
-        return self._places.list_sessions()
+        return self._workspaces.list_sessions()
 
     async def clean_up(self, session_id: str, message: str) -> Released:
-        if self._places.worktrees:
+        if self._workspaces.worktrees:
             await self._takes("put away", session_id)
         self._check_alive()
-        return self._places.clean_up(session_id)
+        return self._workspaces.clean_up(session_id)
 
     async def _takes(self, *what: str) -> None:
-        await self._pass(self._chance.between(0.01, 0.5, *what))
+        await self._spend(self._random.between(0.01, 0.5, *what))
 
-    async def _pass(self, seconds: float) -> None:
-        """Raises:
-        SupervisorKilled: nobody is there any more to do it.
+    async def _spend(self, seconds: float) -> None:
+        """Let time pass.
+
+        Raises:
+            SupervisorKilled: the supervisor was killed meanwhile.
         """
         await anyio.sleep(seconds)
         self._check_alive()
@@ -89,16 +96,16 @@ class SimulatedWorkspace(DirectoryWorkspace):
         task_script = self._task_scripts.of(session_id)
         if task_script is None:
             return await super().merge(session_id, message, commit)
-        await self._pass(self._chance.between(0.01, 2.0, "merge", session_id))
-        if self._places.has(session_id):  # whoever merged it did not live to say so
+        await self._spend(self._random.between(0.01, 2.0, "merge", session_id))
+        if self._workspaces.has(session_id):  # whoever merged it did not live to say so
             return Merge(outcome="nothing", target="main", why="everything is in main already")
         if task_script.merge():
-            return self._places.merged(session_id)
+            return self._workspaces.merged(session_id)
         return Merge(outcome="refused", files=("README.md",), why="conflict in README.md")
 
 
 class SimulatedFiles:
-    """``supervisor.ports.AgentFiles`` without a disk: the files that were written in this run, in memory."""
+    """``supervisor.ports.AgentFiles`` in memory: the files that were written in this run."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}

@@ -1,0 +1,491 @@
+"""Races of commands about a task with what happens to it: split, block, reset, requeue, give up, message.
+
+Each test names the moment. All checkers of tests/verification check every run; the asserts here say that the moment
+was met, and what must follow from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import pytest
+
+from supervisor.embedding.runtime import Session
+from supervisor.lifecycles.task import Task
+from supervisor.plans import Plan, TaskConfig
+from supervisor.plans.task_control import Verb
+from supervisor.ports import JournalError
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.simulation import running
+from supervisor.simulation.host import LoadGenerator
+from supervisor.simulation.plan_workload.operator_bot import OperatorBot
+from supervisor.simulation.plan_workload.plans import CHECK, FILES, MISSING, ROLES, WORKER
+from supervisor.simulation.plan_workload.task_scripts import TaskScript, Try, prompt_of
+from supervisor.simulation.running import Report
+from supervisor.work.workers import WorkerPool
+from tests.simulation.races import Intruder, RaceHost, lifecycle, plain_tasks, race, scenario
+from tests.verification.checkers import simulate
+from tests.verification.checkers.checkpoints import CheckpointChecker
+
+FIFO = 'schedules = ["fifo"]'
+SHORT = "commit_s = 0.01"
+PART = "w0t0s0"
+TIMED_OUT = "task: WAITING_FOR_SUBTASKS subtask_timed_out BLOCKED"
+
+
+# ------------------------------------------------------------------------------------------------------ splits
+class SplitAfterFailure(Intruder):
+    """Splits the task so many steps *after* the turn of its agent has failed."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self._left, self.is_split = after, False
+        self.task = ""
+
+    def step(self) -> None:
+        if self.state("w0t0:t1") in ("FAILED", "REAPED") and "task:w0t0" in self.rows:
+            self.task = self.states()[2]
+            self._left -= 1
+            if self._left < 0 and not self.is_split:
+                self.is_split = True
+                self.command(Verb.SPLIT)
+
+
+def test_a_task_that_is_split_as_it_fails_waits_for_its_subtasks_or_has_failed() -> None:
+    """At every step of the end of an attempt that failed for good; the plan is not given up for it."""
+    once = lifecycle(max_attempts=1, circuit_breaker={"enabled": False, "probes_max": 0})
+    drawn, ended = scenario(FIFO, SHORT).draw(4), set[str]()
+    for after in range(60):
+        race(
+            drawn, splitter := SplitAfterFailure(after), once, plain_tasks(max_retries=0), ways={"*": (Try.PERMANENT,)}
+        )
+        assert splitter.is_split, f"after {after} steps"
+        ended.add(splitter.task)
+    assert ended >= {"CLOSED", "FAILED"}
+
+
+class SplitBetweenSessions(Intruder):
+    """Ends the session of a task that waits for its next attempt, and splits the task so many steps *after* that."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self._left, self.is_closed, self.is_split = after, False, False
+        self.sessions = 0
+
+    def step(self) -> None:
+        run, job, _ = self.states()
+        if not run:
+            return
+        self.sessions = 1 + ("w0t0-2" in self.rows)
+        if run == "RETRYING" and not self.is_closed:
+            self.is_closed = True
+            self.host.start(Session(self.host.sup, "w0t0").close)
+        if self.is_closed and job in ("queued", "running"):
+            self._left -= 1
+            if self._left < 0 and not self.is_split:
+                self.is_split = True
+                self.command(Verb.SPLIT)
+
+
+def test_a_session_that_works_on_a_task_holds_it_on_record() -> None:
+    """The task is split at every step from the end of one session to the start of the next one."""
+    thrice = lifecycle(max_attempts=3, base_retry_delay=0.5, circuit_breaker={"enabled": False, "probes_max": 0})
+    drawn, sessions = scenario(FIFO, SHORT).draw(4), set[int]()
+    for after in range(40):
+        splitter = SplitBetweenSessions(after)
+        race(drawn, splitter, thrice, plain_tasks(max_retries=0), ways={"*": (Try.BUSY, Try.DONE)})
+        assert splitter.is_split, f"after {after} steps"
+        sessions.add(splitter.sessions)
+    assert sessions == {1, 2}  # it was split before there was another one, and after
+
+
+class SplitCooling(Intruder):
+    """Splits the task when it cools down, and notes the states of the subtasks when the task is done."""
+
+    is_split = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[tuple[str, ...]] = []
+
+    def step(self) -> None:
+        run, job, task = self.states()
+        if not self.is_split and (run, job) == ("CIRCUIT_OPEN", "running"):
+            self.is_split = True
+            self.command(Verb.SPLIT)
+        elif task == "DONE" and "task:w0t0s7" in self.rows and not self.parts:
+            self.parts.append(tuple(self.state(f"task:w0t0s{part}") for part in (7, 8)))
+
+
+def test_a_task_that_is_split_while_it_cools_down_waits_for_its_subtasks() -> None:
+    """Also where its circuit has cooled down before they are closed."""
+    drawn, split = scenario(FIFO), 0
+    for seed in range(40):
+        race(drawn.draw(seed), splitter := SplitCooling(), ways={"w0t0": (Try.BUSY, Try.DONE)})
+        assert splitter.parts in ([], [("CLOSED", "CLOSED")]), f"seed {seed}"
+        split += len(splitter.parts)
+    assert split >= 3
+
+
+class LoseWorker(SplitCooling):
+    """The same; the worker is lost while it is being recorded that the subtasks have the rest of the task."""
+
+    is_lost = False
+
+    def step(self) -> None:
+        super().step()
+        if self.is_split and not self.is_lost and self.states()[:2] == ("VALIDATING", "running"):
+            self.is_lost = True
+            runner = self.host.operator_bots[-1].runner
+            claim = runner.plan_run.executions["w0t0"].claim
+            assert claim is not None
+            runner.plan_run.take_from_lost_worker(claim.worker_id, ["w0t0"])  # as the health check of a worker does
+
+
+def test_a_task_needs_no_worker_to_wait_for_its_subtasks() -> None:
+    """No other worker is given the task, with which it could do nothing, and the plan comes to its end."""
+    drawn, lost = scenario(FIFO), 0
+    for seed in range(40):
+        race(drawn.draw(seed), loser := LoseWorker(), ways={"w0t0": (Try.BUSY, Try.DONE)})
+        lost += loser.is_lost
+    assert lost >= 2
+
+
+class SplitStarting(Intruder):
+    """Splits the task when it is claimed, and notes its session when the task is blocked."""
+
+    split_s: float | None = None
+    blocked: tuple[float, str] | None = None
+    """Seconds from the split to the block, and the state of the session then."""
+
+    def step(self) -> None:
+        task = self.states()[2]
+        if self.split_s is None and task == "CLAIMED":
+            self.split_s = self.world.now()
+            self.command(Verb.SPLIT)
+        elif self.split_s is not None and self.blocked is None and task == "BLOCKED":
+            self.blocked = (self.world.now() - self.split_s, self.state("w0t0"))
+
+
+def test_the_attempt_of_a_split_task_is_seen_through_before_it_is_blocked() -> None:
+    """The only slot is taken until the session, whose agent cannot be started, gives up (300 s); the subtask, which
+    takes too long, blocks the task only then."""
+
+    def one_slot(plan: Plan) -> Plan:
+        plan = plain_tasks(timeout_s=45.0, max_retries=0, agent=MISSING)(plan)
+        return Plan.model_validate({**dict(plan), "workers": {"all": {"slots": 1, "roles": ROLES}}})
+
+    limits = "[settings]\nlimits = { max_consecutive_errors = 10, restarts_max = 10 }"
+    race(scenario(limits).draw(0), splitter := SplitStarting(), one_slot)
+    assert splitter.blocked is not None
+    after_s, session = splitter.blocked
+    assert after_s > 300.0
+    assert session == "Stopped"
+
+
+# ------------------------------------------------------------------------------------------------ delays and blocks
+COOLDOWN_S = 60.0
+
+
+class NeverUnblocks(OperatorBot):
+    async def unblock(self, name: str) -> None:
+        """Leave the task blocked."""
+
+
+class Unattended(RaceHost):
+    bot_class = NeverUnblocks
+
+
+class SplitDelayed(Intruder):
+    """Splits the task when its circuit is open into one that hangs for longer than the cool-down."""
+
+    is_split = False
+
+    def step(self) -> None:
+        if not self.is_split and self.states()[:2] == ("CIRCUIT_OPEN", "retrying"):
+            self.is_split = True
+            self.host.start(self._split)
+
+    async def _split(self) -> None:
+        bot = self.host.operator_bots[-1]
+        part = bot.part("w0t0s7")
+        bot.task_script("w0t0s7").ways = (Try.HANGS, Try.DONE)
+        with suppress(Refused):  # the task was split by its plan
+            await bot.control.split("w0t0", [part], by="operator")
+
+
+def test_a_delay_that_ends_while_its_task_is_blocked_is_served_after_that() -> None:
+    """The task goes on when its subtask is closed, though nothing had waited for the delay while it was blocked."""
+    circuit = {"enabled": True, "cooldown_period": COOLDOWN_S, "probes_max": 2}
+    slow = lifecycle(max_attempts=3, default_timeout=2 * COOLDOWN_S, circuit_breaker=circuit)
+    blocked = 0
+    for seed in range(12):
+        edits = slow, plain_tasks(timeout_s=COOLDOWN_S - 15.0)
+        ways = {"*": (Try.PERMANENT, Try.DONE)}
+        report = race(scenario().draw(seed), SplitDelayed(), *edits, ways=ways, host=Unattended)
+        blocked += report.reached.get(TIMED_OUT, 0)
+    assert blocked >= 3
+
+
+class SplitAndKill(Intruder):
+    """Splits the task as it is worked on, kills the supervisor shortly before the subtask takes too long, and lets the
+    workers of the next supervisor have no slot for a second."""
+
+    TIMEOUT_S = 45.0
+    DOWN_S = 10.0
+    split_s: float | None = None
+    free_s: float | None = None
+    is_busy = False
+
+    def step(self) -> None:
+        now_s = self.world.now()
+        if self.world.lives == 1 and self.split_s is None and self.states()[2] == "IN_PROGRESS":
+            self.split_s = now_s
+            self.command(Verb.SPLIT)
+        elif self.world.lives == 1 and self.split_s is not None and now_s > self.split_s + self.TIMEOUT_S - 5.0:
+            self.is_busy = True
+            self.kill()
+        elif self.world.lives == 2 and self.is_busy and len(self.host.operator_bots) == 2:
+            runner = self.host.operator_bots[1].runner
+            if runner.begun.is_set():
+                self.free_s = self.free_s or now_s + 1.0
+                if now_s > self.free_s:
+                    self.is_busy = False
+                    runner.plan_run.wake()
+
+
+def test_a_task_that_is_blocked_at_a_take_over_has_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The turn of the task, which no worker has taken up yet, is seen through before the subtask blocks the task."""
+    monkeypatch.setattr(running, "RESTART_S", SplitAndKill.DOWN_S)
+    free, blocked = WorkerPool.free, 0
+    for seed in range(8):
+        splitter = SplitAndKill()
+        monkeypatch.setattr(WorkerPool, "free", lambda pool, at=splitter: [] if at.is_busy else free(pool))
+        edit = plain_tasks(timeout_s=splitter.TIMEOUT_S)
+        drawn = scenario('[settings]\nrecovery = { sessions = "restart" }').draw(seed)
+        blocked += race(drawn, splitter, edit, ways={"*": (Try.HANGS, Try.DONE)}).reached.get(TIMED_OUT, 0)
+    assert blocked >= 3
+
+
+# ----------------------------------------------------------------------------------------------- resets and requeues
+def whole_of_one_part(script: TaskScript, part: TaskScript, **fields: Any) -> Callable[[Plan], Plan]:
+    """Edit: one task with one subtask, which both meet what their scripts say. *fields* are those of the subtask."""
+
+    def edit(plan: Plan) -> Plan:
+        one = {"id": PART, "agent": WORKER, "prompt": prompt_of(PART), **fields}
+        acceptance = ({"command": (CHECK, "w0t0")},) if script.checks != (True,) else ()
+        given = {"id": "w0t0", "agent": WORKER, "prompt": prompt_of("w0t0"), "max_retries": 1, "acceptance": acceptance}
+        tasks = (TaskConfig.model_validate({**given, "subtasks": (one,)}),)
+        return plan.model_copy(update={"tasks": tasks, "workers": {}, "approve_plan": False, "validation": ()})
+
+    return edit
+
+
+class ScriptedHost(RaceHost):
+    """Adds *scripts* to those of the world before the plan is drawn."""
+
+    scripts: tuple[TaskScript, ...] = ()
+
+    def make_plan(self, customer: LoadGenerator) -> Plan:
+        plan = super().make_plan(customer)
+        for script in self.scripts:
+            self.world.task_scripts.add(script)
+        return plan
+
+
+class ResetRejected(Intruder):
+    """Resets the run as soon as its circuit is open, and its job has not heard of that."""
+
+    resets = 0
+
+    def step(self) -> None:
+        if not self.resets and self.states()[:2] == ("CIRCUIT_OPEN", "validating"):
+            self.resets += 1
+            self.host.start(self._reset)
+
+    async def _reset(self) -> None:
+        with suppress(Refused):  # it is tried again by then
+            await self.host.operator_bots[-1].control.reset("w0t0", by="operator")
+
+
+def test_a_run_that_is_reset_as_its_whole_is_rejected_rests() -> None:
+    """The work of the subtasks is not accepted; a reset that comes too late does not begin the run anew."""
+    whole, part = TaskScript("w0t0", checks=(False, True)), TaskScript(PART)
+    host = type("Host", (ScriptedHost,), {"scripts": (whole, part)})
+    race(scenario(FIFO).draw(1), resetter := ResetRejected(), whole_of_one_part(whole, part), host=host)
+    assert resetter.resets == 1
+
+
+class RequeueCancelled(Intruder):
+    """Cancels the task when its subtask is worked on, and requeues the subtask so many steps *after* that."""
+
+    is_cancelled = is_taken = False
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self._left = after
+        self.parts: list[str] = []
+        """States of the subtask since then."""
+
+    def step(self) -> None:
+        part = self.state(f"task:{PART}")
+        if not part or (part != "IN_PROGRESS" and not self.is_cancelled):
+            return
+        if not self.parts or self.parts[-1] != part:
+            self.parts.append(part)
+        if not self.is_cancelled:
+            self.is_cancelled = True
+            self.command(Verb.CANCEL)
+        self._left -= 1
+        if self._left < 0 and not self.is_taken:
+            self.is_taken = True
+            self.command(Verb.REQUEUE, PART)
+
+
+def test_a_requeue_of_a_task_whose_parent_is_cancelled_is_answered_at_once() -> None:
+    """Before the task is cancelled too, and not long after; rolling back what the agent did takes its time."""
+    drawn, ways = scenario(FIFO, SHORT).draw(1), set[tuple[str, ...]]()
+    for after in range(0, 120, 6):
+        whole, part = TaskScript("w0t0"), TaskScript(PART, (Try.HANGS,))
+        host = type("Host", (ScriptedHost,), {"scripts": (whole, part)})
+        edit = whole_of_one_part(whole, part, rollback=True, files=FILES[:1])
+
+        def keeps(plan: Plan, edit: Callable[[Plan], Plan] = edit) -> Plan:
+            kept = plan.task_lifecycle.model_copy(update={"cleanup_on_cancel": False})
+            return edit(plan).model_copy(update={"task_lifecycle": kept})
+
+        race(drawn, operator := RequeueCancelled(after), keeps, host=host)
+        ways.add(tuple(operator.parts))
+    assert ways == {("IN_PROGRESS", "OPEN", "CANCELLED"), ("IN_PROGRESS", "CANCELLED")}  # in time, and too late
+
+
+class TakeClaimed(Intruder):
+    """Waits for the lock of the task before its worker does, and takes the task away when that has claimed it."""
+
+    waits = has_taken = False
+
+    def step(self) -> None:
+        is_known = "job:w0t0" in self.rows and not self.waits
+        if is_known and self.host.operator_bots[-1].runner.plan_run.executions["w0t0"].lock.locked():
+            self.waits = True
+            self.host.start(self._take)
+
+    async def _take(self) -> None:
+        runner = self.host.operator_bots[-1].runner
+        execution, backlog = runner.plan_run.executions["w0t0"], runner.plan_run.backlog
+        async with execution.lock:
+            await anyio.sleep(1.0)
+            if backlog.holder("w0t0") is not None and execution.active is None:
+                self.has_taken = True
+                await runner.scheduler.attempt_runner.take(execution, "somebody else is to have it")
+
+
+def test_the_slot_of_a_task_that_is_taken_before_it_began_is_free() -> None:
+    """Also where it was the only slot, and nothing else happens that would wake the claims."""
+    taken = 0
+    for seed in range(16, 28):
+        report = race(scenario().draw(seed), taker := TakeClaimed())
+        taken += taker.has_taken
+        given = sum(
+            one for name, one in report.reached.items() if name.startswith("worker: ") and " task_assigned " in name
+        )
+        assert given >= report.reached["job: queued worker_started running"], f"seed {seed}"
+    assert taken >= 3
+
+
+# ----------------------------------------------------------------------------------------- messages and compaction
+class MessageDone(Intruder):
+    """Sends a message to the session of every task as soon as it is done."""
+
+    def __init__(self, at: str) -> None:
+        super().__init__()
+        self._at, self._sent, self.delivered = at, set[str](), 0
+
+    def step(self) -> None:
+        for name in self.world.board.waiting(Task.DONE.value, ("w0t0", "w0t1", "w0t2")):
+            if name not in self._sent:
+                self._sent.add(name)
+                self.host.start(self._send, Session(self.host.sup, name))
+
+    async def _send(self, session: Session) -> None:
+        with suppress(NoSuchEntity, Refused, JournalError):
+            await session.send("one more thing", urgent=True, at=self._at, sender="operator")
+            self.delivered += 1
+
+
+@pytest.mark.parametrize("at", ["now", "turn_end"])
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_a_message_opens_no_turn_once_its_task_is_closed(seed: int, at: str) -> None:
+    """A message may open a turn while the task is done and not closed yet."""
+    drawn = scenario("commit_s = [0.01, 0.5]", load="works = 1.0\ntasks = [1, 3]", kinds='"disk.slow"').draw(seed)
+    race(drawn, operator := MessageDone(at))
+    assert operator.delivered
+
+
+COMPACTION = {"turn: VERIFYING compact_needed RUNNING", "turn: COMPACTING verify_requested RUNNING"}
+AGENTS = "[agents]\nacp = 1.0\ncommand = 0.0\ninprocess = 0.0\n"
+SHAPE = "[agents.shape]\ntools = [0, 1]\ndelegation = 0.0\npermission = 0.0"
+
+
+def compacting(seed: int, kinds: str = "", rates: str = "", world: str = "") -> Report:
+    """A run whose agents compact their context just after they have said that they are done."""
+    rates = f'[faults.rates]\n"agent.compacts" = 0.6\n{rates}'
+    load, kinds = "turns = 3\nplans = 0.0", f'"agent.compacts"{kinds}'
+    report = simulate(
+        scenario("grain_s = 0.0", world, AGENTS, SHAPE, rates, load=load, kinds=kinds, customers=2).draw(seed)
+    )
+    assert report.problems == ()
+    return report
+
+
+def test_a_turn_whose_agent_compacts_late_is_verified_after_that() -> None:
+    """Both edges of the specification are taken, and no success is lost: only a compaction in the middle of a turn that
+    fails, fails that turn."""
+    reports = [compacting(seed) for seed in range(8)]
+    assert set.union(*(set(one.reached) for one in reports)) >= COMPACTION
+    assert all(one.tally.unanswered == 0 for one in reports)
+
+
+def test_a_turn_that_was_compacting_when_its_supervisor_was_killed_is_verified() -> None:
+    """The agent is gone, so nothing compacts: the next supervisor verifies what was done."""
+    rates, world = '"machine.crash_then" = 0.8', 'crashes_at = ["turn COMPACTING"]'
+    reports = [compacting(seed, ', "machine.crash_then"', rates, world) for seed in range(8)]
+    killed = [one for one in reports if one.faults["machine.crash_then"]]
+    assert set.union(*(set(one.reached) for one in killed)) >= COMPACTION
+
+
+# ---------------------------------------------------------------------------------------------- plans that are given up
+def given_up(seed: int, kinds: str = "", rates: str = "", settings: str = "", *edits: Callable[[Plan], Plan]) -> Report:
+    """A run of a plan that its customer gives up while its tasks are worked on."""
+    rates = f'[faults.rates]\n"host.gives_up" = 1.0\n{rates}'
+    load, world = "works = 1.0\ntasks = [3, 6]", 'schedules = ["shuffle", "window", "pct", "trio"]'
+    drawn = scenario(world, rates, settings, load=load, kinds=f'"host.gives_up"{kinds}').draw(seed)
+    return race(drawn, None, *edits)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_worker_of_a_plan_that_is_given_up_lets_go_of_no_job_that_runs(seed: int) -> None:
+    """The record that a worker holds nothing comes after the end of every job that it held."""
+    assert given_up(seed).faults == {"host.gives_up": 1}
+
+
+def test_nothing_is_rolled_back_that_goes_on_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the disk is down: a supervisor that starts on what the disk holds goes on with the attempt."""
+    check, rolled_back = CheckpointChecker.check_rollback, list[str]()
+
+    def note(checker: CheckpointChecker, task: str) -> None:
+        rolled_back.append(task)
+        check(checker, task)
+
+    def own_files(plan: Plan) -> Plan:
+        tasks = [one.model_copy(update={"files": (one.id,), "rollback": True, "subtasks": ()}) for one in plan.tasks]
+        return plan.model_copy(update={"tasks": tuple(tasks), "approve_plan": False})
+
+    monkeypatch.setattr(CheckpointChecker, "check_rollback", note)
+    for seed in range(16):
+        given_up(seed, ', "disk.locked"', '"disk.locked" = 0.05', '[settings]\nworkspace = "directory"', own_files)
+    assert rolled_back

@@ -1,0 +1,661 @@
+"""Races around a take-over: a supervisor is killed at a chosen moment, and the next one continues from the journal.
+
+Each test names the moment. All checkers of tests/verification check every run; the asserts here say that the moment
+was met, and what must follow from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import anyio
+import msgspec
+import pytest
+
+from supervisor.embedding.runtime import Session
+from supervisor.lifecycles.types import AbortScope
+from supervisor.plans import Plan, TaskConfig
+from supervisor.plans.task_control import Verb
+from supervisor.ports import JournalError
+from supervisor.runtime.entity import Refused
+from supervisor.simulation.engine import Schedule
+from supervisor.simulation.host import LoadGenerator
+from supervisor.simulation.journal import SupervisorKilled
+from supervisor.simulation.plan_workload.plans import WORKER
+from supervisor.simulation.plan_workload.task_scripts import Try, prompt_of
+from supervisor.simulation.running import Report
+from supervisor.simulation.scenario import Scenario
+from supervisor.simulation.world import World
+from supervisor.work.results import PlanResult
+from tests.simulation.races import Intruder, RaceHost, race, scenario
+
+FIFO = 'schedules = ["fifo"]'
+RESTART = '[settings.recovery]\nsessions = "restart"'
+ACP = "[agents]\nacp = 1.0\ncommand = 0.0\ninprocess = 0.0"
+
+
+# ------------------------------------------------------------------------------------- every commit of a take-over
+class KillTwice(Intruder):
+    """Kills the first supervisor when a task is worked on, and the second one at its commit number *at*."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self._at, self._commits = at, 0
+
+    def __call__(self, number: int, world: World, host: RaceHost) -> None:  # type: ignore[override]
+        if world.killed.is_set():
+            self._commits = world.disk.commits
+        super().__call__(number, world, host)
+
+    def step(self) -> None:
+        if self.kills == 0:
+            if self.is_first_moment():
+                self.kill()
+        elif self.kills == 1 and self.world.lives == 2 and self.world.disk.commits - self._commits >= self._at:
+            self.kill()
+
+    def is_first_moment(self) -> bool:
+        return any(row.kind == "task" and row.state == "IN_PROGRESS" for row in self.rows.values())
+
+
+class KillTwiceInSecondRun(KillTwice):
+    """The same, when the task is tried by a second run, and its first run rests with an open circuit."""
+
+    def is_first_moment(self) -> bool:
+        return "run:w0t0-2" in self.rows and super().is_first_moment()
+
+
+COMMITS = 24
+"""Commits of the second supervisor that are tried: the take-over of one orphan takes a dozen."""
+
+
+def take_over(sessions: str, orphans: str, kinds: str = "", rates: str = "") -> Scenario:
+    recovery = f'[settings.recovery]\nsessions = "{sessions}"\norphans = "{orphans}"'
+    return scenario("grain_s = 0.0", FIFO, recovery, rates, kinds=kinds)
+
+
+@pytest.mark.parametrize(
+    ("sessions", "orphans"), [("resume", "open"), ("resume", "failed"), ("resume", "done"), ("restart", "open")]
+)
+def test_a_take_over_that_is_killed_at_any_commit_is_taken_over(sessions: str, orphans: str) -> None:
+    """The third supervisor continues from whatever the second one had recorded, and everything comes to its end."""
+    drawn, kills = take_over(sessions, orphans).draw(1), 0
+    for at in range(1, COMMITS):
+        race(drawn, killer := KillTwice(at))
+        kills += killer.kills
+    assert kills >= 2 * 12
+
+
+def test_an_earlier_run_that_rests_is_not_taken_for_the_last_one() -> None:
+    """A task is failed by its last run, also where its supervisors were killed at any commit of that."""
+    text = '[faults.rates]\n"work.permanent" = 1.0'
+    drawn, kills = take_over("resume", "failed", '"work.permanent"', text).draw(7), 0  # its task may be tried twice
+    for at in range(1, COMMITS):
+        race(drawn, killer := KillTwiceInSecondRun(at))
+        kills += killer.kills
+    assert kills >= 2 * 12
+
+
+def test_a_take_over_can_be_given_up_at_any_commit() -> None:
+    """However far the second supervisor has come, nothing of the plan is left open, and no session works on it."""
+    drawn = take_over("resume", "open").draw(1)
+    for at in range(COMMITS):
+
+        class GivesUp(RaceHost):
+            def patience_s(self, customer: LoadGenerator, at: int = at) -> float | None:
+                return (at + 0.5) * drawn.commit_s if self.world.lives > 1 else None
+
+        assert race(drawn, KillTwice(1_000_000), host=GivesUp).ended.keys() <= {"Stopped"}
+
+
+class ClosesFirst(RaceHost):
+    """Stops the second supervisor before its customer comes back for the plan."""
+
+    async def return_late(self, customer: LoadGenerator) -> None:
+        if self.world.lives == 2:
+            self.world.request_stop(now=False)
+            await self.sup.stop()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 5])
+def test_a_supervisor_that_ends_an_unclaimed_plan_can_be_killed_at_any_commit(seed: int) -> None:
+    """The third supervisor goes on with the whole plan, or has it anew; no part of it is lost."""
+    drawn, kills = scenario(FIFO, load="works = 1.0\ntasks = 3").draw(seed), 0
+    for at in range(1, 30):
+        race(drawn, killer := KillTwice(at), host=ClosesFirst)
+        kills += killer.kills - 1
+    assert kills >= 10
+
+
+# ------------------------------------------------------------------------------------------------ what a task waits for
+class KillInSecondRun(Intruder):
+    """Kills the first supervisor when the second run of the task is completed, and the task does not know."""
+
+    def step(self) -> None:
+        if self.world.lives == 1 and self.state("run:w0t0-2") == "COMPLETED" and self.states()[2] == "IN_PROGRESS":
+            assert self.states()[0] == "CIRCUIT_OPEN"
+            self.kill()
+
+
+@pytest.mark.parametrize("saves", [0.0, 1.0])
+def test_a_task_whose_last_run_was_completed_is_done(saves: float) -> None:
+    """The failure of the run before, which rests with an open circuit, does not fail the task once more."""
+    drawn, kills = scenario(FIFO, load=f"works = 1.0\ntasks = 1\nsaves = {saves}"), 0
+    for seed in range(20):
+        report = race(drawn.draw(seed), killer := KillInSecondRun(), ways={"*": (Try.PERMANENT, Try.DONE)})
+        assert not killer.kills or report.reached["task: IN_PROGRESS failed FAILED"] == 1, f"seed {seed}"
+        kills += killer.kills
+    assert kills >= 3
+
+
+class KillAfterStop(Intruder):
+    """Resets a run that cools down, stops the supervisor, and kills it when that has cancelled the run."""
+
+    is_reset = False
+
+    def step(self) -> None:
+        run, job, task = self.states()
+        if self.world.lives == 1 and not self.is_reset and (run, job) == ("CIRCUIT_OPEN", "running"):
+            self.is_reset = True
+            self.host.start(self._reset)
+        elif self.world.lives == 1 and (run, task) == ("CANCELLED", "IN_PROGRESS"):
+            self.kill()
+
+    async def _reset(self) -> None:
+        with suppress(Refused):  # the task had failed for good
+            await self.host.operator_bots[-1].control.reset("w0t0", by="operator")
+            self.world.request_stop(now=False)
+            await self.host.sup.stop()
+
+
+def test_a_task_whose_run_was_cancelled_fails() -> None:
+    """The next supervisor fails the task that the killed one, which was ending, had no time to fail."""
+    kills = 0
+    for seed in range(20, 30):
+        race(scenario(FIFO).draw(seed), killer := KillAfterStop(), ways={"*": (Try.PERMANENT, Try.DONE)})
+        kills += killer.kills
+    assert kills >= 1
+
+
+class KillWhileWaiting(Intruder):
+    """Kills the first supervisor when the job of the task is in *job*; before that, closes a session that waits."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__()
+        self._job, self._closed = job, False
+
+    def step(self) -> None:
+        if self.world.lives > 1 or self.states()[1:] != (self._job, "IN_PROGRESS"):
+            return
+        if self._job == "running" or self.state("w0t0") == "Stopped":
+            self.kill()
+        elif not self._closed:
+            self._closed = True
+            self.host.start(Session(self.host.sup, "w0t0").close)
+
+
+REQUEUED, RECOVERED = "task: ORPHANED requeued OPEN", "task: ORPHANED recovered DONE"
+
+
+@pytest.mark.parametrize(
+    ("job", "reached", "never"), [("retrying", REQUEUED, RECOVERED), ("running", RECOVERED, REQUEUED)]
+)
+def test_only_an_attempt_under_way_counts_as_done(job: str, reached: str, never: str) -> None:
+    """With ``orphans = "done"``, a task whose last attempt had failed is tried again by another session."""
+    drawn, tried = scenario(FIFO, '[settings.recovery]\norphans = "done"'), 0
+    for seed in range(12):
+        report = race(drawn.draw(seed), killer := KillWhileWaiting(job), ways={"*": (Try.BUSY, Try.DONE)})
+        tried += killer.kills * report.reached.get(reached, 0)
+        assert not killer.kills * report.reached.get(never, 0), f"seed {seed}"
+    assert tried >= 3
+
+
+class KillCancelling(Intruder):
+    """Kills the first supervisor *at* commits after its workstream has failed, if the second task is open then."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self._at, self._failed_at = at, -1
+
+    def step(self) -> None:
+        commits = self.world.disk.commits
+        if self.state("workstream:w0") == "failed":
+            self._failed_at = commits if self._failed_at < 0 else self._failed_at
+            is_open = self.state("task:w0t1") == "IN_PROGRESS"
+            if self.world.lives == 1 and commits - self._failed_at >= self._at and is_open:
+                self.kill()
+
+
+def one_critical(plan: Plan) -> Plan:
+    """Two tasks side by side; the first one is critical."""
+    names = ("w0t0", "w0t1")
+    tasks = [
+        TaskConfig(id=one, agent=WORKER, prompt=prompt_of(one), max_retries=0, critical=one == "w0t0") for one in names
+    ]
+    return plan.model_copy(update={"tasks": tuple(tasks), "workers": {}, "max_sessions": 2, "approve_plan": False})
+
+
+def test_no_session_works_beside_the_next_run_of_a_failed_plan() -> None:
+    """A critical task has failed, and the supervisor is killed while it cancels the others: they end."""
+    drawn, kills = scenario(FIFO, RESTART, load="works = 1.0\ntasks = 2").draw(1), 0
+    for at in range(6):
+        ways = {"w0t0": (Try.PERMANENT, Try.DONE), "*": (Try.HANGS, Try.DONE)}
+        race(drawn, killer := KillCancelling(at), one_critical, ways=ways)
+        kills += killer.kills
+    assert kills >= 2
+
+
+class KillHalfSplit(Intruder):
+    """Kills the first supervisor when a subtask is on record whose parent is not split on record."""
+
+    born: frozenset[str] = frozenset()
+    ended: frozenset[str] = frozenset()
+
+    def step(self) -> None:
+        if self.world.lives == 1:
+            tasks = [row for row in self.rows.values() if row.kind == "task"]
+            self.born = frozenset(row.id for row in tasks if self._is_stray(row.data))
+            if self.born:
+                self.kill()
+        elif self.world.lives == 2 and not self.rows["workstream:w0"].ended:
+            self.ended |= {one for one in self.born if self.state(one) == "CANCELLED"}
+
+    def _is_stray(self, data: bytes) -> bool:
+        above = data.partition(b'"part_of":"')[2].partition(b'"')[0].decode()
+        return bool(above) and self.state(above) in ("PLANNED", "OPEN", "CLAIMED", "IN_PROGRESS")
+
+
+@pytest.mark.parametrize("seed", [3, 4, 6])
+def test_subtasks_of_a_split_that_was_not_recorded_end(seed: int) -> None:
+    """The plan goes on, and the task is done as if it had not been split."""
+    more = (FIFO, "commit_s = 0.01", RESTART, '[faults.rates]\n"host.splits" = 1.0')
+    race(
+        scenario(*more, load="works = 1.0\ntasks = [1, 2]", kinds='"host.splits"').draw(seed), killer := KillHalfSplit()
+    )
+    assert killer.born
+    assert killer.ended == killer.born
+
+
+# ------------------------------------------------------------------------------------- commands during a take-over
+class StopAtTakeOver(Intruder):
+    """Kills the supervisor when a worker has the task and its run is in *run*; stops the next one at its take-over."""
+
+    is_stopped = False
+
+    def __init__(self, run: str) -> None:
+        super().__init__()
+        self._run = run
+
+    def step(self) -> None:
+        run, job, task = self.states()
+        if self.world.stop_requested or not run:
+            return
+        if self.world.lives == 1 and (run, job) == (self._run, "running") and task != "OPEN":
+            self.kill()
+        elif self.world.lives == 2 and job == "running" and self.is_taken_over():
+            self.is_stopped = True
+            self.world.request_stop(now=False)
+            self.host.start(self.host.sup.stop)
+
+
+@pytest.mark.parametrize("run", ["PENDING", "HALF_OPEN"])
+def test_a_run_that_was_not_begun_is_over_when_its_supervisor_stops(run: str) -> None:
+    """The supervisor that took the plan over is stopped before it tries anything: the run is cancelled on record."""
+    ways = (Try.DONE,) if run == "PENDING" else (Try.BUSY,)
+    drawn, ended = scenario("commit_s = 0.1", '[settings.recovery]\nsessions = "resume"'), 0
+    for seed in range(20):
+        report = race(drawn.draw(seed), intruder := StopAtTakeOver(run), ways={"*": ways})
+        ended += intruder.is_stopped and bool(report.reached.get(f"run: {run} cancelled CANCELLED"))
+    assert ended >= 5
+
+
+class RequeueAtTakeOver(Intruder):
+    """Kills the supervisor in the second try at the task, and gives *verbs* to the next one before a worker has it."""
+
+    is_delayed = False
+
+    def __init__(self, verbs: list[Verb], run: str) -> None:
+        super().__init__()
+        self._verbs, self._run = verbs, run
+
+    def step(self) -> None:
+        run, job, _ = self.states()
+        script = self.world.task_scripts.of("w0t0")
+        if self.world.lives == 1 and script and len(script.attempts) == 2 and (run, job) == ("IN_PROGRESS", "running"):
+            self.kill()
+        elif self.world.lives == 2 and self._verbs and job == "running" and self.is_taken_over():
+            self.host.start(self._command, self._verbs)
+            self._verbs = []
+        elif self.world.lives == 2 and (run, job) == (self._run, "queued"):
+            self.is_delayed = True
+
+    async def _command(self, verbs: list[Verb]) -> None:
+        with suppress(Refused):  # the task was done by then
+            for verb in verbs:
+                bot = self.host.operator_bots[-1]
+                await bot.command(verb, "w0t0", self.world.random.below(verb), f"operator.{verb}")
+
+
+def slow_retries(attempts: int) -> Callable[[Plan], Plan]:
+    """Edit: retries and probes wait for a minute."""
+
+    def edit(plan: Plan) -> Plan:
+        circuit = plan.task_lifecycle.circuit_breaker.model_copy(update={"cooldown_period": 60.0, "probes_max": 2})
+        slow = {"base_retry_delay": 60.0, "max_retry_delay": 60.0, "max_attempts": attempts, "circuit_breaker": circuit}
+        return plan.model_copy(update={"task_lifecycle": plan.task_lifecycle.model_copy(update=slow)})
+
+    return edit
+
+
+@pytest.mark.parametrize("verbs", [[Verb.REQUEUE], [Verb.REQUEUE, Verb.SPLIT]])
+@pytest.mark.parametrize(("attempts", "run"), [(3, "RETRYING"), (1, "CIRCUIT_OPEN")])
+def test_a_task_that_is_requeued_at_a_take_over_waits_for_its_delay(attempts: int, run: str, verbs: list[Verb]) -> None:
+    """The next attempt waits for the whole delay, also where the rest of it is left to subtasks."""
+    drawn, delayed = scenario("commit_s = 0.1", RESTART), 0
+    for seed in range(20):
+        ways = {"w0t0": (Try.BUSY, Try.HANGS, Try.DONE)}
+        race(drawn.draw(seed), intruder := RequeueAtTakeOver(verbs, run), slow_retries(attempts), ways=ways)
+        delayed += intruder.is_delayed
+    assert delayed >= 3
+
+
+OTHERS = ("w0t1", "w0t2", "w0t3")
+
+
+def four_tasks(plan: Plan) -> Plan:
+    """Four tasks side by side."""
+    tasks = tuple(TaskConfig(id=name, agent=WORKER, prompt=prompt_of(name)) for name in ("w0t0", *OTHERS))
+    fields = {"tasks": tasks, "workers": {}, "max_sessions": 8, "approve_plan": False, "validation": ()}
+    return plan.model_copy(update=fields)
+
+
+class UnblockAtTakeOver(Intruder):
+    """Blocks one task and splits the others, kills the supervisor, and unblocks the task in the next plan run."""
+
+    is_split = is_unblocked = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.jobs: set[str] = set()
+        """States of the job of the task when it was open again."""
+
+    def step(self) -> None:
+        states = [self.state(f"task:{name}") for name in ("w0t0", *OTHERS)]
+        if not self.is_split and states == ["IN_PROGRESS"] * 4:
+            self.is_split = True
+            for name in OTHERS:
+                self.command(Verb.SPLIT, name)
+            self.host.start(self._block)
+        elif self.world.lives == 1 and states == ["BLOCKED", *["WAITING_FOR_SUBTASKS"] * 3]:
+            self.kill()
+        elif self.world.lives == 2 and states[0] == "OPEN" and not self.jobs:
+            self.jobs.add(self.states()[1])
+        elif states[0] == "BLOCKED" and len(self.host.operator_bots) == 2 and not self.is_unblocked:
+            self.is_unblocked = True
+            self.command(Verb.UNBLOCK)
+
+    async def _block(self) -> None:
+        with suppress(Refused):  # the task was done by then
+            await self.host.operator_bots[-1].control.block("w0t0", ["a key"], by="operator")
+
+
+def test_a_task_that_is_unblocked_at_a_take_over_goes_on_once() -> None:
+    """The task is offered once, not both as what was left and as what was commanded."""
+    drawn, jobs = scenario("commit_s = 0.1"), set[str]()
+    for seed in range(20):
+        names = dict.fromkeys(("w0t0", *OTHERS), (Try.HANGS, Try.DONE))
+        race(drawn.draw(seed), intruder := UnblockAtTakeOver(), four_tasks, ways=names)
+        jobs |= intruder.jobs
+    assert jobs == {"retrying"}  # the loss of its worker was on record by then
+
+
+# ---------------------------------------------------------------------------------------------- sessions and turns
+class Asker(Intruder):
+    """Prompts the session of the task as soon as there is one, before it holds the task on record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.outcomes: list[str] = []
+
+    def step(self) -> None:
+        if not self.asked and "w0t0" in self.host.targets(AbortScope.SESSION):
+            self.asked += self.world.board.waiting("OPEN", ("w0t0",))
+            self.ask()
+
+    def ask(self) -> None:
+        self.host.start(self._ask, Session(self.host.sup, "w0t0"))
+
+    async def _ask(self, session: Session) -> None:
+        with suppress(JournalError):  # of a supervisor that was killed
+            self.outcomes.append((await session.run("what is this about?")).outcome)
+
+    def is_asked(self) -> bool:
+        return "w0t0" in self.rows and b"what is this about?" in self.rows["w0t0"].data
+
+
+class KillAsked(Asker):
+    """The same; kills the supervisor when the prompt is on record, and the claim of the task is not."""
+
+    def step(self) -> None:
+        super().step()
+        if self.world.lives == 1 and self.is_asked():
+            assert self.world.board.waiting("OPEN", ("w0t0",))
+            self.kill()
+
+
+def asked(intruder: Asker, schedule: str = "fifo", commit_s: float = 0.0005, host: type[RaceHost] = RaceHost) -> Report:
+    drawn = scenario(f"commit_s = {commit_s}").draw(2)
+    return race(msgspec.structs.replace(drawn, schedule=Schedule(schedule)), intruder, host=host)
+
+
+@pytest.mark.parametrize("schedule", ["fifo", "shuffle", "pct"])
+@pytest.mark.parametrize("commit_s", [0.0005, 3.0])
+def test_a_prompt_of_an_operator_is_no_work_on_the_task(schedule: str, commit_s: float) -> None:
+    """The operator gets the result of his own prompt; the task is tried when it is held, and only then."""
+    report = asked(asker := Asker(), schedule, commit_s)
+    assert (asker.asked, asker.outcomes) == (["w0t0"], ["completed"])
+    assert report.reached["turn: VERIFYING task_completed COMPLETING"] >= 2
+    assert report.reached["task: DONE closed CLOSED"] >= 1
+
+
+class ReturnsLate(RaceHost):
+    async def return_late(self, customer: LoadGenerator) -> None:
+        await anyio.sleep(120.0 * (self.world.lives > 1))
+
+
+def test_a_prompt_of_an_operator_goes_on_without_the_plan() -> None:
+    """Killed before the claim is on record: the prompt goes on, and nobody holds the task until its plan is resumed."""
+    report = asked(KillAsked(), host=ReturnsLate)
+    assert report.lives > 2
+    assert report.reached["task: DONE closed CLOSED"] == 1
+
+
+class KillCooled(Asker):
+    """Prompts a session that has cooled down, and kills the supervisor when that is on record; if *late*, when it is
+    on record that the session goes on with the prompt."""
+
+    def __init__(self, *, late: bool) -> None:
+        super().__init__()
+        self._late = late
+
+    def step(self) -> None:
+        if self.world.lives > 1 or self.state("w0t0") != "CoolingDown":
+            return
+        cooled = b'"cooled":true' in self.rows["w0t0"].data
+        if cooled and not self.asked:
+            self.asked.append("w0t0")
+            self.ask()
+        if self.is_asked() and cooled is not self._late:
+            self.kill()
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_session_that_has_cooled_down_cools_down_once(seed: int, late: bool) -> None:
+    """A prompt waits for the clean-up of the failed turn; the cool-down, which is on record, is not repeated."""
+    rates = '[faults.rates]\n"work.hangs" = 1.0\n"process.ignores_cancel" = 1.0\n[settings.limits]\nbackoff_base_ms = 1'
+    more = ('schedules = ["fifo", "shuffle", "pct"]', rates, RESTART)
+    report = race(
+        scenario(*more, kinds='"work.hangs", "process.ignores_cancel"').draw(seed), killer := KillCooled(late=late)
+    )
+    assert killer.asked == ["w0t0"]
+    assert report.lives > 2
+
+
+COOLING = scenario(
+    FIFO,
+    ACP,
+    RESTART,
+    '[faults.rates]\n"agent.provider_error" = 1.0',
+    load="turns = 2\nplans = 0.0",
+    kinds='"agent.provider_error"',
+)
+
+
+class KillCooling(Intruder):
+    """Kills the first supervisor while the session cools down; then sets the wall clock forward by *jump_s*."""
+
+    jumped = False
+
+    def __init__(self, jump_s: float = 0.0) -> None:
+        super().__init__()
+        self._jump_s = jump_s
+        self.since_s: list[float] = []
+        """When the session came into its state, as each of the two supervisors has it."""
+
+    def step(self) -> None:
+        if self.world.lives == 2 and not self.jumped:
+            self.jumped = True
+            self.world.wall.offset_s += self._jump_s
+        entity = self.host.sup.registry.entities.get("c0") if self.state("c0") == "CoolingDown" else None
+        if entity is not None and len(self.since_s) < self.world.lives <= 2:
+            self.since_s.append(entity.since_s)
+            if self.world.lives == 1:
+                self.kill()
+
+
+def test_a_session_cools_down_since_it_failed() -> None:
+    """The failure keeps its time over a take-over, so that the errors of late are counted as before."""
+    race(COOLING.draw(1), killer := KillCooling())
+    before_s, after_s = killer.since_s
+    assert after_s == pytest.approx(before_s, abs=0.1)
+
+
+def test_a_jump_of_the_wall_clock_during_a_start_is_no_breach() -> None:
+    """A backoff that is over by the clock that the new supervisor reads ends at once (600 s: longer than any)."""
+    race(COOLING.draw(1), killer := KillCooling(jump_s=600.0))
+    assert killer.jumped
+
+
+class KillClaiming(Intruder):
+    """Kills the first supervisor when its first turn is claimed, and has no agent."""
+
+    def step(self) -> None:
+        if not self.kills and any((row.kind, row.state) == ("turn", "CLAIMING") for row in self.rows.values()):
+            self.kill()
+
+
+def test_a_turn_that_was_claimed_before_a_kill_has_its_bounds() -> None:
+    """The agent of that very turn asks its model in vain, under the next supervisor: the turn fails by that."""
+    lines: list[str] = []
+    rates = '[faults.rates]\n"agent.asks_in_vain" = 1.0'
+    drawn = scenario(FIFO, ACP, rates, load="turns = 1", kinds='"agent.asks_in_vain"').draw(1)
+    race(drawn, killer := KillClaiming(), on_line=lines.append)
+    assert killer.kills == 1
+    assert '"turn":"c0:t1"' in next(one for one in lines if '"ModelAskedInVain"' in one)
+    failed = next(one for one in lines if '"entity_id":"c0:t1"' in one and '"to_status":"FAILED"' in one)
+    assert "the agent asks its model in vain" in failed
+
+
+class KillMany(Intruder):
+    """Kills the first supervisor when six of its agents work."""
+
+    def step(self) -> None:
+        working = [row for row in self.world.disk.living.values() if (row.kind, row.state) == ("agent", "working")]
+        if self.world.lives == 1 and len(working) >= 6:
+            self.kill()
+
+
+@pytest.mark.parametrize("commit_s", [5.0, 8.0])
+def test_sessions_that_a_slow_take_over_stops_end_after_their_children(commit_s: float) -> None:
+    """All of them are stopped at once, so that each has its last record in time, and after those below it."""
+    agents = "[agents]\ninprocess = 1.0\n[agents.shape]\nsteps = [3, 3]\ndelegation = 0.3"
+    world, stop = (
+        f'commit_s = {commit_s}\nschedules = ["fifo", "shuffle", "pct"]',
+        '[settings.recovery]\nsessions = "stop"',
+    )
+    drawn = scenario(world, agents, stop, load="turns = 1\nplans = 0.0", customers=12)
+    for seed in range(3):
+        assert race(drawn.draw(seed), KillMany()).reached["session: Running FatalError Stopped"] >= 4
+
+
+class CancelDuringTakeOver(Intruder):
+    """Kills the first supervisor as a turn begins, and cancels the host of the second one *after* so many steps."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self._left = after
+        self.states_then: set[str] = set()
+        """State of the session when its host was cancelled."""
+
+    def step(self) -> None:
+        if self.world.lives == 1 and self.state("c0:t1") == "CLAIMING":
+            self.kill()
+        elif self.world.lives == 2 and not self.states_then and "c0:t1" in self.rows:
+            self._left -= 1
+            if self._left < 0:
+                self.states_then.add(self.state("c0"))
+                self.world.cancel()
+
+
+def test_a_host_that_is_cancelled_at_any_step_of_a_take_over_loses_no_answer() -> None:
+    """An actor that was cancelled before it heard how its agent ended hears that from the next supervisor."""
+    agents = '[agents]\nacp = 0.0\ncommand = 1.0\ninprocess = 0.0\n[faults.rates]\n"process.spawn_error" = 1.0'
+    load, world = "turns = 1\nplans = 0.0\narrival_s = 0.0", "commit_s = 0.05\ncrashes_max = 0"
+    drawn = scenario(FIFO, world, agents, RESTART, load=load, kinds='"process.spawn_error"', customers=3).draw(1)
+    states = set[str]()
+    for after in range(180, 420):
+        race(drawn, intruder := CancelDuringTakeOver(after))
+        states |= intruder.states_then
+    assert {"BuildingPrompt", "Spawning", "CoolingDown"} <= states
+
+
+# -------------------------------------------------------------------------------------------- a dead host program
+class DiesSlowly(RaceHost):
+    """Takes two seconds to unwind after a kill: longer than it takes until the next supervisor is at work."""
+
+    async def execute_plan(self, customer: LoadGenerator, plan: Plan) -> PlanResult:
+        killed = self.world.killed
+        try:
+            return await super().execute_plan(customer, plan)
+        finally:
+            if killed.is_set():
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(2.0)
+                raise SupervisorKilled("it was killed long ago")
+
+
+class KillAtWork(Intruder):
+    """Kills the first supervisor when a task is worked on, and checks that the customer keeps the plan after that."""
+
+    plan: Plan | None = None
+    is_kept = True
+
+    def step(self) -> None:
+        if not self.world.board.waiting("IN_PROGRESS", [f"w0t{number}" for number in range(3)]):
+            return
+        customer = self.host.customers[0]
+        if self.plan is None:
+            self.plan = customer.plan
+            self.kill()
+        else:
+            self.is_kept &= customer.plan is self.plan
+
+
+def test_what_a_dead_supervisor_returns_changes_nothing() -> None:
+    """The next supervisor goes on with the plan, though the run of the dead one ends with an error meanwhile."""
+    race(scenario(load="works = 1.0\ntasks = 3").draw(1), killer := KillAtWork(), host=DiesSlowly)
+    assert killer.plan is not None
+    assert killer.is_kept
