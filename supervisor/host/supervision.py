@@ -44,6 +44,7 @@ from supervisor.lifecycles.types import (
     TimeLimit,
 )
 from supervisor.plans import Settings
+from supervisor.plans.task_control import WorkControl
 from supervisor.plugins import Plugins
 from supervisor.policies.abort_plan import AbortPlan, Receipt
 from supervisor.policies.access import intersect_rights
@@ -135,6 +136,8 @@ class Supervisor:
         self.registry = EntityRegistry(system, self.journal_writer, IdAllocator(taken))
         self._prompting = PendingRequests(self.registry, journal.generation, lambda: self.settings.limits.waiting_max)
         self._shutdown = Shutdown(self.registry, self._prompting, lambda: self.settings.drain_s, lambda: self._janitor)
+        self.plan_commands: list[WorkControl] = []
+        """Commands of each plan that runs, oldest first."""
         self.stopping, self.stop_now = self._shutdown.begun, self._shutdown.now
         self.timers = system.timers
         self.aborts = AbortService(self.registry, journal, self._shutdown.wait_finished)

@@ -133,6 +133,7 @@ class PlanRunner:
         self._scheduler = TaskScheduler(plan_run, pipeline, attempt_runner, recovery)
         if (earlier := await self._earlier_result(plan, anew=resume or fresh)) is not None:
             return earlier
+        self._sup.plan_commands.append(self.commands)
         error = ""
         cancellation = PlanCancellation(plan_run, pipeline, recovery)
         try:
@@ -153,6 +154,7 @@ class PlanRunner:
             raise
         finally:
             self.commands.end()
+            self._sup.plan_commands.remove(self.commands)
             if plan_run.workstream.is_opened:
                 close_scopes(plan_run)
                 for execution in plan_run.executions.values():

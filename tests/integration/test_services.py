@@ -102,8 +102,6 @@ async def running(
             async with open_supervisor(
                 where / "state", agents=agents, settings=settings, workdir=where, plugins=plugins
             ) as sup:
-                serve = partial(serve_control, socket_of(where), sup, closing=sup.services.closing)
-                await sup.services.start("control", serve)
                 yield sup, log
 
 
