@@ -244,6 +244,7 @@ async def close_sessions(supervisor: Supervisor) -> None:
 
 async def _end(supervisor: Supervisor, why: str | None) -> None:
     """End everything: in order, or, for a reason, by an abort. A disk that does not answer is not waited for long."""
+    await supervisor.end_plans()
     if why is None:
         await supervisor.close_all()
     else:

@@ -26,7 +26,7 @@ from supervisor.host.actor_failures import ActorFailures
 from supervisor.host.factories import ConnectionFactory, clean_env
 from supervisor.host.inspection import inspect
 from supervisor.host.services import ServiceFailed, Services
-from supervisor.host.shutdown import Shutdown
+from supervisor.host.shutdown import HostedPlan, Shutdown
 from supervisor.host.trust_scores import Trust
 from supervisor.host.verification import Verification
 from supervisor.host.workspace_cleanup import WorkspaceCleanup
@@ -803,6 +803,22 @@ class Supervisor:
     async def finish(self) -> None:
         """Wait until what was asked for is finished, at most ``drain_s``; nothing new begins."""
         await self._shutdown.finish()
+
+    def begin_plan(self, plan: HostedPlan, run: Callable[[], Awaitable[None]]) -> None:
+        """Start *run* as a task of this supervisor, which ends with the supervisor at the latest."""
+
+        async def run_to_the_end() -> None:
+            try:
+                await run()
+            finally:
+                self._shutdown.plans.remove(plan)
+
+        self._shutdown.plans.append(plan)
+        self._system.group.start_soon(run_to_the_end)
+
+    async def end_plans(self) -> None:
+        """Cancel the plans that run, and wait for their end."""
+        await self._shutdown.end_plans()
 
     def under_way(self) -> int:
         """How many requests are not answered yet."""

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-``run_plan`` is the entry point. A run goes through these steps::
+``plan_handle.run_plan`` is the entry point of a host. A run goes through these steps::
 
     earlier result   the last run of the same plan ended, and its host never had the result: return that, start nothing
     look back        go on with a run that an earlier supervisor left (PlanRecovery), or resume one that ended
@@ -48,29 +48,7 @@ from supervisor.work.workers import Heartbeat
 from supervisor.work.workstream import WorkstreamEntity
 from supervisor.work.workstream_export import export_workstream, record_usage
 
-__all__ = ["PlanRunner", "run_plan"]
-
-
-async def run_plan(sup: Supervisor, plan: Plan, *, resume: bool = False, fresh: bool = False) -> PlanResult:
-    """Run every task of *plan* on *sup*, and validate the whole.
-
-    If an earlier supervisor was killed after the last run of *plan* had ended, and before its host had the result, that
-    result is returned (``earlier`` names its workstream), and nothing is started.
-
-    Args:
-        sup: the supervisor to run on.
-        plan: the plan.
-        resume: do only what the last run of *plan* did not close, each task from its checkpoint.
-        fresh: run the plan although an earlier result was never reported.
-
-    Raises:
-        Refused: the last run of the plan has left nothing to *resume*.
-    """
-    runner = PlanRunner(sup)
-    result = await runner.run(plan, resume=resume, fresh=fresh)
-    # Nothing is awaited from here on: the record becomes durable when this task waits next, and the host has it then.
-    runner.note_reported("returned to the host")
-    return result
+__all__ = ["PlanRunner"]
 
 
 class PlanRunner:
@@ -118,7 +96,8 @@ class PlanRunner:
 
     # ------------------------------------------------------------------ the run
     async def run(self, plan: Plan, *, resume: bool = False, fresh: bool = False) -> PlanResult:
-        """Run every task of *plan*, and of the plans that are added meanwhile; see ``run_plan``.
+        """Run every task of *plan*, and of the plans that are added meanwhile. If an earlier supervisor was
+        killed before the result of the last run was reported, return that result, and start nothing.
 
         Whoever has given the result to a person or to the host calls ``note_reported``: until then the next run of the
         plan returns the result again.

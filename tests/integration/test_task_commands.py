@@ -30,8 +30,9 @@ from supervisor.ports import Merge, WorkspaceSpec
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import AgentProfile, NoSuchEntity
 from supervisor.work import plan_runner as runner
+from supervisor.work.plan_handle import run_plan
 from supervisor.work.plan_run import PlanRun
-from supervisor.work.plan_runner import PlanRunner, run_plan
+from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.results import PlanResult
 from supervisor.work.task_commands import TaskCommands
 from supervisor.work.task_execution import TaskExecution
