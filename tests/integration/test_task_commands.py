@@ -16,26 +16,23 @@ import anyio.to_thread
 import pytest
 from anyio.lowlevel import checkpoint
 
-from actors.machine import Event
 from supervisor.agents.protocols.inprocess import AgentTurn
-from supervisor.control.server import serve_control
 from supervisor.diagnostics.causal_trace import why
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.host.verification import Verification
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.task import Split
 from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.ports import Merge, WorkspaceSpec
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import AgentProfile, NoSuchEntity
 from supervisor.work import plan_runner as runner
+from supervisor.work.plan_handle import run_plan
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.results import PlanResult
 from supervisor.work.task_commands import TaskCommands
-from supervisor.work.task_execution import TaskExecution
 from tests.support import Run, quick_settings, states_of, supervising, wait_for_record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
@@ -444,28 +441,6 @@ async def test_a_dead_letter_names_the_spent_retry_budget(tmp_path: Path) -> Non
     assert "(no further try: the workstream's retry budget is spent (0 of 0 retries))" in letter.reason
 
 
-async def test_subtasks_of_a_late_split_are_skipped(
-    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Subtasks that were created before their task refused the split are skipped, and the run ends."""
-    post = TaskExecution.post
-
-    async def late(execution: TaskExecution, event: Event) -> None:
-        if isinstance(event, Split):
-            raise Refused("it is done")
-        await post(execution, event)
-
-    monkeypatch.setattr(TaskExecution, "post", late)
-    async with running_plan(tmp_path, plan_of(task("a", HELD)), refused=True) as plan:
-        await plan.until("started", "task:a")
-        with pytest.raises(Refused, match="it is done"):
-            await plan.commands.split("a", (TaskConfig(id="a1"),), by=ME)
-        with pytest.raises(Refused, match="a1 was in this run before; use other ids"):
-            await plan.commands.split("a", (TaskConfig(id="a1"),), by=ME)
-        await gate("one")
-    assert plan.outcomes() == {"a": "completed", "a1": "skipped"}
-
-
 async def test_a_merge_outlives_its_approver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The merge of an approved task is completed although the approver's call was cancelled."""
     merging, go_on = anyio.Event(), anyio.Event()
@@ -813,23 +788,12 @@ ASKS = f"{sys.executable} -m supervisor task split --json > told 2>&1 <<'END'\n-
 
 
 async def _with_socket(workdir: Path, plan: Plan) -> PlanResult:
-    """Run *plan* with a control socket, as ``supervisor run`` does."""
-    state, closing = StateDir(workdir / "state"), anyio.Event()
+    """Run *plan* on a supervisor with a state directory, and so with a control socket."""
     with anyio.fail_after(60):
-        async with (
-            anyio.create_task_group() as group,
-            open_supervisor(workdir / "state", agents=plan.agents, settings=plan.settings, workdir=workdir) as sup,
-        ):
-            runner = PlanRunner(sup)
-
-            async def serve(*, task_status: anyio.abc.TaskStatus[None]) -> None:
-                path, work = state.control_socket, runner.commands
-                await serve_control(path, sup, closing=closing, work=work, task_status=task_status)
-
-            await group.start(serve)
-            result = await runner.run(plan)
-            closing.set()
-    return result
+        async with open_supervisor(
+            workdir / "state", agents=plan.agents, settings=plan.settings, workdir=workdir
+        ) as sup:
+            return await run_plan(sup, plan)
 
 
 async def test_an_agent_splits_its_own_task(tmp_path: Path) -> None:
