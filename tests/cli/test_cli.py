@@ -592,7 +592,7 @@ def test_logs_keep_tabs_and_the_notes_of_the_transcript(tmp_path: Path, tell: Te
 def test_following_logs_goes_on_to_the_end_of_the_session(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Following a log prints new output until the session ends."""
     waits = iter([lambda: _abort_tool(running), lambda: _close(running)])
-    monkeypatch.setattr("supervisor.cli.query._pause", lambda: next(waits)())
+    monkeypatch.setattr("supervisor.cli.query.pause", lambda: next(waits)())
     told = stdout_of("logs", "lead", "--follow", "--state-dir", running.state_dir)
     assert [line.partition("| ")[2] for line in told.splitlines()] == [
         "work",
