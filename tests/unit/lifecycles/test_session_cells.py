@@ -832,7 +832,7 @@ class Run:
                 self.take(one.event)
 
 
-@settings(max_examples=400, deadline=None, derandomize=True, database=None)
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
 @given(
     ops=st.lists(OPS, min_size=20, max_size=60),
     row=st.integers(1, 5),
