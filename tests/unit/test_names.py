@@ -28,7 +28,7 @@ OPENINGS = words("what who whose whom whoever how it its one whatever where wher
 NOT_DONE = words(
     """
     actors supervisor/control supervisor/embedding supervisor/host supervisor/plugins supervisor/recovery
-    tests/kernel tests/unit/control tests/unit/plugins tests/unit/recovery tests/unit/runtime
+    tests/kernel
     """
 )
 """Folders with docstrings that still begin with one of OPENINGS."""

@@ -97,7 +97,7 @@ class Work:
 
 
 class Told:
-    """What a command answered."""
+    """Exit status and output of a command."""
 
     def __init__(self, status: int, out: str, err: str) -> None:
         self.status, self.out, self.err = status, out, err
@@ -189,7 +189,7 @@ def test_what_a_task_is_blocked_on_arrives(tell: Tell, work: Work) -> None:
 
 
 def test_who_why_and_its_id_arrive(tell: Tell, work: Work) -> None:
-    """What the options say is what the work hears; a repetition is told as one."""
+    """Actor, reason and command id reach the plan run; the output says that a command was given before."""
     options = ("--by", "ada", "--reason", "looks good", "--command-id", "c1")
     first, again = tell("approve", "a", *options), tell("approve", "a", *options)
     assert work.asked[0] == ("approve", "a", "operator:ada", "looks good", "c1")
@@ -287,7 +287,7 @@ def test_an_agent_splits_its_own_task_from_standard_input(
     ],
 )
 def test_bad_subtasks_are_told_with_their_place(tell: Tell, work: Work, tmp_path: Path, text: str, words: str) -> None:
-    """What is wrong with them is told with file, line and field where there is one, and nothing is split."""
+    """The error names file, line and field of a bad subtask where they are known, and nothing is split."""
     file = tmp_path / "parts.yaml"
     file.write_text(text)
     told = tell("task", "split", "a", "--from", file)
@@ -310,7 +310,7 @@ def test_bad_subtasks_are_told_with_their_place(tell: Tell, work: Work, tmp_path
     ],
 )
 def test_bad_input_asks_nothing(tell: Tell, work: Work, command: tuple[str, ...], words: str) -> None:
-    """What cannot be meant is one message and exit status 2, before anybody is asked."""
+    """A contradictory command line is one message and exit status 2, and the plan run is not asked."""
     told = tell(*command)
     assert (told.status, told.out, work.asked) == (2, "", [])
     assert words in told.err
@@ -320,7 +320,7 @@ def test_bad_input_asks_nothing(tell: Tell, work: Work, command: tuple[str, ...]
     ("data", "words"), [(b"\xff", "not UTF-8 at position 0"), (b" " * 524_289, "is larger than 524288 bytes")]
 )
 def test_a_file_that_cannot_be_subtasks(tell: Tell, work: Work, tmp_path: Path, data: bytes, words: str) -> None:
-    """What is no text, or too much, is refused before it is sent."""
+    """A file that is not UTF-8, or too large, is refused before it is sent."""
     (tmp_path / "parts.yaml").write_bytes(data)
     told = tell("task", "split", "a", "--from", tmp_path / "parts.yaml")
     assert (told.status, work.asked) == (2, [])
@@ -349,7 +349,7 @@ def test_without_a_supervisor_there_is_nobody_to_ask(
     ],
 )
 async def test_a_request_that_cannot_be_meant(tmp_path: Path, message: Any, kind: str, words: str) -> None:
-    """Whoever speaks to the socket directly is told what is wrong, and nothing is asked of the work."""
+    """A contradictory request on the socket is an error that says why, and the plan run is not asked."""
     work = Work()
     with pytest.raises(ControlError) as refused:
         await asked(tmp_path, work, message)

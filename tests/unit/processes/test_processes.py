@@ -26,6 +26,7 @@ import pytest
 
 from supervisor.ports import SERVER_VARIABLE, Launch, Process, SpawnError
 from supervisor.processes import descent, host, shim, shim_client
+from supervisor.processes.containment import Containment, group_for
 from supervisor.processes.host import ShimHost, ShimProcess
 from supervisor.processes.pipes import Descriptor, Output
 from supervisor.processes.spawn_errors import step_failed
@@ -455,6 +456,20 @@ async def test_signals_and_session_are_a_fresh_programs() -> None:
     assert int(told[b"SigBlk"], 16) & ~reserved == 0
     assert int(told[b"SigIgn"], 16) & ~reserved == 0
     assert {int(told[name].split()[-1]) for name in (b"NSpid", b"NSpgid", b"NSsid")} == {process.pid}
+
+
+async def test_the_control_group_holds_programs_and_is_removed_with_the_host() -> None:
+    """A program runs in the control group of its state directory; the host removes the group when it ends."""
+    group = group_for(f"test-{os.getpid()}")
+    if not group:
+        pytest.skip("no control group can be made here")
+    with anyio.fail_after(DEADLINE_S):
+        async with (
+            ShimHost(Containment(group=group)) as shims,
+            shims.spawn(launch("cat", "/proc/self/cgroup")) as process,
+        ):
+            assert f"/{Path(group).name}\n".encode() in await all_output(process)
+    assert not Path(group).exists()
 
 
 async def test_a_shim_hides_the_command_line_and_outlives_its_program() -> None:

@@ -59,3 +59,13 @@ def test_use_before_the_end_of_a_turn_does_not_count_for_the_next_turn() -> None
     assert "BudgetSpent" not in [name for name, _ in facts]
     monitor.record_usage(Amounts(input_tokens=11), {})
     assert "BudgetSpent" in [name for name, _ in facts]
+
+
+def test_the_end_of_a_turn_is_progress() -> None:
+    """A turn that has just ended counts as progress once, so that a parent session that waits for it is not stalled."""
+    monitor = session_monitor([], BudgetScope("s", "session s", Budget()))
+    monitor.turn_opened("s:t1")
+    monitor.turn_began()
+    assert [monitor.take_progress(), monitor.take_progress()] == [True, False]
+    monitor.turn_ended()
+    assert [monitor.take_progress(), monitor.take_progress()] == [True, False]
