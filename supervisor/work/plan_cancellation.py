@@ -22,7 +22,7 @@ from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import AbortScope, Kind
 from supervisor.lifecycles.workstream import Workstream
 from supervisor.ports import JournalError
-from supervisor.recovery.journal_state import turned_down
+from supervisor.recovery.journal_state import unaccepted
 from supervisor.recovery.restore import tell_end_of_work
 from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.live_session import NoSuchEntity
@@ -73,7 +73,7 @@ class PlanCancellation:
         for execution in unsettled:
             self._pipeline.send_cancelled(execution, GIVEN_UP)
         self.untouched = self._recovery.untouched(plan_run.executions.values())
-        tell_end_of_work(self._sup.registry, self.untouched, turned_down(list(self._sup.inherited.rows.values())))
+        tell_end_of_work(self._sup.registry, self.untouched, unaccepted(list(self._sup.recovered_work.rows.values())))
         jobs = [execution.job_id for execution in unsettled if execution.job is not None]
         jobs += [one.id for one in self.untouched if one.kind is Kind.JOB]
         async with anyio.create_task_group() as group:
@@ -111,7 +111,7 @@ class PlanCancellation:
         if must_take_back(self._sup, execution) and not is_done:
             with suppress(Refused):  # a disk that is down may be back when nobody waits for this any more
                 words = f"take back what {execution.name} did"
-                await self._sup.see_through(lambda: self._take_back(execution), words)
+                await self._sup.run_to_completion(lambda: self._take_back(execution), words)
             return
         await self._end_run_and_session(execution)
         if is_done:

@@ -86,7 +86,7 @@ class PlanRecovery:
 
     def find(self, plan: Plan) -> bool:
         """Return whether an interrupted run of *plan* was found. The first caller has it."""
-        inherited = self._sup.inherited
+        inherited = self._sup.recovered_work
         tasks = continued(plan, self._sup.settings, inherited.rows.values())
         if not tasks:
             return False
@@ -109,8 +109,8 @@ class PlanRecovery:
 
     def _owned(self, owners: Collection[str]) -> set[str]:
         """Return the ids of the entities that belong to *owners*, and that nobody has taken up."""
-        work = self._sup.inherited.work
-        return {row.id for row in self._sup.inherited.rows.values() if row.parent_id in owners and row.id in work}
+        work = self._sup.recovered_work.work
+        return {row.id for row in self._sup.recovered_work.rows.values() if row.parent_id in owners and row.id in work}
 
     def untouched(self, executions: Iterable[TaskExecution]) -> list[Entity]:
         """Return the entities that were taken over and have not ended, except those of *executions* and the workers
@@ -130,7 +130,7 @@ class PlanRecovery:
         for one in self._sup.registry.entities.values():
             if one.kind in (Kind.RUN, Kind.JOB):
                 self._living.setdefault((one.kind, one.parent_id or ""), []).append(one)
-        rows = sorted(self._sup.inherited.rows.values(), key=lambda row: row.born_seq)
+        rows = sorted(self._sup.recovered_work.rows.values(), key=lambda row: row.born_seq)
         for row in rows:
             self._last[row.kind, row.parent_id or ""] = row
         ids = set(self.ids.values())
@@ -267,7 +267,7 @@ class PlanRecovery:
     async def unclaimed(self) -> list[str]:
         """Return the sessions that were begun for a task and do not hold it: their claim is not on record, or the task
         is settled."""
-        ids, rows = set(self.ids.values()), self._sup.inherited.rows
+        ids, rows = set(self.ids.values()), self._sup.recovered_work.rows
         if not ids:
             return []
         ours = ids | {row.id for row in rows.values() if row.parent_id in ids}
@@ -465,7 +465,7 @@ class PlanRecovery:
     # ------------------------------------------------------------------ it is lost
     async def _without_session(self, execution: TaskExecution) -> None:
         """Continue a task whose session is lost, by the end that the journal has of the session."""
-        row = self._sup.inherited.rows.get(execution.session_id)
+        row = self._sup.recovered_work.rows.get(execution.session_id)
         data = msgspec.json.decode(row.data, type=SessionData) if row is not None else None
         how, error = ("", "") if data is None or data.last_error == WHY else (data.outcome, data.last_error)
         if how == "aborted" and await is_stalled(self._sup.journal, execution.session_id):

@@ -14,7 +14,7 @@ import pytest
 from field_kit import Scratch, until
 
 from supervisor.control.callers import refusal
-from supervisor.control.protocol import Abort, Answer, Asked, Compact, Inspect, Send, Split, Steer, Stop
+from supervisor.control.protocol import Abort, Answer, BaseRequest, Compact, Inspect, Send, Split, Steer, Stop
 from supervisor.policies.abort_plan import AbortPlan
 from supervisor.policies.caller_reach import CallerReach
 from supervisor.ports import Caller, Origin
@@ -280,7 +280,9 @@ BOSS = OWN._replace(operates=frozenset({"answer", "tasks"}))
         (Caller(Origin.OPERATOR, 80), Stop(), CallerReach(), True),
     ],
 )
-def test_the_requests_that_an_agent_may_make(caller: Caller, asked: Asked, reach: CallerReach, granted: bool) -> None:
+def test_the_requests_that_an_agent_may_make(
+    caller: Caller, asked: BaseRequest, reach: CallerReach, granted: bool
+) -> None:
     """An agent may read, reach its own sessions and task, and use what ``operates`` adds; never answer permissions."""
 
     def plan(asked: Abort) -> AbortPlan:

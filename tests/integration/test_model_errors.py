@@ -24,7 +24,7 @@ from supervisor.lifecycles.types import (
     TransitionReason,
     Verdict,
 )
-from supervisor.plans import AgentConfig, ModelTroubleConfig, Plan, Settings, TaskConfig
+from supervisor.plans import AgentConfig, ModelErrorsConfig, Plan, Settings, TaskConfig
 from supervisor.policies.model_errors import PERMANENT, ModelLimits, ModelRecord
 from supervisor.policies.turn_outcome import decide_verdict, model_failure_verdict
 from supervisor.policies.usage import UsageTotals
@@ -178,7 +178,7 @@ def facts(run: Run, session_id: str, name: str = "ModelTrouble") -> list[dict[st
 
 
 def limits(**given: object) -> Settings:
-    return quick_settings().model_copy(update={"model_trouble": ModelTroubleConfig(**given)})  # type: ignore[arg-type]
+    return quick_settings().model_copy(update={"model_trouble": ModelErrorsConfig(**given)})  # type: ignore[arg-type]
 
 
 @pytest.mark.anyio
@@ -331,7 +331,7 @@ async def test_retries_of_an_agent_open_its_providers_breaker(tmp_path: Path) ->
     more."""
     told = TaskConfig.model_validate({"id": "a", "agent": "a", "prompt": "@trouble overloaded 529 50"})
     plan = Plan(
-        agents={"a": AgentConfig(adapter="scripted")}, tasks=(told,), model_trouble=ModelTroubleConfig(retries_max=6)
+        agents={"a": AgentConfig(adapter="scripted")}, tasks=(told,), model_trouble=ModelErrorsConfig(retries_max=6)
     )
     async with supervising(tmp_path, agents=plan.agents, settings=plan.settings) as run:
         async with anyio.create_task_group() as group:

@@ -58,7 +58,7 @@ class Played:
         self.may_abort.set()
         self.subscribed = 0
         self.origin: Origin | None = Origin.OPERATOR
-        """Origin of each client; ``None``: no descriptor is left to look the client up."""
+        """Origin of each caller; ``None``: there is no file descriptor to find it out."""
         self.stop_now = anyio.Event()
         self.outage: Outage | None = None
         self.shortage = None
@@ -217,7 +217,7 @@ async def test_a_dry_run_ends_nothing(path: Path) -> None:
 
 
 async def test_an_inspection_is_answered(path: Path) -> None:
-    """``inspect`` answers with the state of the entity; an unknown entity is an error of the kind ``unknown``."""
+    """An inspection returns the state of an entity; an unknown entity is an error of kind ``unknown``."""
     async with served(path, Played()):
         (answer,) = await answers(path, {"do": "inspect", "entity": "lead"})
         with pytest.raises(ControlError) as refused:
@@ -244,7 +244,7 @@ async def test_a_compaction_is_answered_with_what_was_moved(path: Path) -> None:
 
 
 async def test_messages_and_stops_arrive(path: Path) -> None:
-    """The supervisor receives a message with its urgency, sender and delivery point, and a stop with its actor."""
+    """Text, urgency, delivery point and sender of a message reach the supervisor."""
     played = Played()
     async with served(path, played):
         message = {"do": "send", "session": "lead", "text": "hi", "urgent": True, "sender": "me", "at": "turn_end"}
@@ -287,7 +287,7 @@ async def test_a_wish_that_cannot_be_granted_is_answered(path: Path, message: An
 
 
 class Kept(logging.Handler):
-    """Logging handler that keeps each message as text."""
+    """Log lines, as text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -358,7 +358,7 @@ async def test_a_client_that_does_not_read_is_disconnected(path: Path) -> None:
 
 
 async def test_agents_cannot_keep_an_operator_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator takes the place of the oldest agent when following agents hold all connections."""
+    """If agents hold all client slots, an operator gets the slot of the oldest one."""
     monkeypatch.setattr(server, "clients_max", lambda: 2)
     played = Played()
     played.origin = Origin.AGENT
@@ -472,7 +472,7 @@ async def test_only_the_owner_may_ask(path: Path) -> None:
 
 
 async def test_a_stale_socket_is_replaced(path: Path) -> None:
-    """A socket that a killed supervisor left is no running supervisor, and the next supervisor replaces the socket."""
+    """The socket that a killed supervisor left does not keep a new server from listening."""
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     assert not is_running(path)

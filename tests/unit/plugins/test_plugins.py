@@ -164,10 +164,10 @@ def test_what_does_not_fit_is_dropped_and_counted() -> None:
     """A full queue takes no more; what is in it is heard in order once the plug-in goes on."""
     gate, begun, heard = threading.Event(), threading.Event(), list[int]()
     thread = PluginThread("slow", queue_max=3)
-    thread.tell("wait", lambda: (begun.set(), gate.wait(DEADLINE_S)))
+    thread.send("wait", lambda: (begun.set(), gate.wait(DEADLINE_S)))
     assert begun.wait(DEADLINE_S)
     for number in range(5):
-        thread.tell("hear", lambda number=number: heard.append(number))  # type: ignore[misc]
+        thread.send("hear", lambda number=number: heard.append(number))  # type: ignore[misc]
     gate.set()
     thread.stop()
     assert thread.join(DEADLINE_S)
@@ -179,12 +179,12 @@ def test_who_is_late_is_asked_nothing_until_it_returns() -> None:
     """While a call is late no question is even put; afterwards all is well."""
     gate, begun, done = threading.Event(), threading.Event(), threading.Event()
     thread = PluginThread("late", limit_s=0.0)
-    thread.tell("wait", lambda: (begun.set(), gate.wait(DEADLINE_S)))
+    thread.send("wait", lambda: (begun.set(), gate.wait(DEADLINE_S)))
     assert begun.wait(DEADLINE_S)
     assert thread.answer("more", lambda: 1) is None
     assert thread.counts.late == 1
     gate.set()
-    thread.tell("after", done.set)
+    thread.send("after", done.set)
     assert done.wait(DEADLINE_S)
     answer = thread.answer("more", lambda: 2, DEADLINE_S)
     assert answer is not None
@@ -198,12 +198,12 @@ def test_a_thread_that_died_is_replaced() -> None:
     """An error of our own in the thread loses the call in hand; what waits is called by the next thread."""
     gate, begun, heard = threading.Event(), threading.Event(), threading.Event()
     thread = PluginThread("died", limit_s=DEADLINE_S)
-    thread.tell("wait", lambda: (begun.set(), gate.wait(DEADLINE_S)))
+    thread.send("wait", lambda: (begun.set(), gate.wait(DEADLINE_S)))
     assert begun.wait(DEADLINE_S)
     lost = thread.ask("answered elsewhere", lambda: 1)
     assert lost is not None
     lost.set_result(Answer(None))  # the thread cannot answer it any more, and dies of that
-    thread.tell("hear", heard.set)
+    thread.send("hear", heard.set)
     thread.replace_dead()  # lives, and is left alone
     gate.set()
     died = [one for one in threading.enumerate() if one.name == "supervisor plug-in died"]
@@ -348,7 +348,7 @@ async def test_a_plan_uses_an_adapter_by_name(tmp_path: Path) -> None:
     [
         ("argv", "the adapter bad failed in argv: RuntimeError('no command line today')"),
         ("feed", "the adapter bad failed in feed: RuntimeError('cannot read this')"),
-        ("words", "the adapter bad failed in feed: TypeError(\"'what?' is nothing that a codec may say\")"),
+        ("words", "the adapter bad failed in feed: TypeError(\"'what?' is no output of a codec\")"),
     ],
 )
 async def test_an_adapter_that_fails_fails_its_own_task(tmp_path: Path, fails: str, words: str) -> None:
@@ -452,7 +452,7 @@ def test_what_cannot_be_called_as_hooks_are_is_not_used() -> None:
 
     wrapper, made_async, curious, newer = Plugins.load((), [Wrapper(), Async(), Curious(), Newer()]).reports()
     assert [one.used for one in (wrapper, made_async, curious, newer)] == [False, False, False, True]
-    assert "no plug-in may change what another one says" in wrapper.problems[0]
+    assert "no plug-in may change the results of another one" in wrapper.problems[0]
     assert "hooks are plain functions" in made_async.problems[0]
     assert "journal" in "".join(curious.problems)
     assert newer.problems == ("supervisor_weather_event is no hook of this version; it is left out",)

@@ -397,7 +397,7 @@ async def test_tasks_that_nobody_took_up_do_not_keep_an_end(tmp_path: Path, left
     settings = quick_settings().model_copy(update={"drain_s": 0.01})
     with pytest.raises(left_by or JournalUnavailable):
         async with supervising(tmp_path, journal=journal, settings=settings) as run:
-            assert run.sup.inherited.work == {"task:left"}
+            assert run.sup.recovered_work.work == {"task:left"}
             await run.sup.start_session("s", agent=answers)
             disk_of(run).broken = True
             if left_by is not None:
