@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Waiting for the end of a turn, with any kind of agent."""
-=======
 """AgentConnection: waiting for the end of a turn, with any kind of agent."""
->>>>>>> main
 
 from __future__ import annotations
 
