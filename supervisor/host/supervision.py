@@ -471,7 +471,7 @@ class Supervisor:
     # ------------------------------------------------------------------ permissions
     def permissions(self) -> list[OpenPermission]:
         """Return the permission requests that wait for a human, oldest first."""
-        return self._approvals.listed()
+        return self._approvals.list_open()
 
     async def answer(
         self, permission_id: str, *, allow: bool, always: bool = False, because: str = "", by: str = "host"
