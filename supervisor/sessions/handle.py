@@ -62,7 +62,7 @@ class SupervisorApi(Protocol):
 
 
 class Session:
-    """Handle of one session. After the session has ended the methods raise ``NoSuchEntity``."""
+    """Handle of one session. A method that is called after the session has ended reports that."""
 
     def __init__(self, supervisor: SupervisorApi, session_id: str) -> None:
         self._supervisor = supervisor
