@@ -28,8 +28,8 @@ from typing import Any
 
 import msgspec
 
-from actors import ActorStopped, ActorSystem, Lane, Limits
-from actors.machine import Event
+from actors import ActorStopped, ActorSystem, Context, IllegalTransition, Lane, Limits
+from actors.machine import Event, Step
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import SESSION, Session
 from supervisor.lifecycles.types import Kind, LifecycleEvent, TerminationStage
@@ -309,6 +309,41 @@ class EntityRegistry:
             ruled = msgspec.to_builtins(child.policy)  # the child keeps the policy that it had below its former parent
             told = {"left": left, "parent": child.parent_id, "mode": child.mode.value, "policy": ruled}
             entity.record_fact("Adopted", cause, told, abort_id=abort_id, reason=f"its parent {left} ended")
+
+    def apply(self, *moves: tuple[str, Event], cause: Cause) -> LifecycleEvent:
+        """Move the entities of one decision, each by its event, and return the last record. Never awaits.
+
+        The records are written in one transaction (``JournalWriter.together``); each follows from the one before. The
+        events do not pass through the mailboxes of the entities: they come before what waits there.
+
+        Example::
+
+            registry.apply(("run:a", TestsPassed()), ("job:a", ValidationPassed()), cause=cause)
+            await registry.journal_writer.flush()
+
+        Raises:
+            NoSuchEntity: an entity is gone; nothing is recorded.
+            Refused: a table does not allow its event; only that is recorded.
+        """
+        steps: list[tuple[Entity, Context, Event, Step[Any, Any]]] = []
+        after: dict[str, tuple[Enum, Any]] = {}
+        for entity_id, event in moves:
+            entity, ctx = self.entity(entity_id), self.system.context(entity_id)
+            if ctx is None:
+                raise NoSuchEntity(entity_id)
+            event, (state, data) = entity.prepare(event), after.get(entity_id, (entity.state, entity.data))
+            try:
+                step = entity.step(state, data, event)
+            except IllegalTransition as refusal:
+                entity.refuse(event, cause, str(refusal))
+                raise Refused(str(refusal)) from None
+            after[entity_id] = step.state, step.data
+            steps.append((entity, ctx, event, step))
+        with self.journal_writer.together():
+            for entity, ctx, event, step in steps:
+                record = entity.enter(ctx, event, step, cause)
+                cause = Cause(record.seq, None, cause.actor)
+        return record
 
     async def post(
         self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.NORMAL, withdraws: bool = False

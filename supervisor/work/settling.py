@@ -99,7 +99,7 @@ class _TurnSettlement:
         """Record that the run settles. A run that was cancelled or split just now has no such record."""
         if self._execution.has_run and self._execution.run is TaskRun.IN_PROGRESS:
             with suppress(Refused):
-                await self._execution.post_run(event)
+                await self._execution.post(event)
 
     def _conclude(self, ended: dict[int, ProcessSeen], left: tuple[ProcessSeen, ...] | None) -> None:
         for one in left or ():
