@@ -1,9 +1,9 @@
 """Terminate one tool call that an agent runs by itself, and account for the processes of terminated calls.
 
 Terminating a call leaves its turn running. The stages are request (the agent is asked, in its protocol, to end the
-call), kill (the processes that belong to the call are killed) and abandon (the caller is told that the call goes on,
-and interrupts the turn). ``policies.call_processes`` decides which processes belong to a call. This module decides when
-that is asked: before a terminated call has its result, and before an interrupted turn with an open call has its end.
+call), kill (the processes that belong to the call are killed) and abandon (the caller is notified that the call goes
+on, and interrupts the turn). ``policies.call_processes`` decides which processes belong to a call. This module decides
+when that is asked: before a terminated call has its result, and before an interrupted turn with an open call ends.
 
 Processes that belong to the call are killed; processes that may belong to it are named. While one of either is alive,
 or the processes could not be seen, the result of the call is ``unknown`` and not ``aborted``. When the agent has ended
