@@ -137,7 +137,7 @@ def test_a_lost_session_is_told_of_once() -> None:
     assert talk.methods[-2:] == ["session/new", "session/set_mode"]
 
 
-# ------------------------------------------------------------------------------------------------ wishes
+# ------------------------------------------------------------------------------------------------ settings
 def test_a_mode_is_set_before_the_first_prompt() -> None:
     """Ready comes after the mode is set."""
     talk = Talk(mode="yolo").opened(modes=MODES)
@@ -180,7 +180,7 @@ def test_a_mode_may_be_a_setting_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "offered", "why"),
+    ("settings", "offered", "why"),
     [
         ({"mode": "yoyo"}, {"modes": MODES}, "mode: the agent does not offer 'yoyo'; use one of: ask, yolo"),
         ({"mode": "yolo"}, {}, "mode: the agent robot does not let clients choose it; remove it"),
@@ -198,9 +198,9 @@ def test_a_mode_may_be_a_setting_too() -> None:
         ),
     ],
 )
-def test_a_wish_that_cannot_be_is_answered_with_what_there_is(agent_options: Any, offered: Any, why: str) -> None:
+def test_a_setting_that_the_agent_does_not_offer_is_an_error(settings: Any, offered: Any, why: str) -> None:
     """A value that the agent does not offer is an error that lists the values, and is not sent."""
-    talk = Talk(**agent_options).opened(**offered)
+    talk = Talk(**settings).opened(**offered)
     assert talk.why == why
     assert talk.methods == ["initialize", "session/new"]
 
