@@ -144,7 +144,7 @@ class Supervisor:
             parts.processes,
             parts.files,
             lambda profile: codec_for(
-                profile.adapter, plugins.adapters, wishes=profile.wishes, mapping=profile.mapping
+                profile.adapter, plugins.adapters, agent_options=profile.agent_options, mapping=profile.mapping
             ),
         )
         self.cleanup = WorkspaceCleanup(self.registry, parts.workspace)
@@ -195,7 +195,7 @@ class Supervisor:
         self._agents, self.settings = dict(agents), settings
         self.trust.policy = settings.access.value() if settings.access is not None else None
         self._environments += [profile.env for profile in agents.values()]
-        servers = [one for profile in agents.values() for one in profile.wishes.mcp_servers]
+        servers = [one for profile in agents.values() for one in profile.agent_options.mcp_servers]
         self._environments += [secrets for one in servers for secrets in (one.env, one.headers)]
         self.journal_writer.redactor = Redactor(self._environments)
         conceal(self._environments)
@@ -474,7 +474,7 @@ class Supervisor:
     # ------------------------------------------------------------------ permissions
     def permissions(self) -> list[OpenPermission]:
         """Return the permission requests that wait for a human, oldest first."""
-        return self._approvals.listed()
+        return self._approvals.list_open()
 
     async def answer(
         self, permission_id: str, *, allow: bool, always: bool = False, because: str = "", by: str = "host"
