@@ -23,7 +23,7 @@ def simulated_journal(scenario: str, seed: int) -> SimulatedDisk:
     disks: list[SimulatedDisk] = []
 
     class DiskOfTheRun(Checker):
-        def told(self, fact: Fact) -> None:
+        def observe(self, fact: Fact) -> None:
             if isinstance(fact, WorldMade):
                 disks.append(fact.disk)
 
