@@ -10,11 +10,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from actors.mailbox import DEFAULT_LIMITS, Envelope, Lane, Limits
-from actors.ref import DEFERRED, Ref
+from actors.ref import Ref
 from actors.scopes import Scope
 
 __all__ = [
-    "DEFERRED",
     "SHUTDOWN_S",
     "Abandoned",
     "Actor",

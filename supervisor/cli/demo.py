@@ -27,13 +27,15 @@ from supervisor.cli.why import why_text
 from supervisor.diagnostics.causal_trace import roots, why
 from supervisor.diagnostics.tree_view import tool_calls, tree
 from supervisor.diagnostics.validate import validate_lines
-from supervisor.embedding.runtime import Session, Supervisor, TurnResult, open_supervisor
+from supervisor.embedding.runtime import open_supervisor
+from supervisor.host.supervision import Supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import AbortScope, Kind, LifecycleEvent, Survivors
 from supervisor.plans import AgentConfig, LimitsConfig, PolicyConfig, Settings, StageBudgetsConfig
 from supervisor.policies.abort_plan import Receipt, total_survivors
 from supervisor.processes.orphan_check import adopt_orphans, children_left
+from supervisor.sessions.handle import Session, TurnResult
 
 __all__ = ["demo", "play", "repository", "run_demo", "summary"]
 

@@ -23,7 +23,8 @@ from supervisor.cli.options import PATH, json_option, state_dir_option, verbose_
 from supervisor.cli.run_controller import RunController
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
 from supervisor.control.server import serve_control
-from supervisor.embedding.runtime import Supervisor, close_sessions, open_supervisor, reconfigure
+from supervisor.embedding.runtime import close_sessions, open_supervisor, reconfigure
+from supervisor.host.supervision import Supervisor
 from supervisor.journal.reader import JournalReader, last_seq_of
 from supervisor.journal.statedir import StateDir
 from supervisor.plans import BadPlan, Plan

@@ -17,8 +17,8 @@ from anyio.abc import TaskStatus
 
 from actors import ActorStopped, AskTimeout
 from supervisor.cli.options import warn
-from supervisor.embedding.runtime import Supervisor
 from supervisor.host.shutdown import LAST_RECORDS_S
+from supervisor.host.supervision import Supervisor
 from supervisor.plans import BadPlan, Plan
 from supervisor.ports.systemd import Notifier
 from supervisor.work.plan_runner import PlanRunner

@@ -31,7 +31,8 @@ from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
 from supervisor.cli.live_view import Reporter
 from supervisor.control.server import serve_control
-from supervisor.embedding.runtime import Supervisor, open_supervisor
+from supervisor.embedding.runtime import open_supervisor
+from supervisor.host.supervision import Supervisor
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.tables import VERSION
 from supervisor.lifecycles.task_run import TaskRun

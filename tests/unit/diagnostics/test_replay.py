@@ -25,7 +25,8 @@ from supervisor.cli.invocation import execute
 from supervisor.diagnostics.replay import Replay
 from supervisor.diagnostics.tree_view import tree
 from supervisor.diagnostics.what_if import Outcome, what_if
-from supervisor.embedding.runtime import Supervisor, open_supervisor
+from supervisor.embedding.runtime import open_supervisor
+from supervisor.host.supervision import Supervisor
 from supervisor.journal.database import open_database
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
