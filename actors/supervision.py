@@ -344,7 +344,7 @@ class Supervisor:
         envelope = self._ctx.envelope
         if envelope is not None and isinstance(envelope.reply, Reply):
             child.stoppers.append(envelope.reply)
-        child.cell.stop_with_parent(Shutdown("its supervisor was told to stop it"), float("inf"))
+        child.cell.stop_with_parent(Shutdown("stopped by its supervisor"), float("inf"))
         return DEFERRED
 
     def _infos(self) -> tuple[ChildInfo, ...]:

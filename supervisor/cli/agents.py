@@ -83,8 +83,8 @@ def _probe(
         say(f"{agent.name} {found.version}, by {variant.adapter}:")
     rows = anyio.run(partial(_run, agent, variant, model_url, cases or CASES, not as_json), backend=backend)
     if as_json:
-        told = {"agent": agent.name, "version": found.version, "adapter": variant.adapter}
-        say(json_text({**told, "cases": msgspec.to_builtins(rows)}))
+        head = {"agent": agent.name, "version": found.version, "adapter": variant.adapter}
+        say(json_text({**head, "cases": msgspec.to_builtins(rows)}))
     return WORK_FAILED if any(one.good is False for one in rows) else DONE
 
 

@@ -44,7 +44,7 @@ def execute(group: click.Group, arguments: Sequence[str]) -> int:
         return BAD_INPUT
     except click.ClickException as error:
         return _print_failure(Failure(BAD_INPUT, "bad", _usage(error)), arguments)
-    except Exception as error:  # the last one who can turn it into words
+    except Exception as error:  # the last place that can report it
         return _print_failure(_no_text(error, arguments) or failure_of(error), arguments)
     except BaseExceptionGroup as error:  # trio's Ctrl-C
         if error.subgroup(KeyboardInterrupt) is None:
@@ -106,7 +106,7 @@ def _reader_gone() -> int:
 
 
 def _silence() -> None:
-    """Redirect standard output to /dev/null for the interpreter's last flush: nobody reads it."""
+    """Redirect standard output to /dev/null for the interpreter's last flush, since its reader has gone."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 The journal is the source. A :class:`Reporter` remembers the number of the last record that it has shown, and on each
 :meth:`Reporter.update` reads the records after it and passes them to a :class:`RunView`. The run calls ``update`` every
-``TICK_S`` seconds in a thread, so that a slow terminal misses no record and delays nobody.
+``TICK_S`` seconds in a thread, so that a slow terminal misses no record and delays no session.
 
 Two failures must not stop a run:
 
@@ -243,12 +243,12 @@ class Reporter:
         if self._reader is not None:
             self._reader.close()
 
-    def _with_view(self, tell: Callable[[RunView], None]) -> None:
+    def _with_view(self, call: Callable[[RunView], None]) -> None:
         with self._lock:
             if self._view is None:
                 return
             try:
-                tell(self._view)
+                call(self._view)
             except OSError as error:
                 self._view = None
                 if not isinstance(error, BrokenPipeError):
@@ -258,7 +258,7 @@ class Reporter:
 
     def _show_new_records(self, view: RunView) -> None:
         assert self._reader is not None, "start() sets the view and the reader"
-        with suppress(JournalUnavailable):  # it is looked at again
+        with suppress(JournalUnavailable):  # the next update tries again
             for event in self._reader.events(after_seq=self.last):
                 self.last = event.seq
                 view.event(event)

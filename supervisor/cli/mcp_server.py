@@ -77,7 +77,7 @@ class Sent(BaseModel):
 
 
 class Answered(BaseModel):
-    """Option that the agent is told, and the option's kind; ``None`` if no option fits the answer."""
+    """Option that is sent to the agent, and its kind; ``None`` if no option fits the answer."""
 
     option: str | None
     kind: str | None
@@ -117,13 +117,13 @@ class _Tools:
 
     async def inspect(self, id: Id) -> dict[str, Any]:
         """Show what goes on in something that lives, right now: its mailbox, its tasks, where each of them waits."""
-        told: dict[str, Any] = (await self._ask({"do": "inspect", "entity": id}))["inspected"]
-        return told
+        result: dict[str, Any] = (await self._ask({"do": "inspect", "entity": id}))["inspected"]
+        return result
 
     async def why(self, id: Id) -> dict[str, Any]:
         """Explain how something came to be as it is: the tree of causes, from the one root event to the end."""
-        told: dict[str, Any] = await self._read(lambda: explained(self._state_dir, id)[0])
-        return told
+        result: dict[str, Any] = await self._read(lambda: explained(self._state_dir, id)[0])
+        return result
 
     async def send(
         self,
@@ -132,7 +132,7 @@ class _Tools:
         urgent: Annotated[bool, Field(description="do not wait for the next prompt")] = False,
         at: Annotated[
             Literal["now", "tool_boundary", "turn_end"] | None,
-            Field(description="when an urgent message is heard; by default now"),
+            Field(description="when an urgent message is delivered; by default now"),
         ] = None,
     ) -> Sent:
         """Give a session a message: for its next prompt, or, if it is urgent, within the turn that runs."""
@@ -153,14 +153,14 @@ class _Tools:
     ) -> dict[str, Any]:
         """End a tool call, a session, or its siblings; the receipt says how. With dry_run it is only planned."""
         asked = {"do": "abort", "target": target, "scope": scope, "reason": reason, "actor": ACTOR, "now": now}
-        told = await self._ask({**asked, "dry_run": dry_run, "plan": plan})
-        answer: dict[str, Any] = told["plan"] if dry_run else told["receipt"]
+        result = await self._ask({**asked, "dry_run": dry_run, "plan": plan})
+        answer: dict[str, Any] = result["plan"] if dry_run else result["receipt"]
         return answer
 
     async def permissions(self) -> list[Permission]:
         """List what agents ask for and wait for, oldest first."""
-        told = (await self._ask({"do": "permissions"}))["permissions"]
-        return [Permission.model_validate(one) for one in told]
+        result = (await self._ask({"do": "permissions"}))["permissions"]
+        return [Permission.model_validate(one) for one in result]
 
     async def answer(
         self,

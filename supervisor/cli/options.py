@@ -20,7 +20,7 @@ DEFAULT: Final = Path(".sdd")
 
 
 class NonEmptyPath(click.Path):
-    """Path that is not empty: an empty one would mean the working directory, which nobody asked for."""
+    """Path that is not empty: an empty one would mean the working directory, unintentionally."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "" or (value == DEFAULT and _given_empty(param, ctx)):

@@ -138,9 +138,9 @@ def _warn_of_troubles(state: StateDir, rows: list[EntityRow], running: bool) -> 
         for words in problems_of(state.control_socket):
             warn(words)
     elif any(not _settled(row) for row in rows):
-        heard = max([*(row.changed_at for row in rows), *_last_output_times(state, rows).values()])
+        last_change = max([*(row.changed_at for row in rows), *_last_output_times(state, rows).values()])
         warn(
-            f"no supervisor runs on {state.root}: alive entities are shown as of its death at {clock(heard)[:8]};"
+            f"no supervisor runs on {state.root}: alive entities are shown as of its death at {clock(last_change)[:8]};"
             " the next run records their end"
         )
 

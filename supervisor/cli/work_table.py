@@ -113,7 +113,7 @@ class WorkTable:
         elif event.to_status == "CIRCUIT_OPEN":
             row.trouble = f"circuit open: {row.trouble}" if row.trouble else "circuit open"
 
-    # ------------------------------------------------------------------ told
+    # ------------------------------------------------------------------ texts
     def headline(self) -> str:
         """Return ``workstream plan: executing, 2 of 6 tasks closed``; ``""`` without a workstream."""
         if not self._stream:

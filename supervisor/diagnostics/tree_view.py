@@ -70,7 +70,7 @@ def _node(row: EntityRow, children: tuple[Node, ...], task_status: TaskStatus, u
         state=row.state,
         note=_note(row, data, task_status),
         ended=row.ended,
-        used=used.told if used is not None else None,
+        used=used.as_record if used is not None else None,
         children=(*calls, *permissions, *children),
     )
 

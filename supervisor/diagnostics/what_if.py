@@ -2,7 +2,7 @@
 
 Aborts are planned again on the tree as it was (:func:`supervisor.policies.abort_plan.plan_abort`); sessions are stepped
 again through their table under other limits. An entity that would have ended earlier is followed: its later records
-would not exist. An entity that would have lived longer is not: nobody knows what it would have done.
+would not exist. An entity that would have lived longer is not: its actions are unknown.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def profile_of(name: str, config: AgentConfig, workdir: Path) -> AgentProfile:
         directory=str(workdir / config.cwd) if config.cwd else str(workdir),
         permissions=config.permissions.value(),
         operates=config.operates,
-        wishes=config.wishes,
+        agent_options=config.agent_options,
         mapping=config.line_mapping,
         quirks=config.quirks,
         servers=config.servers,

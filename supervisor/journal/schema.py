@@ -255,7 +255,7 @@ def transaction(db: apsw.Connection) -> Iterator[None]:
         yield
         db.execute("COMMIT")
     except BaseException:
-        with suppress(apsw.Error):  # the first error is the one to tell; SQLite itself rolls back after most
+        with suppress(apsw.Error):  # the first error is the one to report; SQLite itself rolls back after most
             if db.in_transaction:
                 db.execute("ROLLBACK")
         raise

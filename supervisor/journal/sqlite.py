@@ -66,7 +66,7 @@ class SqliteJournal:
     async def open(cls, path: Path, *, jsonl: Path | None, possession: Possession | None = None) -> SqliteJournal:
         """Open or create the journal at *path* as its next generation, and bring *jsonl* up to date.
 
-        *possession* is told the opened files, so that it notices when they are deleted or replaced.
+        *possession* gets the opened files, so that it notices when they are deleted or replaced.
 
         Raises:
             JournalError: another version, damage, or another program's file; a journal of another version is unchanged.
@@ -79,7 +79,7 @@ class SqliteJournal:
         try:
             await to_the_end(partial(anyio.to_thread.run_sync, on_thread))
         except BaseException:
-            for database in opened:  # nobody else will
+            for database in opened:  # no caller has it
                 await to_the_end(partial(anyio.to_thread.run_sync, database.close))
             raise
         return cls(path, opened[0])

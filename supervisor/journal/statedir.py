@@ -243,7 +243,7 @@ def _make(state: StateDir) -> None:
     made: list[Path] = []
     try:
         _make_folders(state.root, made, PRIVATE_FOLDER)
-        if not any(state.root.iterdir()):  # never hide the files of somebody who names a directory of his own
+        if not any(state.root.iterdir()):  # never hide the files of a user who names a directory that exists
             made.append(state.root / ".gitignore")
             write_private(made[-1], "*\n")
         _make_folders(state.runtime, made, PRIVATE_FOLDER)
@@ -264,13 +264,13 @@ def _make_folders(path: Path, made: list[Path], mode: int) -> None:
 
 def _undo(made: list[Path]) -> None:
     for path in reversed(made):
-        with suppress(OSError):  # the first error is the one to tell; a folder that is in use by now stays
+        with suppress(OSError):  # the first error is the one to report; a folder that is in use by now stays
             path.rmdir() if path.is_dir() else path.unlink()
 
 
 def _unusable(path: Path, error: OSError) -> StateDirError:
-    told = error.filename in (None, str(path)) or error.errno == errno.ENAMETOOLONG
-    where = "" if told else f"{error.filename}: "
+    names_path = error.filename in (None, str(path)) or error.errno == errno.ENAMETOOLONG
+    where = "" if names_path else f"{error.filename}: "
     return StateDirError(f"{path} cannot be a state directory: {where}{error.strerror}; use another --state-dir")
 
 

@@ -260,7 +260,7 @@ def decode_effect(payload: bytes, event_of: Callable[[str, Any], Event]) -> Supe
     fields: dict[str, Any] = msgspec.json.decode(payload)
     kind = EFFECTS[fields.pop("effect")]
     if "event" in fields:
-        told = fields["event"]
-        fields["event"] = event_of(told["name"], told["fields"])
+        inner = fields["event"]
+        fields["event"] = event_of(inner["name"], inner["fields"])
         return kind(**fields)
     return msgspec.json.decode(payload, type=kind)

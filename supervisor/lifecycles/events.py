@@ -276,7 +276,7 @@ class TaskFailed(Event, frozen=True, kw_only=True):
     """The turn cannot succeed any more; the verdict says why, and an abort names itself. ``stopped`` names the open
     calls whose work is known to have ended; of the others it is unknown.
 
-    ``stopped`` names the open calls whose work is known to be ended with it; of the others nobody can tell.
+    ``stopped`` names the open calls whose work is known to be ended with it; of the others it is not known.
     """
 
     spelled = "task_failed"
@@ -321,7 +321,8 @@ class PermissionRequested(Event, frozen=True, kw_only=True):
 
 class PermissionAnswered(Event, frozen=True, kw_only=True):
     """The one answer to a permission: ``allow``, ``deny``, or ``withdrawn`` with the turn that asked. *option* is the
-    agent's option that is sent, *kind* the kind of that option; ``None``: the agent is told that none was chosen."""
+    agent's option that is sent, *kind* the kind of that option; ``None``: the agent gets the reply that none was
+    chosen."""
 
     spelled = "PermissionAnswered"
     number: int

@@ -23,7 +23,7 @@ def task_problems(placed: Sequence[PlacedTask]) -> Iterator[Problem]:
         if one.task.id in first:
             yield (*one.path, "id"), f"{one.task.id!r} is the id of {spelled(first[one.task.id])} too; give it another"
         first.setdefault(one.task.id, one.path)
-        if one.level == SUBTASK_LEVELS_MAX + 1:  # what is deeper still need not be told too
+        if one.level == SUBTASK_LEVELS_MAX + 1:  # deeper levels need no message of their own
             yield one.path, f"subtasks are nested deeper than {SUBTASK_LEVELS_MAX} levels; make them siblings"
     for one in placed:
         for wanted, path in _named(one):
@@ -41,7 +41,7 @@ def _named(one: PlacedTask) -> Iterator[tuple[str, FieldPath]]:
 
 def agent_problems(placed: Sequence[PlacedTask], agents: Mapping[str, object]) -> Iterator[Problem]:
     for one in placed:
-        if not one.task.agent and (one.parent is None or one.parent.task.agent):  # told once, where it is missing
+        if not one.task.agent and (one.parent is None or one.parent.task.agent):  # reported once, where it is missing
             yield (*one.path, "agent"), "missing; give the name of one of the agents"
         named = [(one.task.agent, (*one.path, "agent"))] if one.task.agent else []
         named += [(name, (*one.path, "fallback_agents", n)) for n, name in enumerate(one.task.fallback_agents)]
@@ -84,8 +84,8 @@ def circle_problems(placed: Sequence[PlacedTask]) -> Iterator[Problem]:
     if circle:
         following = circle[1] if len(circle) > 1 else circle[0]
         path = needs[circle[0]][following]
-        told = " -> ".join([*circle, circle[0]])
-        yield path, f"is part of a cycle: {told}; remove one of these dependencies"
+        described = " -> ".join([*circle, circle[0]])
+        yield path, f"is part of a cycle: {described}; remove one of these dependencies"
 
 
 def _waits_for(one: PlacedTask) -> Mapping[str, FieldPath]:

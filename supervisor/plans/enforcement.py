@@ -90,7 +90,7 @@ def enforcement_problems(program: Program, permissions: PermissionsConfig) -> It
 
 
 def _why_silent(program: Program, agent: KnownAgent | None, variant: AgentVariant | None) -> str:
-    """Return the reason why the agent never asks; ``""`` if it asks or nobody can tell."""
+    """Return the reason why the agent never asks; ``""`` if it asks or this is unknown."""
     if (why := _SILENT.get(program.adapter)) is not None:
         return why
     if agent is None or variant is None:

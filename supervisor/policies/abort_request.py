@@ -18,7 +18,7 @@ __all__ = ["CAUSES_MAX", "AbortRequest", "LaterCause", "MergeOutcome", "merge_re
 CAUSES_MAX = 16
 """Later causes that are kept in memory; every one of them is in the journal."""
 
-_RANKS = {rung: rank for rank, rung in enumerate(TerminationStage)}
+_RANKS = {stage: rank for rank, stage in enumerate(TerminationStage)}
 
 
 class MergeOutcome(StrEnum):

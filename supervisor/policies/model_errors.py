@@ -148,5 +148,5 @@ class ModelRecord:
         self.in_a_row += 1
         most = self._limits.retries_max
         final = model.problem in PERMANENT or bool(most and self.in_a_row > most)
-        told = msgspec.structs.replace(model, attempts=self.attempts, final=final)
-        return msgspec.structs.replace(verdict, model=told)
+        counted = msgspec.structs.replace(model, attempts=self.attempts, final=final)
+        return msgspec.structs.replace(verdict, model=counted)

@@ -166,7 +166,7 @@ class Redactor:
         for secret in (value, follows[1] if follows is not None else ""):
             if len(secret) >= VALUE_CHARS_MIN:
                 self._names.setdefault(secret, name)
-                self._names.setdefault(encodable(secret), name)  # as somebody may have escaped it before
+                self._names.setdefault(encodable(secret), name)  # a program may have escaped it before
 
     def text(self, text: str) -> str:
         """Return *text* with secrets replaced and with characters escaped that the journal cannot hold."""

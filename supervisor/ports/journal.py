@@ -156,7 +156,7 @@ class Journal(Protocol):
         ...
 
     async def ids(self) -> set[str]:
-        """Return every id that was ever used, archived ones too, without those of turns and agents, which nobody
+        """Return every id that was ever used, archived ones too, without those of turns and agents, which no caller
         chooses."""
         ...
 

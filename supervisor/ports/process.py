@@ -63,7 +63,7 @@ class Caller(NamedTuple):
         if self.origin is Origin.OPERATOR:
             return said
         if self.origin is Origin.UNTOLD:
-            return "a process that cannot be told"
+            return "an unidentified process"
         return f"agent of {self.session}" if self.session else "a program of the supervisor"
 
 

@@ -63,7 +63,7 @@ class WorkspaceSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NO_WORKSPACE: Final = WorkspaceSpec()
-"""No wishes about the workspace."""
+"""Workspace without requirements."""
 
 
 class Workspace(Protocol):

@@ -59,7 +59,7 @@ class RecordedUsage(NamedTuple):
 def _counting(scope: Mapping[str, Any], used: Mapping[str, Amounts]) -> Mapping[str, Any]:
     """A scope as it stands in a record."""
     least = used.get(scope["id"], Amounts())
-    return {**scope, "used": msgspec.convert(scope["used"], Amounts).at_least(least).told}
+    return {**scope, "used": msgspec.convert(scope["used"], Amounts).at_least(least).as_record}
 
 
 class BudgetGrant(NamedTuple):
@@ -150,7 +150,7 @@ class MonitorRegistry:
         """Say in its log what bounds a session, if something does."""
         scope = self._scope_of(session)
         if scope is not None or given.patience is not StallProfileName.DEFAULT:
-            told = {"scopes": scope.told if scope is not None else [], "patience": given.patience.value}
+            told = {"scopes": scope.as_record if scope is not None else [], "patience": given.patience.value}
             self._registry.record_fact(session.session_id, BUDGETED, cause, {**told, "common": given.budget is None})
 
     def restore_monitor(self, session: LiveSession, rules: MonitorSettings, recalled: RecordedUsage) -> None:

@@ -447,11 +447,11 @@ class SessionMonitor:
             return
         self._records += 1
         self._recorded = self.used
-        told: dict[str, Any] = {"turn": self._turn_id, "used": self.used.told}
+        told: dict[str, Any] = {"turn": self._turn_id, "used": self.used.as_record}
         if said:
             told["said"] = said
         if self.scope is not None:
-            told["scopes"] = self.scope.told
+            told["scopes"] = self.scope.as_record
         self._note(USAGE, told, self.used.words)
 
 

@@ -72,7 +72,7 @@ class DiskFiles:
 
     def _read(self, path: str, workspace: str) -> str:
         with self._directory_of(path, workspace, make=False) as (directory, name):
-            # A pipe would be waited for until somebody writes: it is opened without waiting, and refused.
+            # Opening a pipe would wait for a writer: it is opened without waiting, and refused.
             with _unreplaced(path):
                 handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
             with open(handle, "rb") as file:

@@ -48,7 +48,7 @@ OnStep = Callable[[LifecycleEvent, Step[Any, Any]], None]
 BirthHandler = Callable[[LifecycleEvent, Any], None]
 
 _ANONYMOUS_ACTORS: Final = frozenset({"", "supervisor"})
-"""Actors that name nobody."""
+"""Actors that name no one in particular."""
 _AT_REST: Final[Mapping[str, frozenset[str]]] = {
     "session": frozenset({"Initializing", "SessionComplete"}),
     "agent": frozenset({"idle", "dead"}),

@@ -32,8 +32,8 @@ class ExactlyOnceInvariants:
         shadow.unanswered[request_id] = None
 
     def check_replies(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
-        """Check the replies of a step. A message that had a turn of its own is replied to as well; nobody requested
-        it."""
+        """Check the replies of a step. A message that had a turn of its own is replied to as well; no request was made
+        for it."""
         for effect in step.effects:
             if type(effect) is not ReplyToRequest:
                 continue

@@ -137,7 +137,7 @@ class OutcomeInvariants:
                 self._check_silent(shadow, session)
             return
         if session is not None and not session.stopping and (not why or why.startswith(_CANCELLED)):
-            self._report("isolation", shadow.id, f"was ended by our {ended_by}, and its session was never told to end")
+            self._report("isolation", shadow.id, f"was ended by our {ended_by}, and its session was never stopped")
         if record.abort_reason == AbortReason.OOM:
             self._report(
                 "honest_ends", shadow.id, f"was ended by our {ended_by}, and lays it to the out-of-memory killer"

@@ -23,7 +23,7 @@ class EntityShadow:
     """Entity: ``state`` and ``data`` are the table's, ``status`` is the state as records spell it.
 
     ``lost``: the data is unknown because a record could not be stepped. ``parent`` and ``live`` are the tree;
-    ``former_parent`` is a parent that the entity left and whose end told it to end.
+    ``former_parent`` is a parent that the entity left and whose end stopped the entity.
     """
 
     def __init__(self, kind: EntityKind, record: LifecycleEvent) -> None:

@@ -77,7 +77,7 @@ _AGENTS: Final = ("Task", "Agent")
 _QUEUED_MAX: Final = 16
 """Prompts that may wait in the agent while it works on another."""
 
-_NO_WISHES: Final = AgentOptions()
+_NO_OPTIONS: Final = AgentOptions()
 _CUT_OFF: Final = "the agent reported success, but no answer of its model was complete: it counted no token"
 _SILENT: Final = "the agent reported success, but no text, tool call or token: its model may not have answered"
 
@@ -99,11 +99,11 @@ class AcpCodec(Conversation):
     """
 
     def __init__(
-        self, line_bytes_max: int = LINE_BYTES_MAX, *, wishes: AgentOptions = _NO_WISHES, silent: bool = False
+        self, line_bytes_max: int = LINE_BYTES_MAX, *, agent_options: AgentOptions = _NO_OPTIONS, silent: bool = False
     ) -> None:
         super().__init__(line_bytes_max)
-        self._wishes = wishes
-        self._opening = Handshake("/", None, wishes)
+        self._agent_options = agent_options
+        self._opening = Handshake("/", None, agent_options)
         self._requests = OutgoingRequests(messages.JSON_RPC)
         self._session: str | None = None
         self._prompts = 0
@@ -127,7 +127,7 @@ class AcpCodec(Conversation):
 
     # ------------------------------------------------------------------------------------------ what we ask for
     def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
-        self._opening = Handshake(cwd, resume_id, self._wishes)
+        self._opening = Handshake(cwd, resume_id, self._agent_options)
         script = self._opening.script()
         return self._open(script, next(script))
 

@@ -56,7 +56,7 @@ from being taken for a silent one."""
 _STEM: Final = "00000000-0000-4000-8000-"
 """Prefix of message uuids if we were given no id to derive one from."""
 
-_NO_WISHES: Final = AgentOptions()
+_NO_OPTIONS: Final = AgentOptions()
 
 _OnAnswer = Callable[[messages.ControlResult], list[Out]]
 
@@ -67,8 +67,8 @@ class ClaudeCodec(Conversation):
     ``prompt`` raises RuntimeError before :class:`Ready` and during a turn.
     """
 
-    def __init__(self, line_bytes_max: int = LINE_BYTES_MAX, wishes: AgentOptions = _NO_WISHES) -> None:
-        self._wishes = wishes
+    def __init__(self, line_bytes_max: int = LINE_BYTES_MAX, agent_options: AgentOptions = _NO_OPTIONS) -> None:
+        self._agent_options = agent_options
         super().__init__(line_bytes_max)
         self._waiting: dict[str, _OnAnswer] = {}
         self._requests_sent = self._sent = 0
@@ -91,7 +91,7 @@ class ClaudeCodec(Conversation):
     ) -> tuple[str, ...]:
         self._stem, self._name = new_id[:24] or _STEM, resume_id or new_id or None
         named = ("--resume", resume_id) if resume_id is not None else ("--session-id", new_id) if new_id else ()
-        wished = (("--model", self._wishes.model), ("--permission-mode", self._wishes.mode))
+        wished = (("--model", self._agent_options.model), ("--permission-mode", self._agent_options.mode))
         return (*command, *_FLAGS, *(word for flag in wished if flag[1] for word in flag), *named)
 
     def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
@@ -184,8 +184,8 @@ class ClaudeCodec(Conversation):
     def _on_initialized(self, answer: messages.ControlResult) -> list[Out]:
         if answer.subtype != "success":
             return self._end(f"the agent refused to begin: {answer.error or answer.subtype}")
-        if self._wishes.mcp_servers:  # said to it, since a command line is for everybody to read
-            servers = {one.name: messages.mcp_server(one) for one in self._wishes.mcp_servers}
+        if self._agent_options.mcp_servers:  # said to it, since a command line is for everybody to read
+            servers = {one.name: messages.mcp_server(one) for one in self._agent_options.mcp_servers}
             return [self._ask(self._on_tool_servers_set, "mcp_set_servers", servers=servers)]
         return self._begin()
 
