@@ -58,3 +58,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now
+
+    def leap(self, seconds: float) -> None:
+        """Move the clock on by itself, as a suspended machine does."""
+        self._jumping.now += seconds

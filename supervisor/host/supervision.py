@@ -68,8 +68,7 @@ from supervisor.recovery.takeover import Choose, RecoveredWork, Takeover
 from supervisor.runtime.availability import Outage, Shortage
 from supervisor.runtime.dependencies import Dependencies
 from supervisor.runtime.entity import Degraded, Refused
-from supervisor.runtime.entity_registry import END_S, EntityRegistry
-from supervisor.runtime.id_allocator import IdAllocator
+from supervisor.runtime.entity_registry import END_S, EntityRegistry, IdAllocator
 from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter
 from supervisor.runtime.live_session import AgentFunction, AgentProfile, LiveSession, NoSuchEntity, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent

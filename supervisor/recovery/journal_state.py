@@ -142,14 +142,6 @@ def left_over(rows: Sequence[EntityRow]) -> set[str]:
     return {row.id for row in rows if not row.ended and (row.id in ids or row.parent_id in owners)}
 
 
-def unaccepted(rows: Sequence[EntityRow]) -> set[str]:
-    """Return the ids of tasks whose newest task run did not complete. If such a task is DONE, it was split and its
-    merged result was not accepted, but its supervisor died before it recorded that for the task."""
-    runs = sorted((row for row in rows if row.kind == Kind.RUN), key=lambda row: row.born_seq)
-    newest = {row.parent_id or "": row.state for row in runs}
-    return {task_id for task_id, state in newest.items() if state != "COMPLETED"}
-
-
 class RecordedOutcome(NamedTuple):
     """Outcome of a prompt, with the record that holds it."""
 

@@ -9,7 +9,8 @@ not go on is stopped, and terminates like any other.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import anyio
@@ -57,7 +58,6 @@ from supervisor.lifecycles.task import (
     Task,
     TaskEvent,
     Unclaimed,
-    VerificationRejected,
 )
 from supervisor.lifecycles.turn import Turn
 from supervisor.lifecycles.types import (
@@ -88,10 +88,19 @@ from supervisor.recovery.journal_state import (
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause, PendingEffect
-from supervisor.runtime.live_session import AgentProfile, LiveSession, SessionPhase
+from supervisor.runtime.live_session import AgentProfile, LiveSession, NoSuchEntity, SessionPhase
 from supervisor.sessions.effect_executor import EffectExecutor
 
-__all__ = ["VERIFIED", "WHY", "Recovered", "Recovery", "end_of_worker", "end_work", "loses_nothing", "tell_end_of_work"]
+__all__ = [
+    "VERIFIED",
+    "WHY",
+    "Recovered",
+    "Recovery",
+    "end_of_worker",
+    "end_work",
+    "loses_nothing",
+    "record_end_of_work",
+]
 
 WHY: Final = "its supervisor ended without closing it"
 CAUSE: Final = Cause(actor="recovery")
@@ -142,7 +151,6 @@ class Recovery:
         registry, journal, effect_executor, endings: of the supervisor that takes over.
         goes_on: decides which sessions go on.
         stays: decides which tasks wait for a plan.
-        unaccepted: ids of the tasks whose newest task run did not complete.
         ended: waits for a session's last record.
     """
 
@@ -156,7 +164,6 @@ class Recovery:
         admit: Admit,
         goes_on: GoesOn,
         stays: Callable[[Entity], bool],
-        unaccepted: Collection[str],
         ended: Callable[[LiveSession], Awaitable[None]],
     ) -> None:
         self._registry, self._journal, self._effect_executor, self._endings = (
@@ -166,7 +173,6 @@ class Recovery:
             endings,
         )
         self._admit, self._decides, self._stays, self._ended = admit, goes_on, stays, ended
-        self._unaccepted = unaccepted
         self._pasts: dict[str, SessionHistory] = {}
         self._states: dict[str, Session] = {}
         """State of each session when its supervisor died."""
@@ -205,7 +211,7 @@ class Recovery:
                 self._send(turn.id, TaskClaimed(request_id=self._request_of(turn.parent_id or "")))
         await self._stop(live)
         self._go_on(live, again)
-        await end_work(self._registry, [one for one in self._work if not self._stays(one)], self._unaccepted)
+        await end_work(self._registry, [one for one in self._work if not self._stays(one)])
         stopped = [session for session in live if session.is_stopping]
         for session in stopped:
             await self._ended(session)
@@ -521,40 +527,40 @@ class Recovery:
         self._send(turn.id, AgentReaped(degraded=True, note=WHY))
 
 
-_LAST_OF_WORK: Final = (Kind.WORKSTREAM, Kind.JOB, Kind.WORKER, Kind.RUN, Kind.TASK)
-"""Order in which work is ended: workstreams first, so that if the recovery is cut short no plan continues the parts of
-an ended workstream (``left_over``)."""
-
-
-async def end_work(registry: EntityRegistry, work: Sequence[Entity], unaccepted: Collection[str]) -> None:
-    """End work that no plan continues. *unaccepted*: ids of the tasks whose newest task run did not complete.
+async def end_work(registry: EntityRegistry, work: Sequence[Entity]) -> None:
+    """End work that no plan continues.
 
     Raises:
         JournalError: the journal failed meanwhile.
     """
-    for entity in _in_order(work):
-        cause = CAUSE
-        for event in _end_of(entity, registry, unaccepted):
-            cause = Cause((await registry.post(entity.id, event, cause=cause)).seq, None, CAUSE.actor)
+    record_end_of_work(registry, work)
+    await registry.journal_writer.flush()
     for entity in work:
         registry.remove(entity.id)
 
 
-def tell_end_of_work(registry: EntityRegistry, work: Sequence[Entity], unaccepted: Collection[str]) -> None:
-    """Send the events of :func:`end_work` without waiting for their records."""
-    for entity in _in_order(work):
-        for event in _end_of(entity, registry, unaccepted):
-            registry.send(entity.id, event, cause=CAUSE)
+def record_end_of_work(registry: EntityRegistry, work: Sequence[Entity]) -> None:
+    """Record the ends of *work*, without waiting for the journal.
+
+    Workstreams end first: if the rest is cut short, no plan goes on with a part of one (``left_over``). A task ends
+    with its job and its run, in one append; workers end last, after the jobs that they held.
+    """
+    groups: dict[str, list[Entity]] = {}
+    for entity in sorted(work, key=lambda one: _ORDER_OF_ENDS.index(one.kind)):
+        owner = entity.parent_id if entity.kind in (Kind.JOB, Kind.RUN) else entity.id
+        groups.setdefault(owner or "", []).append(entity)
+    for group in sorted(groups.values(), key=lambda one: _ORDER_OF_ENDS.index(one[0].kind)):
+        moves = [(one.id, event) for one in group for event in _end_of(one, registry)]
+        with suppress(NoSuchEntity):  # its actor was lost
+            if moves:
+                registry.apply(*moves, cause=CAUSE)
 
 
-def _in_order(work: Sequence[Entity]) -> list[Entity]:
-    return sorted(work, key=lambda one: _LAST_OF_WORK.index(one.kind))
+_ORDER_OF_ENDS: Final = (Kind.WORKSTREAM, Kind.JOB, Kind.RUN, Kind.TASK, Kind.WORKER)
 
 
-def _end_of(entity: Entity, registry: EntityRegistry, unaccepted: Collection[str]) -> Sequence[Event]:
+def _end_of(entity: Entity, registry: EntityRegistry) -> Sequence[Event]:
     match entity.kind:
-        case Kind.TASK if _is_turned_down(entity, unaccepted):
-            return [VerificationRejected(reason=WHY)]
         case Kind.TASK:
             return _end_of_task(Task(entity.state))
         case Kind.JOB:
@@ -563,16 +569,12 @@ def _end_of(entity: Entity, registry: EntityRegistry, unaccepted: Collection[str
             return end_of_worker(entity)
         case Kind.RUN:
             task = registry.entities.get(entity.parent_id or "")
-            failed = task is not None and (task.state is Task.FAILED or _is_turned_down(task, unaccepted))
-            return [] if failed and entity.state is run.TaskRun.CIRCUIT_OPEN else [run.Cancelled(reason=WHY)]
+            rests = entity.state is run.TaskRun.CIRCUIT_OPEN and task is not None and task.state is Task.FAILED
+            return [] if rests else [run.Cancelled(reason=WHY)]
         case _ if entity.state is workstream.Workstream.VALIDATING:
             return [workstream.ValidationFailed(error=WHY)]
         case _:
             return [workstream.UserCancelled(reason=WHY)]
-
-
-def _is_turned_down(task: Entity, unaccepted: Collection[str]) -> bool:
-    return task.state is Task.DONE and task.id in unaccepted
 
 
 def end_of_worker(entity: Entity) -> list[Event]:
@@ -605,8 +607,6 @@ def _end_of_task(state: Task) -> list[TaskEvent]:
             return [Unclaimed(reason=WHY, transition_reason=recovered), Cancelled(reason=WHY)]
         case Task.IN_PROGRESS:
             return [Orphaned(reason=WHY), RecoveryFailed(reason=WHY)]
-        case Task.ORPHANED:  # an earlier recovery was cut short
-            return [RecoveryFailed(reason=WHY)]
         case Task.DONE:  # verified; only the record of its merge is missing
             return [VERIFIED]
         case _:

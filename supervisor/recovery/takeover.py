@@ -15,7 +15,7 @@ from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Kind
 from supervisor.plans import Settings
 from supervisor.ports import EntityRow, Journal, JournalError
-from supervisor.recovery.journal_state import RecordedOutcome, SessionHistory, at_rest, left_over, unaccepted
+from supervisor.recovery.journal_state import RecordedOutcome, SessionHistory, at_rest, left_over
 from supervisor.recovery.restore import Recovered, Recovery, end_work, loses_nothing
 from supervisor.recovery.resumable import FinishedRuns, finished
 from supervisor.runtime.entity import Entity
@@ -104,7 +104,6 @@ class Takeover:
             admit=partial(self._revive, takeover_policy, _launches(rows)),
             goes_on=takeover_policy.goes_on,
             stays=takeover_policy.stays,
-            unaccepted=unaccepted(rows),
             ended=self._ended,
         )
         rests = at_rest(rows)
@@ -119,7 +118,7 @@ class Takeover:
         """End the work that no plan has taken up."""
         with suppress(JournalError):
             left = [self._registry.entity(one) for one in sorted(self.left.work)]
-            await end_work(self._registry, left, unaccepted(list(self.left.rows.values())))
+            await end_work(self._registry, left)
         self.left.work.clear()
 
     def _revive(

@@ -156,7 +156,7 @@ class PlanRunner:
             if plan_run.workstream.is_opened:
                 close_scopes(plan_run)
                 for execution in plan_run.executions.values():
-                    execution.bury()
+                    execution.remove()
                 for one in (*cancellation.untouched, *recovery.over):
                     self._sup.registry.remove(one.id)
                 plan_run.workstream.bury()
@@ -361,7 +361,17 @@ class PlanRunner:
         """Open the tasks of *plan* that are new (``check``). Tasks that *plan* does not have any more go on."""
         self.plan_run.worker_pool.resize(plan.workers, plan.max_sessions)
         self.plan_run.plan = self._split_as_before(plan)
-        self.plan_run.start(self._add, self.scheduler.open_tasks(self.plan_run.plan))
+        with self.plan_run.together():
+            new = self.scheduler.open_tasks(self.plan_run.plan)
+            if not new:
+                return
+            try:
+                self.plan_run.workstream.add_tasks(len(new))
+            except Refused as refusal:  # a critical task has failed meanwhile
+                for execution in new:
+                    self.plan_run.start(self.scheduler.cancel, execution, f"it came too late: {refusal}")
+                return
+        self.plan_run.start(self._consider, new)
 
     def _split_as_before(self, plan: Plan) -> Plan:
         """Return *plan* with the subtasks that its tasks were split into meanwhile."""
@@ -373,12 +383,6 @@ class PlanRunner:
                 known.update(one.task.id for one in every_task(subtasks))
         return plan
 
-    async def _add(self, new: list[TaskExecution]) -> None:
-        try:
-            if new:
-                await self.plan_run.workstream.record_added(len(new))
-        except Refused as refusal:  # a critical task has failed meanwhile
-            for execution in new:
-                await self.scheduler.cancel(execution, f"it came too late: {refusal}")
-            return
+    async def _consider(self, new: list[TaskExecution]) -> None:
+        await self._sup.journal_writer.flush()
         self.scheduler.consider_all(new)

@@ -11,7 +11,6 @@ import pytest
 
 from supervisor import AgentTurn
 from supervisor.agents.protocols.acp.messages import InfoUpdate
-from supervisor.agents.protocols.acp.updates import model_trouble_of
 from supervisor.cli.query import used_by
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
@@ -362,4 +361,4 @@ async def test_retries_of_an_agent_open_its_providers_breaker(tmp_path: Path) ->
 )
 def test_model_error_updates_are_read_field_by_field(meta: object, told: ModelErrorReported | None) -> None:
     """Valid fields of an update about a model error are used, invalid fields are ignored."""
-    assert model_trouble_of(InfoUpdate(meta=meta)) == ([] if told is None else [told])
+    assert InfoUpdate(meta=meta).model_error == told

@@ -333,7 +333,7 @@ async def test_everything_about_an_ask_is_the_same_in_place(idle: bool) -> None:
 
 @both
 async def test_a_loop_of_asks_does_not_starve_other_tasks() -> None:
-    """Answers in place are charged: within a hundred of them everybody else has had the loop."""
+    """Other tasks have the loop once within a hundred answers in place, and not once for each of them."""
     turns: list[int] = []
     async with running() as system:
         ref = system.spawn(Echo(), "a")
@@ -352,4 +352,4 @@ async def test_a_loop_of_asks_does_not_starve_other_tasks() -> None:
                 asked += 1
     gaps = [later - earlier for earlier, later in itertools.pairwise(turns)]
     assert max(gaps) <= 130
-    assert len(turns) >= 8
+    assert 8 <= len(turns) <= 100

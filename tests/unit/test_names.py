@@ -27,7 +27,6 @@ OPENINGS = words("what who whose whom whoever how it its one whatever where wher
 
 NOT_DONE = words(
     """
-    supervisor/sessions tests/unit/runtime tests/unit/sessions
     """
 )
 """Folders with docstrings that still begin with one of OPENINGS."""

@@ -63,37 +63,37 @@ class Listener:
         self.told: dict[str, list[LifecycleEvent]] = {}
         self.threads: set[int] = set()
 
-    def _keep(self, kind: str, event: LifecycleEvent) -> None:
+    def keep(self, kind: str, event: LifecycleEvent) -> None:
         self.told.setdefault(kind, []).append(event)
         self.threads.add(threading.get_ident())
         event.metadata["spoilt"] = True
 
     @hookimpl
     def supervisor_task_event(self, event: LifecycleEvent) -> None:
-        self._keep("task", event)
+        self.keep("task", event)
 
     @hookimpl
     def supervisor_agent_event(self, event: LifecycleEvent) -> None:
-        self._keep("agent", event)
+        self.keep("agent", event)
 
     @hookimpl
     def supervisor_session_event(self, event: LifecycleEvent) -> None:
-        self._keep("session", event)
+        self.keep("session", event)
 
     @hookimpl
     def supervisor_turn_event(self, event: LifecycleEvent) -> None:
-        self._keep("turn", event)
+        self.keep("turn", event)
 
     @hookimpl
     def supervisor_abort_event(self, event: LifecycleEvent) -> None:
-        self._keep("abort", event)
+        self.keep("abort", event)
 
 
 class Broken(Listener):
     """Fails at everything that it is told, also by an exit."""
 
-    def _keep(self, kind: str, event: LifecycleEvent) -> None:
-        super()._keep(kind, event)
+    def keep(self, kind: str, event: LifecycleEvent) -> None:
+        super().keep(kind, event)
         if kind == "session":
             raise SystemExit(3)
         raise RuntimeError(f"no {kind} today")
@@ -124,8 +124,7 @@ async def test_an_abort_is_told_of(tmp_path: Path) -> None:
 
 
 async def test_a_plugin_that_fails_changes_nothing(tmp_path: Path) -> None:
-    """A failing plug-in does not change the records; its failures are counted, and the next plug-in gets every
-    record."""
+    """A failing plug-in changes no record; its failures are counted, and the next plug-in gets every event."""
     plan = plan_of(task("good", "true"), task("bad", "exit 3"))
     alone, without = await carried_out(tmp_path, plan)
     broken, listener = Broken(), Listener()
@@ -142,7 +141,7 @@ async def test_a_plugin_that_fails_changes_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_plugin_that_blocks_holds_nobody_up(tmp_path: Path) -> None:
-    """A plug-in that blocks is left behind at the end: the run is over while its call still waits."""
+    """A run ends while a call of a blocked plug-in still waits."""
     gate = threading.Event()
 
     class Stuck:
@@ -253,8 +252,7 @@ async def opinions_of(*plugins: object) -> tuple[int, str | None, bool | None]:
 
 
 async def test_the_first_opinion_is_heard() -> None:
-    """A plug-in without an opinion passes the question on, in the reverse of the order in which plug-ins are given;
-    ``tryfirst`` comes before."""
+    """The first answer that is not ``None`` counts; the plug-in that was given last is asked first."""
     assert await opinions_of() == (5, None, None)
     assert await opinions_of(Opinions(priority=9, retry=False)) == (9, None, False)
     first, second = Opinions(escalate="b"), Opinions(escalate="a", priority=1)
@@ -270,7 +268,7 @@ async def test_an_answer_that_is_none_is_no_opinion(wrong: object) -> None:
 
 
 async def test_opinions_reach_the_plan(tmp_path: Path) -> None:
-    """Preferred work is claimed first; a failure goes to another agent, or ends the task; each opinion is recorded."""
+    """A plug-in changes a task's priority, gives a failed task to another agent or to none; each is a record."""
     agents = {"late": AGENTS["sh"], "sh": AgentConfig(adapter="command", command=("false",))}
     tasks = tuple(
         TaskConfig(id=name, agent=agent, prompt=f"echo {name} >> order", max_retries=1)
@@ -354,7 +352,7 @@ async def test_a_plan_uses_an_adapter_by_name(tmp_path: Path) -> None:
     ],
 )
 async def test_an_adapter_that_fails_fails_its_own_task(tmp_path: Path, fails: str, words: str) -> None:
-    """The session of an adapter that fails ends with the error; other sessions go on."""
+    """The session of a failing adapter ends with the error; other sessions are not affected."""
     agents = {"bad": AgentConfig(adapter="bad"), **AGENTS}
     plan = plan_of(task("t", "echo hello", "bad"), task("other", "true"), agents=agents)
     result, _ = await carried_out(tmp_path, plan, Adapters(bad=fails))
@@ -522,8 +520,8 @@ def test_one_that_cannot_be_imported_is_told_of(example: Callable[..., None]) ->
 
 
 def test_a_plan_names_what_plugins_add(tmp_path: Path, example: Callable[..., None]) -> None:
-    """Names that are not built in are looked up among the plug-ins that the plan chooses; an unknown name is refused
-    with the known ones."""
+    """A verifier or adapter that is not built in is looked up in the plug-ins that the plan chooses; the error for an
+    unknown name lists the known names."""
     example()
     plan = tmp_path / "plan.yaml"
     text = (
@@ -560,7 +558,7 @@ def test_they_are_listed(example: Callable[..., None]) -> None:
 
 
 def test_none_are_listed() -> None:
-    """A host without plug-ins says so."""
+    """Without a plug-in the list is one sentence."""
     assert stdout_of("plugins") == "no plug-in is installed"
 
 
