@@ -43,7 +43,7 @@ def refusal(caller: Caller, asked: Request, reach: CallerReach, plan_of: Callabl
     if caller.origin is Origin.OPERATOR or _only_reads(asked):
         return ""
     right, what = _wanted(asked)
-    if caller.origin is Origin.UNTOLD:
+    if caller.origin is Origin.UNIDENTIFIED:
         return (
             f"{what} is refused: the caller cannot be identified, since process {caller.pid} has ended. A program must "
             "run until it is answered; ask again"

@@ -118,9 +118,6 @@ class PermissionNeeded(msgspec.Struct, frozen=True):
 
     ``tool_kind`` is the kind of the request in ACP's terms, ``tool`` the agent's name for the tool, ``paths`` the files
     that it names, and ``detail`` what a human must see to decide: a command line, a change. Long texts are cut.
-
-    ``tool_kind`` is what it asks for, in the words of ACP, ``tool`` its own name for the tool, ``paths`` the files it
-    names, and ``detail`` what a human has to see to judge: a command line, a change. What is too long is cut.
     """
 
     request_id: str

@@ -46,7 +46,7 @@ class Origin(StrEnum):
     """A program that the supervisor did not start: on a person's terminal, or the embedding program."""
     AGENT = "agent"
     """A program that the supervisor started, or a descendant of one."""
-    UNTOLD = "untold"
+    UNIDENTIFIED = "unidentified"
     """Unknown: the program had ended before its ancestors could be read."""
 
 
@@ -62,7 +62,7 @@ class Caller(NamedTuple):
         operator only, not for an agent."""
         if self.origin is Origin.OPERATOR:
             return said
-        if self.origin is Origin.UNTOLD:
+        if self.origin is Origin.UNIDENTIFIED:
             return "an unidentified process"
         return f"agent of {self.session}" if self.session else "a program of the supervisor"
 
