@@ -43,8 +43,6 @@ from actors.task_runner import RunnerOwner, TaskRecord, TaskRunner
 from actors.timers import Timer, TimerService
 from actors.waiter import RAISED, Backend, as_error
 
-__all__ = ["NOTHING", "LazyFields", "MessageLoop", "Phase", "RestartHook", "SystemServices"]
-
 _CONTROL, _URGENT, _NORMAL = Lane.CONTROL, Lane.URGENT, Lane.NORMAL
 
 

@@ -24,17 +24,6 @@ from actors.ref import DEFERRED, Ref, Reply
 from actors.restart import Intensity, Restart, add_restart, wanted
 from actors.waiter import RAISED, as_error
 
-__all__ = [
-    "BRUTAL_KILL",
-    "ChildInfo",
-    "ChildSpec",
-    "RestartLimitExceeded",
-    "StartChild",
-    "StopChild",
-    "Supervisor",
-    "WhichChildren",
-]
-
 BRUTAL_KILL = 0.0
 """Value of ``shutdown_s`` that gives the child no time to clean up."""
 

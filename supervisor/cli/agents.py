@@ -21,9 +21,6 @@ from supervisor.cli.rendering import columns, json_text
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput
 from supervisor.processes.host import ShimHost
 
-__all__ = ["agents_group"]
-
-
 _ASKS: Final[Mapping[bool | str, str]] = {True: "yes", False: "no", "with flags": "with flags", "unknown": "unknown"}
 
 

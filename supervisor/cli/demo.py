@@ -37,8 +37,6 @@ from supervisor.policies.abort_plan import Receipt, total_survivors
 from supervisor.processes.orphan_check import adopt_orphans, children_left
 from supervisor.sessions.handle import Session, TurnResult
 
-__all__ = ["demo", "play", "repository", "run_demo", "summary"]
-
 DEADLINE_S = 55.0
 """Seconds for the whole demo."""
 

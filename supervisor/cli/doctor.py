@@ -13,8 +13,6 @@ import click
 from supervisor.cli.options import json_option, say
 from supervisor.processes.capabilities import Capability, Guarantee, guarantees, probe_capabilities
 
-__all__ = ["doctor"]
-
 
 @click.command("doctor")
 @json_option

@@ -17,8 +17,6 @@ import click
 from supervisor.cli.options import say
 from supervisor.control.error_messages import BAD_INPUT, DONE, Failure, failure_of
 
-__all__ = ["execute"]
-
 
 def execute(group: click.Group, arguments: Sequence[str]) -> int:
     """Run one command line and return the exit status.

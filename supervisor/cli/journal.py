@@ -30,8 +30,6 @@ from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Compacted, JournalError, Retention
 
-__all__ = ["journal"]
-
 _encode = msgspec.json.Encoder().encode
 
 

@@ -43,8 +43,6 @@ from supervisor.ports import JournalUnavailable
 from supervisor.runtime.availability import Outage
 from supervisor.work.results import TaskResult
 
-__all__ = ["Reporter", "RunView", "results_json", "results_text", "view_for"]
-
 TICK_S: Final = 0.2
 """Seconds between updates, and between redraws of the table."""
 

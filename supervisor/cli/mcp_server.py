@@ -26,8 +26,6 @@ from supervisor.control.error_messages import BadInput, ControlError, NotRunning
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.ports import JournalError
 
-__all__ = ["Answered", "Entity", "Permission", "Sent", "serve", "server_of"]
-
 ACTOR: Final = "mcp"
 """Actor of the commands in the records."""
 _REFUSALS: Final = (BadInput, NotRunning, ControlError, StateDirError, JournalError)

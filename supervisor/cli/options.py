@@ -10,8 +10,6 @@ import click
 
 from supervisor.policies.redaction import printable
 
-__all__ = ["PATH", "TASK", "json_option", "say", "state_dir_option", "verbose_option", "warn"]
-
 PATH: Any = click.Path(path_type=Path)
 STATE_DIR: Final = "SUPERVISOR_STATE_DIR"
 TASK: Final = "SUPERVISOR_TASK"

@@ -14,8 +14,6 @@ from supervisor.cli.sessions import operator, send_request
 from supervisor.policies.permissions import OpenPermission
 from supervisor.policies.redaction import printable
 
-__all__ = ["answer", "permissions"]
-
 
 @click.command("permissions")
 @state_dir_option

@@ -15,8 +15,6 @@ from supervisor.cli.rendering import json_text
 from supervisor.plans.agents import ADAPTERS
 from supervisor.plugins import PluginReport, Plugins
 
-__all__ = ["plugins"]
-
 
 @click.command("plugins")
 @json_option

@@ -42,18 +42,6 @@ from supervisor.policies.budgets import Amounts
 from supervisor.policies.usage import USAGE_EVENTS, UsageTotals
 from supervisor.ports import EntityRow, JournalDamaged
 
-__all__ = [
-    "dead_letters_command",
-    "ended",
-    "logs_command",
-    "namesakes",
-    "open_history",
-    "ps_command",
-    "seen_entities",
-    "tree_command",
-    "used_by",
-]
-
 _LOOK_AGAIN_S: Final = 0.2
 _RESTING: Final = ((Kind.TASK, Task.FAILED.value), (Kind.RUN, TaskRun.CIRCUIT_OPEN.value))
 """States that only a person, or the run's task, leaves."""

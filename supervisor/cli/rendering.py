@@ -30,25 +30,6 @@ from supervisor.policies.abort_plan import (
 )
 from supervisor.policies.redaction import printable
 
-__all__ = [
-    "clock",
-    "columns",
-    "counted",
-    "dead_letters_text",
-    "duration",
-    "event_line",
-    "inspected_text",
-    "json_line",
-    "json_text",
-    "plan_text",
-    "ps_text",
-    "receipt_text",
-    "report_text",
-    "tree_json",
-    "tree_text",
-]
-
-
 INDENTED_MAX = 64
 """Levels of a tree up to which its JSON is indented."""
 

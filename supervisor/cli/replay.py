@@ -26,8 +26,6 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
 from supervisor.policies.usage import USAGE_EVENTS, UsageTotals
 
-__all__ = ["replay"]
-
 _BOOLEANS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _VALUE_MAX: Final = 120
 """Characters of a value shown to people; JSON has the whole value."""

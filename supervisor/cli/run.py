@@ -35,8 +35,6 @@ from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.previous_run import find_previous_run
 from supervisor.work.results import PlanResult
 
-__all__ = ["check_resumable", "configure_logging", "run_command"]
-
 
 class _Request(NamedTuple):
     """Options of ``supervisor run``."""

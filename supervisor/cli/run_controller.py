@@ -23,8 +23,6 @@ from supervisor.plans import BadPlan, Plan
 from supervisor.ports.systemd import Notifier
 from supervisor.work.plan_runner import PlanRunner
 
-__all__ = ["RunController"]
-
 PROGRESS_S = 10.0
 """Seconds between reports during a drain in which no task ends."""
 BEATS = 2

@@ -15,8 +15,6 @@ from supervisor.cli.work_table import WorkTable
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.redaction import printable
 
-__all__ = ["RunTable", "SessionRow"]
-
 
 class SessionRow:
     """State of one session in the table."""

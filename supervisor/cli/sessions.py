@@ -29,8 +29,6 @@ from supervisor.policies.redaction import encodable
 from supervisor.ports import JournalError
 from supervisor.runtime.availability import Outage
 
-__all__ = ["abort", "inspect", "operator", "send", "send_request", "stop"]
-
 _POINTS = ("now", "tool_boundary", "turn_end")
 _SCOPES = ("tool", "sibling", "session")
 

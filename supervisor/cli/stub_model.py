@@ -27,8 +27,6 @@ from supervisor.mock_model.log import LoggedRequest
 if TYPE_CHECKING:
     from supervisor.mock_model.server import StubModel
 
-__all__ = ["command"]
-
 SHOWN_CHARS = 100
 _TITLES = {
     "anthropic": "Anthropic messages: claude, claude-agent-acp",

@@ -21,8 +21,6 @@ from supervisor.control.error_messages import BAD_INPUT, DONE, WORK_FAILED, BadI
 from supervisor.journal.statedir import StateDir
 from supervisor.policies.redaction import printable
 
-__all__ = ["approve", "reject", "task"]
-
 _DONE: Final[Mapping[str, str]] = {
     "approve": "approved",
     "reject": "rejected",

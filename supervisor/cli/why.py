@@ -17,8 +17,6 @@ from supervisor.diagnostics.causal_trace import Annotation, Explanation, SpineSt
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
 
-__all__ = ["explained", "why_command", "why_text"]
-
 
 @click.command("why")
 @click.argument("entity_id", metavar="ID")

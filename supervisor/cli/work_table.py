@@ -12,8 +12,6 @@ from typing import Any, Final
 from supervisor.diagnostics.task_status import plan_name, settling
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 
-__all__ = ["TaskRow", "WorkTable"]
-
 _NUMBERED: Final = re.compile(r"-\d+$")
 _ASKED: Final = ("PLANNED", "PENDING_APPROVAL")
 _ALONE: Final = ("OPEN", "BLOCKED", "WAITING_FOR_SUBTASKS", "FAILED", *_ASKED)

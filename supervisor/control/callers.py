@@ -35,8 +35,6 @@ from supervisor.policies.abort_plan import AbortPlan
 from supervisor.policies.caller_reach import CallerReach
 from supervisor.ports import Caller, Origin
 
-__all__ = ["as_asked_by", "refusal"]
-
 
 def refusal(caller: Caller, asked: Request, reach: CallerReach, plan_of: Callable[[Abort], AbortPlan]) -> str:
     """Return why *asked* is refused to *caller*; ``""`` if it is not. *plan_of* returns the plan of an abort."""

@@ -20,8 +20,6 @@ from supervisor.control.server import reach
 from supervisor.journal.statedir import StateDirError, unreadable_error
 from supervisor.runtime.availability import Outage, Shortage
 
-__all__ = ["answers_to", "is_running", "problems_of", "request"]
-
 ANSWER_S: Final = 5.0
 """Seconds that the answer to a ping may take."""
 

@@ -14,8 +14,6 @@ from supervisor.control.protocol import Split, Steer, explained
 from supervisor.plans.task_control import CommandResult, Verb, WorkControl
 from supervisor.runtime.entity import Refused
 
-__all__ = ["steered"]
-
 
 async def steered(work: WorkControl | None, asked: Steer | Split) -> AsyncIterator[dict[str, Any]]:
     """Execute a command; yield ``{"task", "answer"}`` for each task, or ``{"task", "refused"}`` with kind and reason.

@@ -16,9 +16,6 @@ from supervisor.lifecycles.types import Kind
 from supervisor.policies.budgets import Amounts
 from supervisor.ports import EntityRow
 
-__all__ = ["STAYING", "EntityLine", "Node", "ps", "tool_calls", "tree"]
-
-
 NOTHING: Final[Mapping[str, Amounts]] = {}
 STAYING: Final = (Kind.SESSION, Kind.TASK, Kind.WORKSTREAM)
 """Kinds that are shown after they have ended, too: now, and in the tree as of a record."""

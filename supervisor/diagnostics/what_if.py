@@ -23,8 +23,6 @@ from supervisor.lifecycles.session import Session, SessionData, SessionLimits, b
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, LifecycleEvent, TransitionReason, UnknownValue
 from supervisor.policies.abort_plan import AbortPlan, NoSiblings, TreeNode, UnknownTarget, plan_abort
 
-__all__ = ["LIMITS", "AbortDiffers", "Outcome", "SessionDiffers", "what_if"]
-
 LIMITS: Final[Mapping[str, type]] = {
     "max_consecutive_errors": int,
     "max_total_errors": int,

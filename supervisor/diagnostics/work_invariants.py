@@ -14,8 +14,6 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
-__all__ = ["INTEGER_MAX", "ReportProblem", "WorkInvariants", "count_of", "is_text", "moment_of", "name_of", "shortened"]
-
 ReportProblem = Callable[[str | None, str], None]
 """Report a problem: the field, and the text."""
 

@@ -37,8 +37,6 @@ from supervisor.runtime.dependencies import Dependencies
 from supervisor.runtime.live_session import AgentProfile
 from supervisor.sessions.approval_queue import OnPermission
 
-__all__ = ["close_sessions", "open_supervisor", "reconfigure", "supervise"]
-
 _log = get_logger()
 
 

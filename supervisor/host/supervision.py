@@ -79,8 +79,6 @@ from supervisor.sessions.handle import Session, TurnResult
 from supervisor.sessions.monitor_registry import BudgetGrant, MonitorRegistry, hosts_scope
 from supervisor.sessions.pending_requests import PendingRequests
 
-__all__ = ["Supervisor"]
-
 _log = get_logger()
 _T = TypeVar("_T")
 

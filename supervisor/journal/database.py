@@ -42,8 +42,6 @@ from supervisor.journal.tables import TABLES, VERSION
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, JournalError
 
-__all__ = ["Database", "open_database"]
-
 BUSY_MS: Final = 5_000
 """Milliseconds to wait for a lock: only a second writer, or a checkpoint by a reader's tool, ever holds one."""
 _PAGE: Final = 1_000

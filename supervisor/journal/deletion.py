@@ -17,8 +17,6 @@ from supervisor.journal.database import Database
 from supervisor.journal.integrity import read_snapshot
 from supervisor.journal.schema import DERIVED_ID_KINDS, ENTITY_FIELDS
 
-__all__ = ["delete_slice"]
-
 _ROW: Final = f"SELECT {', '.join(ENTITY_FIELDS)} FROM entities WHERE id = ? AND entity_seq = ? AND ended = 1"
 _LOG: Final = "SELECT seq, chain FROM events WHERE entity_id = ? ORDER BY entity_seq LIMIT ?"
 _STRAYS: Final = """

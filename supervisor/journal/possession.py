@@ -17,8 +17,6 @@ from pathlib import Path
 
 from supervisor.ports import JournalLost
 
-__all__ = ["Possession"]
-
 
 class Possession:
     """The files of one state directory, as they were opened."""

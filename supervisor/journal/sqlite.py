@@ -38,8 +38,6 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, Compacted, EntityRow, JournalError, Retention
 from supervisor.ports.logs import get_logger
 
-__all__ = ["SqliteJournal"]
-
 _T = TypeVar("_T")
 _Alone = AbstractContextManager[Any]
 """Context manager that keeps other operations out of the journal."""

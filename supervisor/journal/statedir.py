@@ -23,8 +23,6 @@ from supervisor.journal.ownership import why_untrusted
 from supervisor.journal.possession import Possession
 from supervisor.ports.secure_files import PRIVATE_FOLDER, write_private
 
-__all__ = ["StateDir", "StateDirBusy", "StateDirError", "folder_name", "session_id", "unreadable_error"]
-
 _NAME_MAX: Final = 200
 """Characters of one folder's name; file systems allow 255 bytes."""
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["TABLES", "VERSION"]
-
 VERSION: Final = 3
 """The schema that this code writes, and the only one that it reads: other journals are refused."""
 

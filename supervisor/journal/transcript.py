@@ -19,8 +19,6 @@ from typing import Final, Self
 
 from supervisor.ports.secure_files import make_private
 
-__all__ = ["CAP_BYTES", "OpenTranscripts", "Transcript", "follow_from"]
-
 CAP_BYTES: Final = 8 * 1024 * 1024
 _CAP_LEAST_BYTES: Final = 1_024
 

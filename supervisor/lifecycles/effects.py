@@ -14,35 +14,6 @@ import msgspec
 from actors.machine import Effect, Event
 from supervisor.lifecycles.types import Verdict
 
-__all__ = [
-    "EFFECTS",
-    "AnswerPermission",
-    "AskPermission",
-    "BuildPrompt",
-    "CancelSession",
-    "CancelStep",
-    "CancelTool",
-    "CleanUp",
-    "FinalizeEntity",
-    "ForceStopSession",
-    "LaunchAgent",
-    "LogFatal",
-    "OpenTurn",
-    "PrepareWorktree",
-    "ReplyToRequest",
-    "SendEvent",
-    "SendEventNow",
-    "SendPrompt",
-    "StartTimer",
-    "SteerAgent",
-    "StorePrompt",
-    "SupervisorEffect",
-    "TerminateSession",
-    "Verify",
-    "decode_effect",
-    "encode_effect",
-]
-
 
 class SupervisorEffect(Effect, frozen=True, kw_only=True, tag_field="effect"):
     """An effect of the supervisor's lifecycles. ``exempt`` effects do not wait until their record is durable.

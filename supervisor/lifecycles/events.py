@@ -9,47 +9,6 @@ from __future__ import annotations
 from actors.machine import Event
 from supervisor.lifecycles.types import DeliveryPoint, Exit, Survivors, ToolOutcome, Verdict
 
-__all__ = [
-    "AgentExited",
-    "AgentLaunched",
-    "AgentNamed",
-    "AgentReady",
-    "AgentReaped",
-    "AgentSpawned",
-    "AgentStarted",
-    "BackoffElapsed",
-    "BoundaryAwaited",
-    "BoundaryReached",
-    "CompactNeeded",
-    "CompactionCompleted",
-    "Ended",
-    "FatalError",
-    "GraceExceeded",
-    "MessageReceived",
-    "MessageTakenUp",
-    "OperatorStop",
-    "PermissionAnswered",
-    "PermissionRequested",
-    "ProgressSeen",
-    "PromptReady",
-    "SessionExited",
-    "SessionStable",
-    "SessionStarted",
-    "SteerElapsed",
-    "TaskAssigned",
-    "TaskClaimed",
-    "TaskCompleted",
-    "TaskFailed",
-    "TaskFinished",
-    "ToolCompleted",
-    "ToolStarted",
-    "TurnReaped",
-    "TurnRequested",
-    "UrgentMessage",
-    "VerifyRequested",
-    "WorktreeReady",
-]
-
 
 # ---------------------------------------------------------------------------------------------------- session (003)
 class TurnRequested(Event, frozen=True, kw_only=True):

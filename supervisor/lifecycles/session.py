@@ -56,17 +56,6 @@ from supervisor.lifecycles.events import (
 )
 from supervisor.lifecycles.types import AbortReason, DeliveryPoint, Exit, TransitionReason, Verdict
 
-__all__ = [
-    "SESSION",
-    "Message",
-    "Request",
-    "Session",
-    "SessionData",
-    "SessionLimits",
-    "backoff_ms",
-    "stale",
-]
-
 
 class Session(Enum):
     INITIALIZING = "Initializing"

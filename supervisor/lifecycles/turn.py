@@ -44,21 +44,6 @@ from supervisor.lifecycles.events import (
 )
 from supervisor.lifecycles.types import AbortReason, Exit, ToolOutcome, TransitionReason, Verdict
 
-__all__ = [
-    "DEADLINE",
-    "EXTENSION_LEAST_S",
-    "EXTENSION_S",
-    "TURN",
-    "Call",
-    "Permission",
-    "Turn",
-    "TurnData",
-    "call_of",
-    "permission_of",
-    "stale",
-]
-
-
 EXTENSION_S = 600.0
 """Seconds by which the time of a turn is extended at once while progress is seen (spec, defaults)."""
 EXTENSION_LEAST_S = 1.0

@@ -10,29 +10,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-__all__ = [
-    "USUAL_TIME",
-    "AbortPolicy",
-    "AbortReason",
-    "AbortScope",
-    "CancelMode",
-    "DeliveryPoint",
-    "Exit",
-    "Kind",
-    "LifecycleEvent",
-    "ModelFailure",
-    "ModelProblem",
-    "Severity",
-    "StageBudgets",
-    "Survivors",
-    "TerminationStage",
-    "TimeLimit",
-    "ToolOutcome",
-    "TransitionReason",
-    "UnknownValue",
-    "Verdict",
-]
-
 
 class Kind(StrEnum):
     """Kinds of entities that have a log of their own."""

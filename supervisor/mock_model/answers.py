@@ -14,25 +14,6 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = [
-    "CALLS",
-    "FAILURES",
-    "Answer",
-    "Delegate",
-    "Drop",
-    "Fail",
-    "Hang",
-    "Loop",
-    "Run",
-    "Say",
-    "Slow",
-    "Spent",
-    "Use",
-    "answers_in",
-    "has_script",
-    "spent_in",
-]
-
 
 class Spent(msgspec.Struct, frozen=True):
     """Usage that an answer reports, in tokens; the defaults are small and constant."""

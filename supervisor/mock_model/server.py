@@ -26,8 +26,6 @@ from supervisor.mock_model.log import LoggedRequest, RequestLog
 from supervisor.mock_model.request import BadRequest, Ending, ModelAnswer, ModelRequest
 from supervisor.mock_model.routes import Endpoint, route
 
-__all__ = ["StubModel", "open_stub_model"]
-
 COUNTED: Final = {"input_tokens": 10, "totalTokens": 10}
 """Answer to a request for a token count, in the form of both APIs that have one."""
 CONNECTIONS_MAX: Final = 512

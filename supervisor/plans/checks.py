@@ -13,8 +13,6 @@ from supervisor.plans.fields import closest
 from supervisor.plans.source import FieldPath, spelled
 from supervisor.plans.tasks import SUBTASK_LEVELS_MAX, PlacedTask
 
-__all__ = ["agent_problems", "circle_problems", "need_problems", "task_problems"]
-
 
 def task_problems(placed: Sequence[PlacedTask]) -> Iterator[Problem]:
     """Yield problems of ids, of names of other tasks, and of the depth of subtasks."""

@@ -19,8 +19,6 @@ import msgspec
 from supervisor.ports.shortages import shortage_of
 from supervisor.runtime.availability import outlast_shortage
 
-__all__ = ["READ_MAX", "CompletionCheck", "ask_again", "missing"]
-
 READ_MAX = 8 * 1024 * 1024
 """Bytes that are searched at the beginning of a file."""
 GLOB_MAX = 10_000

@@ -19,8 +19,6 @@ from supervisor.plans.error_texts import Problem
 from supervisor.plans.permissions import PermissionsConfig
 from supervisor.policies.permissions import Decision
 
-__all__ = ["Program", "enforcement_problems", "needs_asking"]
-
 _SILENT: Final[Mapping[str, str]] = {
     "command": "adapter: command passes no permission requests",
     "jsonl": "adapter: jsonl passes no permission requests",

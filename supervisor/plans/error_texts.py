@@ -17,8 +17,6 @@ from supervisor.plans.source import FieldPath, Source, spelled
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["FieldErrors", "Problem", "complaints"]
-
 Problem = tuple[FieldPath, str]
 """Field, and the text of its problem."""
 

@@ -20,8 +20,6 @@ from supervisor.plans.settings import Settings
 from supervisor.plans.tasks import AcceptanceConfig, PlacedTask, TaskConfig, every_task
 from supervisor.plans.verification import ReviewConfig
 
-__all__ = ["Plan"]
-
 
 class Plan(Settings):
     """Workstream: agents, tasks, workers, and the rules for retries, approval and validation."""

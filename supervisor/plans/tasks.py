@@ -30,8 +30,6 @@ from supervisor.plans.monitoring import BudgetConfig
 from supervisor.plans.source import FieldPath
 from supervisor.plans.verification import CompletionConfig, ReviewConfig
 
-__all__ = ["SUBTASK_LEVELS_MAX", "AcceptanceConfig", "ConditionConfig", "PlacedTask", "TaskConfig", "every_task"]
-
 SUBTASK_LEVELS_MAX = 8
 """Levels of nested subtasks."""
 

@@ -35,25 +35,6 @@ import msgspec
 from supervisor.lifecycles.types import AbortPolicy, AbortReason, AbortScope, CancelMode, Survivors, UnknownValue
 from supervisor.policies.abort_request import StageDeadlines, stage_deadlines
 
-__all__ = [
-    "AbortPlan",
-    "AbortRecord",
-    "Crossing",
-    "EndingNode",
-    "NoSiblings",
-    "NodeReceipt",
-    "PlannedNode",
-    "PlannedProcess",
-    "ProcessFate",
-    "Receipt",
-    "SparedNode",
-    "TreeNode",
-    "UnknownTarget",
-    "plan_abort",
-    "scope_of",
-    "total_survivors",
-]
-
 
 class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A live process, and the id of the agent or tool call that it belongs to."""

@@ -16,18 +16,6 @@ import msgspec
 
 from supervisor.lifecycles.types import StageBudgets, TerminationStage
 
-__all__ = [
-    "CAUSES_MAX",
-    "AbortRequest",
-    "LaterCause",
-    "MergeOutcome",
-    "StageDeadlines",
-    "merge_request",
-    "same_abort",
-    "stage_deadlines",
-]
-
-
 CAUSES_MAX = 16
 """Later causes that are kept in memory; every one of them is in the journal."""
 

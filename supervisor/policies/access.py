@@ -15,24 +15,6 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-__all__ = [
-    "RIGHTS",
-    "SUCCESSES_NEEDED",
-    "AccessPolicy",
-    "Level",
-    "Rights",
-    "TrustScore",
-    "after_success",
-    "after_violation",
-    "call_refusal",
-    "claim_refusal",
-    "decode_scores",
-    "encode_scores",
-    "file_refusal",
-    "intersect_rights",
-    "transition_refusal",
-]
-
 
 class Level(StrEnum):
     """Trust levels of an agent, lowest first."""

@@ -14,21 +14,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-__all__ = [
-    "COUNT_MAX",
-    "MEASURES",
-    "PARTS",
-    "PARTS_MAX",
-    "WHOLE",
-    "Amounts",
-    "Budget",
-    "BudgetLease",
-    "BudgetScope",
-    "SpentBudget",
-    "hand_back_budget",
-    "narrow_budget",
-]
-
 MEASURES: Final = ("tokens", "cost_usd", "turns", "tool_calls", "wall_s")
 """Measures of a budget: tokens (in and out together), US dollars, turns, tool calls, seconds of turns (summed)."""
 

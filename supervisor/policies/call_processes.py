@@ -47,8 +47,6 @@ from typing import NamedTuple
 
 import msgspec
 
-__all__ = ["CallProcesses", "CallSpan", "ProcessSeen", "processes_of_calls", "processes_of_turn", "servers_in"]
-
 
 class ProcessSeen(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A process at one moment, as ``/proc/PID/stat`` describes it.

@@ -17,20 +17,6 @@ from typing import Final, NamedTuple
 from supervisor.lifecycles.task_run import ErrorCategory
 from supervisor.lifecycles.types import AbortReason, ModelFailure, ModelProblem, TransitionReason
 
-__all__ = [
-    "PROBLEMS",
-    "SIGNATURE_CHARS_MAX",
-    "TABLE",
-    "ErrorRule",
-    "Failure",
-    "classify",
-    "ends_of",
-    "problem_of",
-    "problem_of_status",
-    "signature_of",
-    "spoken_failure",
-]
-
 SIGNATURE_CHARS_MAX: Final = 200
 """Longest signature; of a longer one the beginning and the end are kept, which distinguish errors best."""
 READ_CHARS_MAX: Final = 8192

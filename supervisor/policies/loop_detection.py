@@ -14,18 +14,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-__all__ = [
-    "DEPTH_MAX",
-    "EDITS",
-    "KNOWN_MAX",
-    "PLAIN_MAX",
-    "FinishedCall",
-    "LoopDetector",
-    "LoopLimits",
-    "Repeated",
-    "digest",
-]
-
 KNOWN_MAX: Final = 512
 """Observations that are remembered: a loop of more calls than this is not noticed."""
 

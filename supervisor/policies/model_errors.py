@@ -20,8 +20,6 @@ import msgspec
 from supervisor.lifecycles.types import ModelFailure, ModelProblem, Verdict
 from supervisor.policies.turn_outcome import model_failure_verdict
 
-__all__ = ["PERMANENT", "SAID_MAX", "ModelErrorStatus", "ModelLimits", "ModelRecord"]
-
 PERMANENT: Final = (ModelProblem.AUTH, ModelProblem.QUOTA, ModelProblem.NOT_FOUND, ModelProblem.CONTEXT_LENGTH)
 """Problems that a retry of the same request meets again."""
 

@@ -15,20 +15,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-__all__ = [
-    "ANSWER_WITHIN_S",
-    "Decision",
-    "OpenPermission",
-    "OptionChoice",
-    "PermissionPolicy",
-    "PermissionRequest",
-    "PermissionRule",
-    "choose_option",
-    "covers",
-    "decide_permission",
-    "decide_service",
-]
-
 ANSWER_WITHIN_S: Final = 300.0
 """Seconds that a human has by default to answer; as long as a turn."""
 

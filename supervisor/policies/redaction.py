@@ -17,8 +17,6 @@ from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 
-__all__ = ["TRUSTED_FIELDS", "Redactor", "StreamRedactor", "encodable", "is_secret_name", "printable"]
-
 VALUE_CHARS_MIN: Final = 8
 """Shortest value that is redacted: a shorter one would be found in ordinary words."""
 TAIL_CHARS: Final = 256

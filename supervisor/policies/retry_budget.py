@@ -20,8 +20,6 @@ from msgspec.structs import replace
 from supervisor.lifecycles.task import TaskData
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 
-__all__ = ["RETRIES_MIN", "SHARE", "RetryBudget", "retries_spent"]
-
 SHARE: Final = 0.2
 """Retries per task of the workstream."""
 RETRIES_MIN: Final = 10

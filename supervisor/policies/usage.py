@@ -16,8 +16,6 @@ import msgspec
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.budgets import Amounts
 
-__all__ = ["USAGE", "USAGE_EVENTS", "UsageTotals"]
-
 USAGE: Final = "Usage"
 """The fact that records what a session has used so far, and every budget scope that it counts in."""
 USAGE_EVENTS: Final = ("Born", USAGE, "claimed")

@@ -12,33 +12,6 @@ import msgspec
 
 from supervisor.lifecycles.types import CancelMode, ModelProblem
 
-__all__ = [
-    "AgentOptions",
-    "CallNotEnded",
-    "ChildRequested",
-    "CloseInput",
-    "Codec",
-    "Compaction",
-    "ConversationNamed",
-    "FileRequested",
-    "Malformed",
-    "McpServer",
-    "MessageAccepted",
-    "ModelErrorReported",
-    "Out",
-    "PermissionNeeded",
-    "Ready",
-    "Send",
-    "Signal",
-    "TerminalKilled",
-    "TerminalOpened",
-    "Text",
-    "ToolClosed",
-    "ToolOpened",
-    "TurnEnded",
-    "Usage",
-]
-
 
 class Send(msgspec.Struct, frozen=True):
     """Write these bytes to the agent's standard input."""

@@ -9,20 +9,6 @@ import msgspec
 
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = [
-    "Append",
-    "Archiver",
-    "Compacted",
-    "EntityRow",
-    "Fenced",
-    "Journal",
-    "JournalDamaged",
-    "JournalError",
-    "JournalLost",
-    "JournalUnavailable",
-    "Retention",
-]
-
 
 class JournalError(Exception):
     """The journal cannot be used, and retrying does not help: it is another supervisor's, damaged, or no journal."""

@@ -11,18 +11,6 @@ import msgspec
 
 from supervisor.policies.call_processes import ProcessSeen
 
-__all__ = [
-    "SERVER_VARIABLE",
-    "Caller",
-    "Launch",
-    "Origin",
-    "Process",
-    "ProcessHost",
-    "ProcessReport",
-    "SpawnError",
-    "SpawnShortage",
-]
-
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """A program to start: its argv, working directory, and whole environment (nothing is inherited).

@@ -16,9 +16,6 @@ import anyio
 from supervisor.ports import Changes, Merge, Released, WorkspaceSpec
 from supervisor.workspaces.copies import FileCopies
 
-__all__ = ["DirectoryWorkspace"]
-
-
 THREADS: Final = 4
 """Threads that examine directories. Each new thread has a heap of its own: with one for each of forty sessions that
 start, the process grows by megabytes that it never gives back."""

@@ -51,8 +51,6 @@ from supervisor.workspaces.git_command import SUBMODULE, Git, WorkspaceError, er
 from supervisor.workspaces.steps import Advance, StepFile
 from supervisor.workspaces.worktree_files import branches_rebased_in
 
-__all__ = ["FastForward"]
-
 _log = get_logger()
 
 FORWARD_S = 300.0

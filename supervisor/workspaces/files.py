@@ -40,8 +40,6 @@ from supervisor.ports import FileRefused
 from supervisor.ports.input_limits import FILE_BYTES_MAX
 from supervisor.ports.path_safety import outside
 
-__all__ = ["DiskFiles"]
-
 THREADS: Final = 4
 """Requests at once, as for directories: each new thread has a heap of its own."""
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -70,8 +70,6 @@ from supervisor.workspaces.worktree_files import (
     worktree_names,
 )
 
-__all__ = ["GitWorkspaces"]
-
 _log = get_logger()
 
 STEP_FILE: Final = ".step.json"

@@ -24,18 +24,6 @@ import msgspec
 from supervisor.ports.secure_files import PRIVATE_FILE, make_private
 from supervisor.workspaces.git_command import WorkspaceError
 
-__all__ = [
-    "Advance",
-    "CommitWork",
-    "DropCheckpoints",
-    "MakeWorktree",
-    "OpenStep",
-    "RemoveWorktree",
-    "RollBack",
-    "Step",
-    "StepFile",
-]
-
 
 class MakeWorktree(msgspec.Struct, frozen=True, tag="MakeWorktree"):
     """A worktree and its branch are made. An interrupted ``MakeWorktree`` is undone.

@@ -16,8 +16,6 @@ from supervisor.diagnostics.invariants.shadow_state import RECOVERY, EntityShado
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent, ToolOutcome, TransitionReason
 from supervisor.policies.abort_request import CAUSES_MAX
 
-__all__ = ["EDGES", "AbortInvariants"]
-
 EDGES: Final = tuple(one.name for one in msgspec.structs.fields(AbortPolicy) if one.type is bool)
 """Policy edges that an abort may cross."""
 RETURN_S: Final = 1.0

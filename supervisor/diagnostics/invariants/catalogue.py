@@ -13,8 +13,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["INVARIANTS", "WORLD", "ReportViolation", "Violation"]
-
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
     """Violation of an invariant by a record of *entity_id*. ``seq`` is ``None`` for a record that is missing at the

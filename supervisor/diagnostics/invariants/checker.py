@@ -39,8 +39,6 @@ from supervisor.diagnostics.invariants.shadow_state import EntityShadow, Session
 from supervisor.diagnostics.work_invariants import WorkInvariants
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = ["RecordChecker"]
-
 RecordHandler = Callable[[LifecycleEvent, Any, Any], None]
 """Check of one record. Arguments: the record, the shadow of its entity after the record, and the step that the table
 makes of the record (``None`` if the record could not be stepped)."""

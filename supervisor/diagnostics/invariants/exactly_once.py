@@ -9,8 +9,6 @@ from supervisor.diagnostics.invariants.shadow_state import EntityShadow, Session
 from supervisor.lifecycles.effects import ReplyToRequest
 from supervisor.lifecycles.types import Exit, LifecycleEvent
 
-__all__ = ["ExactlyOnceInvariants"]
-
 _HELD = frozenset({"CLAIMED", "IN_PROGRESS"})
 _WORKED = frozenset({"CLAIMED", "IN_PROGRESS", "DONE"})
 """States of a task that a session has taken."""

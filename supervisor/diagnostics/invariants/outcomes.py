@@ -12,8 +12,6 @@ from supervisor.diagnostics.invariants.shadow_state import EntityShadow, Session
 from supervisor.lifecycles.effects import OpenTurn
 from supervisor.lifecycles.types import AbortReason, Exit, LifecycleEvent
 
-__all__ = ["OutcomeInvariants"]
-
 _CANCELLED = "it was cancelled"
 """Reason of an agent that ends with its scope."""
 

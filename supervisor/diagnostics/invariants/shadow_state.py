@@ -12,9 +12,6 @@ from typing import Any, Final
 from supervisor.diagnostics.event_replay import EntityKind
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = ["RECOVERY", "EntityShadow", "SessionShadow", "TaskShadow", "TurnShadow", "new_shadow"]
-
-
 RECOVERY: Final = "recovery"
 """Actor of the records that recovery writes for a supervisor that died."""
 
