@@ -104,9 +104,9 @@ async def _probed(
 ) -> list[ProbeResult]:
     rows: list[ProbeResult] = []
     with tempfile.TemporaryDirectory(prefix="supervisor-probe-", ignore_cleanup_errors=True) as folder:
-        place = make_sandbox(agent, variant, base_url, Path(folder))
+        sandbox = make_sandbox(agent, variant, base_url, Path(folder))
         async with ShimHost() as host:
-            async for one in probe(host, place, cases):
+            async for one in probe(host, sandbox, cases):
                 rows.append(one)
                 if shows:
                     say(f"  {one.case:<32} {one.found}")

@@ -97,9 +97,9 @@ def run_demo(*, as_json: bool) -> int:
     """Run the demo and print the results; return 0 if everything went as expected and no process is left."""
     proven = adopt_orphans()
     say: Say = (lambda text: None) if as_json else (lambda text: print_text(text))
-    with repository() as place:
-        state = StateDir(place / ".sdd")
-        receipts, results = anyio.run(play, place, state.root, say)
+    with repository() as folder:
+        state = StateDir(folder / ".sdd")
+        receipts, results = anyio.run(play, folder, state.root, say)
         left = children_left() if proven else total_survivors(receipt.survivors for receipt in receipts)
         summed = summary(state, receipts, results, left)
         _show(state, receipts, summed, say)

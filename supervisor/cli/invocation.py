@@ -32,7 +32,7 @@ def execute(group: click.Group, arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return _reader_gone()
     except SystemExit:
-        if sys.stdout is stdout:  # click makes an exit of a broken pipe, and puts another stream in its place
+        if sys.stdout is stdout:  # click makes an exit of a broken pipe, and replaces the stream
             raise
         return _reader_gone()
     except (click.Abort, KeyboardInterrupt):

@@ -63,7 +63,7 @@ def clock(timestamp: float) -> str:
 def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return lines with aligned columns; the last column is not padded."""
     cells = [list(heads), *([printable(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[place]) for row in cells) for place in range(len(heads))]
+    widths = [max(len(row[index]) for row in cells) for index in range(len(heads))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
     )

@@ -29,7 +29,7 @@ class TaskRow:
         self.attempts, self.attempts_max = 0, 0
         self.trouble = ""
         self.settling = ""
-        """Processes of the task's turn that are waited for before it is judged, and until when."""
+        """Processes of the task's turn that are waited for before its work is verified, and until when."""
 
     @property
     def alone(self) -> bool:

@@ -76,7 +76,7 @@ class Database:
             with self.writing():
                 checksums = self._write(batch, events)
         finally:
-            self.last_seq = read_last_seq(self.db)  # whatever was said, this is what is there
+            self.last_seq = read_last_seq(self.db)  # also after a commit that was reported as failed
             if checksums.seq == self.last_seq:
                 self.checksums = checksums
         self._publish([one.record for one in batch])

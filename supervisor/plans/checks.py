@@ -31,8 +31,8 @@ def task_problems(placed: Sequence[PlacedTask]) -> Iterator[Problem]:
 
 def _named(one: PlacedTask) -> Iterator[tuple[str, FieldPath]]:
     """Yield the tasks that a task waits for by name, each with its field."""
-    for place, wanted in enumerate(one.task.depends_on):
-        yield wanted, (*one.path, "depends_on", place)
+    for position, wanted in enumerate(one.task.depends_on):
+        yield wanted, (*one.path, "depends_on", position)
     if one.task.when is not None and one.task.when.task is not None:
         yield one.task.when.task, (*one.path, "when", "task")
 
@@ -68,9 +68,9 @@ def _missing(one: PlacedTask, roles: set[str], capabilities: set[str]) -> Iterat
     role = one.task.role
     if role is not None and role not in roles:
         yield (*one.path, "role"), f"no worker has the role {role!r}; {closest(role, sorted(roles), 'the roles are')}"
-    for place, wanted in enumerate(one.task.capabilities):
+    for position, wanted in enumerate(one.task.capabilities):
         if wanted not in capabilities:
-            path: FieldPath = (*one.path, "capabilities", place)
+            path: FieldPath = (*one.path, "capabilities", position)
             yield path, f"no worker has {wanted!r}; {closest(wanted, sorted(capabilities), 'the capabilities are')}"
 
 
@@ -121,6 +121,6 @@ def _cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _from_the_first(cycle: list[str], order: list[str]) -> list[str]:
-    places = {name: place for place, name in enumerate(order)}
-    start = cycle.index(min(cycle, key=places.__getitem__))
+    positions = {name: position for position, name in enumerate(order)}
+    start = cycle.index(min(cycle, key=positions.__getitem__))
     return cycle[start:] + cycle[:start]

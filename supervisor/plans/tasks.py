@@ -164,9 +164,9 @@ def _review_problems(task: TaskConfig) -> Iterator[Problem]:
 
 
 def _fallback_problems(task: TaskConfig) -> Iterator[Problem]:
-    for place, name in enumerate(task.fallback_agents):
-        if name in (task.agent, *task.fallback_agents[:place]):
-            yield ("fallback_agents", place), f"{name!r} has been tried before; name another agent, or remove it"
+    for index, name in enumerate(task.fallback_agents):
+        if name in (task.agent, *task.fallback_agents[:index]):
+            yield ("fallback_agents", index), f"{name!r} has been tried before; name another agent, or remove it"
 
 
 class PlacedTask:

@@ -94,10 +94,10 @@ def _open(standing: TrustScore, at: float, decay_s: float) -> tuple[float, ...]:
 def after_success(standing: TrustScore, at: float, decay_s: float) -> TrustScore:
     """Return the score after a task was closed: at most one level higher."""
     after = replace(standing, successes=standing.successes + 1, violations=_open(standing, at, decay_s))
-    place = _ORDER.index(after.level)
-    if after.violations or place + 1 == len(_ORDER) or after.successes < SUCCESSES_NEEDED[_ORDER[place + 1]]:
+    position = _ORDER.index(after.level)
+    if after.violations or position + 1 == len(_ORDER) or after.successes < SUCCESSES_NEEDED[_ORDER[position + 1]]:
         return after
-    return replace(after, level=_ORDER[place + 1])
+    return replace(after, level=_ORDER[position + 1])
 
 
 def after_violation(standing: TrustScore, at: float, decay_s: float) -> TrustScore:

@@ -50,7 +50,7 @@ class ExactlyOnceInvariants:
         if message_id in shadow.delivered:
             self._report("once", shadow.id, f"the message {message_id} comes again after it was delivered")
         if record.metadata.get("sender") == "supervisor":
-            shadow.own.add(message_id)  # what it has to say itself of its aborts comes on top
+            shadow.own.add(message_id)  # messages of the runtime about its aborts count in addition
         if message_id not in shadow.messages:
             shadow.messages.append(message_id)
             self._check_waiting(shadow, "messages", sum(one not in shadow.own for one in shadow.messages))
