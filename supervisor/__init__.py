@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from supervisor.runtime.live_session import NoSuchEntity
     from supervisor.runtime.subscriptions import SubscriptionLagged
     from supervisor.sessions.handle import Session, TurnResult
-    from supervisor.work.plan_runner import run_plan
+    from supervisor.work.plan_handle import PlanHandle, run_plan
     from supervisor.work.results import PlanResult, TaskResult
     from supervisor.workspaces.git_command import WorkspaceError
 
@@ -79,6 +79,7 @@ __all__ = [
     "OpenPermission",
     "Outage",
     "Plan",
+    "PlanHandle",
     "PlanResult",
     "PolicyConfig",
     "Receipt",
@@ -130,7 +131,7 @@ _HOMES = {
     "supervisor.policies.liveness": ("StallProfileName",),
     "supervisor.journal.statedir": ("StateDirBusy", "StateDirError"),
     "supervisor.work.results": ("PlanResult", "TaskResult"),
-    "supervisor.work.plan_runner": ("run_plan",),
+    "supervisor.work.plan_handle": ("PlanHandle", "run_plan"),
     "supervisor.runtime.availability": ("Outage", "Shortage"),
     "supervisor.policies.permissions": ("OpenPermission",),
     "supervisor.ports": ("JournalError", "JournalLost", "JournalUnavailable"),
