@@ -97,12 +97,12 @@ def problems_of(path: Path) -> list[str]:
     """Return a sentence for each thing that the supervisor waits for now, such as a disk or descriptors, or for the
     reason why it cannot be asked."""
     try:
-        told = anyio.run(ping, path)
+        answer = anyio.run(ping, path)
     except (NotRunning, StateDirError, BadInput):
         return []
     except ControlError as error:
         return [str(error)]
-    found = (msgspec.convert(told["outage"], Outage | None), msgspec.convert(told["shortage"], Shortage | None))
+    found = (msgspec.convert(answer["outage"], Outage | None), msgspec.convert(answer["shortage"], Shortage | None))
     return [one.words for one in found if one is not None]
 
 
