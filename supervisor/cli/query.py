@@ -211,7 +211,7 @@ def _is_namesake(parts: list[str], names: list[str]) -> bool:
 
 
 # --------------------------------------------------------------------------------------------------------- logs
-def _pause() -> None:
+def pause() -> None:
     time.sleep(_LOOK_AGAIN_S)
 
 
@@ -229,7 +229,7 @@ def logs_command(entity_id: str, follow: bool, state_dir: Path, as_json: bool) -
             going_on = _goes_on(reader, state, session)  # asked first: what was said before the end is still read
             lines.print_new()
             if going_on:
-                _pause()
+                pause()
         lines.end()
 
 

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
@@ -49,20 +49,21 @@ from supervisor.plans import (
 )
 from supervisor.plans.agents import McpServerConfig
 from supervisor.plans.permissions import PermissionRuleConfig
-from tests.command_line import Cli, Output, run_with
-from tests.support import stdout_of
+from tests.support import CommandOutput, run_command, stdout_of
 from tests.unit.journal.test_journal_growth import kept_journal
+
+Cli = Callable[..., CommandOutput]
 
 GOOD = "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a}]\n"
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Iterator[Cli]:
+def cli() -> Iterator[Cli]:
     """Run a command line in this process."""
 
     logger = logging.getLogger("supervisor")
     before = logger.handlers, logger.level, logger.propagate
-    yield run_with(capsys)
+    yield run_command
     logger.handlers, logger.level, logger.propagate = before
 
 
@@ -592,7 +593,7 @@ def test_logs_keep_tabs_and_the_notes_of_the_transcript(tmp_path: Path, cli: Cli
 def test_following_logs_goes_on_to_the_end_of_the_session(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Following a log prints new output until the session ends."""
     waits = iter([lambda: _abort_tool(running), lambda: _close(running)])
-    monkeypatch.setattr("supervisor.cli.query._pause", lambda: next(waits)())
+    monkeypatch.setattr("supervisor.cli.query.pause", lambda: next(waits)())
     output = stdout_of("logs", "lead", "--follow", "--state-dir", running.state_dir)
     assert [line.partition("| ")[2] for line in output.splitlines()] == [
         "work",
@@ -699,7 +700,7 @@ def test_nobody_there_is_said(cli: Cli, ended: Path, command: list[str]) -> None
 
 def test_following_events_ends_with_the_supervisor(cli: Cli, tmp_path: Path) -> None:
     """Following events prints past, new and last records of the supervisor."""
-    output: list[Output] = []
+    output: list[CommandOutput] = []
     state_dir = tmp_path / "state"
     with _in_a_thread(state_dir) as running:
         follower = threading.Thread(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,10 @@ from supervisor.plans.task_control import CommandResult, Verb
 from supervisor.ports import JournalError
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import NoSuchEntity
-from tests.command_line import Cli, run_with
+from tests.support import CommandOutput, run_command
 from tests.unit.control.test_control import Played
+
+Cli = Callable[..., CommandOutput]
 
 
 def supervisor_of(work: Work | None) -> Played:
@@ -133,7 +135,6 @@ def cli(
     request: pytest.FixtureRequest,
     work: Work,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Cli]:
     """Run a command line against the work, whose socket is served on either backend."""
@@ -142,7 +143,7 @@ def cli(
     monkeypatch.delenv("SUPERVISOR_TASK", raising=False)
 
     with served(tmp_path / "state", work, request.param):
-        yield run_with(capsys)
+        yield run_command
 
 
 # ------------------------------------------------------------------------------------------------ what is asked

@@ -30,23 +30,14 @@ from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent,
 from supervisor.plans import AgentConfig, LimitsConfig, Plan, PolicyConfig, Settings, TaskConfig
 from supervisor.runtime.journal_writer import Cause
 from supervisor.work.plan_handle import run_plan
-from tests.command_line import Cli, run_with
 from tests.record_log import Log
 from tests.simulated import SCENARIOS, simulated_journal
-from tests.support import supervising
-
-NO_SOCKET = shutil.ignore_patterns("control.sock")
-"""A socket cannot be copied."""
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Run a command line in this process."""
-
-    return run_with(capsys)
-
+from tests.support import run_command, supervising
 
 # ------------------------------------------------------------------------------------------------------ real journals
+NO_SOCKET = shutil.ignore_patterns("control.sock")
+"""Python cannot copy the file of a socket."""
+
 SETTINGS = Settings(limits=LimitsConfig(backoff_base_ms=1, backoff_cap_ms=2, restarts_max=1), policy=PolicyConfig())
 
 
@@ -132,24 +123,24 @@ def change(state_dir: Path, statement: str, *values: object) -> None:
 # ------------------------------------------------------------------------------------------------- nothing differs
 @pytest.mark.parametrize("command", ["replay", "validate"])
 @pytest.mark.parametrize("named", ["the directory", "the journal"])
-def test_a_sound_journal(cli: Cli, ended: Path, command: str, named: str) -> None:
+def test_a_sound_journal(ended: Path, command: str, named: str) -> None:
     """A sound journal has no difference and no violation, and every record is read."""
     path = ended if named == "the directory" else StateDir(ended).journal
-    output = cli(command, path, "--json")
+    told = run_command(command, path, "--json")
     number = len(events(ended))
-    assert output.status == 0
+    assert told.status == 0
     if command == "replay":
-        found = {name: output.json[name] for name in ("same", "records", "differences", "violations", "omitted")}
+        found = {name: told.json[name] for name in ("same", "records", "differences", "violations", "omitted")}
         assert found == {"same": True, "records": number, "differences": [], "violations": [], "omitted": 0}
     else:
-        assert (output.json["valid"], output.json["report"]["records"]) == (True, number)
+        assert (told.json["valid"], told.json["report"]["records"]) == (True, number)
     words = "0 differences, 0 violations" if command == "replay" else "valid ("
-    assert words in cli(command, path).out
+    assert words in run_command(command, path).out
 
 
 @pytest.mark.parametrize("command", [("replay",), ("validate",), ("journal", "check"), ("journal", "export")])
 @pytest.mark.parametrize("there", ["nothing", "a directory", "a circle of links", "no possible name"])
-def test_where_there_is_no_journal(cli: Cli, tmp_path: Path, command: tuple[str, ...], there: str) -> None:
+def test_where_there_is_no_journal(tmp_path: Path, command: tuple[str, ...], there: str) -> None:
     """A missing journal is an error with the path and what to give."""
     path = tmp_path / ("j" * 300 if there == "no possible name" else "j")
     match there:
@@ -157,11 +148,11 @@ def test_where_there_is_no_journal(cli: Cli, tmp_path: Path, command: tuple[str,
             path.mkdir()
         case "a circle of links":
             path.symlink_to(path)
-    output = cli(*command, path)
-    assert (output.status, output.out) == (2, "")
-    assert f"{path}: " in output.err
-    assert "give the path of a " in output.err
-    assert "--state-dir" not in output.err
+    told = run_command(*command, path)
+    assert (told.status, told.out) == (2, "")
+    assert f"{path}: " in told.err
+    assert "give the path of a " in told.err
+    assert "--state-dir" not in told.err
 
 
 @pytest.mark.anyio
@@ -179,7 +170,7 @@ async def test_a_supervisor_that_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_supervisor_that_died(tmp_path: Path, cli: Cli) -> None:
+async def test_a_supervisor_that_died(tmp_path: Path) -> None:
     """The journal of a killed supervisor has no difference, nor has it after recovery."""
     async with open_supervisor(tmp_path / "state", settings=SETTINGS) as sup, anyio.create_task_group() as group:
         session = await sup.start_session("s", agent=work)
@@ -187,11 +178,11 @@ async def test_a_supervisor_that_died(tmp_path: Path, cli: Cli) -> None:
         await _until_open(sup, "s:t1:c1")
         dead = Path(shutil.copytree(tmp_path / "state", tmp_path / "dead", ignore=NO_SOCKET))
         await session.abort()
-    assert cli("replay", dead).status == 0
+    assert run_command("replay", dead).status == 0
     async with open_supervisor(dead, settings=SETTINGS):
         pass
-    assert cli("replay", dead).status == 0
-    assert cli("validate", dead).status == 0
+    assert run_command("replay", dead).status == 0
+    assert run_command("validate", dead).status == 0
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS[::3])
@@ -208,17 +199,17 @@ def test_simulated_runs_replay(scenario: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- what differs
-def test_a_tampered_state(cli: Cli, copy: Path) -> None:
+def test_a_tampered_state(copy: Path) -> None:
     """A record with another state than its table's is a violation."""
     record = the(events(copy), "SessionStarted", "lead")
     change(copy, "UPDATE events SET to_status = 'Interrupting' WHERE seq = ?", record.seq)
     for command in ("replay", "validate"):
-        output = cli(command, copy)
-        assert output.status == 1
-        assert f"record {record.seq}: legal: lead: SessionStarted takes it from Spawning to Running" in output.out
-    found = cli("replay", copy, "--json").json["violations"]
+        told = run_command(command, copy)
+        assert told.status == 1
+        assert f"record {record.seq}: legal: lead: SessionStarted takes it from Spawning to Running" in told.out
+    found = run_command("replay", copy, "--json").json["violations"]
     assert [(one["invariant"], one["seq"]) for one in found[:2]] == [("chain", record.seq), ("legal", record.seq)]
-    assert [one["invariant"] for one in cli("validate", copy, "--json").json["report"]["violations"]] == [
+    assert [one["invariant"] for one in run_command("validate", copy, "--json").json["report"]["violations"]] == [
         one["invariant"] for one in found
     ]
 
@@ -236,20 +227,20 @@ def test_a_tampered_state(cli: Cli, copy: Path) -> None:
         ("INSERT INTO effects VALUES ('1.7', 'lead', 1, x'7b7d', 1)", "effect"),
     ],
 )
-def test_a_tampered_row(cli: Cli, copy: Path, statement: str, field: str) -> None:
+def test_a_tampered_row(copy: Path, statement: str, field: str) -> None:
     """A row that differs from its records is exactly one difference."""
     change(copy, statement)
-    output = cli("replay", copy, "--json")
-    assert output.status == 1
-    assert [one["field"] for one in output.json["differences"]] == [field]
-    assert f": {field}: the journal has " in cli("replay", copy).out
+    told = run_command("replay", copy, "--json")
+    assert told.status == 1
+    assert [one["field"] for one in told.json["differences"]] == [field]
+    assert f": {field}: the journal has " in run_command("replay", copy).out
 
 
-def test_a_missing_record(cli: Cli, copy: Path) -> None:
+def test_a_missing_record(copy: Path) -> None:
     """A missing record is a gap, which the entity's later records show."""
     record = the(events(copy), "WorktreeReady", "lead")
     change(copy, "DELETE FROM events WHERE seq = ?", record.seq)
-    found = cli("replay", copy, "--json").json["violations"]
+    found = run_command("replay", copy, "--json").json["violations"]
     assert {one["invariant"] for one in found} >= {"legal"}
     assert (found[0]["invariant"], found[0]["seq"]) == ("chain", record.seq + 1)
     assert found[1]["message"] == f"record {record.seq + 1} comes after {record.seq - 1}"
@@ -266,12 +257,12 @@ def test_a_missing_record(cli: Cli, copy: Path) -> None:
         ("UPDATE snapshot SET records = records + 1", "is not what its snapshot says"),
     ],
 )
-def test_what_breaks_no_law_and_was_not_written(cli: Cli, copy: Path, command: str, statement: str, words: str) -> None:
+def test_what_breaks_no_law_and_was_not_written(copy: Path, command: str, statement: str, words: str) -> None:
     """A forged row that no invariant catches is found by its hash."""
     change(copy, statement)
     before = StateDir(copy).journal.read_bytes()
-    output = cli(command, copy)
-    assert (output.status, words in output.out) == (1, True)
+    told = run_command(command, copy)
+    assert (told.status, words in told.out) == (1, True)
     assert StateDir(copy).journal.read_bytes() == before
 
 
@@ -284,94 +275,94 @@ def test_what_breaks_no_law_and_was_not_written(cli: Cli, copy: Path, command: s
         ("DROP TABLE effects", "no such table: effects"),
     ],
 )
-def test_what_cannot_be_read_on(cli: Cli, copy: Path, statement: str, words: str) -> None:
+def test_what_cannot_be_read_on(copy: Path, statement: str, words: str) -> None:
     """Metadata that are not JSON, a text that is not UTF-8 and a missing table are reported as damage, without a
     traceback."""
     with closing(apsw.Connection(str(StateDir(copy).journal))) as db:
         db.execute(statement)
     for command in ("replay", "validate"):
-        output = cli(command, copy)
-        assert output.status == 1
-        assert f"journal.db is damaged ({words}" in output.out + output.err
-        assert "Traceback" not in output.err
-    output = cli("journal", "check", copy)
-    assert output.status == 1
-    assert f"journal.db: is damaged ({words}" in output.out
+        told = run_command(command, copy)
+        assert told.status == 1
+        assert f"journal.db is damaged ({words}" in told.out + told.err
+        assert "Traceback" not in told.err
+    told = run_command("journal", "check", copy)
+    assert told.status == 1
+    assert f"journal.db: is damaged ({words}" in told.out
 
 
 @pytest.mark.parametrize(("held", "words"), [(b"", "is not a supervisor's journal"), (bytes(4096), "is not a journal")])
-def test_what_only_has_the_name_is_no_journal(cli: Cli, tmp_path: Path, held: bytes, words: str) -> None:
+def test_what_only_has_the_name_is_no_journal(tmp_path: Path, held: bytes, words: str) -> None:
     """An empty file, and a file of zeros, are not accepted as a journal or a log."""
     path = tmp_path / "journal.db"
     path.write_bytes(held)
     for command in (["validate"], ["replay"], ["journal", "check"]):
-        output = cli(*command, path)
-        assert (output.status, output.out) == (2, "")
-        assert words in output.err
+        told = run_command(*command, path)
+        assert (told.status, told.out) == (2, "")
+        assert words in told.err
 
 
-def test_a_journal_without_records_says_so(cli: Cli, tmp_path: Path) -> None:
+def test_a_journal_without_records_says_so(tmp_path: Path) -> None:
     """A journal without records is sound, and reported as empty."""
     state = StateDir.open(tmp_path / "state")
     open_database(state.journal, None).close()
-    assert cli("validate", state.root).out == f"{state.journal}: valid, but it holds no record\n"
-    assert cli("journal", "check", state.root).out == f"{state.journal}: sound, but it holds no record\n"
+    assert run_command("validate", state.root).out == f"{state.journal}: valid, but it holds no record\n"
+    assert run_command("journal", "check", state.root).out == f"{state.journal}: sound, but it holds no record\n"
 
 
-def test_a_forged_event_does_not_break_the_reader(cli: Cli, copy: Path) -> None:
+def test_a_forged_event_does_not_break_the_reader(copy: Path) -> None:
     """Metadata of the wrong form are a violation of their record."""
     record = the(events(copy), "tool_completed", "lead:t1")
     change(
         copy, "UPDATE events SET metadata = ? WHERE seq = ?", '{"call_id": "ghost", "outcome": "aborted"}', record.seq
     )
-    output = cli("replay", copy)
-    assert output.status == 1
-    assert f"record {record.seq}: legal: lead:t1:" in output.out
+    told = run_command("replay", copy)
+    assert told.status == 1
+    assert f"record {record.seq}: legal: lead:t1:" in told.out
 
 
 @pytest.mark.parametrize("command", [["replay"], ["validate"], ["journal", "check"], ["journal", "export"]])
 @pytest.mark.parametrize(("begin", "status"), [(b"", 1), (b"no database file", 2)])
-def test_a_torn_journal(cli: Cli, copy: Path, command: list[str], begin: bytes, status: int) -> None:
+def test_a_torn_journal(copy: Path, command: list[str], begin: bytes, status: int) -> None:
     """A truncated journal is damaged; another file with its name is bad input."""
     journal = StateDir(copy).journal
     journal.write_bytes(begin + journal.read_bytes()[len(begin) : 5000])
-    output = cli(*command, journal)
-    assert output.status == status
-    assert str(journal) in output.err
-    assert len(output.err.splitlines()) == 1
+    told = run_command(*command, journal)
+    assert told.status == status
+    assert str(journal) in told.err
+    assert len(told.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("arguments", [["replay"], ["replay", "--at", "1"], ["validate"]])
-def test_what_is_not_there(cli: Cli, tmp_path: Path, arguments: list[str]) -> None:
+def test_what_is_not_there(tmp_path: Path, arguments: list[str]) -> None:
     """A missing file or directory is bad input, and nothing is created."""
     for path in (tmp_path / "nix.db", tmp_path):
-        output = cli(*arguments, path)
-        assert output.status == 2
-        assert str(path) in output.err
+        told = run_command(*arguments, path)
+        assert told.status == 2
+        assert str(path) in told.err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_text_is_no_journal(cli: Cli, ended: Path) -> None:
+def test_a_text_is_no_journal(ended: Path) -> None:
     """``replay`` rejects a log of lines."""
-    output = cli("replay", StateDir(ended).transitions)
-    assert output.status == 2
-    assert "is not a journal" in output.err
+    told = run_command("replay", StateDir(ended).transitions)
+    assert told.status == 2
+    assert "is not a journal" in told.err
 
 
 # ---------------------------------------------------------------------------------------------------- as of a record
-def test_the_tree_at_a_record(cli: Cli, ended: Path) -> None:
+def test_the_tree_at_a_record(ended: Path) -> None:
     """The tree at a record has the entities and open calls of that time only."""
     wish = the(events(ended), "AbortRecord", "lead/a:t1")
-    (lead,) = cli("replay", ended, "--at", wish.seq, "--json").json
+    (lead,) = run_command("replay", ended, "--at", wish.seq, "--json").json
     below = {one["id"]: one for one in lead["children"]}
     assert {"lead/a", "lead/b", "lead:a1"} == set(below)
     (turn,) = [one for one in below["lead/a"]["children"] if one["kind"] == "turn"]
     assert (turn["state"], [one["id"] for one in turn["children"]]) == ("TOOL_USE", ["lead/a:t1:c1"])
-    assert '"a call that hangs"' in cli("replay", ended, "--at", wish.seq).out
-    assert "poor" not in cli("replay", ended, "--at", wish.seq).out
+    assert '"a call that hangs"' in run_command("replay", ended, "--at", wish.seq).out
+    assert "poor" not in run_command("replay", ended, "--at", wish.seq).out
 
 
-def test_the_tree_at_the_last_record(cli: Cli, ended: Path) -> None:
+def test_the_tree_at_the_last_record(ended: Path) -> None:
     """The tree at the last record is the journal's."""
     records = events(ended)
     replay = Replay()
@@ -379,11 +370,11 @@ def test_the_tree_at_the_last_record(cli: Cli, ended: Path) -> None:
         replay.replay(record)
     with JournalReader(StateDir(ended).journal) as reader:
         assert tree(replay.rows()) == tree(reader.entities())
-    kept = cli("tree", "--state-dir", ended, "--json").json
-    assert cli("replay", ended, "--at", len(records), "--json").json == kept
+    kept = run_command("tree", "--state-dir", ended, "--json").json
+    assert run_command("replay", ended, "--at", len(records), "--json").json == kept
 
 
-def test_the_tree_of_a_plan_that_has_ended(cli: Cli, tmp_path: Path) -> None:
+def test_the_tree_of_a_plan_that_has_ended(tmp_path: Path) -> None:
     """Tasks of an ended plan are below their workstream, as in the journal's tree."""
 
     async def run() -> None:
@@ -393,29 +384,29 @@ def test_the_tree_of_a_plan_that_has_ended(cli: Cli, tmp_path: Path) -> None:
             await run_plan(sup, plan)
 
     anyio.run(run)
-    kept = cli("tree", "--state-dir", tmp_path / "state", "--json").json
+    kept = run_command("tree", "--state-dir", tmp_path / "state", "--json").json
     assert [one["id"] for one in kept] == ["workstream:plan", "t"]
-    assert cli("replay", tmp_path / "state", "--at", len(events(tmp_path / "state")), "--json").json == kept
+    assert run_command("replay", tmp_path / "state", "--at", len(events(tmp_path / "state")), "--json").json == kept
 
 
 @pytest.mark.parametrize("at", [0, -1, 1_000_000])
-def test_a_record_that_is_none(cli: Cli, ended: Path, at: int) -> None:
+def test_a_record_that_is_none(ended: Path, at: int) -> None:
     """An unknown record number is an error with the valid range."""
-    output = cli("replay", ended, "--at", at)
-    assert output.status == 2
-    assert f"has no record {at}; give 1 to {len(events(ended))}" in output.err
+    told = run_command("replay", ended, "--at", at)
+    assert told.status == 2
+    assert f"has no record {at}; give 1 to {len(events(ended))}" in told.err
 
 
 # ---------------------------------------------------------------------------------------------- under other policies
-def test_an_abort_that_would_have_crossed(cli: Cli, ended: Path) -> None:
+def test_an_abort_that_would_have_crossed(ended: Path) -> None:
     """With the edge tool_to_sibling the sibling would have ended, too, and the runs differ from there."""
     wish = the(events(ended), "AbortRecord", "lead/a:t1")
-    output = cli("replay", ended, "--abort-policy", "tool_to_sibling=true", "--json")
-    assert output.status == 0
-    found = output.json
+    told = run_command("replay", ended, "--abort-policy", "tool_to_sibling=true", "--json")
+    assert told.status == 0
+    found = told.json
     assert (found["parts_at"], found["ended"], found["lived"]) == (wish.seq, ["lead/b"], [])
     assert found["aborts"][0]["would_end"] == ["lead/b"]
-    text = cli("replay", ended, "--abort-policy", "tool_to_sibling=yes").out
+    text = run_command("replay", ended, "--abort-policy", "tool_to_sibling=yes").out
     assert text.startswith(f"the runs differ from record {wish.seq} of ")
     assert "  would have ended lead/b" in text.splitlines()
 
@@ -449,31 +440,31 @@ def test_an_abort_that_would_not_have_crossed(tmp_path: Path) -> None:
     assert outcome.parts_at == the(records, "AbortRecord", "lead/a:t1").seq
 
 
-def test_giving_up_earlier(cli: Cli, ended: Path) -> None:
+def test_giving_up_earlier(ended: Path) -> None:
     """With one error allowed the session gives up at its first failure, and one launch is saved."""
     first = the(events(ended), "SessionExited", "poor")
-    found = cli("replay", ended, "--restart-policy", "max_total_errors=1", "--json").json
+    found = run_command("replay", ended, "--restart-policy", "max_total_errors=1", "--json").json
     assert (found["parts_at"], found["ended"]) == (first.seq, ["poor"])
     assert (found["sessions"][0]["would"], found["launches_spent"]) == ("give_up", 0)
     assert found["restart_policy"] == {"max_total_errors": 1}
     assert "poor would have given up (1 errors in a row, 1 in all)" in (
-        cli("replay", ended, "--restart-policy", "max_total_errors=1").out
+        run_command("replay", ended, "--restart-policy", "max_total_errors=1").out
     )
 
 
-def test_giving_up_later(cli: Cli, ended: Path) -> None:
+def test_giving_up_later(ended: Path) -> None:
     """With more restarts allowed the session would have tried again."""
-    found = cli("replay", ended, "--restart-policy", "restarts_max=9, restarts_within_s=30", "--json").json
+    found = run_command("replay", ended, "--restart-policy", "restarts_max=9, restarts_within_s=30", "--json").json
     assert (found["lived"], found["ended"], found["launches_spent"]) == (["poor"], [], 1)
     assert found["waited_s"] == found["would_wait_s"]
 
 
-def test_waiting_longer(cli: Cli, ended: Path) -> None:
+def test_waiting_longer(ended: Path) -> None:
     """Another backoff changes only the waiting time."""
-    output = cli("replay", ended, "--restart-policy", "backoff_base_ms=5000,backoff_cap_ms=60000")
-    assert output.status == 0
-    assert output.out.startswith("the runs do not differ")
-    assert "backoff: 0.00 s as it was, 5.00 s as it would be" in output.out
+    told = run_command("replay", ended, "--restart-policy", "backoff_base_ms=5000,backoff_cap_ms=60000")
+    assert told.status == 0
+    assert told.out.startswith("the runs do not differ")
+    assert "backoff: 0.00 s as it was, 5.00 s as it would be" in told.out
 
 
 def test_both_policies_at_once(ended: Path) -> None:
@@ -530,8 +521,8 @@ async def test_what_is_tried_once_is_no_restart(tmp_path: Path) -> None:
     async with supervising(tmp_path, settings=SETTINGS) as run:
         session = await run.sup.start_session("s", agent=work)
         for _ in range(3):
-            output = await run.sup.outcome_of(session.id, "fail", Cause(actor="host"), once=True)
-            assert output.outcome == "failed"
+            told = await run.sup.outcome_of(session.id, "fail", Cause(actor="host"), once=True)
+            assert told.outcome == "failed"
     assert len(run.transitions("SessionExited", "s")) == 3
     assert what_if(run.events(), limits={"restarts_max": 0}).parts_at is None
 
@@ -567,19 +558,19 @@ async def test_what_is_tried_once_is_no_restart(tmp_path: Path) -> None:
         ("--restart-policy", "restarts_max=1,restarts_max=2", "restarts_max is given twice"),
     ],
 )
-def test_a_policy_that_is_none(cli: Cli, ended: Path, option: str, value: str, words: str) -> None:
+def test_a_policy_that_is_none(ended: Path, option: str, value: str, words: str) -> None:
     """An invalid policy is bad input with the key, the value and the fix."""
-    output = cli("replay", ended, option, value)
-    assert (output.status, output.out) == (2, "")
-    assert words in output.err
-    assert len(output.err.splitlines()) == 1
+    told = run_command("replay", ended, option, value)
+    assert (told.status, told.out) == (2, "")
+    assert words in told.err
+    assert len(told.err.splitlines()) == 1
 
 
-def test_a_policy_and_a_record_at_once(cli: Cli, ended: Path) -> None:
+def test_a_policy_and_a_record_at_once(ended: Path) -> None:
     """``--at`` and a policy exclude each other."""
-    output = cli("replay", ended, "--at", "3", "--abort-policy", "tool_to_sibling=true")
-    assert output.status == 2
-    assert "give one of them" in output.err
+    told = run_command("replay", ended, "--at", "3", "--abort-policy", "tool_to_sibling=true")
+    assert told.status == 2
+    assert "give one of them" in told.err
 
 
 def test_only_named_fields_of_a_policy_change(ended: Path) -> None:

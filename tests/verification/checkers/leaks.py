@@ -1,4 +1,7 @@
-"""Leaks: a supervisor that has closed holds no entities, timers, actors or waiters."""
+"""Leaks: a supervisor that has closed holds no entities, timers, actors or waiters.
+
+The checker reads private attributes: what a supervisor must not hold any more is no part of its interface.
+"""
 
 from __future__ import annotations
 
