@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from actors import DEFERRED, Context, IllegalTransition, Machine, TaskFailed
-from actors.machine import Effect, Event
+from actors.machine import Effect, Event, Step
 from supervisor.lifecycles.effects import FinalizeEntity, StartTimer
 from supervisor.lifecycles.types import Kind, LifecycleEvent, Severity
 from supervisor.policies.turn_outcome import severity_of
@@ -165,23 +165,39 @@ class Entity:
         cause, reply = (envelope.cause, envelope.reply) if envelope is not None else (None, None)
         if reply is not None:
             reply.detach()
-        event = msgspec.structs.replace(
-            self._journal_writer.redactor.event(message), at=self._journal_writer.clock.now()
-        )
-        self._apply(ctx, event, _NO_CAUSE if cause is None else cause, reply)
+        self._apply(ctx, self.prepare(message), _NO_CAUSE if cause is None else cause, reply)
         return DEFERRED
 
+    def prepare(self, event: Event) -> Event:
+        """Return *event* without secrets, with the present time."""
+        return msgspec.structs.replace(self._journal_writer.redactor.event(event), at=self._journal_writer.clock.now())
+
+    def step(self, state: Enum, data: Any, event: Event) -> Step[Any, Any]:
+        """Return the step that the entity's table gives for *event* in that state; nothing changes.
+
+        Raises:
+            IllegalTransition: the table does not allow the event.
+        """
+        return self.lifecycle.machine.step(state, data, event)
+
     def _apply(self, ctx: Context, event: Event, cause: Cause, reply: Any) -> None:
-        texts = _texts_of(type(event))
-        name = texts.name
         if self.lifecycle.stale(self.data, event):
-            self._record(NewRecord(name=name, outcome="stale", cause=cause, event=event, reply=reply))
+            self._record(NewRecord(name=event.name(), outcome="stale", cause=cause, event=event, reply=reply))
             return
         try:
-            step = self.lifecycle.machine.step(self.state, self.data, event)
+            step = self.step(self.state, self.data, event)
         except IllegalTransition as refusal:
-            self._refuse(name, event, cause, str(refusal), reply)
+            self.refuse(event, cause, str(refusal))
+            if reply is not None:
+                reply.fail(Refused(str(refusal)))
             return
+        self.enter(ctx, event, step, cause, reply)
+
+    def enter(
+        self, ctx: Context, event: Event, step: Step[Any, Any], cause: Cause, reply: Any = None
+    ) -> LifecycleEvent:
+        """Take the *step* that the table gives for *event*, and append its record."""
+        texts = _texts_of(type(event))
         came_from, from_state = self.state, self.state_name
         self.state, self.data = step.state, step.data
         if came_from is not step.state:
@@ -191,7 +207,7 @@ class Entity:
         reason, transition_reason, abort_reason, abort_id = texts.of(event) if texts.fields else _NO_TEXTS
         record = self._record(
             NewRecord(
-                name=name,
+                name=texts.name,
                 outcome="transition",
                 cause=cause,
                 event=event,
@@ -209,6 +225,7 @@ class Entity:
         self.changed_at = record.timestamp
         if self.ended:
             self._report_last_record()
+        return record
 
     def _ends(self, effects: Sequence[Effect]) -> bool:
         """Return whether this event ends the log."""
@@ -233,13 +250,12 @@ class Entity:
         if call is not None:
             call()
 
-    def _refuse(self, name: str, event: Event, cause: Cause, words: str, reply: Any) -> None:
-        refused = NewRecord(
-            name=name, outcome="refused", cause=cause, event=event, reason=words, severity=Severity.WARNING, reply=None
+    def refuse(self, event: Event, cause: Cause, why: str) -> None:
+        """Append the record of an event that the table does not allow."""
+        name = event.name()
+        self._record(
+            NewRecord(name=name, outcome="refused", cause=cause, event=event, reason=why, severity=Severity.WARNING)
         )
-        self._record(refused)
-        if reply is not None:
-            reply.fail(Refused(words))
 
     def _leave_state(self, ctx: Context) -> None:
         self.epoch += 1

@@ -21,15 +21,15 @@ Example: an abort of session ``s`` with the turn ``s:t1``::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum
 from typing import Any
 
 import msgspec
 
-from actors import ActorStopped, ActorSystem, Lane, Limits
-from actors.machine import Event
+from actors import ActorStopped, ActorSystem, Context, IllegalTransition, Lane, Limits
+from actors.machine import Event, Step
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import SESSION, Session
 from supervisor.lifecycles.types import Kind, LifecycleEvent, TerminationStage
@@ -37,29 +37,81 @@ from supervisor.policies.abort_plan import TreeNode
 from supervisor.policies.abort_request import AbortRequest, MergeOutcome, merge_request, same_abort
 from supervisor.ports import EntityRow
 from supervisor.runtime.entity import Entity, Lifecycle, Refused, weight
-from supervisor.runtime.id_allocator import IdAllocator
 from supervisor.runtime.journal_writer import Cause, JournalWriter
 from supervisor.runtime.live_session import LiveSession, NoSuchEntity, SessionPhase
 
-__all__ = ["END_S", "EntityRegistry"]
+__all__ = ["END_S", "EntityRegistry", "IdAllocator"]
+
 
 _encode = msgspec.json.Encoder().encode
+
 
 POST_S = 30 * 86_400.0
 """Seconds that a caller waits for a durable record. A journal that cannot be written recovers, or is given up; a month
 is for a bug that lets it do neither."""
 
+
 END_S = 60.0
 """Seconds that the kernel gives an entity's tasks to end: longer than the stage budgets of any policy."""
+
 
 _NOTHING = object()
 """Message without an event: an entity replies as soon as it has processed everything before."""
 
+
 MAILBOX = Limits(size_of=weight)
 """Bounds of an entity's mailbox."""
 
+
 ALLOWED_WHILE_STOPPING = frozenset(SESSION.allowed(Session.STOPPED))
 """Events that a stopping session still accepts."""
+
+
+class IdAllocator:
+    """Unique ids of one journal: a name that was used before gets a number. *taken*: ids that the journal has.
+
+    No two entities of a journal share an id. Names of root sessions are kept while the supervisor runs; of names that
+    were numbered only the last number. Names below a session are kept while the session lives: nothing is created below
+    a session that has ended, and the id of that session is not given again.
+    """
+
+    def __init__(self, taken: Collection[str] = ()) -> None:
+        self._taken = set(taken)
+        self._numbers: dict[str, int] = {}
+        """Last number given to each name that was taken. All lower numbers are taken too."""
+        self._below: dict[str, IdAllocator] = {}
+
+    def __len__(self) -> int:
+        """Return the number of names that are kept."""
+        return len(self._taken) + len(self._numbers) + sum(map(len, self._below.values()))
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether that id was used, except by entities below a session of this supervisor."""
+        base, dash, number = name.rpartition("-")
+        counted = dash and number.isdecimal() and number == str(int(number))
+        return name in self._taken or (bool(counted) and 2 <= int(number) <= self._numbers.get(base, 1))
+
+    def new(self, wanted: str, *, below: str | None = None) -> str:
+        """Return *wanted*, or *wanted* with the first number that is free. *below*: the session above the new
+        entity."""
+        if below is None:
+            return self._new(wanted, self)
+        return self._below.setdefault(below, IdAllocator())._new(wanted, self)
+
+    def drop_below(self, session_id: str) -> None:
+        """Drop the names below a session that has ended."""
+        self._below.pop(session_id, None)
+
+    def _new(self, wanted: str, earlier: IdAllocator) -> str:
+        number, found = self._numbers.get(wanted, 1), wanted
+        while found in self or found in earlier._taken:
+            number += 1
+            found = f"{wanted}-{number}"
+        if number > 1:
+            self._numbers[wanted] = number
+        else:
+            self._taken.add(found)
+        return found
 
 
 class EntityRegistry:
@@ -257,6 +309,41 @@ class EntityRegistry:
             ruled = msgspec.to_builtins(child.policy)  # the child keeps the policy that it had below its former parent
             told = {"left": left, "parent": child.parent_id, "mode": child.mode.value, "policy": ruled}
             entity.record_fact("Adopted", cause, told, abort_id=abort_id, reason=f"its parent {left} ended")
+
+    def apply(self, *moves: tuple[str, Event], cause: Cause) -> LifecycleEvent:
+        """Move the entities of one decision, each by its event, and return the last record. Never awaits.
+
+        The records are written in one transaction (``JournalWriter.together``); each follows from the one before. The
+        events do not pass through the mailboxes of the entities: they come before what waits there.
+
+        Example::
+
+            registry.apply(("run:a", TestsPassed()), ("job:a", ValidationPassed()), cause=cause)
+            await registry.journal_writer.flush()
+
+        Raises:
+            NoSuchEntity: an entity is gone; nothing is recorded.
+            Refused: a table does not allow its event; only that is recorded.
+        """
+        steps: list[tuple[Entity, Context, Event, Step[Any, Any]]] = []
+        after: dict[str, tuple[Enum, Any]] = {}
+        for entity_id, event in moves:
+            entity, ctx = self.entity(entity_id), self.system.context(entity_id)
+            if ctx is None:
+                raise NoSuchEntity(entity_id)
+            event, (state, data) = entity.prepare(event), after.get(entity_id, (entity.state, entity.data))
+            try:
+                step = entity.step(state, data, event)
+            except IllegalTransition as refusal:
+                entity.refuse(event, cause, str(refusal))
+                raise Refused(str(refusal)) from None
+            after[entity_id] = step.state, step.data
+            steps.append((entity, ctx, event, step))
+        with self.journal_writer.together():
+            for entity, ctx, event, step in steps:
+                record = entity.enter(ctx, event, step, cause)
+                cause = Cause(record.seq, None, cause.actor)
+        return record
 
     async def post(
         self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.NORMAL, withdraws: bool = False

@@ -19,6 +19,8 @@ Invariants
 * A crash between the commit and an effect loses nothing. The effect is in the journal's outbox until it is
   acknowledged, which becomes durable with the next record; the next supervisor performs what is left in the outbox.
 * Records become durable in the order of their numbers, without a gap.
+* A batch ends with the end of a group: records made in one ``together`` block are in one transaction, however many they
+  are. Thus several entities that one decision moves (a task, its run and its job) are never found half moved.
 * After a commit that failed its outcome is unknown: the transaction may be on the disk. So the journal is recovered and
   its last record read before anything is written again (``JournalAvailability``). Meanwhile records wait in memory.
 * An error that retrying does not help is final: nothing more is released, every caller gets the error, and the owner is
@@ -29,8 +31,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -51,7 +53,8 @@ from supervisor.runtime.one_shot_event import OneShotEvent
 __all__ = ["BATCH_MAX", "Cause", "Clock", "JournalWriter", "NewRecord", "PendingEffect", "RecordedEntity"]
 
 BATCH_MAX = 128
-"""Records per transaction: rows per second peak about there (benchmarks/journal.py), and more only adds latency."""
+"""Records per transaction, and those that complete its last group: rows per second peak about there
+(benchmarks/journal.py), and more only adds latency."""
 
 
 _log = get_logger()
@@ -141,6 +144,8 @@ class _Pending(msgspec.Struct, frozen=True):
     append: Append
     owed: Sequence[PendingEffect]
     reply: ReplyPort | None
+    continues_group: bool
+    """Whether the record belongs to the group of the record before."""
 
 
 class JournalWriter:
@@ -170,6 +175,8 @@ class JournalWriter:
         self._perform, self._publish, self._failed = perform, publish, failed
         self._seq = self._durable_seq = journal.last_seq
         self._pending: list[_Pending] = []
+        self._group_start: int | None = None
+        """Number of the last record before the group that is being recorded; ``None`` outside ``together``."""
         self._in_flight: list[_Pending] = []
         """Batch that is being written, and is not known to be durable."""
         self._acknowledged: list[str] = []
@@ -192,6 +199,25 @@ class JournalWriter:
     def last_seq(self) -> int:
         """Number of the newest record, durable or not."""
         return self._seq
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Write what is recorded in this block in one transaction. The block must not await; blocks may be nested.
+
+        Example::
+
+            with journal_writer.together():
+                registry.apply("run:a", TestsPassed(), cause=cause)
+                registry.apply("job:a", ValidationPassed(), cause=cause)
+            await journal_writer.flush()
+        """
+        before = self._group_start
+        if before is None:
+            self._group_start = self._seq
+        try:
+            yield
+        finally:
+            self._group_start = before
 
     def record(self, subject: RecordedEntity, draft: NewRecord) -> LifecycleEvent:
         """Append one record; exempt effects are performed before this returns."""
@@ -256,7 +282,8 @@ class JournalWriter:
         )
         if self.error is not None and draft.reply is not None:
             draft.reply.fail(self.error)
-        self._pending.append(_Pending(append, later, draft.reply))
+        continues_group = self._group_start is not None and record.seq > self._group_start + 1
+        self._pending.append(_Pending(append, later, draft.reply, continues_group))
         if self.disk.outage is not None:
             self.disk.count_waiting([append])
         if self.clean:
@@ -331,14 +358,21 @@ class JournalWriter:
                 await self._waiter.wait()
                 self._waiter = None
             while self._pending:
-                most = 1 if failpoint.active("ledger.batch_of_one") else BATCH_MAX
-                batch, self._pending = self._pending[:most], self._pending[most:]
-                if not await self._commit(batch):
+                if not await self._commit(self._take_batch()):
                     return
             self._set_clean()
             due, self._due = self._due, None
             if due is not None and not await self._write_acknowledged(due):
                 return
+
+    def _take_batch(self) -> list[_Pending]:
+        """Take the records of the next transaction: as many as fit, and the rest of the last one's group."""
+        assert self._group_start is None, "a block of `together` awaits"
+        end = 1 if failpoint.active("ledger.batch_of_one") else BATCH_MAX
+        while end < len(self._pending) and self._pending[end].continues_group:
+            end += 1
+        batch, self._pending = self._pending[:end], self._pending[end:]
+        return batch
 
     def _set_clean(self) -> None:
         self.clean = True

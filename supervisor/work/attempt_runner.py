@@ -13,9 +13,9 @@ A claim is a worker's slot for one task. ``carry_out`` runs as a task of its own
     lock         leave ATTEMPT; carry out an interruption that came meanwhile
 
 While an attempt is under way, ``ActiveClaim.interrupt`` cancels it. From the agent's answer on what follows is shielded
-(``decided`` is not set) and finished whatever is asked meanwhile: a half-recorded decision would leave task, run and
-job in states that do not fit together. Commands about the task wait for
-``decided``, except a cancel; while the work is being checked they are refused.
+(``decided`` is not set) and finished whatever is asked meanwhile: a decision takes time (a checkpoint, a plug-in's
+opinion), and is recorded of run, job and task at once when it is made. Commands about the task wait for ``decided``,
+except a cancel; while the work is being checked they are refused.
 
 Each failure is charged once: before its agent was ready to the session, which launches the agent again by itself;
 afterwards to the run, whose table decides about another attempt (``PlanRun.decide_retry``). A session that has given
@@ -31,11 +31,12 @@ from contextlib import suppress
 
 import anyio
 
+from actors.machine import Event
 from supervisor.host.supervision import Session
 from supervisor.lifecycles import job, task_run
 from supervisor.lifecycles.job import Job
-from supervisor.lifecycles.task import Blocked, Claimed, Orphaned, Requeued, Started, Task, Unclaimed
-from supervisor.lifecycles.task_run import ErrorCategory, TaskRun, probes_left
+from supervisor.lifecycles.task import Blocked, Claimed, Orphaned, Requeued, Started, Task, TaskEvent, Unclaimed
+from supervisor.lifecycles.task_run import ErrorCategory, TaskRun, TaskRunData, probes_left
 from supervisor.lifecycles.types import AbortReason, Exit, TransitionReason, Verdict
 from supervisor.plans.completion_checks import ask_again, missing
 from supervisor.policies.error_classification import classify
@@ -113,12 +114,14 @@ class AttemptRunner:
 
     async def _make_attempts(self, execution: TaskExecution, claim: Claim, active: ActiveClaim, follows: bool) -> None:
         try:
-            # First the worker, then the job: while a job runs, its worker is busy.
             needs = execution.job_data.capabilities
-            await self._plan_run.worker_pool.assign(claim.worker_id, execution.name, execution.cause, needs)
             started = job.WorkerStarted(worker_id=claim.worker_id, capabilities=needs, token=claim.token)
-            await execution.post_job(started)
-            await self._plan_run.workstream.record_begun(execution)
+            with self._plan_run.together():
+                # First the worker, then the job: while a job runs, its worker is busy.
+                self._plan_run.worker_pool.assign(claim.worker_id, execution.name, execution.cause, needs)
+                execution.record(started)
+                self._plan_run.workstream.record_begun(execution)
+            await execution.recorded()
             while not execution.cancel_reason and await self._attempt(execution, active, follows):
                 follows = False
         except Refused as refusal:
@@ -168,39 +171,41 @@ class AttemptRunner:
             await self._pipeline.leave_workspace(execution)  # the next session has another worktree
         if not self._plan_run.lives(execution.session_id):
             if execution.state is not Task.OPEN:
-                # A split would find nobody that holds the task: between two sessions it is OPEN again for a moment.
+                # A split would find no session that holds the task.
                 await self._begin_decision(execution, active)
             if execution.state is Task.WAITING_FOR_SUBTASKS:
                 return False
             await self._begin_session(execution)
             active.decided.set()
-        await execution.begin_run()
+        else:
+            await execution.post(*execution.run_start())
         self._plan_run.note_launched(execution)
         return True
 
     async def _begin_session(self, execution: TaskExecution) -> None:
-        """Start a session, and have it claim the task."""
+        """Start a session, and record that it claims the task, and that the run is in progress."""
         try:
             if execution.state is Task.OPEN:
                 authorization.admit(self._plan_run, execution)
             session = await self._start_session(execution)
         except Refused as refusal:
             if execution.run is TaskRun.HALF_OPEN:
-                await execution.post_run(task_run.ProbeFailed(error=str(refusal)))
+                await execution.post(task_run.ProbeFailed(error=str(refusal)))
             raise
         execution.session_id, execution.missing = session.id, ""
         self._plan_run.attach_session(execution, may_split=authorization.may_split(self._plan_run, execution))
+        claimed = Claimed(by=execution.session_id, reason=f"agent {execution.agent}")
+        events: tuple[TaskEvent, ...] = (claimed,)
         match execution.state:  # the session before this one ended between two attempts
             case Task.CLAIMED:
-                await execution.post(Unclaimed(reason="its session has ended"))
+                events = Unclaimed(reason="its session has ended"), claimed
             case Task.IN_PROGRESS:
-                await execution.post(Requeued(reason="its session has ended"))
-        if execution.state is Task.OPEN:
-            try:
-                await execution.post(Claimed(by=execution.session_id, reason=f"agent {execution.agent}"))
-            except Refused as refusal:  # it was cancelled meanwhile
-                await self._sup.close_session(execution.session_id, reason=str(refusal), cause=execution.cause)
-                raise
+                events = Requeued(reason="its session has ended"), claimed
+        try:
+            await execution.post(*events, *execution.run_start())
+        except Refused as refusal:  # it was cancelled meanwhile
+            await self._sup.close_session(execution.session_id, reason=str(refusal), cause=execution.cause)
+            raise
 
     async def _start_session(self, execution: TaskExecution) -> Session:
         """Start the task's session. A disk that is down is waited for: a plan loses only time by that."""
@@ -248,7 +253,7 @@ class AttemptRunner:
                 group.start_soon(self._note_start, execution)
             session = self._sup.registry.sessions.get(execution.session_id)
             found = await self._sup.last_outcome(execution.session_id, once=True)
-            if found is None and (told := self._sup.inherited.answers.get(execution.session_id)) is not None:
+            if found is None and (told := self._sup.recovered_work.answers.get(execution.session_id)) is not None:
                 found = Outcome(told.outcome, told.error, "", told.seq)
             if found is not None and found.seq is not None and found.seq < await self._began_seq(execution):
                 found = None  # the outcome of the attempt before, which has been judged
@@ -274,7 +279,7 @@ class AttemptRunner:
             await session.first_prompt_sent.wait()
             started = Started(reason="its agent is ready")
             with suppress(Refused):  # it was split just now
-                await self._sup.registry.post(execution.id, started, cause=Cause(session.cause_seq, None, ACTOR))
+                self._sup.registry.apply((execution.id, started), cause=Cause(session.cause_seq, None, ACTOR))
 
     # ------------------------------------------------------------------ the decision
     async def _decide(self, execution: TaskExecution, active: ActiveClaim, outcome: Outcome) -> bool:
@@ -311,8 +316,7 @@ class AttemptRunner:
             self._plan_run.note_withdrawn(execution)
             await self._pipeline.cancel(execution, outcome.error)
             return False
-        await self.charge(execution, outcome)
-        return await self._plan_next(execution, outcome)
+        return await self._plan_next(execution, outcome, await self.failure_of(execution, outcome))
 
     async def _find_missing(self, execution: TaskExecution, outcome: Outcome) -> str:
         """Return the completion checks that fail, in words; ``""`` if none does."""
@@ -323,8 +327,10 @@ class AttemptRunner:
             return execution.missing
         return ""
 
-    async def charge(self, execution: TaskExecution, outcome: Outcome) -> None:
-        """Record that the attempt, and with it the run, has failed."""
+    async def failure_of(
+        self, execution: TaskExecution, outcome: Outcome
+    ) -> task_run.ExecutionFailed | task_run.ExecutionTimedOut:
+        """Return the event of the run that says how the attempt has failed, as the plug-ins see it."""
         how = outcome.how
         failure = classify(
             outcome.error,
@@ -338,39 +344,35 @@ class AttemptRunner:
             failure = failure._replace(category=ErrorCategory.PERMANENT)
         failure = await plugin_policies.reclassify_failure(self._plan_run, execution, failure, outcome.error)
         self._plan_run.note_ended(execution, failure)
-        event: task_run.ExecutionFailed | task_run.ExecutionTimedOut
         if _is_timed_out(outcome) and failure.category is not ErrorCategory.PERMANENT:
-            event = task_run.ExecutionTimedOut(error=outcome.error, signature=failure.signature)
-        else:
-            event = task_run.ExecutionFailed(
-                error=outcome.error, signature=failure.signature, category=failure.category
-            )
-        await execution.post_run(event)
+            return task_run.ExecutionTimedOut(error=outcome.error, signature=failure.signature)
+        return task_run.ExecutionFailed(error=outcome.error, signature=failure.signature, category=failure.category)
 
-    async def _plan_next(self, execution: TaskExecution, outcome: Outcome) -> bool:
-        """Arrange what the decision about the failed run says: another attempt, now or later, or none. Return whether
-        the task waits in its slot."""
-        model = outcome.how.model if outcome.how is not None else None
-        final = model is not None and model.final
-        await self._plan_run.decide_retry(
-            execution, spent=f"the model of its agent has had its tries ({model.problem})" if final and model else ""
-        )
-        # No attempt and no probe is left, or nothing is begun any more.
-        is_settled = execution.run is TaskRun.CIRCUIT_OPEN and (
-            self._sup.stopping.is_set() or not probes_left(execution.run_data, task_run.CooldownExpired())
-        )
-        if execution.run is TaskRun.CIRCUIT_OPEN:
-            _log.error("a task's circuit is open", task=execution.name, reason=outcome.error, settled=is_settled)
+    async def _plan_next(self, execution: TaskExecution, outcome: Outcome, failed: Event) -> bool:
+        """Decide about the run that ends with the event *failed*: another attempt, now or later, or none. Return
+        whether the task waits in its slot."""
+        error, model = outcome.error, outcome.how.model if outcome.how is not None else None
+        spent = f"the model of its agent has had its tries ({model.problem})" if model and model.final else ""
+        decision = await self._plan_run.decide_retry(execution, failed, spent=spent)
+        is_settled = self.is_spent(decision.state, decision.data)
+        if decision.state is TaskRun.CIRCUIT_OPEN:
+            _log.error("a task's circuit is open", task=execution.name, reason=error, settled=is_settled)
         if is_settled:
-            await execution.post_job(job.ExecutionFailed(error=outcome.error, final=True))
-            await self._pipeline.fail(execution, outcome.error)
+            ends = (*decision.events, job.ExecutionFailed(error=error, final=True))
+            await self._pipeline.fail(execution, error, *ends)
             return False
-        if execution.job_data.retry_count < execution.job_data.max_retries:
-            await execution.post_job(job.ExecutionFailed(error=outcome.error))
+        in_slot = execution.job_data.retry_count >= execution.job_data.max_retries
+        await execution.post(*decision.events, *(() if in_slot else (job.ExecutionFailed(error=error),)))
+        await self._plan_run.take_back_failed(execution)
+        if not in_slot:
             await self._plan_run.give_back(execution)
             self._plan_run.start(self.wait, execution, _delay_s(execution))
-            return False
-        return True
+        return in_slot
+
+    def is_spent(self, run: TaskRun, data: TaskRunData) -> bool:
+        """Return whether a run has no attempt and no probe left, or nothing is begun any more."""
+        no_probe = self._sup.stopping.is_set() or not probes_left(data, task_run.CooldownExpired())
+        return run is TaskRun.CIRCUIT_OPEN and no_probe
 
     # ------------------------------------------------------------------ delays
     async def _cool_down_here(self, execution: TaskExecution) -> bool:
@@ -381,14 +383,14 @@ class AttemptRunner:
             await self._pipeline.give_up(execution, STOPPING)
             return False
         if self._sup.stopping.is_set():
-            await self._pipeline.open_circuit(execution, STOPPING)
-            await execution.post_job(job.ExecutionFailed(error=execution.run_data.last_error, final=True))
+            error = execution.run_data.last_error
+            ends = (await self._plan_run.decide_retry(execution, spent=STOPPING)).events
             if execution.run is TaskRun.PENDING:  # the run was reset, and nothing is begun any more
-                await execution.post_run(task_run.Cancelled(reason=STOPPING))
-            await self._pipeline.fail(execution, execution.run_data.last_error)
+                ends = (task_run.Cancelled(reason=STOPPING),)
+            await self._pipeline.fail(execution, error, *ends, job.ExecutionFailed(error=error, final=True))
             return False
         if execution.run is TaskRun.CIRCUIT_OPEN:  # the run was not reset meanwhile
-            await execution.post_run(task_run.CooldownExpired())
+            await execution.post(task_run.CooldownExpired())
         return True
 
     async def wait(self, execution: TaskExecution, delay_s: float) -> None:
@@ -406,38 +408,36 @@ class AttemptRunner:
             await self._pipeline.give_up(execution, STOPPING)
         elif execution.run is TaskRun.CIRCUIT_OPEN and not probes_left(execution.run_data, task_run.CooldownExpired()):
             # The last probe was taken away, and is charged to nobody: another run takes its place.
-            await execution.post_job(job.UserCancelled(reason="its last probe was taken away"))
-            await self.renew(execution)
-            if execution.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
-                self._plan_run.publish(TaskReleased(execution))
+            taken = job.UserCancelled(reason="its last probe was taken away")
+            await self._plan_run.open_again(execution, taken)
+            self._release(execution)
         else:
-            if execution.run is TaskRun.CIRCUIT_OPEN:
-                await execution.post_run(task_run.CooldownExpired())
-            await self._elapse(execution)
-            if execution.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
-                self._plan_run.publish(TaskReleased(execution))
-            else:
-                self._plan_run.offer(execution)
+            cooled = (task_run.CooldownExpired(),) if execution.run is TaskRun.CIRCUIT_OPEN else ()
+            await self._elapse(execution, *cooled)
+            self._release(execution)
 
-    async def try_now(self, execution: TaskExecution) -> None:
-        """Offer the task now, although its delay is not over."""
-        if execution.job in (Job.RETRYING, Job.QUEUED) and execution.state is not Task.BLOCKED:
-            await self._elapse(execution)
+    def _release(self, execution: TaskExecution) -> None:
+        """Offer a task whose delay is over; one that was split meanwhile goes on waiting for its subtasks."""
+        if execution.state is Task.WAITING_FOR_SUBTASKS:
+            self._plan_run.publish(TaskReleased(execution))
+        else:
             self._plan_run.offer(execution)
 
+    async def try_now(self, execution: TaskExecution, reset: task_run.ManualReset) -> None:
+        """Reset the run, and offer the task now, although its delay is not over."""
+        if execution.job in (Job.RETRYING, Job.QUEUED) and execution.state is not Task.BLOCKED:
+            await self._elapse(execution, reset)
+            self._plan_run.offer(execution)
+        else:
+            await execution.post(reset)
+
     @staticmethod
-    async def _elapse(execution: TaskExecution) -> None:
+    async def _elapse(execution: TaskExecution, *events: Event) -> None:
+        """Record *events*, and that the delay is over."""
+        elapsed = (job.RetryDelayElapsed(),) if execution.job is Job.RETRYING else ()
+        await execution.post(*events, *elapsed)
         if execution.phase is Phase.DELAYED:
             execution.phase = Phase.IDLE
-        if execution.job is Job.RETRYING:
-            await execution.post_job(job.RetryDelayElapsed())
-
-    async def renew(self, execution: TaskExecution) -> None:
-        """Open another run in place of one that rests. A task that was split goes on waiting for its subtasks."""
-        execution.bury_run()
-        await self._plan_run.open_again(execution)
-        if execution.state is Task.WAITING_FOR_SUBTASKS:
-            self._plan_run.backlog.hold(execution.name)
 
     # ------------------------------------------------------------------ taken away
     async def take(self, execution: TaskExecution, why: str, blocked_on: tuple[str, ...] = ()) -> Interruption:
@@ -462,41 +462,38 @@ class AttemptRunner:
             if execution.session_lives:
                 await self._sup.close_session(execution.session_id, reason=why, cause=execution.cause)
         recovered = TransitionReason.ORPHAN_RECOVERED if lost else None
-        event: Blocked | Unclaimed | Requeued | None = None
+        events: tuple[TaskEvent, ...] = ()
         match execution.state:
             case Task.CLAIMED | Task.IN_PROGRESS if interruption.blocked_on and not lost:
-                event = Blocked(on=interruption.blocked_on, reason=why)
+                events = (Blocked(on=interruption.blocked_on, reason=why),)
             case Task.CLAIMED:
-                event = Unclaimed(reason=why, transition_reason=recovered)
+                events = (Unclaimed(reason=why, transition_reason=recovered),)
             case Task.IN_PROGRESS:
-                if lost:
-                    await execution.post(Orphaned(reason=why))
-                event = Requeued(reason=why, transition_reason=recovered)
-        if event is not None:
-            await execution.post(event)
-            interruption.event = event
-        if isinstance(event, Blocked):
-            await self.put_back(execution, why)
-        elif execution.job in WORKED_ON:
-            await self.put_back(execution, why)
-            self.try_again(execution)
+                orphaned = (Orphaned(reason=why),) if lost else ()
+                events = (*orphaned, Requeued(reason=why, transition_reason=recovered))
+        if events or execution.job in WORKED_ON:
+            await self.put_back(execution, why, *events)
+            interruption.event = events[-1] if events else None
+            if execution.job in WORKED_ON and not isinstance(interruption.event, Blocked):
+                self.try_again(execution)
         else:  # it is being checked, or its subtasks or a person have it: a record was just made that says so
             await self._plan_run.give_back(execution)
         self._plan_run.wake()
 
-    async def put_back(self, execution: TaskExecution, why: str) -> None:
-        """Have run and job wait, charged with nothing: nobody carries the task out."""
+    async def put_back(self, execution: TaskExecution, why: str, *events: TaskEvent) -> None:
+        """Record *events*, and that run and job wait, charged with nothing: nobody carries the task out."""
         if execution.phase is Phase.FOLLOWED:
             execution.phase = Phase.IDLE
-        if execution.run is TaskRun.IN_PROGRESS:
-            await execution.post_run(task_run.ExecutionFailed(error=why, charged=False))
-        decides = execution.run in (TaskRun.FAILED, TaskRun.TIMEOUT)  # since now, or left so by a supervisor that died
-        if decides:
-            await self._plan_run.decide_retry(execution, charged=False)
-        if decides and execution.run is TaskRun.RETRYING and not execution.is_over:
-            execution.phase = Phase.DELAYED
-        if execution.job is Job.RUNNING:
-            await execution.post_job(job.WorkerLost(error=why))
+        works, run_events = execution.run is TaskRun.IN_PROGRESS, tuple[Event, ...]()
+        if works:
+            failed = task_run.ExecutionFailed(error=why, charged=False)
+            run_events = (await self._plan_run.decide_retry(execution, failed, charged=False)).events
+        lost = (job.WorkerLost(error=why),) if execution.job is Job.RUNNING else ()
+        await execution.post(*events, *run_events, *lost)
+        if works:
+            if execution.run is TaskRun.RETRYING and not execution.is_over:
+                execution.phase = Phase.DELAYED
+            await self._plan_run.take_back_failed(execution)
         await self._plan_run.give_back(execution)
 
     def try_again(self, execution: TaskExecution) -> None:

@@ -135,9 +135,8 @@ class BlockedTasks:
         its lock."""
         ours = {subtask.id for subtask in execution.subtasks}
         for_subtasks = bool(ours) and ours.issuperset(execution.data.waiting_for)
-        await execution.post(task.Unblocked(reason=why))
-        if for_subtasks:
-            await execution.post(task.Split(subtasks=execution.subtask_ids, reason=why))
+        split = (task.Split(subtasks=execution.subtask_ids, reason=why),) if for_subtasks else ()
+        await execution.post(task.Unblocked(reason=why), *split)
         self._plan_run.wake()
         self._blocked.pop(execution.name, None)
         self._said.discard(execution.name)

@@ -1,8 +1,8 @@
 """Checkpoints: save the work of a run when it enters certain states, so that another run can go on with it.
 
-A checkpoint is on record before anything follows from it. Only the work of a run that failed or was cancelled is
-continued: work that was completed and could not be merged would be in conflict for ever. Work that is to be taken back
-before the next attempt is continued only if a person wants that (``--resume``).
+A checkpoint is recorded with the decision that it belongs to, before anything follows from it. Only the work of a run
+that failed or was cancelled is continued: work that was completed and could not be merged would be in conflict for
+ever. Work that is to be taken back before the next attempt is continued only if a person wants that (``--resume``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ __all__ = [
     "must_take_back",
     "next_workspace",
     "prepare_workspace",
-    "save_checkpoint",
     "take_back",
     "with_checkpoint",
     "workspace_of",
@@ -59,47 +58,36 @@ def workspace_of(sup: Supervisor, execution: TaskExecution, starts_at: str = "")
 
 
 # -------------------------------------------------------------------------------------------------- saved
-async def save_checkpoint(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution, state: TaskRun) -> None:
-    """Save what the plan wants saved when the run enters *state*, or is about to enter it if that state is its last."""
-    if (checkpoint := await make_checkpoint(sup, lifecycle, execution, state)) is not None:
-        try:
-            await execution.post_run(checkpoint)
-        except Refused as refusal:
-            _warn(execution, state, refusal)
-
-
 async def make_checkpoint(
-    sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution, state: TaskRun
-) -> task_run.CheckpointSaved | None:
-    """Do the same, but return the record instead of appending it; ``None`` where there is none."""
-    if not (execution.session_id and execution.run_data.attempts):
-        return None
+    sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution, state: TaskRun, data: TaskRunData
+) -> tuple[task_run.CheckpointSaved, ...]:
+    """Save what the plan wants saved when the run enters *state*, with *data*. Return the event that says so, if
+    any."""
+    if not (execution.session_id and data.attempts):
+        return ()
     said, execution.output = execution.output, ""
     if lifecycle.save_partial_output and state in PARTIAL and said:
         output = sup.journal_writer.redactor.text(said)[-OUTPUT_MAX:]  # cut after redaction: half a secret is not found
         told = {"state": state.value, "output": output}
         execution.note_run(PARTIAL_OUTPUT, told, f"what was said until {state.value}")
-    data, wanted = execution.run_data, lifecycle.checkpoint
+    wanted = lifecycle.checkpoint
     is_kept = (data.saved_in, data.saved_attempt) == (state, data.attempts)
     if not wanted.enabled or state not in wanted.save_on_states or is_kept:
-        return None
+        return ()
     try:
         if data.saved_in is not None and data.saved_attempt == data.attempts:  # no attempt was made since
             saved = data.saved_as
         elif execution.task.rollback and sup.verification.in_place and execution.is_rolled_back:  # nothing is left
-            return None
+            return ()
         else:
             saved = await sup.verification.save(execution.session_id, workspace_of(sup, execution), left_at(execution))
     except Refused as refusal:
-        _warn(execution, state, refusal)
-        return None
+        _log.warning("no checkpoint could be saved", task=execution.name, state=state.value, why=str(refusal))
+        return ()
     if task_run.CheckpointSaved not in RUN.allowed(execution.run):
-        return None
-    return task_run.CheckpointSaved(state=state, attempt=data.attempts, session=execution.session_id, saved_as=saved)
-
-
-def _warn(execution: TaskExecution, state: TaskRun, why: Refused) -> None:
-    _log.warning("no checkpoint could be saved", task=execution.name, state=state.value, why=str(why))
+        return ()
+    attempt, session = data.attempts, execution.session_id
+    return (task_run.CheckpointSaved(state=state, attempt=attempt, session=session, saved_as=saved),)
 
 
 # -------------------------------------------------------------------------------------------------- taken back

@@ -5,11 +5,14 @@ Theory of operation
 Every way to the end of a task leads through this module. Work that an agent calls done takes these steps::
 
     complete    run VALIDATING, job VALIDATING
-    check       commit the work; run the acceptance tests on that commit; have it reviewed     -> reject
-    accept      run COMPLETED, job COMPLETED, task DONE
+    check       commit the work; run the acceptance tests on that commit; have it reviewed
+                    passed: run COMPLETED, job COMPLETED, task DONE
+                    failed: run CIRCUIT_OPEN, job FAILED, task FAILED
     deliver     ask a person, if the plan says so                                              -> deny
     merge       merge exactly the commit that was judged                                       -> reject
     close       end the session, then task CLOSED; forget what was saved; clear the workspace
+
+Each line that names several states is one append of the journal (``TaskExecution.post``).
 
 The commit comes first, since it is what is tested, reviewed and merged: what is written afterwards is on the branch,
 and in the result as ``unmerged``. The session is ended before the task is closed: a late message might open another
@@ -23,11 +26,13 @@ phase ENDING keeps a second end away. ``merge_late`` has a task that no other pa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
 import anyio
 
+from actors.machine import Event
 from supervisor.lifecycles import job, task, task_run
 from supervisor.lifecycles.job import JOB, Job
 from supervisor.lifecycles.task import TASK, Task, retries_left
@@ -47,9 +52,11 @@ from supervisor.work.results import remark_of_rest
 from supervisor.work.review import review_work
 from supervisor.work.task_execution import ACTOR, Phase, TaskExecution
 
-__all__ = ["CompletionPipeline"]
+__all__ = ["CompletionPipeline", "job_end"]
 
 _log = get_logger()
+
+SUBTASKS_COMPLETED: Final = task.SubtasksCompleted(reason="its subtasks are closed")
 
 MERGED: Final = "Merged"
 MERGE_REFUSED: Final = "MergeRefused"
@@ -66,8 +73,7 @@ class CompletionPipeline:
     # ------------------------------------------------------------------ checked
     async def complete(self, execution: TaskExecution) -> None:
         """Have the work checked that the agent calls done. A task that was split meanwhile waits for its subtasks."""
-        await execution.post_run(task_run.ExecutionCompleted())
-        await execution.post_job(job.ExecutionCompleted())
+        await execution.post(task_run.ExecutionCompleted(), job.ExecutionCompleted())
         if execution.state is Task.WAITING_FOR_SUBTASKS:
             await self._plan_run.give_back(execution)
             return
@@ -95,8 +101,9 @@ class CompletionPipeline:
             await self.cancel(execution, str(refusal))
             return
         if findings:
-            await self._fail_checks(execution, *findings)
-            await self.fail(execution, findings[0])
+            reason, *rules = findings
+            await self._fail_checks(execution, reason, rules or findings, task.Failed(reason=reason))
+            await self._fail_for_now(execution, reason)
         elif execution.state in (Task.CLAIMED, Task.IN_PROGRESS) and not execution.is_over:
             await self._pass_checks(execution)
 
@@ -105,25 +112,21 @@ class CompletionPipeline:
         return [test.value(timeout_s) for test in execution.task.acceptance]
 
     async def _pass_checks(self, execution: TaskExecution) -> None:
-        """Record that run and job have passed their checks, then the same of the task."""
-        await self._plan_run.save_checkpoint(execution, TaskRun.COMPLETED)
-        await execution.post_run(task_run.TestsPassed(judged=execution.judged))
-        await execution.post_job(job.ValidationPassed())
-        await self.accept(execution)
-
-    async def accept(self, execution: TaskExecution) -> None:
-        """Record that the task is done, after its run, and deliver the work."""
+        """Record that the task is done, after its run and job have passed their checks, and deliver the work."""
+        saved = await self._plan_run.make_checkpoint(execution, TaskRun.COMPLETED)
+        done: task.TaskEvent = task.Completed(reason="the turn was verified", judged=execution.judged)
         if execution.state is Task.WAITING_FOR_SUBTASKS:
-            await execution.post(task.SubtasksCompleted(reason="its subtasks are closed"))
-        else:
-            await execution.post(task.Completed(reason="the turn was verified", judged=execution.judged))
+            done = SUBTASKS_COMPLETED
+        passed = task_run.TestsPassed(judged=execution.judged)
+        await execution.post(*saved, passed, job.ValidationPassed(), done)
         await self.deliver(execution)
 
-    async def _fail_checks(self, execution: TaskExecution, error: str, *findings: str) -> None:
-        """Record that the run and the job have failed their checks."""
-        await execution.post_run(task_run.TestsFailed(error=error))
-        await self._plan_run.decide_retry(execution)
-        await execution.post_job(job.ValidationFailed(failed_rules=findings or (error,)))
+    async def _fail_checks(
+        self, execution: TaskExecution, error: str, rules: Sequence[str], *ends: task.TaskEvent
+    ) -> None:
+        """Record that run and job have failed their checks, by those *rules*, and with *ends* the same of the task."""
+        decision = await self._plan_run.decide_retry(execution, task_run.TestsFailed(error=error))
+        await execution.post(*decision.events, job.ValidationFailed(failed_rules=tuple(rules)), *ends)
 
     # ------------------------------------------------------------------ split
     async def integrate(self, execution: TaskExecution) -> None:
@@ -134,17 +137,9 @@ class CompletionPipeline:
         if not problem:
             await self._pass_checks(execution)
             return
-        await self._fail_checks(execution, problem)
-        await self.reject_whole(execution, problem)
-
-    async def reject_whole(self, execution: TaskExecution, error: str) -> None:
-        """Record that what the subtasks made together was rejected."""
-        await execution.post(task.SubtasksCompleted(reason="its subtasks are closed"))
-        await self.reject_done(execution, f"not accepted: {error}")
-
-    async def reject_done(self, execution: TaskExecution, why: str) -> None:
-        """Reject a task that is recorded as done: it is not accepted, or cannot be merged."""
-        await execution.post(task.VerificationRejected(reason=why))
+        why = f"not accepted: {problem}"
+        rejected = task.VerificationRejected(reason=why)
+        await self._fail_checks(execution, problem, [problem], SUBTASKS_COMPLETED, rejected)
         await self._fail_for_now(execution, why)
 
     async def leave_to_subtasks(self, execution: TaskExecution) -> None:
@@ -155,11 +150,10 @@ class CompletionPipeline:
 
     async def _end_own_part(self, execution: TaskExecution) -> None:
         """Record that the work on a task that was split is over."""
-        await execution.begin_run()
-        if execution.run is TaskRun.IN_PROGRESS:
-            await execution.post_run(task_run.ExecutionCompleted())
-        if execution.job is Job.RUNNING:
-            await execution.post_job(job.ExecutionCompleted())
+        starts = execution.run_start()
+        run_ends = (task_run.ExecutionCompleted(),) if starts or execution.run is TaskRun.IN_PROGRESS else ()
+        job_ends = (job.ExecutionCompleted(),) if execution.job is Job.RUNNING else ()
+        await execution.post(*starts, *run_ends, *job_ends)
 
     # ------------------------------------------------------------------ approved, merged, closed
     async def deliver(self, execution: TaskExecution) -> None:
@@ -180,7 +174,8 @@ class CompletionPipeline:
         """Merge the work, end the session, and close the task."""
         merge = await self._merged(execution, execution.data.judged)
         if merge.startswith("not merged"):
-            await self.reject_done(execution, merge)
+            await execution.post(task.VerificationRejected(reason=merge))
+            await self._fail_for_now(execution, merge)
             return
         authorization.count_success(self._plan_run, execution)
         await self._end_session(execution)  # else a late message might open another turn of it
@@ -260,16 +255,14 @@ class CompletionPipeline:
                 return f"nothing to merge: {merge.why}"
 
     # ------------------------------------------------------------------ failed
-    async def fail(self, execution: TaskExecution, error: str) -> None:
-        """Record that the task has failed, after its run."""
-        await execution.post(task.Failed(reason=error))
+    async def fail(self, execution: TaskExecution, error: str, *ends: Event) -> None:
+        """Record that the task has failed, after its run and its job, which end with *ends*."""
+        await execution.post(*ends, task.Failed(reason=error))
         await self._fail_for_now(execution, error)
 
     async def continue_failed(self, execution: TaskExecution) -> None:
-        """Go on with a task that was recorded as failed when its supervisor died, perhaps before its run and job."""
-        why = execution.data.last_failure
-        await self.end_records(execution, why)
-        await self._fail_for_now(execution, why)
+        """Go on with a task that was recorded as failed when its supervisor died."""
+        await self._fail_for_now(execution, execution.data.last_failure)
 
     async def _fail_for_now(self, execution: TaskExecution, error: str) -> None:
         """Leave the workspace of a failed task, and try the task again within its retries, or settle it as failed."""
@@ -280,11 +273,11 @@ class CompletionPipeline:
         if retries_left(execution.data, task.Retried()):
             if not (why := plan_run.spend_retry()):
                 await plan_run.give_back(execution)
-                await execution.post(task.Retried(reason=f"try {execution.data.retries + 2}"))
-                execution.bury_run()
-                planned = plan_run.agent_of(execution)
+                retries = execution.data.retries + 1
+                planned = plan_run.agent_of(execution, retries)
                 execution.agent = await plugin_policies.next_agent(plan_run, execution, planned)
-                await plan_run.open_again(execution)
+                await plan_run.open_again(execution, task.Retried(reason=f"try {retries + 1}"))
+                plan_run.offer(execution)
                 return
             error = f"{error} (no further try: {why})"
         await self._settle(execution, error, left)
@@ -313,27 +306,23 @@ class CompletionPipeline:
         if task.Failed not in TASK.allowed(execution.state):  # it was taken from its worker: nobody failed
             await self.cancel(execution, error)
             return
-        await self.open_circuit(execution, why)
-        if execution.run is not TaskRun.CIRCUIT_OPEN:  # an earlier supervisor had admitted a probe
-            await self._cancel_run(execution, why)
-        await execution.post_job(job.UserCancelled(reason=why))
-        await execution.post(task.Failed(reason=error))
+        decision = await self._plan_run.decide_retry(execution, spent=why)
+        # The run is half open if an earlier supervisor had admitted a probe.
+        is_open = decision.state is TaskRun.CIRCUIT_OPEN
+        run_end = decision.events if is_open else await self.run_end(execution, why)
+        await execution.post(*run_end, *job_end(execution, why), task.Failed(reason=error))
         await self.leave_workspace(execution)
         await self._settle(execution, error)
 
-    async def open_circuit(self, execution: TaskExecution, why: str) -> None:
-        """Open the circuit of a run that waits for another attempt."""
-        if execution.run is TaskRun.RETRYING:
-            await execution.post_run(task_run.CircuitOpened(reason=why))
-            await self._plan_run.save_checkpoint(execution, TaskRun.CIRCUIT_OPEN)
-
     # ------------------------------------------------------------------ cancelled, skipped
-    async def cancel(self, execution: TaskExecution, reason: str) -> None:
-        """Cancel the task, unless it is over or already being ended: the first end counts."""
+    async def cancel(self, execution: TaskExecution, reason: str, *first: task.TaskEvent) -> None:
+        """Cancel the task, unless it is over or already being ended: the first end counts. The events *first* are
+        recorded with the cancellation, before it."""
         if execution.is_over:
             return
         execution.phase = Phase.ENDING
-        await self.cancel_records(execution, reason)
+        run_end = await self.run_end(execution, reason)
+        await execution.post(*first, *_task_end(execution, reason), *run_end, *job_end(execution, reason))
         if execution.session_lives:  # the rest of its work is not waited for
             with suppress(NoSuchEntity, Refused, JournalError):
                 await self._sup.abort(execution.session_id, AbortScope.SESSION, reason=reason)
@@ -346,50 +335,24 @@ class CompletionPipeline:
         await self._plan_run.give_back(execution)
         self._plan_run.settle(execution, "failed" if execution.state is Task.FAILED else "aborted", reason)
 
-    async def cancel_records(self, execution: TaskExecution, reason: str) -> None:
-        """Record that the task is cancelled, and its run and job, if they are not over."""
-        if (last := _end_of_task(execution, reason)) is not None:
-            await execution.post(last)
-        await self._cancel_run(execution, reason)
-        await self._cancel_job(execution, reason)
-
-    async def end_records(self, execution: TaskExecution, reason: str) -> None:
-        """Record that the run and job of a failed task are cancelled. A run whose circuit is open stays so."""
-        if execution.has_run and execution.run is not TaskRun.CIRCUIT_OPEN:
-            await self._cancel_run(execution, reason)
-        await self._cancel_job(execution, reason)
-
-    async def _cancel_run(self, execution: TaskExecution, reason: str) -> None:
-        if execution.has_run and task_run.Cancelled in RUN.allowed(execution.run):
-            await self._plan_run.save_checkpoint(execution, TaskRun.CANCELLED)
-            await execution.post_run(task_run.Cancelled(reason=reason))
-
-    @staticmethod
-    async def _cancel_job(execution: TaskExecution, reason: str) -> None:
-        if execution.job is not None and job.UserCancelled in JOB.allowed(execution.job):
-            await execution.post_job(job.UserCancelled(reason=reason))
-
-    def send_cancelled(self, execution: TaskExecution, reason: str) -> None:
-        """Send the task and its job the events that cancel them, without waiting: they are recorded when the journal
-        can be written."""
-        tell = self._sup.registry.send
-        last = _end_of_task(execution, reason)
-        if execution.state is Task.DONE:
-            last = VERIFIED if execution.is_done else task.VerificationRejected(reason=reason)
-        if last is not None:
-            tell(execution.id, last, cause=execution.cause)
-        if execution.job is not None and job.UserCancelled in JOB.allowed(execution.job):
-            tell(execution.job_id, job.UserCancelled(reason=reason), cause=execution.cause)
-
-    async def send_run_cancelled(self, execution: TaskExecution, reason: str) -> None:
-        """Do the same with the run. Only its checkpoint is waited for, not the journal."""
+    async def run_end(self, execution: TaskExecution, reason: str) -> tuple[Event, ...]:
+        """Return the events that cancel the run, with its last checkpoint, unless the run is over."""
         if not execution.has_run or task_run.Cancelled not in RUN.allowed(execution.run):
-            return
-        try:
-            if (checkpoint := await self._plan_run.make_checkpoint(execution, TaskRun.CANCELLED)) is not None:
-                self._sup.registry.send(execution.run_id, checkpoint, cause=execution.cause)
-        finally:
-            self._sup.registry.send(execution.run_id, task_run.Cancelled(reason=reason), cause=execution.cause)
+            return ()
+        saved = await self._plan_run.make_checkpoint(execution, TaskRun.CANCELLED)
+        return (*saved, task_run.Cancelled(reason=reason))
+
+    async def record_given_up(self, execution: TaskExecution, reason: str) -> None:
+        """Record that the task, its run and its job are cancelled, or that a task that is done is closed. The journal
+        is not waited for: the records are written when it can be."""
+        run_end: tuple[Event, ...] = (task_run.Cancelled(reason=reason),) if execution.has_run else ()
+        with anyio.CancelScope(shield=True):  # a checkpoint that was begun is made, or gives up by itself
+            try:
+                run_end = await self.run_end(execution, reason)
+            finally:
+                task_end = (VERIFIED,) if execution.is_done else _task_end(execution, reason)
+                with suppress(NoSuchEntity, Refused):  # an actor was lost
+                    execution.record(*task_end, *run_end, *job_end(execution, reason))
 
     async def skip(
         self, execution: TaskExecution, cause: SkipCause, reason: str, *, dependency: TaskExecution | None = None
@@ -400,12 +363,8 @@ class CompletionPipeline:
         execution.phase = Phase.ENDING
         if dependency is not None:
             execution.seq = dependency.seq
-        if execution.has_run:  # else an earlier supervisor has skipped the run
-            name = dependency.name if dependency is not None else ""
-            await execution.post_run(task_run.Skipped(cause=cause, dependency=name))
-        await self._cancel_job(execution, reason)
-        if (last := _end_of_task(execution, reason)) is not None:
-            await execution.post(last)
+        skipped = task_run.Skipped(cause=cause, dependency=dependency.name if dependency is not None else "")
+        await execution.post(skipped, *job_end(execution, reason), *_task_end(execution, reason))
         blocked = cause is SkipCause.DEPENDENCY_FAILED
         self._plan_run.settle(execution, "blocked" if blocked else "skipped", reason)
 
@@ -437,10 +396,17 @@ def _message(execution: TaskExecution) -> str:
     return f"{execution.name}: the work of session {execution.session_id}"
 
 
-def _end_of_task(execution: TaskExecution, reason: str) -> task.TaskEvent | None:
+def job_end(execution: TaskExecution, reason: str) -> tuple[Event, ...]:
+    """Return the event that cancels the job, if it is not over."""
+    if execution.job is None or job.UserCancelled not in JOB.allowed(execution.job):
+        return ()
+    return (job.UserCancelled(reason=reason),)
+
+
+def _task_end(execution: TaskExecution, reason: str) -> tuple[Event, ...]:
     """Return the event that ends a task on purpose: a task that was never approved is rejected, any other one
     cancelled; none for a failed task."""
     allowed = TASK.allowed(execution.state)
     if task.Cancelled in allowed:
-        return task.Cancelled(reason=reason)
-    return task.Rejected(reason=reason) if task.Rejected in allowed else None
+        return (task.Cancelled(reason=reason),)
+    return (task.Rejected(reason=reason),) if task.Rejected in allowed else ()

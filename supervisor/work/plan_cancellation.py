@@ -1,9 +1,10 @@
 """Cancel a plan run that is given up: nothing of it goes on working, and nothing of it looks alive in the journal.
 
-The journal may be unwritable while that happens, and the time is limited (``limit_s``). So events are *sent* to tasks,
-runs and jobs, and recorded when the journal allows; what must come after a record waits for that record alone:
+The journal may be unwritable while that happens, and the time is limited (``limit_s``). So the ends of a task, its run
+and its job are recorded together, after the last checkpoint, and written when the journal allows; what must come after
+a durable record waits for that record alone:
 
-* a worker is shut down after the last records of its jobs;
+* a worker is shut down after the last records of its jobs are made;
 * what a task did in place is taken back after its cancellation is durable: else the next supervisor would go on with
   the attempt, on files that are not there any more;
 * a task that is being merged for a person who approved it is closed as well: both or neither.
@@ -15,15 +16,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import anyio
-from anyio.lowlevel import checkpoint
 
 from supervisor.host.shutdown import LAST_RECORDS_S
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import AbortScope, Kind
 from supervisor.lifecycles.workstream import Workstream
 from supervisor.ports import JournalError
-from supervisor.recovery.journal_state import turned_down
-from supervisor.recovery.restore import tell_end_of_work
+from supervisor.recovery.restore import record_end_of_work
 from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.runtime.one_shot_event import OneShotEvent
@@ -62,25 +61,17 @@ class PlanCancellation:
     async def run(self) -> None:
         """Cancel what is not settled."""
         plan_run = self._plan_run
-        for execution in self._unsettled():
-            # An event that a command has just sent may still be in the mailbox: it comes before the end of the task.
-            with suppress(NoSuchEntity):  # its actor was lost
-                while any(self._sup.inspect(execution.id).queued.values()):
-                    await checkpoint()
         approving = self._approving()
         unsettled = [execution for execution in self._unsettled() if execution not in approving]
-        done = [execution for execution in unsettled if execution.is_done]
-        for execution in unsettled:
-            self._pipeline.send_cancelled(execution, GIVEN_UP)
         self.untouched = self._recovery.untouched(plan_run.executions.values())
-        tell_end_of_work(self._sup.registry, self.untouched, turned_down(list(self._sup.inherited.rows.values())))
+        record_end_of_work(self._sup.registry, self.untouched)
         jobs = [execution.job_id for execution in unsettled if execution.job is not None]
         jobs += [one.id for one in self.untouched if one.kind is Kind.JOB]
         async with anyio.create_task_group() as group:
             group.start_soon(self._stop_workers, [self._end_of(job_id) for job_id in jobs])
-            group.start_soon(self._end_workstream, approving)
             for execution in unsettled:
-                group.start_soon(self._end_execution, execution, execution in done)
+                group.start_soon(self._end_execution, execution)
+            group.start_soon(self._end_workstream, approving)
             for one in [one for one in self.untouched if one.kind is Kind.TASK]:
                 group.start_soon(self._end_session, one.data.claimed_by)
             group.start_soon(self._end_unclaimed)
@@ -102,23 +93,22 @@ class PlanCancellation:
                     pass
         async with anyio.create_task_group() as group:
             for execution in [one for one in approving if one.result is None]:
-                self._pipeline.send_cancelled(execution, GIVEN_UP)
-                group.start_soon(self._end_execution, execution, False)
+                group.start_soon(self._end_execution, execution)
             await self._plan_run.workstream.cancel(GIVEN_UP)
 
-    async def _end_execution(self, execution: TaskExecution, is_done: bool) -> None:
+    async def _end_execution(self, execution: TaskExecution) -> None:
         """Save what the task has, end its session, and then take back what it did in place, if the plan says so."""
+        is_done = execution.is_done
         if must_take_back(self._sup, execution) and not is_done:
             with suppress(Refused):  # a disk that is down may be back when nobody waits for this any more
                 words = f"take back what {execution.name} did"
-                await self._sup.see_through(lambda: self._take_back(execution), words)
+                await self._sup.run_to_completion(lambda: self._take_back(execution), words)
             return
         await self._end_run_and_session(execution)
         if is_done:
             # Checkpoints go when the task is closed on record: else the next supervisor would find it at work, and
             # nothing to go on with. A disk that is down is not waited for.
             closed, journal_writer = OneShotEvent(), self._sup.journal_writer
-            await self._end_of(execution.id).wait()
             journal_writer.when_durable(closed.set)
             if await journal_writer.disk.wait_unless_down(closed) and journal_writer.error is None:
                 await self._sup.verification.forget(workspace_of(self._sup, execution))
@@ -131,17 +121,8 @@ class PlanCancellation:
 
     async def _end_run_and_session(self, execution: TaskExecution) -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(self._cancel_run, execution)
+            group.start_soon(self._pipeline.record_given_up, execution, GIVEN_UP)
             group.start_soon(self._end_session, execution.session_id)
-
-    async def _cancel_run(self, execution: TaskExecution) -> None:
-        """Cancel the run, after its checkpoint, and wait for its last record: it must not be buried before."""
-        over = self._end_of(execution.run_id) if execution.has_run else None
-        with anyio.CancelScope(shield=True):  # a checkpoint that was begun is made, or gives up by itself
-            await self._pipeline.send_run_cancelled(execution, GIVEN_UP)
-        if over is not None:
-            with self._sup.timers.limit(LAST_RECORDS_S, shield=True):
-                await over.wait()
 
     def _end_of(self, entity_id: str) -> OneShotEvent:
         """Return the event of an entity's last record: made, not durable, so that no disk is waited for."""

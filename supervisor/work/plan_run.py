@@ -23,19 +23,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
+from actors import IllegalTransition
+from actors.machine import Event
 from supervisor.host.supervision import Supervisor
 from supervisor.lifecycles import task_run
 from supervisor.lifecycles.job import Job, JobData, SchedulerAssigned
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.task import Task
-from supervisor.lifecycles.task_run import TaskRun, TaskRunData
+from supervisor.lifecycles.task_run import RUN, TaskRun, TaskRunData
 from supervisor.lifecycles.types import Kind, ModelFailure, TimeLimit
 from supervisor.plans.plan import Plan
 from supervisor.plans.task_control import CommandResult
@@ -43,6 +45,7 @@ from supervisor.policies.error_classification import PROBLEMS, Failure
 from supervisor.policies.fallback_agent import next_agent
 from supervisor.policies.retry_budget import RetryBudget
 from supervisor.ports.logs import get_logger
+from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import AssignedTask
 from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work import checkpoints
@@ -55,12 +58,42 @@ from supervisor.work.timeouts import Complexity, Durations, TaskKind, TaskSize, 
 from supervisor.work.workers import Heartbeat, WorkerPool
 from supervisor.work.workstream import WorkstreamEntity
 
-__all__ = ["LOST", "OwnTaskCommands", "PlanEvent", "PlanRun", "SubtasksAwaited", "TaskReleased", "TaskSettled"]
+__all__ = [
+    "LOST",
+    "OwnTaskCommands",
+    "PlanEvent",
+    "PlanRun",
+    "RetryDecision",
+    "SubtasksAwaited",
+    "TaskReleased",
+    "TaskSettled",
+]
 
 _log = get_logger()
 
 LOST = "its worker was lost"
 STOPPING = "the supervisor is ending"
+
+
+class RetryDecision(NamedTuple):
+    """The decision about a run that has failed: the *events* that move the run, and its state and data after them. Task
+    and job follow in the same append (``TaskExecution.post``)."""
+
+    events: tuple[Event, ...]
+    state: TaskRun
+    data: TaskRunData
+
+    def after(self, event: Event) -> RetryDecision:
+        """Return the decision with one more event.
+
+        Raises:
+            Refused: the table of the run does not allow the event.
+        """
+        try:
+            step = RUN.step(self.state, self.data, event)
+        except IllegalTransition as refusal:
+            raise Refused(str(refusal)) from None
+        return RetryDecision((*self.events, event), step.state, step.data)
 
 
 class TaskSettled(NamedTuple):
@@ -249,22 +282,43 @@ class PlanRun:
             if execution.job in (Job.QUEUED, Job.RUNNING):  # what is checked and merged needs no worker any more
                 execution.active.interrupt(LOST, lost=True)
 
-    async def open_again(self, execution: TaskExecution) -> None:
-        """Open another run and job for the task, and queue the job."""
-        execution.checkpoint = execution.checkpoint or execution.last_checkpoint
-        execution.open_run(self.limits_of(execution))
-        await self.queue_again(execution)
+    def together(self) -> AbstractContextManager[None]:
+        """Write what is recorded in this block, which must not await, in one append of the journal."""
+        return self.sup.journal_writer.together()
 
-    async def queue_again(self, execution: TaskExecution) -> None:
-        """Open another job for the run, and queue it."""
-        execution.open_job()
-        await self.queue(execution, execution.task.depends_on)
-        self.offer(execution)
+    async def open_again(self, execution: TaskExecution, *events: Event) -> None:
+        """Record *events*, and open another run and job for the task, which wait for a worker."""
+        with self.together():
+            execution.record(*events)
+            execution.checkpoint = execution.checkpoint or execution.last_checkpoint
+            execution.open_run(self.limits_of(execution))
+            self._open_job(execution, execution.task.depends_on)
+        await execution.recorded()
+
+    async def queue_again(self, execution: TaskExecution, *events: Event) -> None:
+        """Record *events*, and open another job for the run, which waits for a worker."""
+        with self.together():
+            execution.record(*events)
+            self._open_job(execution, execution.task.depends_on)
+        await execution.recorded()
 
     async def queue(self, execution: TaskExecution, needed: tuple[str, ...]) -> None:
-        """Record that the job, which is new, waits for a worker, after the jobs of the *needed* tasks."""
+        """Have the job of a task that was not begun, opened now if there is none, wait for a worker, after the jobs of
+        the *needed* tasks."""
+        if execution.job is None:
+            with self.together():
+                self._open_job(execution, needed)
+            await execution.recorded()
+        else:
+            await execution.post(self._assigned(needed))
+
+    def _open_job(self, execution: TaskExecution, needed: tuple[str, ...]) -> None:
+        execution.open_job()
+        execution.record(self._assigned(needed))
+
+    def _assigned(self, needed: tuple[str, ...]) -> SchedulerAssigned:
         jobs = (self.executions[name].completed_job for name in needed)
-        await execution.post_job(SchedulerAssigned(depends_on=tuple(one for one in jobs if one)))
+        return SchedulerAssigned(depends_on=tuple(one for one in jobs if one))
 
     def limits_of(self, execution: TaskExecution) -> TaskRunData:
         """Return the limits of the task's next run, with the checkpoint that it begins with."""
@@ -294,25 +348,40 @@ class PlanRun:
         return self.sup.workdir if profile is None else profile.directory
 
     # ------------------------------------------------------------------ retries
-    async def decide_retry(self, execution: TaskExecution, *, charged: bool = True, spent: str = "") -> None:
-        """Decide whether the task's run, which has failed, is tried again. This is the only place that decides so.
+    async def decide_retry(
+        self, execution: TaskExecution, *failed: Event, charged: bool = True, spent: str = ""
+    ) -> RetryDecision:
+        """Decide whether the task's run, which ends with the event *failed*, is tried again. This is the only place
+        that decides so. The caller records the decision, before it awaits anything else.
 
         The table of the run decides, by attempts, error signature and category. A retry that the table grants is
         charged to the retry budget of the workstream, unless it is not to be *charged*; if nothing is left there, or
-        the reason *spent* says that the agent has used up its tries, the run's circuit is opened all the same. A run
-        that is RETRYING already is charged in the same way. A run in a state other than FAILED, TIMEOUT, RETRYING or
-        CIRCUIT_OPEN stays as it is.
+        the reason *spent* says that the agent has used up its tries, the run's circuit is opened all the same. Without
+        *failed*, a run that is RETRYING already is charged in the same way, and a run in a state other than RETRYING or
+        CIRCUIT_OPEN stays as it is. Work that the plan wants saved is saved now, and recorded with the decision.
         """
-        while execution.run in (TaskRun.FAILED, TaskRun.TIMEOUT):
-            await self.save_checkpoint(execution, execution.run)
-            jitter = 1.0 + self._random.uniform(-execution.run_data.jitter, execution.run_data.jitter)
-            await execution.post_run(task_run.RetryDecided(jitter=jitter))
-        if charged and execution.run is TaskRun.RETRYING and (why := spent or self.spend_retry()):
-            await execution.post_run(task_run.CircuitOpened(reason=why))
-        if execution.run is TaskRun.CIRCUIT_OPEN:
-            await self.save_checkpoint(execution, TaskRun.CIRCUIT_OPEN)
+        decision = RetryDecision((), execution.run, execution.run_data)
+        for event in failed:
+            decision = decision.after(event)
+        while decision.state in (TaskRun.FAILED, TaskRun.TIMEOUT):
+            decision = await self._with_checkpoint(execution, decision)
+            jitter = 1.0 + self._random.uniform(-decision.data.jitter, decision.data.jitter)
+            decision = decision.after(task_run.RetryDecided(jitter=jitter))
+        if charged and decision.state is TaskRun.RETRYING and (why := spent or self.spend_retry()):
+            decision = decision.after(task_run.CircuitOpened(reason=why))
+        if decision.state is TaskRun.CIRCUIT_OPEN:
+            decision = await self._with_checkpoint(execution, decision)
+        return decision
+
+    async def _with_checkpoint(self, execution: TaskExecution, decision: RetryDecision) -> RetryDecision:
+        for saved in await self.make_checkpoint(execution, decision.state, decision.data):
+            decision = decision.after(saved)
+        return decision
+
+    async def take_back_failed(self, execution: TaskExecution) -> None:
+        """Take back the work in place of a failed attempt, if the plan says so. It is taken back before the task is
+        given back, while the task owns its files: then another task may work on them."""
         if execution.run in (TaskRun.CIRCUIT_OPEN, TaskRun.RETRYING):
-            # Now, since the task still owns its files: as soon as it is given back, another one may work on them.
             await checkpoints.take_back(self.sup, execution)
 
     def spend_retry(self) -> str:
@@ -325,17 +394,18 @@ class PlanRun:
         self.budget = left
         return ""
 
-    async def save_checkpoint(self, execution: TaskExecution, state: TaskRun) -> None:
-        """Save what the plan wants saved when a run enters *state*."""
-        await checkpoints.save_checkpoint(self.sup, self.plan.task_lifecycle, execution, state)
+    async def make_checkpoint(
+        self, execution: TaskExecution, state: TaskRun, data: TaskRunData | None = None
+    ) -> tuple[Event, ...]:
+        """Save what the plan wants saved when a run enters *state*, and return the event that says so, if any. *data*:
+        of the run before the event; by default as it is now."""
+        lifecycle = self.plan.task_lifecycle
+        return await checkpoints.make_checkpoint(self.sup, lifecycle, execution, state, data or execution.run_data)
 
-    async def make_checkpoint(self, execution: TaskExecution, state: TaskRun) -> task_run.CheckpointSaved | None:
-        """Do the same, but return the record instead of appending it."""
-        return await checkpoints.make_checkpoint(self.sup, self.plan.task_lifecycle, execution, state)
-
-    def agent_of(self, execution: TaskExecution) -> str:
-        """Return the agent of the next attempt: after each failure the next one of the task's ``fallback_agents``."""
-        return next_agent(execution.task.agent, execution.task.fallback_agents, execution.data.retries)
+    def agent_of(self, execution: TaskExecution, retries: int) -> str:
+        """Return the agent of the attempt after *retries* of the task: after each failure the next one of its
+        ``fallback_agents``."""
+        return next_agent(execution.task.agent, execution.task.fallback_agents, retries)
 
     def time_limit(self, execution: TaskExecution) -> TimeLimit:
         """Return the time limit of an attempt: of the task, else of tasks of its size, else of the plan."""
@@ -431,7 +501,7 @@ class PlanRun:
 
 def _last_token(sup: Supervisor) -> int:
     """Return the largest fencing token that an earlier supervisor granted, as far as the journal has it."""
-    jobs = (row for row in sup.inherited.rows.values() if row.kind == Kind.JOB)
+    jobs = (row for row in sup.recovered_work.rows.values() if row.kind == Kind.JOB)
     return max((msgspec.json.decode(row.data, type=JobData).token for row in jobs), default=0)
 
 

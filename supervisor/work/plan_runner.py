@@ -140,7 +140,7 @@ class PlanRunner:
             # Not before: a run that is refused must leave the earlier result to the next one.
             if self._superseded is not None:
                 self._superseded.note_reported("another run of the plan was asked for")
-                self._sup.inherited.finished.forget(self._superseded.id)
+                self._sup.recovered_work.finished.forget(self._superseded.id)
             await self._carry_out(plan, recovery, continues)
             error = await self._conclude()
         except BaseException:
@@ -148,7 +148,7 @@ class PlanRunner:
                 with self._sup.timers.limit(cancellation.limit_s, shield=True):
                     await cancellation.run()
             if plan_run.workstream.owes_result:  # the host was cancelled before it had the result
-                known = self._sup.inherited.finished.by_tasks
+                known = self._sup.recovered_work.finished.by_tasks
                 known[tasks_digest(plan, self._sup.settings)] = plan_run.workstream.id
             raise
         finally:
@@ -156,7 +156,7 @@ class PlanRunner:
             if plan_run.workstream.is_opened:
                 close_scopes(plan_run)
                 for execution in plan_run.executions.values():
-                    execution.bury()
+                    execution.remove()
                 for one in (*cancellation.untouched, *recovery.over):
                     self._sup.registry.remove(one.id)
                 plan_run.workstream.bury()
@@ -167,12 +167,12 @@ class PlanRunner:
         workstream = self.plan_run.workstream
         if workstream.owes_result:
             workstream.note_reported(how)
-            self._sup.inherited.finished.forget(workstream.id)
+            self._sup.recovered_work.finished.forget(workstream.id)
 
     async def _earlier_result(self, plan: Plan, *, anew: bool) -> PlanResult | None:
         """Return the result of the last run of *plan*, if it was never reported. If the plan is to be run *anew*, or
         has other tasks now, only note that there is such a result."""
-        known = self._sup.inherited.finished
+        known = self._sup.recovered_work.finished
         same = known.by_tasks.get(tasks_digest(plan, self._sup.settings), "")
         last = same or known.by_name.get(plan.workstream, "")
         if not last:
@@ -361,7 +361,17 @@ class PlanRunner:
         """Open the tasks of *plan* that are new (``check``). Tasks that *plan* does not have any more go on."""
         self.plan_run.worker_pool.resize(plan.workers, plan.max_sessions)
         self.plan_run.plan = self._split_as_before(plan)
-        self.plan_run.start(self._add, self.scheduler.open_tasks(self.plan_run.plan))
+        with self.plan_run.together():
+            new = self.scheduler.open_tasks(self.plan_run.plan)
+            if not new:
+                return
+            try:
+                self.plan_run.workstream.add_tasks(len(new))
+            except Refused as refusal:  # a critical task has failed meanwhile
+                for execution in new:
+                    self.plan_run.start(self.scheduler.cancel, execution, f"it came too late: {refusal}")
+                return
+        self.plan_run.start(self._consider, new)
 
     def _split_as_before(self, plan: Plan) -> Plan:
         """Return *plan* with the subtasks that its tasks were split into meanwhile."""
@@ -373,12 +383,6 @@ class PlanRunner:
                 known.update(one.task.id for one in every_task(subtasks))
         return plan
 
-    async def _add(self, new: list[TaskExecution]) -> None:
-        try:
-            if new:
-                await self.plan_run.workstream.record_added(len(new))
-        except Refused as refusal:  # a critical task has failed meanwhile
-            for execution in new:
-                await self.scheduler.cancel(execution, f"it came too late: {refusal}")
-            return
+    async def _consider(self, new: list[TaskExecution]) -> None:
+        await self._sup.journal_writer.flush()
         self.scheduler.consider_all(new)

@@ -127,11 +127,13 @@ class TaskScheduler:
             return execution
         planned = plan.approve_plan or placed.task.approval == "before"
         digest = digest_of(placed.task, self._sup.settings)
-        execution.open(plan_run.workstream.id, digest, planned=planned, cause=plan_run.workstream.seq)
-        execution.checkpoint = plan_run.previous.again.get(execution.name) if plan_run.previous is not None else None
-        execution.open_run(plan_run.limits_of(execution))
-        if placed.task.when is None and not placed.task.optional:
-            execution.open_job()
+        with plan_run.together():
+            execution.open(plan_run.workstream.id, digest, planned=planned, cause=plan_run.workstream.seq)
+            if plan_run.previous is not None:
+                execution.checkpoint = plan_run.previous.again.get(execution.name)
+            execution.open_run(plan_run.limits_of(execution))
+            if placed.task.when is None and not placed.task.optional:
+                execution.open_job()
         return execution
 
     def _import_closed(self, execution: TaskExecution) -> bool:
@@ -199,11 +201,12 @@ class TaskScheduler:
         if execution.task.when is not None and (why := self._unmet(execution, execution.task.when)):
             await self.pipeline.skip(execution, SkipCause.CONDITION_NOT_MET, why)
             return
-        if execution.job is None:
-            execution.open_job()
         if execution.subtasks:
-            ids = execution.subtask_ids
-            await execution.post(task.Split(subtasks=ids, reason="as the plan says"))
+            with self.plan_run.together():
+                if execution.job is None:
+                    execution.open_job()
+                execution.record(task.Split(subtasks=execution.subtask_ids, reason="as the plan says"))
+            await execution.recorded()
             self.blocked_tasks.watch(execution)
             self.consider_all((*execution.subtasks, execution))  # all subtasks may have been cancelled before
         elif self._sup.stopping.is_set():  # it came after `watch_stop` had cancelled the others
@@ -220,12 +223,10 @@ class TaskScheduler:
         """Go on with a task whose subtasks are all settled."""
         for subtask in execution.subtasks:
             if subtask.result is not None and not subtask.is_met:
-                await execution.post(task.SubtaskFailed(subtask=subtask.id, reason=subtask.result.error))
-                await self.pipeline.cancel(execution, f"its subtask {subtask.name} did not complete")
+                failed = task.SubtaskFailed(subtask=subtask.id, reason=subtask.result.error)
+                await self.pipeline.cancel(execution, f"its subtask {subtask.name} did not complete", failed)
                 return
-        if execution.job is None:  # it was split before it was known whether it is wanted
-            execution.open_job()
-        if execution.job is Job.PENDING:
+        if execution.job in (None, Job.PENDING):  # no job: it was split before it was known whether it is wanted
             await self._assign(execution, tuple(subtask.name for subtask in execution.subtasks))
         elif is_delayed(execution):
             return  # it is considered again at the end of its delay

@@ -18,9 +18,9 @@ from actors.machine import IllegalTransition
 from supervisor.host.supervision import Supervisor
 from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.task import TASK, Task
-from supervisor.lifecycles.task_run import SkipCause, TaskRun
+from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import Kind, LifecycleEvent
-from supervisor.lifecycles.workstream import WORKSTREAM
+from supervisor.lifecycles.workstream import WORKSTREAM, TasksAdded
 from supervisor.plans.splitting import plain_subtasks, with_subtasks
 from supervisor.plans.task_control import CommandResult, Verb
 from supervisor.plans.tasks import TaskConfig
@@ -78,7 +78,7 @@ class TaskCommands:
         were given about them are remembered."""
         self._left = left
         runs: dict[str, list[str]] = {}
-        for row in self._sup.inherited.rows.values():
+        for row in self._sup.recovered_work.rows.values():
             if row.kind == Kind.RUN:
                 runs.setdefault(row.parent_id or "", []).append(row.id)
         for entity_id in left.values():  # resets are in the logs of runs, also of those that are over
@@ -192,7 +192,7 @@ class TaskCommands:
                     request.refused()
                     raise
 
-        return await self._sup.see_through(lambda: self._commands.once(command, take), f"{verb.value} {name}")
+        return await self._sup.run_to_completion(lambda: self._commands.once(command, take), f"{verb.value} {name}")
 
     def _id_of(self, name: str) -> str:
         """Return the entity of a task that is named as in the plan, or by its id."""
@@ -239,7 +239,8 @@ class TaskCommands:
         if execution.state is Task.PENDING_APPROVAL:
             await self.scheduler.pipeline.deny(execution, request.by, request.reason)
             return CommandEffect(Task.FAILED.value)
-        await execution.post(task.Rejected(reason=request.words("rejected")))
+        if task.Rejected not in TASK.allowed(execution.state):
+            self._refuse(execution, task.Rejected())
         await self.scheduler.pipeline.cancel(execution, request.words("rejected"))
         return CommandEffect(Task.CANCELLED.value)
 
@@ -275,9 +276,11 @@ class TaskCommands:
             raise Refused(
                 f"task {execution.name!r} is {execution.state.value}, and its run is over; there is nothing to reset"
             )
-        await execution.post_run(task_run.ManualReset(by=request.by))
-        if execution.active is None:  # else its worker waits for the end of the cool-down, and tries it then
-            await self.scheduler.attempt_runner.try_now(execution)
+        reset = task_run.ManualReset(by=request.by)
+        if execution.active is None:
+            await self.scheduler.attempt_runner.try_now(execution, reset)
+        else:  # its worker waits for the end of the cool-down, and tries it then
+            await execution.post(reset)
         return CommandEffect(TaskRun.PENDING.value)
 
     async def _reopen(self, request: CommandRequest) -> CommandEffect:
@@ -285,29 +288,23 @@ class TaskCommands:
         execution, before = request.execution, request.execution.result
         if before is None or self.scheduler.plan_run.workstream.state in WORKSTREAM.terminal:
             raise Refused(f"task {execution.name!r} has failed with its workstream, or is about to be tried again")
-        self.scheduler.plan_run.unsettle(execution)  # the run does not end meanwhile
+        plan_run, reopened = self.scheduler.plan_run, task.Reopened(by=request.by, reason=request.words("reset"))
+        plan_run.unsettle(execution)  # the run does not end meanwhile
         try:
-            await execution.post(task.Reopened(by=request.by, reason=request.words("reset")))
+            if execution.has_run and execution.run is TaskRun.CIRCUIT_OPEN:
+                await plan_run.queue_again(execution, reopened, task_run.ManualReset(by=request.by))
+            else:  # an earlier supervisor may have ended it
+                await plan_run.open_again(execution, reopened)
         except BaseException:
-            self.scheduler.plan_run.resettle(execution, before)
+            plan_run.resettle(execution, before)
             # Tasks that depend on this one may have been considered just now, while it had no result.
-            others = self.scheduler.plan_run.executions.values()
+            others = plan_run.executions.values()
             self.scheduler.consider_all([one for one in others if execution.name in one.task.depends_on])
             raise
         self._check_not_given_up(execution)
-        self.scheduler.plan_run.backlog.reopen(execution.name)
-        await self._anew(execution, request)
-        self._check_not_given_up(execution)
+        plan_run.backlog.reopen(execution.name)
+        plan_run.offer(execution)
         return CommandEffect(Task.OPEN.value)
-
-    async def _anew(self, execution: TaskExecution, request: CommandRequest) -> None:
-        if not (execution.has_run and execution.run is TaskRun.CIRCUIT_OPEN):  # an earlier supervisor may have ended it
-            execution.bury_run()
-            await self.scheduler.plan_run.open_again(execution)
-            return
-        await execution.post_run(task_run.ManualReset(by=request.by))
-        self._check_not_given_up(execution)
-        await self.scheduler.plan_run.queue_again(execution)
 
     def _check_not_given_up(self, execution: TaskExecution) -> None:
         plan_run = self.scheduler.plan_run
@@ -326,7 +323,7 @@ class TaskCommands:
     async def _take_away(self, request: CommandRequest, state: Task, refused: task.TaskEvent) -> None:
         execution = request.execution
         async with self._decided(request):
-            if execution.state is not state:
+            if execution.state is not state or execution.is_over:
                 self._refuse(execution, refused)
             self._check_unjudged(execution)
             interruption = await self.scheduler.attempt_runner.take(execution, request.words("taken away"))
@@ -353,7 +350,7 @@ class TaskCommands:
         execution = request.execution
         async with self._decided(request):
             waits_for = self.scheduler.blocked_tasks.named(execution, on)
-            if task.Blocked not in TASK.allowed(execution.state):
+            if task.Blocked not in TASK.allowed(execution.state) or execution.is_over:
                 self._refuse(execution, task.Blocked(on=waits_for))
             self._check_unjudged(execution)
             words = request.words("blocked")
@@ -394,29 +391,24 @@ class TaskCommands:
     async def _split(self, request: CommandRequest, subtasks: Sequence[TaskConfig]) -> CommandEffect:
         execution, plan_run = request.execution, self.scheduler.plan_run
         about_to_claim = execution.state is Task.OPEN and execution.active is not None
-        if about_to_claim or task.Split not in TASK.allowed(execution.state):
+        if about_to_claim or task.Split not in TASK.allowed(execution.state) or execution.is_over:
             self._refuse(execution, task.Split(subtasks=()))
+        if TasksAdded not in WORKSTREAM.allowed(plan_run.workstream.state):
+            raise Refused(f"task {execution.name!r} is not split: its workstream is {plan_run.workstream.state.value}")
         self._check_begun_above(execution)
         subtasks = [self._after_the_same(execution, one) for one in subtasks]
         if used := [one.id for one in subtasks if one.id in plan_run.executions]:
             raise Refused(
                 f"task {execution.name!r} is not split: {', '.join(used)} was in this run before; use other ids"
             )
-        before, grown = plan_run.plan, with_subtasks(plan_run.plan, {execution.name: subtasks})
-        plan_run.plan = grown
+        plan_run.plan = with_subtasks(plan_run.plan, {execution.name: subtasks})
         plan_run.backlog.hold(execution.name)
-        parts = self.scheduler.open_tasks(grown)
-        ids, plain, words = execution.subtask_ids, plain_subtasks(subtasks), request.words("split")
-        with anyio.CancelScope(shield=True):  # the new subtasks must end if the task is not split into them
-            await plan_run.workstream.record_added(len(parts))
-            try:
-                await execution.post(task.Split(subtasks=ids, parts=plain, reason=words))
-            except Refused:  # the task came to its end before
-                plan_run.plan, execution.subtasks = before if plan_run.plan is grown else plan_run.plan, []
-                for part in parts:
-                    why = f"{execution.name} was not split"
-                    await self.scheduler.pipeline.skip(part, SkipCause.CONDITION_NOT_MET, why)
-                raise
+        with plan_run.together():
+            parts = self.scheduler.open_tasks(plan_run.plan)
+            plan_run.workstream.add_tasks(len(parts))
+            ids, plain = execution.subtask_ids, plain_subtasks(subtasks)
+            execution.record(task.Split(subtasks=ids, parts=plain, reason=request.words("split")))
+        await execution.recorded()
         self.scheduler.blocked_tasks.watch(execution)
         self.scheduler.consider_all(parts)
         return CommandEffect(Task.WAITING_FOR_SUBTASKS.value, ids)

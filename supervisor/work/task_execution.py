@@ -4,7 +4,10 @@ in.
 The tables of the three entities (``lifecycles``) say what a task is to everybody, also after a crash. ``Phase`` says
 only what a table cannot: what this process does with the task at the moment. Every record of the three entities is
 made here, each caused by the one before it, so that the log of a task is a chain from the plan to the task's end.
-Nothing is decided here.
+Records of one decision are made by one call of ``post`` (or in one block of ``PlanRun.together``), and written in one
+append of the journal: so task, run and job agree after a crash, whenever it comes. Nothing is decided here.
+
+Example: ``await execution.post(TestsPassed(), ValidationPassed(), Completed())`` moves the run, the job and the task.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ from msgspec.structs import replace
 
 from actors.machine import Event
 from supervisor.host.supervision import Supervisor
-from supervisor.lifecycles.job import Job, JobData
-from supervisor.lifecycles.task import Task, TaskData
-from supervisor.lifecycles.task_run import BackoffCompleted, ExecutorStarted, ProbeStarted, TaskRun, TaskRunData
+from supervisor.lifecycles.job import JOB, Job, JobData
+from supervisor.lifecycles.task import TASK, Task, TaskData
+from supervisor.lifecycles.task_run import RUN, BackoffCompleted, ExecutorStarted, ProbeStarted, TaskRun, TaskRunData
 from supervisor.plans.tasks import TaskConfig
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_types import JOB_KIND, RUN_KIND, TASK_KIND
@@ -32,6 +35,9 @@ from supervisor.work.results import WELL, TaskResult, unmerged_of
 __all__ = ["ACTOR", "ActiveClaim", "Checkpoint", "Interruption", "Phase", "TaskExecution", "checkpoint_after"]
 
 ACTOR = "plan"
+
+KINDS = {event: one.name for one in (TASK, RUN, JOB) for event in one.events.values()}
+"""The table that has an event: of the task, its run or its job."""
 
 
 class Phase(Enum):
@@ -292,8 +298,8 @@ class TaskExecution:
 
     @property
     def is_done(self) -> bool:
-        """Whether the task only has to be merged. (The run of a parent whose whole was rejected is not over.)"""
-        return self.state is Task.DONE and not self.has_run
+        """Whether the task only has to be merged."""
+        return self.state is Task.DONE
 
     @property
     def is_met(self) -> bool:
@@ -356,7 +362,10 @@ class TaskExecution:
         self.seq = self._entity.born_seq
 
     def open_run(self, limits: TaskRunData) -> None:
-        """Begin the run of the next claim."""
+        """Begin the run of the next claim. An earlier run of the task leaves memory; if its circuit is open, it rests
+        in the journal."""
+        if self._run is not None:
+            self._sup.registry.remove(self._run.id)
         wanted = self._sup.new_id(f"run:{self.name}")
         self._run = self._birth(RUN_KIND, wanted, self.id, TaskRun.PENDING, replace(limits, task=self.id), self.seq)
 
@@ -412,32 +421,40 @@ class TaskExecution:
             self.phase = Phase.IDLE
 
     # ------------------------------------------------------------------ records
-    async def post(self, event: Event) -> None:
-        """Append the task's next record."""
-        await self._post(self.id, event)
+    def record(self, *events: Event) -> None:
+        """Append the records of one decision: each event moves the task, its run or its job, by the table that has it.
 
-    async def post_run(self, event: Event) -> None:
-        """Append the run's next record."""
-        await self._post(self.run_id, event)
+        Raises:
+            Refused: a table does not allow its event; nothing has moved.
+        """
+        moved = {TASK.name: self._entity, RUN.name: self._run, JOB.name: self._job}
+        if events:
+            moves = [(self._opened(moved[KINDS[type(event)]]).id, event) for event in events]
+            self.seq = self._sup.registry.apply(*moves, cause=self.cause).seq
 
-    async def post_job(self, event: Event) -> None:
-        """Append the job's next record."""
-        await self._post(self.job_id, event)
+    async def post(self, *events: Event) -> None:
+        """Append the records of one decision (``record``), and wait until they are durable, even if the caller is
+        cancelled: a command that is answered is on the disk."""
+        self.record(*events)
+        if events:
+            await self.recorded()
 
-    async def begin_run(self) -> None:
-        """Record that the run is in progress, unless it is: with its first attempt, another one, or a probe."""
+    async def recorded(self) -> None:
+        """Wait until the records are durable, even if the caller is cancelled."""
+        with anyio.CancelScope(shield=True):
+            await self._sup.journal_writer.flush()
+
+    def run_start(self) -> tuple[Event, ...]:
+        """Return the event with which the run is in progress: its first attempt, another one, or a probe; none if the
+        run is in progress."""
         match self.run:
             case TaskRun.PENDING:
-                await self.post_run(ExecutorStarted())
+                return (ExecutorStarted(),)
             case TaskRun.RETRYING:
-                await self.post_run(BackoffCompleted())
+                return (BackoffCompleted(),)
             case TaskRun.HALF_OPEN:
-                await self.post_run(ProbeStarted())
-
-    async def _post(self, entity_id: str, event: Event) -> None:
-        # Shielded: whoever looks at the state next must find the record made, although the caller may be cancelled.
-        with anyio.CancelScope(shield=True):
-            self.seq = (await self._sup.registry.post(entity_id, event, cause=self.cause)).seq
+                return (ProbeStarted(),)
+        return ()
 
     def note(self, name: str, told: dict[str, Any], reason: str) -> None:
         """Append a fact about the task."""
@@ -452,15 +469,7 @@ class TaskExecution:
         """The record that the next one follows from, as a cause."""
         return Cause(self.seq, None, ACTOR)
 
-    def bury_run(self) -> None:
-        """Remove the run and its job from memory. A run whose circuit is open rests in the journal."""
-        self._bury(self._run, self._job)
-
-    def bury(self) -> None:
+    def remove(self) -> None:
         """Remove the task, its run and its job from memory. A failed task rests in the journal."""
-        self._bury(self._run, self._job, self._entity)
-
-    def _bury(self, *entities: Entity | None) -> None:
-        for entity in entities:
-            if entity is not None:
-                self._sup.registry.remove(entity.id)
+        for entity_id in self.entity_ids[::-1]:
+            self._sup.registry.remove(entity_id)

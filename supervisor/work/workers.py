@@ -5,7 +5,7 @@ that runs elsewhere the host calls ``beat``. The pool checks each worker at fixe
 still while the process is suspended, so that a pause of the process is no silence of anybody. A worker that was silent
 for too many checks is **lost**: its tasks are taken away at once (``on_lost``). A lost worker that beats again comes
 back with nothing, and not before all that it held was given back (``done``); if it stays silent it is shut down, and
-another worker takes its place. Events that the pool sends to one worker arrive in the order in which they were sent.
+another worker takes its place.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class WorkerPool:
         self._let_all_go(worker)
         if not worker.ending:
             worker.ending = True
-            self._say(worker, ShutdownRequested(reason="nothing is left to do"))
+            self._record(worker, ShutdownRequested(reason="nothing is left to do"))
 
     def _end_all_left(self) -> list[OneShotEvent]:
         left, self._left = self._left, []
@@ -206,7 +206,7 @@ class WorkerPool:
     async def _end_most_of(self, entity: Entity) -> None:
         """Record that a worker died with its supervisor. Its last record comes when no task is held by it any more."""
         self._left.append(entity)
-        self._sup.inherited.work.discard(entity.id)
+        self._sup.recovered_work.work.discard(entity.id)
         for event in end_of_worker(entity)[:-1]:
             await self._registry.post(entity.id, event, cause=Cause(entity.born_seq, None, ACTOR))
 
@@ -225,7 +225,7 @@ class WorkerPool:
             del worker.held[name]
             if told:
                 worker.active -= 1
-                self._say(worker, TaskCompleted(task_id=name, active_tasks=worker.active))
+                self._record(worker, TaskCompleted(task_id=name, active_tasks=worker.active))
 
     # ------------------------------------------------------------------ who there is
     def _hire(self, spec: _WorkerSpec, cause: Cause) -> None:
@@ -257,7 +257,7 @@ class WorkerPool:
         spec = worker.spec
         try:
             registered = RegistrationComplete(capabilities=spec.spelled, max_concurrent_tasks=worker.slots)
-            await self._post(worker, registered, Cause(worker.seq, None, ACTOR))
+            await self._post(worker, registered)
         finally:
             worker.registered.set()
         worker.beat_s = worker.looked_s = self._timers.now()
@@ -323,15 +323,16 @@ class WorkerPool:
         del self._free[worker_id]
         self._offer(worker)
 
-    async def assign(self, worker_id: str, name: str, cause: Cause, needs: Iterable[str] = ()) -> None:
-        """Record that the worker has the task that a slot was reserved for; nothing, if it was lost meanwhile."""
+    def assign(self, worker_id: str, name: str, cause: Cause, needs: Iterable[str] = ()) -> None:
+        """Record that the worker has the task that a slot was reserved for; nothing, if it was lost meanwhile. The
+        caller waits for the journal."""
         worker = self._workers.get(worker_id)
         if worker is None or name not in worker.held:
             return
         worker.held[name] = True
         worker.active += 1
         assigned = TaskAssigned(task_id=name, capabilities=tuple(sorted(needs)), active_tasks=worker.active)
-        await self._post(worker, assigned, cause)
+        self._record(worker, assigned, cause)
         self._shut_down(worker)
 
     async def done(self, worker_id: str, name: str, cause: Cause) -> None:
@@ -375,10 +376,10 @@ class WorkerPool:
             return
         if not worker.held:
             worker.ending = True
-            self._say(worker, ShutdownRequested(reason="drained"))
+            self._record(worker, ShutdownRequested(reason="drained"))
         elif all(worker.held.values()) and not worker.told_to_drain:
             worker.told_to_drain = True
-            self._say(worker, ShutdownRequested(reason="told to drain"))
+            self._record(worker, ShutdownRequested(reason="told to drain"))
 
     # ------------------------------------------------------------------ health
     def beat(self, worker_id: str) -> bool:
@@ -422,7 +423,7 @@ class WorkerPool:
         worker.lost, worker.held, worker.active = set(worker.held), {}, 0
         self._free.pop(worker.id, None)
         _log.warning("a worker is lost", worker=worker.id, tasks=sorted(worker.lost))
-        self._say(worker, HealthCheckTimeout(missed=worker.missed))
+        self._record(worker, HealthCheckTimeout(missed=worker.missed))
         self._on_lost(worker.id, sorted(worker.lost))
 
     def _take_back(self, worker: _Worker) -> None:
@@ -437,7 +438,7 @@ class WorkerPool:
     async def _return(self, worker: _Worker, on_record: OneShotEvent) -> None:
         """Record the return of a lost worker, and only then offer its slots."""
         try:
-            await self._post(worker, HealthCheckRecovered(), Cause(worker.seq, None, ACTOR))
+            await self._post(worker, HealthCheckRecovered())
         finally:
             on_record.set()
         worker.is_lost, worker.returning, worker.missed = False, None, 0
@@ -450,21 +451,24 @@ class WorkerPool:
         worker."""
         worker.ending = True
         _log.warning("a worker is given up", worker=worker.id, silent_s=silent_s)
-        self._say(worker, MaxTimeoutExceeded(silent_s=silent_s))
+        self._record(worker, MaxTimeoutExceeded(silent_s=silent_s))
         if not worker.draining:
             self._hire(worker.spec, Cause(worker.seq, None, ACTOR))
         self._on_free()
 
-    # ------------------------------------------------------------------ saying
-    def _say(self, worker: _Worker, event: Event) -> None:
-        self._registry.send(worker.id, event, cause=Cause(worker.seq, None, ACTOR), lane=Lane.NORMAL)
-
-    async def _post(self, worker: _Worker, event: Event, cause: Cause) -> None:
+    # ------------------------------------------------------------------ records
+    def _record(self, worker: _Worker, event: Event, cause: Cause | None = None) -> None:
+        """Append the worker's next record, without waiting for the journal."""
         try:
-            with anyio.CancelScope(shield=True):
-                worker.seq = (await self._registry.post(worker.id, event, cause=cause)).seq
+            worker.seq = self._registry.apply((worker.id, event), cause=cause or Cause(worker.seq, None, ACTOR)).seq
         except (NoSuchEntity, Refused) as error:  # the task goes on: the pool counts the slots by itself
-            _log.error("a worker could not be told", worker=worker.id, error=str(error))
+            _log.error("the record of a worker could not be made", worker=worker.id, error=str(error))
+
+    async def _post(self, worker: _Worker, event: Event, cause: Cause | None = None) -> None:
+        """Append the worker's next record, and wait until it is durable, even if the caller is cancelled."""
+        self._record(worker, event, cause)
+        with anyio.CancelScope(shield=True):
+            await self._sup.journal_writer.flush()
 
 
 async def _beat_on(pool: WorkerPool, worker_id: str, heartbeat_s: float) -> None:

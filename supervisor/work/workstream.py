@@ -107,33 +107,40 @@ class WorkstreamEntity:
         counted, or counted more than it had made."""
         self._withdrawn = max(0, self.tasks - known)
         if more := fresh + max(0, known - self.tasks):
-            await self.record_added(more)
+            self.add_tasks(more)
 
     async def record_merged(self, tasks: Sequence[str], born: int) -> None:
         """Count *tasks* as merged only, since they were done before; *born* is how many were made. There may be more
         than were counted: a task that cannot be merged is made again, with its subtasks."""
         self._withdrawn, self._merged = len(tasks), tasks[0] if tasks else ""
         if more := born + len(tasks) - self.tasks:
-            await self.record_added(more)
+            self.add_tasks(more)
+
+    def _record(self, event: Event, seq: int | None = None) -> None:
+        cause = Cause(self._seq if seq is None else seq, None, ACTOR)
+        self._seq = self._sup.registry.apply((self.id, event), cause=cause).seq
 
     async def _post(self, event: Event, seq: int | None = None) -> None:
-        cause = Cause(self._seq if seq is None else seq, None, ACTOR)
-        self._seq = (await self._sup.registry.post(self.id, event, cause=cause)).seq
+        self._record(event, seq)
+        await self._sup.journal_writer.flush()
 
     async def record_opened(self) -> None:
         """Record that all its tasks are made."""
         if self.state is Workstream.PLANNED:
             await self._post(workstream.AllTasksCreated(count=self.tasks))
 
-    async def record_added(self, count: int) -> None:
-        """Record that it has *count* more tasks."""
-        await self._post(workstream.TasksAdded(count=count))
+    def add_tasks(self, count: int) -> None:
+        """Record that it has *count* more tasks; without waiting for the journal.
 
-    async def record_begun(self, execution: TaskExecution) -> None:
-        """Record that its first job runs."""
+        Raises:
+            Refused: it has ended.
+        """
+        self._record(workstream.TasksAdded(count=count))
+
+    def record_begun(self, execution: TaskExecution) -> None:
+        """Record that its first job runs; without waiting for the journal."""
         if self.state is Workstream.READY:
-            with suppress(Refused):  # two jobs begin at once
-                await self._post(workstream.FirstTaskStarted(task_id=execution.id), execution.seq)
+            self._record(workstream.FirstTaskStarted(task_id=execution.id), execution.seq)
 
     async def record_failed(self, execution: TaskExecution, error: str, settled: Sequence[TaskResult]) -> None:
         """End the workstream if the failed task was critical. The result of what is *settled* is on record first."""

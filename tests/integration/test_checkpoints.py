@@ -241,21 +241,23 @@ def of_two(*, then: str = "ls > seen.txt", **more: Any) -> Plan:
     return Plan.model_validate({**dict(alone), "tasks": [first, after]})
 
 
-class Broken(Exception):
-    """Unexpected error in a merge."""
-
-
 async def given_up_as_it_merges(plan: Plan, where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the plan with a journal on disk; the merge of its first task raises."""
+    """Run the plan with a journal on disk, and cancel the run in the middle of its first merge."""
+    merging = anyio.Event()
 
-    async def breaks(*_: object) -> Merge:
-        raise Broken
+    async def hang(*_: object) -> Merge:
+        merging.set()
+        return await anyio.sleep_forever()
 
     with monkeypatch.context() as patched:
-        patched.setattr(GitWorkspaces, "merge", breaks)
-        async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
-            with pytest.raises(ExceptionGroup):
-                await run_plan(sup, plan)
+        patched.setattr(GitWorkspaces, "merge", hang)
+        async with (
+            open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup,
+            anyio.create_task_group() as group,
+        ):
+            group.start_soon(PlanRunner(sup).run, plan)
+            await merging.wait()
+            group.cancel_scope.cancel()
     assert not (where / "mine.txt").exists()
     assert git(where, "show", "supervisor/first:mine.txt") == "x"
 

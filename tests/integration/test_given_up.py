@@ -9,7 +9,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from actors.machine import Event
-from supervisor.lifecycles.task import ApprovalDenied, Approved, Reopened
+from supervisor.lifecycles.task import ApprovalDenied, Approved
 from supervisor.lifecycles.task_run import ExecutionFailed
 from supervisor.plans import Plan
 from supervisor.ports import Merge
@@ -54,63 +54,27 @@ async def test_a_cancelled_plan_ends_its_sessions(tmp_path: Path) -> None:
         }
 
 
-async def test_a_task_reset_as_its_plan_is_cancelled_has_no_new_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A reset during the cancellation is recorded and refused, and the task is cancelled without a second task run."""
+async def test_a_task_reset_as_its_plan_is_cancelled_is_cancelled_with_its_new_job(tmp_path: Path) -> None:
+    """A reset that is on its way to the disk as the plan is cancelled is refused; task, run and job are cancelled."""
     plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick_settings(ladder={"request_s": 0.1}).policy)
-    post = TaskExecution.post
-    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner = PlanRunner(run.sup)
-        scope = anyio.CancelScope()
+    settings = plan.settings
+    async with supervising(tmp_path, settings=settings, agents=plan.agents, freeze_at="reopened") as run:
+        runner, scope = PlanRunner(run.sup), anyio.CancelScope()
 
-        async def post_and_give_up(execution: TaskExecution, event: Event) -> None:
-            await post(execution, event)
-            if isinstance(event, Reopened):
-                await given_up(runner, scope)
-
-        monkeypatch.setattr(TaskExecution, "post", post_and_give_up)
-        async with anyio.create_task_group() as group:
-            group.start_soon(carried_out, runner, plan, scope)
-            await wait_for_record(run.sup, "DeadLettered", "task:a", outcome="fact")
-            with pytest.raises(Refused, match="its plan was given up meanwhile"):
-                await runner.commands.reset("a", by=ME)
-    assert states_of(run.events(), "task:a")[-2:] == ["OPEN", "CANCELLED"]
-    assert not {"run:a-2", "job:a-2"} & run.store.entities.keys()
-
-
-async def test_a_queued_reset_is_handled_before_the_cancellation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A reset that is in the mailbox of its task when the plan is cancelled is handled first, then the task is
-    cancelled."""
-    plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick_settings(ladder={"request_s": 0.1}).policy)
-    post = TaskExecution.post
-    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner, scope, system = PlanRunner(run.sup), anyio.CancelScope(), run.sup.registry.system
-
-        async def post_to_a_busy_one(execution: TaskExecution, event: Event) -> None:
-            if isinstance(event, Reopened):
-                cell = system.cell(execution.id)
-                assert cell is not None
-                cell.running = False  # its mailbox fills, and nothing is handled
-                group.start_soon(give_up, execution)
-            await post(execution, event)
-
-        async def give_up(execution: TaskExecution) -> None:
+        async def give_up() -> None:
+            await run.disk.frozen.wait()
             await given_up(runner, scope)
-            cell = system.cell(execution.id)
-            assert cell is not None
-            cell.running = True
-            cell.dispatcher.make_runnable(cell)
+            run.disk.thaw.set()
 
-        monkeypatch.setattr(TaskExecution, "post", post_to_a_busy_one)
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
             await wait_for_record(run.sup, "DeadLettered", "task:a", outcome="fact")
+            group.start_soon(give_up)
             with pytest.raises(Refused, match="its plan was given up meanwhile"):
                 await runner.commands.reset("a", by=ME)
     assert states_of(run.events(), "task:a")[-2:] == ["OPEN", "CANCELLED"]
+    assert states_of(run.events(), "run:a")[-2:] == ["PENDING", "CANCELLED"]
+    assert states_of(run.events(), "job:a-2")[-2:] == ["queued", "cancelled"]
 
 
 @pytest.mark.parametrize("command", ["split", "approve"])
@@ -164,9 +128,9 @@ def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> tuple[any
     """Cancel the returned scope when a task has handled an event of *kind*; the sender waits for the returned event."""
     post, scope, over = TaskExecution.post, anyio.CancelScope(), anyio.Event()
 
-    async def given_up_then(execution: TaskExecution, event: Event) -> None:
-        await post(execution, event)
-        if isinstance(event, kind):
+    async def given_up_then(execution: TaskExecution, *events: Event) -> None:
+        await post(execution, *events)
+        if any(isinstance(event, kind) for event in events):
             scope.cancel()
             await over.wait()
 
@@ -272,15 +236,15 @@ async def test_a_cancelled_task_is_not_reset(tmp_path: Path) -> None:
 
 async def test_a_reset_that_waits_for_an_attempt_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reset that waits for the decision after an attempt is refused when the plan is cancelled meanwhile."""
-    post_run, failed, commanded = TaskExecution.post_run, anyio.Event(), anyio.Event()
+    post, failed, commanded = TaskExecution.post, anyio.Event(), anyio.Event()
 
-    async def held(execution: TaskExecution, event: Event) -> None:
-        await post_run(execution, event)
-        if isinstance(event, ExecutionFailed):
+    async def held(execution: TaskExecution, *events: Event) -> None:
+        await post(execution, *events)
+        if any(isinstance(event, ExecutionFailed) for event in events):
             failed.set()
             await commanded.wait()
 
-    monkeypatch.setattr(TaskExecution, "post_run", held)
+    monkeypatch.setattr(TaskExecution, "post", held)
     plan = plan_of(task("a", "false"), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope = PlanRunner(run.sup), anyio.CancelScope()

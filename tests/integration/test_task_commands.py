@@ -16,7 +16,6 @@ import anyio.to_thread
 import pytest
 from anyio.lowlevel import checkpoint
 
-from actors.machine import Event
 from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.control.server import serve_control
 from supervisor.diagnostics.causal_trace import why
@@ -24,7 +23,6 @@ from supervisor.embedding.runtime import open_supervisor
 from supervisor.host.verification import Verification
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.task import Split
 from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.ports import Merge, WorkspaceSpec
@@ -35,7 +33,6 @@ from supervisor.work.plan_run import PlanRun
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.results import PlanResult
 from supervisor.work.task_commands import TaskCommands
-from supervisor.work.task_execution import TaskExecution
 from tests.support import Run, quick_settings, states_of, supervising, wait_for_record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
@@ -442,28 +439,6 @@ async def test_a_dead_letter_names_the_spent_retry_budget(tmp_path: Path) -> Non
         pass
     (letter,) = [one for one in plan.run.events() if one.event == "DeadLettered"]
     assert "(no further try: the workstream's retry budget is spent (0 of 0 retries))" in letter.reason
-
-
-async def test_subtasks_of_a_late_split_are_skipped(
-    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Subtasks that were created before their task refused the split are skipped, and the run ends."""
-    post = TaskExecution.post
-
-    async def late(execution: TaskExecution, event: Event) -> None:
-        if isinstance(event, Split):
-            raise Refused("it is done")
-        await post(execution, event)
-
-    monkeypatch.setattr(TaskExecution, "post", late)
-    async with running_plan(tmp_path, plan_of(task("a", HELD)), refused=True) as plan:
-        await plan.until("started", "task:a")
-        with pytest.raises(Refused, match="it is done"):
-            await plan.commands.split("a", (TaskConfig(id="a1"),), by=ME)
-        with pytest.raises(Refused, match="a1 was in this run before; use other ids"):
-            await plan.commands.split("a", (TaskConfig(id="a1"),), by=ME)
-        await gate("one")
-    assert plan.outcomes() == {"a": "completed", "a1": "skipped"}
 
 
 async def test_a_merge_outlives_its_approver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

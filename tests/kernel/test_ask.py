@@ -40,7 +40,7 @@ def keeping(replies: list[Any]) -> Script:
 # ---------------------------------------------------------------------- the deadline
 @both
 async def test_an_ask_without_a_deadline_names_it() -> None:
-    """It is mandatory, and cannot be given by position."""
+    """The timeout of an ask is mandatory, and keyword-only."""
     async with running() as system:
         ref = system.spawn(Echo(), "a")
         with pytest.raises(TypeError, match="timeout_s"):
@@ -160,7 +160,7 @@ async def stop_soon(system: Any, actor_id: str) -> None:
 @virtual
 @pytest.mark.parametrize("how", ["cancelled", "timed out"])
 async def test_an_ask_whose_asker_has_gone_is_not_handled(autojump_clock: trio.abc.Clock, how: str) -> None:
-    """It is still queued then, and passed over; it is no late reply and no dead letter."""
+    """A withdrawn ask that is still queued is skipped; it counts as no late reply and no dead letter."""
     async with running() as system:
         heard: list[Any] = []
         ref = system.spawn(note(heard), "a")

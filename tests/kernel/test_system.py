@@ -310,7 +310,7 @@ async def test_tasks_get_the_loop_within_a_batch() -> None:
 
 @virtual
 async def test_tasks_get_the_loop_when_messages_are_slow(autojump_clock: trio.testing.MockClock) -> None:
-    """Where handling takes time, the loop is given up by the clock, long before the batch is full."""
+    """If handling takes time, the dispatcher yields to the event loop by the clock, long before the batch is full."""
     async with running() as system:
         handled, seen = [0], [0]
 
@@ -382,7 +382,8 @@ VAR: ContextVar[str] = ContextVar("var", default="nothing")
 
 @both
 async def test_context_variables_of_a_handler_are_its_own() -> None:
-    """What one sets is seen by no other actor, by no asker, by no hook, and not in its own next turn."""
+    """A context variable that a handler sets is not visible to other actors, askers or hooks, nor in the actor's own
+    next turn."""
     async with running() as system:
         seen: list[str] = []
 
@@ -495,7 +496,7 @@ async def test_idle_waits_for_ends() -> None:
 
 @both
 async def test_idle_gives_up_the_loop_even_if_nothing_is_to_do() -> None:
-    """Whoever polls with idle does not starve the tasks it waits for."""
+    """A loop that polls ``idle`` does not starve the tasks that it waits for."""
     async with running() as system:
         done: list[int] = []
 

@@ -1,0 +1,189 @@
+"""No crash leaves half of a decision: after every append of the journal, a task, its run and its job agree.
+
+Each plan runs on a journal that keeps a copy of itself after each append, which has as few records as can be. For each
+copy another supervisor goes on with the plan, as after a kill -9 at that append. What agrees is read from the rows of
+the journal alone, after each append of the first supervisor and of each later one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from actors import failpoint
+from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.lifecycles.types import Kind
+from supervisor.plans import AgentConfig, Plan
+from supervisor.ports import Append, EntityRow
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.work.plan_runner import PlanRunner
+from tests.support import data_of, quick_settings, taking_over, wait_for_record
+
+pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
+
+BOUNDS = quick_settings(ladder={"request_s": 0.1, "cancel_s": 0.1}, max_total_errors=9, max_consecutive_errors=9)
+QUICK = {"base_retry_delay": 0, "max_retry_delay": 0, "max_attempts": 2, "circuit_breaker": {"enabled": False}}
+ONCE = "test -e tried || { touch tried; exit 1; }"
+"""Prompt whose first attempt fails."""
+
+GOING = frozenset({"PLANNED", "OPEN", "CLAIMED", "IN_PROGRESS", "WAITING_FOR_SUBTASKS", "BLOCKED"})
+WORK = frozenset({Kind.TASK, Kind.RUN, Kind.JOB})
+JOBS_OF_RUN = {
+    "IN_PROGRESS": {"running", "queued"},
+    "VALIDATING": {"validating"},
+    "COMPLETED": {"completed"},
+    "SKIPPED": {"", "cancelled"},
+    "CANCELLED": {"", "cancelled", "failed"},
+}
+"""The states that a job (``""``: there is none) may have beside a run in that state; of other runs it may wait too."""
+
+
+def newest(rows: Sequence[EntityRow], kind: Kind, task: EntityRow) -> EntityRow | None:
+    found = [row for row in rows if row.kind == kind and row.parent_id == task.id]
+    return max(found, key=lambda row: row.born_seq, default=None)
+
+
+def halves(rows: Sequence[EntityRow]) -> Iterator[str]:
+    """Yield a sentence for each task whose run or job does not agree with it, or with its worker."""
+    for task in [row for row in rows if row.kind == Kind.TASK]:
+        run, job = newest(rows, Kind.RUN, task), newest(rows, Kind.JOB, task)
+        if run is None:
+            yield f"{task.id} has no run"
+            continue
+        rests = run.state == "CIRCUIT_OPEN" and task.state == "FAILED"
+        if run.ended is not (task.state not in GOING) and not rests:
+            yield f"{task.id} is {task.state}, and its run {run.state}"
+        job_state = job.state if job is not None else ""
+        if job_state not in JOBS_OF_RUN.get(run.state, {"", "pending", "queued", "running", "retrying", "failed"}):
+            yield f"{run.id} is {run.state}, and its job {job_state}"
+        if job is not None and job.ended is not (task.state not in GOING):
+            yield f"{task.id} is {task.state}, and its job {job_state}"
+
+
+def without_worker(rows: Sequence[EntityRow]) -> Iterator[str]:
+    """Yield a sentence for each job that runs, and whose worker has no task."""
+    states = {row.id: row.state for row in rows}
+    for row in [row for row in rows if row.kind == Kind.JOB and row.state == "running"]:
+        if states[data_of(row).worker_id] != "busy":
+            yield f"{row.id} runs on {data_of(row).worker_id}, which is {states[data_of(row).worker_id]}"
+
+
+class CheckedJournal(MemoryJournal):
+    """Journal that is checked after each append; it keeps copies of its store after those that moved a task, a run or a
+    job."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self.kept, self.found = list[MemoryStore](), list[str]()
+
+    async def append(self, batch: Sequence[Append]) -> None:
+        await super().append(batch)
+        rows = await self.entities()
+        first_life = without_worker(rows) if self.generation == 1 else ()
+        events = [f"{one.record.entity_id} {one.record.event}" for one in batch]
+        self.found += [f"{words}, after {events}" for words in (*halves(rows), *first_life)]
+        if any(one.record.entity_type in WORK for one in batch):
+            self.kept.append(copy.deepcopy(self._store))
+
+
+def plan_of(*tasks: dict[str, Any]) -> Plan:
+    settings = {"limits": BOUNDS.limits, "policy": BOUNDS.policy, "drain_s": BOUNDS.drain_s}
+    agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
+    listed = [{"agent": "sh", "prompt": "true", "max_retries": 0, **one} for one in tasks]
+    recovery = {"orphans": "open", "sessions": "restart"}
+    wanted = {"agents": agents, "tasks": listed, "task_lifecycle": QUICK, "recovery": recovery, **settings}
+    return Plan.model_validate(wanted)
+
+
+Operator = Callable[[PlanRunner], Awaitable[object]]
+
+
+def gives(*commands: tuple[str, str, str, int]) -> Operator:
+    """Return an operator that gives each of *commands*, (verb, task, event, number): a command about the task when the
+    log of ``a`` has so many records of the event."""
+
+    async def give(runner: PlanRunner) -> None:
+        for verb, task, after, number in commands:
+            outcome = "fact" if after == "DeadLettered" else "transition"
+            await wait_for_record(runner.plan_run.sup, after, "task:a", number=number, outcome=outcome)
+            on = (["a person"],) if verb == "block" else ()
+            with suppress(NoSuchEntity, Refused):  # an earlier supervisor has carried it out
+                await getattr(runner.commands, verb)(task, *on, by="operator", reason="enough")
+
+    return give
+
+
+async def carry_out(workdir: Path, store: MemoryStore, plan: Plan, operator: Operator | None) -> CheckedJournal:
+    """Have a supervisor run *plan* to its end, or go on with it; assert that nothing was left half done."""
+    (workdir / "tried").unlink(missing_ok=True)
+    journal = CheckedJournal(store)
+    async with taking_over(journal, workdir, agents=plan.agents, settings=plan.settings) as sup:
+        runner = PlanRunner(sup)
+
+        async def run() -> None:
+            await runner.run(plan)
+            runner.note_reported("the test has it")
+            group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            if operator is not None:
+                while not runner.begun.is_set():
+                    await anyio.lowlevel.checkpoint()
+                group.start_soon(operator, runner)
+    assert journal.found == []
+    left = [f"{row.id} {row.state}" for row in store.entities.values() if row.kind == Kind.TASK and row.state in GOING]
+    assert left == []
+    return journal
+
+
+FALSE = [{"command": ["false"]}]
+LONG = plan_of({"id": "a", "prompt": "sleep 60"})
+PLANS: dict[str, tuple[Plan, Operator | None]] = {
+    "verified and merged": (plan_of({"id": "a", "acceptance": [{"command": ["true"]}]}), None),
+    "rejected, tried again, failed": (plan_of({"id": "a", "acceptance": FALSE, "max_retries": 1}), None),
+    "failed, tried again, done": (plan_of({"id": "a", "prompt": ONCE}), None),
+    "failed for good, the next one blocked": (
+        plan_of({"id": "a", "prompt": "false"}, {"id": "b", "depends_on": ["a"]}),
+        None,
+    ),
+    "skipped": (plan_of({"id": "a", "when": {"file_exists": "none"}, "subtasks": [{"id": "a1", "agent": "sh"}]}), None),
+    "split": (plan_of({"id": "a", "subtasks": [{"id": "a1", "agent": "sh", "prompt": "true"}]}), None),
+    "split, the whole rejected": (
+        plan_of({"id": "a", "acceptance": FALSE, "subtasks": [{"id": "a1", "agent": "sh", "prompt": "true"}]}),
+        None,
+    ),
+    "split, a part failed": (
+        plan_of({"id": "a", "subtasks": [{"id": "a1", "agent": "sh", "prompt": "false", "max_retries": 0}]}),
+        None,
+    ),
+    "cancelled": (LONG, gives(("cancel", "a", "started", 1))),
+    "taken away, then cancelled": (LONG, gives(("requeue", "a", "started", 1), ("cancel", "a", "started", 2))),
+    "blocked, unblocked, then cancelled": (
+        LONG,
+        gives(("block", "a", "started", 1), ("unblock", "a", "blocked", 1), ("cancel", "a", "started", 2)),
+    ),
+    "reset, and the next one rejected": (
+        plan_of({"id": "a", "prompt": "false"}, {"id": "b", "approval": "before"}),
+        gives(("reset", "a", "DeadLettered", 1), ("reject", "b", "DeadLettered", 2)),
+    ),
+    "approved": (plan_of({"id": "a", "approval": "after"}), gives(("approve", "a", "approval_requested", 1))),
+    "denied": (plan_of({"id": "a", "approval": "after"}), gives(("reject", "a", "approval_requested", 1))),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+async def test_a_crash_at_any_append_leaves_no_half(tmp_path: Path, name: str) -> None:
+    plan, operator = PLANS[name]
+    with failpoint.controlled_by(lambda point, subject: point == "ledger.batch_of_one"):
+        first = await carry_out(tmp_path, MemoryStore(), plan, operator)
+        assert len(first.kept) >= 3
+        for left in first.kept:
+            await carry_out(tmp_path, left, plan, operator)
