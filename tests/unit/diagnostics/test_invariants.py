@@ -783,6 +783,13 @@ def too_often(log: Log) -> None:
 
 
 @breaks("counted_right")
+def given_up_before_the_limit(log: Log) -> None:
+    log.running("s", restarts_max=1)
+    log.fail("s", "s:t1")
+    log.tell("s", "FatalError", message="restart limit exceeded: 1 within 60 s")
+
+
+@breaks("counted_right")
 def charged_twice(log: Log) -> None:
     log.running("s")
     log.fail("s", "s:t1")
