@@ -118,6 +118,19 @@ def test_more_messages_than_may_wait_break_a_bound() -> None:
     ]
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_journal_is_at_rest_when_every_session_has_ended(ended: bool) -> None:
+    """``all_ended`` is true after the last record of every session, and false before."""
+    log, checker = Log(), RecordChecker()
+    log.session("s")
+    stopped = log.stop("s")
+    if ended:
+        log.end("s", stopped)
+    for record in log.records:
+        checker.check(record)
+    assert checker.all_ended is ended
+
+
 @pytest.mark.parametrize(("ended", "how"), [(False, "is ending"), (True, "has ended")])
 def test_a_birth_below_a_session_that_ends_is_described(ended: bool, how: str) -> None:
     """The report says whether the parent was ending or had ended."""
