@@ -77,8 +77,6 @@ class UnknownValue(ValueError):
     """A value that its field does not allow."""
 
     def __init__(self, field: str, given: object, expected: type[StrEnum]) -> None:
-        self.field = field
-        self.given = given
         words = [one.value for one in expected]
         super().__init__(f"{field}: {given!r} is unknown; expected {', '.join(words[:-1])} or {words[-1]}")
 

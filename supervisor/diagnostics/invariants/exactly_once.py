@@ -40,10 +40,6 @@ class ExactlyOnceInvariants:
                 self._report("once", shadow.id, f"the request {effect.request_id} is answered a second time")
             shadow.unanswered.pop(effect.request_id, None)
 
-    def _check_waiting(self, shadow: SessionShadow, what: str, waiting: int) -> None:
-        if shadow.data is not None and waiting > shadow.data.limits.waiting_max:
-            self._report("bounded", shadow.id, f"has {waiting} {what} waiting; {shadow.data.limits.waiting_max} may be")
-
     # ------------------------------------------------------------------ messages
     def message(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
         message_id = str(record.metadata.get("message_id"))
@@ -53,7 +49,9 @@ class ExactlyOnceInvariants:
             shadow.own.add(message_id)  # messages of the runtime about its aborts count in addition
         if message_id not in shadow.messages:
             shadow.messages.append(message_id)
-            self._check_waiting(shadow, "messages", sum(one not in shadow.own for one in shadow.messages))
+            waiting = sum(one not in shadow.own for one in shadow.messages)
+            if shadow.data is not None and waiting > (waiting_max := shadow.data.limits.waiting_max):
+                self._report("bounded", shadow.id, f"has {waiting} messages waiting; {waiting_max} may be")
 
     def prompt_ready(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
         number = record.metadata.get("messages")

@@ -236,6 +236,20 @@ def test_a_tampered_row(copy: Path, statement: str, field: str) -> None:
     assert f": {field}: the journal has " in run_command("replay", copy).out
 
 
+def test_a_row_counts_the_records_of_its_log(copy: Path) -> None:
+    """A row that counts more records than there are is reported with both numbers."""
+    change(copy, "UPDATE entities SET entity_seq = entity_seq + 9 WHERE id = 'lead'")
+    [found] = run_command("replay", copy, "--json").json["differences"]
+    assert found["recorded"] == f"{int(found['replayed']) + 9} of its log"
+
+
+@pytest.mark.parametrize("field", ["$.cooled", "$.limits.waiting_max"])
+def test_a_field_that_an_earlier_version_did_not_write(copy: Path, field: str) -> None:
+    """A row without a field that its writer did not know, also of a nested value, differs in nothing."""
+    change(copy, f"UPDATE entities SET data = CAST(json_remove(data, '{field}') AS BLOB) WHERE id = 'lead'")
+    assert run_command("replay", copy, "--json").json["differences"] == []
+
+
 def test_a_missing_record(copy: Path) -> None:
     """A missing record is a gap, which the entity's later records show."""
     record = the(events(copy), "WorktreeReady", "lead")
