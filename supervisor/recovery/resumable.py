@@ -124,18 +124,9 @@ def continued(plan: Plan, settings: Settings, rows: Collection[EntityRow]) -> Ma
     """The tasks that *plan* goes on with, by name: those of the newest interrupted run that it continues."""
     for tasks in reversed(_runs(rows).values()):
         with suppress(BadPlan):  # what its tasks were split into does not fit into this plan
-            recorded = _recorded(tasks, plan)
-            if _continues(plan, settings, recorded):
-                return recorded
+            if _continues(plan, settings, tasks):
+                return tasks
     return {}
-
-
-def _recorded(tasks: Mapping[str, InterruptedTask], plan: Plan) -> Mapping[str, InterruptedTask]:
-    """Without the subtasks of a split that is not on record: their supervisor died before it was made."""
-    known = {one.task.id for one in every_task(plan.tasks)}
-    for parent in tasks.values():
-        known |= {one.task.id for one in every_task(_parts(parent))}
-    return {name: task for name, task in tasks.items() if name in known or not task.data.part_of}
 
 
 def _parts(task: InterruptedTask) -> tuple[TaskConfig, ...]:
