@@ -13,7 +13,6 @@ import pytest
 from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.host.supervision import Supervisor
 from supervisor.lifecycles.events import OperatorStop
-from supervisor.lifecycles.job import RetryDelayElapsed, WorkerLost
 from supervisor.lifecycles.task_run import ErrorCategory
 from supervisor.plans.lifecycle import CircuitBreakerConfig, RetryBudgetConfig, TaskLifecycle
 from supervisor.plans.tasks import TaskConfig
@@ -25,10 +24,9 @@ from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.simulation.world import World
 from supervisor.work import plugin_policies
-from supervisor.work.plan_recovery import PlanRecovery
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.plan_runner import PlanRunner
-from supervisor.work.task_execution import TaskExecution
+from supervisor.work.task_execution import Phase, TaskExecution
 from tests.verification import claims
 from tests.verification.claims import Claims, simulate_claims
 
@@ -185,22 +183,20 @@ class Busy:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(takeover, "loses_nothing", lambda *given: True)
-        offer, lives = PlanRecovery._offer_again, list[PlanRecovery]()
+        offer, delayed = PlanRun.offer, list[TaskExecution]()
 
-        async def later(recovery: PlanRecovery, execution: TaskExecution) -> None:
+        async def later(plan_run: PlanRun, execution: TaskExecution) -> None:
             await anyio.sleep(self.FREE_S)
-            recovery._plan_run.offer(execution)
+            offer(plan_run, execution)
 
-        async def offer_again(recovery: PlanRecovery, execution: TaskExecution) -> None:
-            lives.append(recovery)
-            if len(lives) > 1:
-                await offer(recovery, execution)
-                return
-            await execution.post_job(WorkerLost(error="its supervisor was killed"))
-            await execution.post_job(RetryDelayElapsed())
-            recovery._plan_run.start(later, recovery, execution)
+        def offer_late(plan_run: PlanRun, execution: TaskExecution) -> None:
+            if execution.phase is Phase.FOLLOWED and not delayed:
+                delayed.append(execution)
+                plan_run.start(later, plan_run, execution)
+            else:
+                offer(plan_run, execution)
 
-        monkeypatch.setattr(PlanRecovery, "_offer_again", offer_again)
+        monkeypatch.setattr(PlanRun, "offer", offer_late)
 
 
 FOLLOWED = ("SessionStarted",), ("SessionStarted", "Ended")
