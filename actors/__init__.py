@@ -1,6 +1,6 @@
-"""A small actor kernel for anyio: machines as tables, mailboxes with lanes, refs, supervisors, scopes, one tree.
+"""Small actor kernel for anyio: state machines as tables, mailboxes with priority lanes, refs, supervisors, scopes.
 
-It stands on its own: nothing here knows what the actors are for.
+The package does not depend on its user.
 """
 
 from actors.actor import (

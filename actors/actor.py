@@ -37,7 +37,7 @@ SHUTDOWN_S = 5.0
 """Seconds that an actor's tasks have to end, unless it is spawned with another ``shutdown_s``."""
 
 
-# ----------------------------------------------------------------------------------------------- why an actor ended
+# ----------------------------------------------------------------------------------------------- reasons of an end
 class Normal(NamedTuple):
     """The actor ended by itself."""
 
@@ -55,7 +55,7 @@ class Shutdown(NamedTuple):
 
 
 class Crashed(NamedTuple):
-    """Its ``receive``, its factory or its ``started`` raised."""
+    """The actor's ``receive``, factory or ``started`` raised."""
 
     error: BaseException
 
@@ -73,15 +73,15 @@ class Killed(NamedTuple):
 
 
 def is_clean(reason: object) -> bool:
-    """True for an end that a transient actor is not started again after: done, or shut down in order."""
+    """True for an end after which a transient actor is not restarted: done, or shut down in order."""
     return isinstance(reason, Normal | Shutdown)
 
 
-# ---------------------------------------------------------------------------------------------- what an actor hears
+# ---------------------------------------------------------------------------------------------- messages to an actor
 class Down(NamedTuple):
-    """A monitored actor has ended; told once per monitor, even if the actor was already gone.
+    """A monitored actor has ended; sent once per monitor, even if the actor had ended before.
 
-    ``incarnation`` is the one that ended, 0 if there was none to monitor.
+    ``incarnation`` is the number of the incarnation that ended, 0 if there was none to monitor.
     """
 
     id: str
@@ -99,7 +99,7 @@ class TaskFailed(NamedTuple):
     error: Exception
 
 
-# ------------------------------------------------------------------------------------ what the system's owner hears
+# ------------------------------------------------------------------------------------ events for the system's owner
 class DeadLetter(NamedTuple):
     """A message that no actor has handled (``why`` is ``stopped``), or whose handler raised (``crashed``)."""
 
@@ -133,7 +133,7 @@ class Abandoned(NamedTuple):
 
 
 class Paused(NamedTuple):
-    """Nobody ran for at least ``late_s`` seconds: the process was stopped, or its loop was blocked. No timer has
+    """No task ran for at least ``late_s`` seconds: the process was stopped, or its loop was blocked. No timer has
     counted that time."""
 
     late_s: float
@@ -154,7 +154,7 @@ class Context(Protocol):
 
     @property
     def incarnation(self) -> int:
-        """How often this actor was started: 1 before its first restart."""
+        """Number of the actor's starts: 1 before its first restart."""
         ...
 
     @property
@@ -162,7 +162,7 @@ class Context(Protocol):
 
     @property
     def envelope(self) -> Envelope | None:
-        """The message being handled, as it came."""
+        """Envelope of the message in hand."""
         ...
 
     @property
@@ -182,8 +182,8 @@ class Context(Protocol):
         ...
 
     def start_task(self, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any, name: str = "") -> None:
-        """Run ``fn(*args)`` in this actor's scope. Where it is started while an ask is handled, and that is deferred,
-        it is cancelled with the asker."""
+        """Run ``fn(*args)`` in this actor's scope. A task that is started while an ask is handled whose answer is
+        deferred is cancelled with the asker."""
         ...
 
     def set_timer(self, key: str, delay_s: float, message: Any, *, cause: Any = None) -> None: ...
@@ -191,7 +191,7 @@ class Context(Protocol):
     def cancel_timer(self, key: str) -> None: ...
 
     def read_timer(self, key: str) -> float | None:
-        """The seconds until that timer of this actor rings; ``None``: none of that key runs."""
+        """Return the seconds until the timer fires; ``None`` if no timer of that key runs."""
         ...
 
     def tell_self(self, message: Any, *, lane: Lane = Lane.NORMAL) -> None: ...
@@ -206,12 +206,12 @@ class Context(Protocol):
 
 
 class Actor(Protocol):
-    """A behaviour. It must not block, and must not keep the context beyond its own life.
+    """Behaviour of an actor. It must not block, and must not use the context after the actor's end.
 
-    It may also have ``started(ctx)``, called before its first message, and ``stopped(ctx, reason)``, called when its
+    Optional methods: ``started(ctx)``, called before the first message, and ``stopped(ctx, reason)``, called when
     children and tasks have ended.
     """
 
     def receive(self, ctx: Context, message: Any) -> Any:
-        """Handle one message; what it returns answers an ask. An exception ends the actor as :class:`Crashed`."""
+        """Handle one message; the return value answers an ask. An exception ends the actor as :class:`Crashed`."""
         ...

@@ -1,4 +1,4 @@
-"""How long to wait before another try. Pure: the number of failures and a seeded random stream in, seconds out."""
+"""Delay before another try, from the number of failures and a seeded random stream. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ __all__ = ["Backoff", "Uniform"]
 
 
 class Uniform(Protocol):
-    """A seeded random stream, such as ``random.Random(seed)``."""
+    """Random stream, such as ``random.Random(seed)``."""
 
     def uniform(self, a: float, b: float, /) -> float: ...
 
 
 class Backoff(NamedTuple):
-    """Full jitter over an exponential: ``U(0, min(cap_s, base_s * factor ** (failures - 1)))`` seconds.
+    """Exponential backoff with full jitter: ``U(0, min(cap_s, base_s * factor ** (failures - 1)))`` seconds.
 
-    A failure counter starts afresh once the actor has been up for ``stable_s`` seconds.
+    The failures are counted anew once the actor has run for ``stable_s`` seconds.
     """
 
     base_s: float = 0.5
@@ -26,8 +26,8 @@ class Backoff(NamedTuple):
     cap_s: float = 60.0
 
     def ceiling_s(self, failures: int) -> float:
-        """The longest delay after that many failures in a row (from 1)."""
-        exponent = min(failures - 1, 64)  # beyond that a float overflows long after any cap
+        """Return the longest delay after that many failures in a row (from 1)."""
+        exponent = min(failures - 1, 64)  # a float would overflow at a larger one, long after any cap
         return float(min(self.cap_s, self.base_s * self.factor**exponent))
 
     def delay_s(self, failures: int, rng: Uniform) -> float:
@@ -38,7 +38,7 @@ class Backoff(NamedTuple):
         return max(2 * self.cap_s, 120.0)
 
     def checked(self, whose: str) -> Backoff:
-        """This backoff.
+        """Return this backoff.
 
         Raises:
             InvalidOption: a delay is negative, or the delays shrink.

@@ -1,10 +1,11 @@
-"""A circuit breaker: who stops asking somebody that fails again and again, and when one tries once more.
+"""Circuit breaker: stops calls to a service that fails repeatedly, and decides when one call tries again.
 
-Closed, everybody may ask. Too many failures within a window, with no success in between, open it: nobody may. After
-the cool-down one may, the *probe*; until that one has an answer nobody else may. Its success closes the circuit, its
-failure opens it again. Answers to what was asked before the circuit opened change nothing any more.
+While the circuit is closed, every call is allowed. Too many failures within a window, with no success in between, open
+the circuit: no call is allowed. After the cool-down one call, the *probe*, is allowed, and no other until the probe has
+ended. If the probe succeeds the circuit closes, if it fails the circuit opens again. Results of calls that began before
+the circuit opened change nothing.
 
-It counts what it is told: what is a failure of whom is the caller's business, and time is an argument, in seconds.
+The caller decides what counts as a failure. Time is an argument, in seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = [
 
 
 class Circuit(Enum):
-    """The three states."""
+    """State of a circuit."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -47,10 +48,10 @@ class BreakerLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     cooldown_s: float = 60.0
 
     def checked(self, whose: str) -> BreakerLimits:
-        """These limits.
+        """Return these limits.
 
         Raises:
-            InvalidOption: it would open without a failure, or a time is none.
+            InvalidOption: ``failures_max`` is below 1, or a time is not positive.
         """
         if self.failures_max < 1:
             raise InvalidOption(whose, "failures_max", self.failures_max, "give 1 or more")
@@ -61,7 +62,7 @@ class BreakerLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class CircuitData(msgspec.Struct, frozen=True, kw_only=True):
-    """``failures``: when those of the window were, oldest first. ``opened_at``: the last time; ``probe``: who is it."""
+    """Data of a circuit: times of the failures in the window, oldest first; time of the last opening; probe."""
 
     limits: BreakerLimits = BreakerLimits()
     failures: tuple[float, ...] = ()
@@ -70,30 +71,30 @@ class CircuitData(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def free_at_s(self) -> float:
-        """When the cool-down of the last opening is over."""
+        """End of the cool-down after the last opening."""
         return self.opened_at + self.limits.cooldown_s
 
 
 class Launched(Event, frozen=True, kw_only=True):
-    """*who* asks now. Refused while nobody may."""
+    """The call *who* begins. Illegal while no call is allowed."""
 
     who: str
 
 
 class Answered(Event, frozen=True, kw_only=True):
-    """*who* had an answer."""
+    """The call *who* has succeeded."""
 
     who: str
 
 
 class Failed(Event, frozen=True, kw_only=True):
-    """*who* had none, and it is the other side's fault."""
+    """The call *who* has failed because of the service."""
 
     who: str
 
 
 class Withdrawn(Event, frozen=True, kw_only=True):
-    """*who* ended without having found out anything about the other side."""
+    """The call *who* has ended without a result that says anything about the service."""
 
     who: str
 
@@ -105,7 +106,7 @@ def cooled_down(data: CircuitData, event: Launched) -> bool:
     return event.at >= data.free_at_s
 
 
-def nobody_probes(data: CircuitData, event: Launched) -> bool:
+def no_probe_runs(data: CircuitData, event: Launched) -> bool:
     return not data.probe
 
 
@@ -118,7 +119,7 @@ def one_too_many(data: CircuitData, event: Failed) -> bool:
 
 
 def _window(data: CircuitData, at: float) -> tuple[float, ...]:
-    """The failures in the window that ends now, with the one that happens now."""
+    """Return the failures in the window that ends now, with the present one."""
     return (*(one for one in data.failures if at - one <= data.limits.window_s), at)
 
 
@@ -147,7 +148,7 @@ BREAKER: Final[Machine[Circuit, CircuitData]] = Machine(
     rules=[
         rule(Launched, C.CLOSED, None),
         rule(Launched, C.OPEN, C.HALF_OPEN, when=cooled_down, do=[take_probe]),
-        rule(Launched, C.HALF_OPEN, None, when=nobody_probes, do=[take_probe]),
+        rule(Launched, C.HALF_OPEN, None, when=no_probe_runs, do=[take_probe]),
         rule(Answered, C.CLOSED, None, do=[forget]),
         rule(Answered, C.OPEN, None),
         rule(Answered, C.HALF_OPEN, C.CLOSED, when=is_the_probe, do=[forget]),
@@ -165,7 +166,7 @@ BREAKER: Final[Machine[Circuit, CircuitData]] = Machine(
 
 
 class Breaker:
-    """One circuit: where it is, and what it knows."""
+    """State and data of one circuit."""
 
     __slots__ = ("data", "state")
 
@@ -174,7 +175,8 @@ class Breaker:
         self.data = CircuitData(limits=limits or BreakerLimits())
 
     def allows(self, now_s: float) -> bool:
-        """May somebody ask now? The question changes nothing; who then does ask is :class:`Launched`."""
+        """Return whether a call is allowed now. This changes nothing; report a call that begins as
+        :class:`Launched`."""
         match self.state:
             case Circuit.CLOSED:
                 return True
@@ -183,11 +185,11 @@ class Breaker:
             case Circuit.HALF_OPEN:
                 return not self.data.probe
 
-    def hear(self, event: Launched | Answered | Failed | Withdrawn) -> bool:
-        """Take *event* in; true if the circuit has changed its state.
+    def apply(self, event: Launched | Answered | Failed | Withdrawn) -> bool:
+        """Apply *event*; return whether the circuit has changed its state.
 
         Raises:
-            IllegalTransition: somebody asked while nobody may.
+            IllegalTransition: a call began while none is allowed.
         """
         before = self.state
         step = BREAKER.step(self.state, self.data, event)

@@ -1,4 +1,4 @@
-"""The kernel's errors. Each composes its own message, names the actor and the value, and says what can be done."""
+"""Errors of the kernel. Each message names the actor, the value and a remedy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ActorError(Exception):
 
 
 class InvalidOption(ActorError, ValueError):
-    """An option has a value that it cannot have."""
+    """An option has an invalid value."""
 
     def __init__(self, whose: str, field: str, value: object, fix: str) -> None:
         self.whose, self.field, self.value = whose, field, value
@@ -29,7 +29,7 @@ class InvalidOption(ActorError, ValueError):
 
 
 class NoSuchActor(ActorError, LookupError):
-    """Nothing alive has that id."""
+    """No living actor has that id."""
 
     def __init__(self, actor_id: str) -> None:
         self.actor_id = actor_id
@@ -46,7 +46,7 @@ class ActorStopped(ActorError):
 
 
 class ActorRestarting(ActorError):
-    """The actor crashed on the way and is started again. *started*: this message may have had its effect."""
+    """The actor crashed and is restarted. *started*: the message may have been handled in part."""
 
     def __init__(self, actor_id: str, reason: object, *, started: bool) -> None:
         self.actor_id, self.reason, self.started = actor_id, reason, started
@@ -55,7 +55,7 @@ class ActorRestarting(ActorError):
 
 
 class MailboxFull(ActorError):
-    """The actor's mailbox holds as much as it may. *passing*: waiting for room would help; *fix*: what else would."""
+    """The actor's mailbox is full. *passing*: whether waiting for room would help; *fix*: another remedy."""
 
     def __init__(
         self, actor_id: str, capacity: int, unit: str = "messages", *, passing: bool = True, fix: str = ""
@@ -82,7 +82,7 @@ class NameTaken(ActorError):
 
 
 class StartFailed(ActorError):
-    """The actor's factory, or its ``started``, raised: it never lived."""
+    """The actor's factory, or its ``started``, raised: the actor did not start."""
 
     def __init__(self, actor_id: str, error: BaseException) -> None:
         self.actor_id, self.error = actor_id, error
@@ -90,7 +90,7 @@ class StartFailed(ActorError):
 
 
 class StrayCancellation(ActorError):
-    """A cancellation came out of something that was awaited, or looked at, and that somebody else had cancelled."""
+    """Code raised a cancellation that was not sent to its task, such as from a future that was cancelled elsewhere."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(f"what it waited for was cancelled by somebody else: {error!r}")
+        super().__init__(f"an awaited future or task was cancelled elsewhere: {error!r}")

@@ -1,7 +1,4 @@
-"""Inspection of an actor from outside: where it is in its life, its tasks and where they wait, its counters.
-
-Nothing here changes what it looks at.
-"""
+"""Inspection of an actor from outside: phase, tasks with their stacks, counters. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -28,14 +25,14 @@ class Stats(NamedTuple):
 
 
 class TaskSeen(NamedTuple):
-    """A task of an actor, and where it waits: the outermost call first."""
+    """Task of an actor, with its stack, outermost call first."""
 
     name: str
     stack: Sequence[str]
 
 
 class Inspection(NamedTuple):
-    """An actor from outside."""
+    """Result of an inspection."""
 
     id: str
     behaviour: str

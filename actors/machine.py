@@ -1,12 +1,11 @@
-"""One engine for every lifecycle.
+"""Engine of state machines that are tables of rules.
 
-A lifecycle is a table of rules. The engine reads the table and never does anything: ``Machine.step`` answers one
-question, *in this state, with this data, what does this event mean?*, with the next state, the next data and the
-effects that somebody else must perform.
+``Machine.step`` maps a state, data and an event to the next state, the next data, and effects, which the caller
+performs. The engine itself performs nothing.
 
-Law 1: whatever decides a transition is in the table, guards included; diagrams, pages and checks are drawn from it.
-Law 2: nothing here reads a clock, a file, a socket or a random number; time reaches a machine only as ``event.at``.
-Law 3: an event without a rule changes nothing, and the error names what was allowed.
+* The table, guards included, decides each transition; diagrams, pages and checks are generated from it.
+* No machine reads a clock, a file, a socket or a random number; time is ``event.at``.
+* An event without a rule changes nothing, and the error names the events that are allowed.
 """
 
 from __future__ import annotations
@@ -24,25 +23,25 @@ D = TypeVar("D")
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Something that happened, at a time that somebody else read off a clock (seconds).
+    """Event, with the time at which it happened (seconds).
 
-    Values like this one hold no cycles, so the garbage collector need not look at them.
+    Events hold no reference cycles, so the garbage collector skips them.
     """
 
     spelled: ClassVar[str | None] = None
-    """The event's name in records. An event that a journal keeps has its own, so that its class can be renamed while
-    journals stay readable; an event without one is named like its class."""
+    """Name of the event in records; by default that of its class. An event that a journal keeps has a name of its own,
+    so that its class can be renamed while journals stay readable."""
 
     at: float = 0.0
 
     @classmethod
     def name(cls) -> str:
-        """The name that tables, pages and journals show."""
+        """Return the name that tables, pages and journals show."""
         return cls.spelled or cls.__name__
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Something that must be done: a value, so that a test compares it with ``==``."""
+    """Effect that the caller of a machine must perform: a value, so that tests compare it with ``==``."""
 
 
 Guard = Callable[[Any, Any], bool]
@@ -54,14 +53,14 @@ class _Any(Enum):
 
 
 ANY: Final = _Any.ANY
-"""As the sources of a rule: every state of the machine."""
+"""All states of the machine, as the sources of a rule."""
 
 
 class Rule(NamedTuple, Generic[S]):
     """``source`` --``on`` [``when``] / ``do``--> ``target``.
 
-    ``extension`` says why a rule stands here that the specification does not have; ``trigger`` quotes the
-    specification where it describes the edge in prose.
+    ``extension`` is the reason for a rule that the specification does not have; ``trigger`` quotes the specification
+    if it describes the edge in prose.
     """
 
     on: type[Event]
@@ -83,7 +82,7 @@ def rule(
     extension: str | None = None,
     trigger: str | None = None,
 ) -> tuple[Rule[S], ...]:
-    """One line of a table: *on* takes any of *sources* to *target* (``None``: it stays where it is).
+    """Make a line of a table: *on* takes each of *sources* to *target* (``None``: the state does not change).
 
     Raises:
         TypeError: *sources* is :data:`ANY` and *target* is ``None``: the states cannot be known.
@@ -103,7 +102,7 @@ def rule(
 
 
 class Step(NamedTuple, Generic[S, D]):
-    """What an event meant: where the machine is now, what it knows, what must be done, and by which rule."""
+    """Result of an event: next state, next data, effects, and the rule that applied."""
 
     state: S
     data: D
@@ -112,15 +111,15 @@ class Step(NamedTuple, Generic[S, D]):
 
 
 _made: Any = tuple.__new__
-"""Makes a named tuple without the detour over its own ``__new__``, which takes longer than a lookup in the table."""
+"""Constructor of named tuples that skips their own ``__new__``, which takes longer than a lookup in the table."""
 
 _Line = tuple[Guard | None, tuple[Action, ...], Any, "Rule[Any]"]
-"""A rule as ``step`` reads it. Lines are found by the state's name: hashing a member of an enum is a call into Python,
-hashing its name is not."""
+"""Rule as ``step`` reads it. Lines are keyed by the state's name: hashing a member of an enum calls Python code,
+hashing its name does not."""
 
 
 class IllegalTransition(Exception):
-    """This state has no rule for this event. Nothing was changed."""
+    """The state has no rule for the event. Nothing was changed."""
 
     def __init__(self, machine: str, state: Enum, event: Event, allowed: Iterable[type[Event]]) -> None:
         self.machine, self.state, self.event = machine, state, event
@@ -130,15 +129,15 @@ class IllegalTransition(Exception):
 
 
 class Machine(Generic[S, D]):
-    """A named table of rules over one enum of states.
+    """Named table of rules over one enum of states.
 
     Args:
-        name: what records and pages call it.
-        initial: the states an entity may be born in.
-        rules: the lines of the table, each made by :func:`rule`. The first rule of a cell whose guard holds wins.
-        terminal: the states that the specification lets nothing leave; marked extensions may.
+        name: name of the machine in records and pages.
+        initial: states in which an entity may be created.
+        rules: lines of the table, made by :func:`rule`. The first rule of a cell whose guard holds applies.
+        terminal: states that no rule of the specification leaves; marked extensions may.
         reserved: states that the specification names and gives no rule.
-        source: which specification the table comes from.
+        source: specification that the table comes from.
     """
 
     def __init__(
@@ -158,7 +157,7 @@ class Machine(Generic[S, D]):
         self.reserved = frozenset(reserved)
         self.rules: tuple[Rule[S], ...] = tuple(one for line in rules for one in line)
         self.final = self.terminal - {one.source for one in self.rules if one.target is not one.source}
-        """The terminal states that no extension leaves either: what is in one has ended."""
+        """Terminal states that no extension leaves either: an entity in one of them has ended."""
         self.states: tuple[S, ...] = tuple(type(self.initial[0]))
         cells: dict[tuple[S, type[Event]], list[Rule[S]]] = {}
         for one in self.rules:
@@ -170,7 +169,7 @@ class Machine(Generic[S, D]):
             self._lines[state._name_][on] = tuple((one.when, one.do, one.target, one) for one in found)
 
     def step(self, state: S, data: D, event: Event) -> Step[S, D]:
-        """Say what *event* means here.
+        """Apply *event* to a state with its data.
 
         Raises:
             IllegalTransition: no rule of this state accepts the event; nothing was changed.
@@ -187,11 +186,11 @@ class Machine(Generic[S, D]):
         raise IllegalTransition(self.name, state, event, self.allowed(state))
 
     def allowed(self, state: S) -> tuple[type[Event], ...]:
-        """The events that this state has a rule for, in table order."""
+        """Return the events for which *state* has a rule, in table order."""
         return tuple(self._lines[state._name_])
 
     def replay(self, state: S, data: D, events: Iterable[Event]) -> tuple[S, D]:
-        """Fold events back into a state. Whoever kept the journal knows which effects are still owed."""
+        """Apply *events* in order; return state and data. The effects are dropped."""
         for event in events:
             state, data, _, _ = self.step(state, data, event)
         return state, data

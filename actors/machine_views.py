@@ -1,8 +1,7 @@
-"""What else a table can say: a diagram, a reference table, plain columns, JSON, and its own faults.
+"""Views of a machine's table: diagram, reference table, plain columns, JSON; and a check of the table.
 
-Everything shown about a lifecycle is drawn from its :class:`~actors.machine.Machine`, so that no second table can
-drift from the first. The same table gives the same text in every process: nothing here iterates a set, and nothing
-is read but the table.
+All that is shown of a state machine is generated from its :class:`~actors.machine.Machine`, so that no second table can
+drift from the first. The same table gives the same text in every process: no set is iterated.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ AnyRule = Rule[Any]
 
 
 def mermaid(machine: AnyMachine) -> str:
-    """A ``stateDiagram-v2`` of the whole table; an arrow says event, guard and actions, and whether it extends."""
+    """Return a ``stateDiagram-v2`` of the table; each arrow is labelled with event, guard and actions, and whether the
+    rule is an extension."""
     lines = ["stateDiagram-v2"]
     lines += [f"    [*] --> {state.value}" for state in machine.initial]
     lines += [f"    {one.source.value} --> {one.target.value} : {_label(one)}" for one in machine.rules]
@@ -29,25 +29,40 @@ def mermaid(machine: AnyMachine) -> str:
 
 
 def markdown(machine: AnyMachine) -> str:
-    """The reference table: one row per rule, in the order in which the engine tries them."""
+    """Return the reference table: one row per rule, in the order in which the engine tries them."""
     header = ["from", "event", "guard", "actions", "to", "extension / trigger"]
     rows = [header, ["---"] * len(header)] + [_markdown_row(one) for one in machine.rules]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def table(machine: AnyMachine) -> str:
-    """The same rows for a terminal: aligned columns under one line about the machine."""
+    """Return the same rows for a terminal: aligned columns below a summary line."""
     header = ["from", "event", "guard", "to", "note"]
-    body = [
-        [one.source.value, one.on.name(), _name(one.when) or "-", one.target.value, _note(one)] for one in machine.rules
+    rows = [header] + [
+        [
+            one.source.value,
+            one.on.name(),
+            _name(one.when) or "-",
+            one.target.value,
+            f"extension: {one.extension}" if one.extension else one.trigger or "",
+        ]
+        for one in machine.rules
     ]
-    return f"{_summary(machine)}\n{_columns([header, *body])}"
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    edges = as_json(machine)["transitions"]
+    extensions = sum(edge["extension"] is not None for edge in edges)
+    summary = (
+        f"{machine.name} (seed {machine.source}): {len(machine.states)} states, {len(edges) - extensions} edges, "
+        f"{extensions} extensions; starts in {_values(machine.initial)}, ends in {_values(_terminal(machine))}"
+    )
+    return "".join(f"{line.rstrip()}\n" for line in (summary, *lines))
 
 
 def as_json(machine: AnyMachine) -> dict[str, Any]:
-    """The table as plain data: each edge once, and once more where an extension repeats an edge of the spec.
+    """Return the table as plain data: each edge once, and once more if an extension repeats an edge of the spec.
 
-    Where several rules make one edge, ``guard`` joins their guards with `` | `` and is ``None`` if one has none.
+    If several rules make one edge, ``guard`` joins their guards with `` | `` and is ``None`` if one has none.
     """
     edges: dict[tuple[Enum, str, Enum, bool], list[AnyRule]] = {}
     for one in machine.rules:
@@ -62,7 +77,7 @@ def as_json(machine: AnyMachine) -> dict[str, Any]:
 
 
 def faults(machine: AnyMachine) -> list[str]:
-    """Everything wrong with the table; an empty list is a sound one."""
+    """Return the faults of the table; an empty list if there is none."""
     return [*_cell_faults(machine), *_exit_faults(machine), *_path_faults(machine)]
 
 
@@ -98,7 +113,7 @@ def _path_faults(machine: AnyMachine) -> Iterator[str]:
 
 
 def _closure(machine: AnyMachine, start: Iterable[Enum], *, forward: bool) -> set[Enum]:
-    """Every state on a path from *start* (or, backwards, on a path to it)."""
+    """Return every state on a path from *start* (or, backwards, on a path to it)."""
     frontier = list(start)
     seen = set(frontier)
     while frontier:
@@ -113,20 +128,15 @@ def _closure(machine: AnyMachine, start: Iterable[Enum], *, forward: bool) -> se
 
 def _edge(rules: Sequence[AnyRule]) -> dict[str, Any]:
     first = rules[0]
+    unguarded = any(one.when is None for one in rules)
     return {
         "from": first.source.value,
         "event": first.on.name(),
         "to": first.target.value,
         "extension": first.extension,
-        "guard": _guards(rules),
+        "guard": None if unguarded else " | ".join(dict.fromkeys(_name(one.when) for one in rules)),
         "trigger": next((one.trigger for one in rules if one.trigger), None),
     }
-
-
-def _guards(rules: Sequence[AnyRule]) -> str | None:
-    if any(one.when is None for one in rules):
-        return None
-    return " | ".join(dict.fromkeys(_name(one.when) for one in rules))
 
 
 def _markdown_row(one: AnyRule) -> list[str]:
@@ -137,33 +147,14 @@ def _markdown_row(one: AnyRule) -> list[str]:
 
 
 def _label(one: AnyRule) -> str:
-    """An arrow's text; a colon or a semicolon would end it early."""
+    """Return an arrow's text; a colon or a semicolon in it would end it early."""
     guard = f" [{_name(one.when)}]" if one.when else ""
     actions = f" / {', '.join(_name(action) for action in one.do)}" if one.do else ""
     return f"{one.on.name()}{guard}{actions}{' (extension)' if one.extension else ''}"
 
 
-def _note(one: AnyRule) -> str:
-    return f"extension: {one.extension}" if one.extension else one.trigger or ""
-
-
-def _summary(machine: AnyMachine) -> str:
-    edges = as_json(machine)["transitions"]
-    extensions = sum(edge["extension"] is not None for edge in edges)
-    return (
-        f"{machine.name} (seed {machine.source}): {len(machine.states)} states, {len(edges) - extensions} edges, "
-        f"{extensions} extensions; starts in {_values(machine.initial)}, ends in {_values(_terminal(machine))}"
-    )
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "".join(f"{line.rstrip()}\n" for line in lines)
-
-
 def _terminal(machine: AnyMachine) -> list[Enum]:
-    """The terminal states in the order of the enum: a frozenset has an order of its own in every process."""
+    """Return the terminal states in the order of the enum; the order of a frozenset differs between processes."""
     return [state for state in machine.states if state in machine.terminal]
 
 

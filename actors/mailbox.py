@@ -1,9 +1,9 @@
-"""A mailbox: three lanes, FIFO in each, bounded in messages and in bytes.
+"""Mailbox with three priority lanes, FIFO in each, bounded in messages and in bytes.
 
-CONTROL overtakes URGENT overtakes NORMAL, and one NORMAL goes after every 32 URGENT, so that none starves. CONTROL is
-never refused and does not count against the capacity. A full mailbox refuses ``tell``; ``ask`` waits for room, in the
-order of arrival. A message that an actor has sent itself by a timer always gets in, and has no size. A plain message
-is queued as it is; an :class:`Envelope` goes around one that carries more.
+CONTROL overtakes URGENT, URGENT overtakes NORMAL, but after 32 URGENT messages one NORMAL message is taken, so that
+none starves. CONTROL is never refused and does not count against the capacity. A full mailbox refuses ``tell``; ``ask``
+waits for room, in the order of arrival. The message of an actor's own timer is never refused, and has no size. A
+message without cause, reply, token or size is queued as it is, any other in an :class:`Envelope`.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ __all__ = [
 ]
 
 URGENT_RUN_MAX = 32
-"""After this many URGENT messages in a row one NORMAL is served."""
+"""URGENT messages in a row, after which one NORMAL message is taken."""
 
 SizeOf = Callable[[Any], int]
 
 
 class Lane(IntEnum):
-    """The lanes, most important first."""
+    """Priority lanes, most important first."""
 
     CONTROL = 0
     URGENT = 1
     NORMAL = 2
 
 
-_CONTROL, _URGENT, _NORMAL = Lane.CONTROL, Lane.URGENT, Lane.NORMAL  # an enum's member costs as much as an append
+_CONTROL, _URGENT, _NORMAL = Lane.CONTROL, Lane.URGENT, Lane.NORMAL  # a member's lookup takes as long as an append
 
 
 class Limits(NamedTuple):
-    """The bounds of a mailbox: URGENT and NORMAL messages, and their bytes.
+    """Bounds of a mailbox: URGENT and NORMAL messages, and their bytes.
 
-    ``size_of`` says how large a message is, in bytes; without it only ``str`` and ``bytes`` have a size.
+    ``size_of`` returns the size of a message in bytes; without it only ``str`` and ``bytes`` have a size.
     """
 
     capacity: int = 256
@@ -55,7 +55,7 @@ class Limits(NamedTuple):
     size_of: SizeOf | None = None
 
     def checked(self, owner_id: str) -> Limits:
-        """These limits.
+        """Return these limits.
 
         Raises:
             InvalidOption: a bound below one, or a ``size_of`` that is no function.
@@ -74,14 +74,14 @@ DEFAULT_LIMITS: Final = Limits()
 
 
 class Token(Protocol):
-    """What makes a message void before it is read: a timer that was cancelled or set again."""
+    """Token that voids a queued message once it is not live: a timer that was cancelled or set again."""
 
     @property
     def live(self) -> bool: ...
 
 
 class ReplyPort(Protocol):
-    """Where the answer to an ask goes, once."""
+    """Receiver of the one answer to an ask."""
 
     @property
     def settled(self) -> bool: ...
@@ -94,7 +94,7 @@ class ReplyPort(Protocol):
 
 
 class Envelope:
-    """A message on its way: where its answer goes, what caused it, and what may still make it void."""
+    """Message with its reply port, its cause and its token."""
 
     __slots__ = ("cause", "message", "reply", "size", "token")
 
@@ -118,7 +118,7 @@ class _WaitingSender:
 
 
 class Mailbox:
-    """The three lanes of one actor. Not for use from other threads."""
+    """Mailbox of one actor. Not for use from other threads."""
 
     __slots__ = (
         "_limits",
@@ -142,9 +142,9 @@ class Mailbox:
         self.normal: deque[Any] | None = None
         self.urgent_run = 0
         self.pressing = 0
-        """CONTROL and URGENT messages, and waiting senders: while there are none, NORMAL ones just leave in order."""
+        """Number of CONTROL and URGENT messages and waiting senders; while it is 0, NORMAL messages leave in order."""
         self.bytes = 0
-        """The size of the messages that have one."""
+        """Bytes of the queued messages that have a size."""
         self.waiters: deque[_WaitingSender] | None = None
         """Senders that wait for room, in order; each stays until its message is in, or it gives up."""
 
@@ -155,7 +155,7 @@ class Mailbox:
 
     @property
     def counted(self) -> int:
-        """The messages that count against the capacity."""
+        """Number of messages that count against the capacity."""
         return len(self.urgent or ()) + len(self.normal or ())
 
     def __len__(self) -> int:
@@ -163,8 +163,8 @@ class Mailbox:
 
     # ------------------------------------------------------------------ in
     def put(self, envelope: Envelope, lane: Lane, *, in_turn: bool = False) -> None:
-        """Add a message. A message with a token (an actor's timer, one per key) is always taken. *in_turn*: it goes
-        ahead of the senders that wait for room.
+        """Add a message. A message with a token (an actor's timer, one per key) is never refused. *in_turn*: the
+        message goes ahead of the senders that wait for room.
 
         Raises:
             InvalidOption: there is no such lane.
@@ -181,7 +181,7 @@ class Mailbox:
             raise InvalidOption(f"message to {self.owner_id!r}", "lane", lane, f"give one of: {known}")
         if envelope.token is None:
             envelope.size = self._size(envelope.message)
-            if (self.waiters and not in_turn) or not self._has_room(envelope.size):  # the next room is theirs
+            if (self.waiters and not in_turn) or not self._has_room(envelope.size):  # waiting senders come first
                 raise self.full(envelope.size)
         self.bytes += envelope.size
         if lane is _URGENT:
@@ -203,7 +203,7 @@ class Mailbox:
         return self.counted < self.capacity and self.bytes + size <= self._limits.capacity_bytes
 
     def full(self, size: int) -> MailboxFull:
-        """The error that says why a message of that size does not get in."""
+        """Return the error for a message of that size that is refused."""
         most = self._limits.capacity_bytes
         if size > most:
             fix = f"a message of {size} bytes never fits: give it a larger capacity_bytes"
@@ -214,7 +214,7 @@ class Mailbox:
 
     # ------------------------------------------------------------------ out
     def take(self) -> Any:
-        """The next message, plain or in its envelope, or ``None``."""
+        """Remove and return the next message, plain or in its envelope; ``None`` if there is none."""
         if self.control:
             self.pressing -= 1
             return self.control.popleft()
@@ -224,7 +224,7 @@ class Mailbox:
             self.urgent_run += 1
             item, lane = self.urgent.popleft(), _URGENT
         else:
-            assert self.normal, "what is counted is in a lane"
+            assert self.normal, "one of the two lanes has a message"
             self.urgent_run = 0
             item, lane = self.normal.popleft(), _NORMAL
         self.left(item, lane)
@@ -261,10 +261,10 @@ class Mailbox:
         return bool(self.waiters)
 
     async def room(self, backend: Backend, put: Callable[[], object]) -> None:
-        """Call *put* when there may be room, behind all who came first; again, if it was too small after all.
+        """Call *put* when there may be room, after all earlier senders; repeat while there is too little room.
 
-        Only the first of them tries: it is woken by each message that goes, and when it leaves, served or not, it wakes
-        the next. So none is overtaken by another, and no room is left unused.
+        Only the first waiting sender tries. Each message that leaves wakes it, and when it leaves, served or not, it
+        wakes the next sender. So senders do not overtake each other, and no room is left unused.
         """
         if self.waiters is None:
             self.waiters = deque()
@@ -283,7 +283,7 @@ class Mailbox:
     def _leave(self, waiter: _WaitingSender) -> None:
         """Remove *waiter* from the queue; if *waiter* was the first, wake the next one, which may have room."""
         waiters = self.waiters
-        assert waiters is not None, "it is in there"
+        assert waiters is not None, "*waiter* is in the queue"
         was_first = waiters[0] is waiter
         waiters.remove(waiter)
         self.pressing -= 1
@@ -292,7 +292,7 @@ class Mailbox:
 
 
 def _served(put: Callable[[], object]) -> bool:
-    """Whether there was room."""
+    """Call *put*; return whether there was room."""
     try:
         put()
     except MailboxFull as full:

@@ -1,10 +1,9 @@
-"""A ref is all that one actor may hold of another: an id, and ways to send.
+"""Refs: addresses of actors, with the ways to send a message.
 
-``tell`` never waits; ``ask`` waits for room and for an answer, under a deadline, and where it is asked on behalf of a
-task that has a deadline too, the smaller counts. The death of the target answers every ask at once.
-An answer that comes too late is counted and dropped. An idle actor answers in the asker's own task: nothing is queued
-that could be handled now. The deadline of an ask is a timer of the system and not a cancel scope, which would cost
-more than the rest of the ask.
+``tell`` never waits. ``ask`` waits for room in the mailbox and for the answer, under a deadline; if the asking task
+works for an ask with a deadline of its own, the earlier deadline counts. If the target ends, all asks fail at once. An
+answer that comes too late is counted and dropped. An idle actor answers in the asking task, without a queue. The
+deadline of an ask is a timer of the system, since a cancel scope would take longer than the rest of the ask.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ _SIZED = (str, bytes)
 
 
 class Deferred(Enum):
-    """The type of :data:`DEFERRED`."""
+    """Type of :data:`DEFERRED`."""
 
     DEFERRED = "the answer comes later"
 
 
 DEFERRED: Final = Deferred.DEFERRED
-"""Returned by ``receive``: the envelope's reply will be settled later, by somebody who kept it."""
+"""Return value of ``receive`` that defers the answer: the handler keeps the envelope's reply, and settles it later."""
 
 
 class Call(NamedTuple):
-    """On whose behalf the present task runs: its actor, and the deadline that its work inherits."""
+    """Actor of the running task, and the deadline of the ask that the task works for."""
 
     actor_id: str
     deadline: float | None
@@ -83,7 +82,7 @@ class Target(Protocol):
 
 
 class Reply:
-    """A one-shot port for an answer."""
+    """One-shot receiver of an answer."""
 
     __slots__ = ("_answered", "_cancels", "_closed", "_error", "_target", "_value", "_waiter", "deadline", "detached")
 
@@ -91,7 +90,7 @@ class Reply:
         self._target = target
         self.deadline = deadline
         self.detached = detached
-        """Its asker may go: the message is handled all the same."""
+        """True if the message is handled also after the asker has gone."""
         self._waiter: Waiter | None = None
         self._answered = False
         self._closed = False
@@ -101,7 +100,7 @@ class Reply:
 
     @property
     def settled(self) -> bool:
-        """Nobody waits any more: it was answered, or the asker has gone."""
+        """True if the ask was answered, or the asker has gone."""
         return self._closed or self._answered
 
     @property
@@ -111,11 +110,11 @@ class Reply:
 
     @property
     def live(self) -> bool:
-        """The message is still worth handling."""
+        """True if the message is still to be handled."""
         return self.detached or not self.settled
 
     def detach(self) -> None:
-        """Let the asker go: the handler takes the message over."""
+        """Have the message handled also if the asker goes."""
         self.detached = True
 
     def resolve(self, value: Any) -> None:
@@ -125,7 +124,7 @@ class Reply:
         self._settle(None, error)
 
     def on_withdrawal(self, cancel: Callable[[], None]) -> None:
-        """Call *cancel* if the asker goes without an answer, unless it detached; at once if it has gone already."""
+        """Call *cancel* if the asker goes without an answer, at once if it has gone; not if the ask is detached."""
         if self.detached or self._answered:
             return
         if self._closed:
@@ -136,7 +135,7 @@ class Reply:
             self._cancels.append(cancel)
 
     def expire(self, timeout_s: float) -> None:
-        """The deadline has come: nothing that follows is heard."""
+        """Fail the ask at its deadline; a later answer is dropped."""
         if not self.settled:
             self._error = AskTimeout(self._target.id, timeout_s)
             self._close()
@@ -176,7 +175,7 @@ class Reply:
 
 
 class Ref:
-    """The address of an actor: valid over restarts, and after the end, when it only says so."""
+    """Address of an actor, valid over restarts. After the actor's end every use raises ``ActorStopped``."""
 
     __slots__ = ("_target",)
 
@@ -189,19 +188,19 @@ class Ref:
 
     @property
     def incarnation(self) -> int:
-        """How often it was started: 1 before its first restart."""
+        """Number of the actor's starts: 1 before its first restart."""
         return self._target.incarnation
 
     @property
     def late_replies(self) -> int:
-        """How many of its answers came after their asker had gone."""
+        """Number of the actor's answers that came after their asker had gone."""
         return self._target.late_replies
 
     def __repr__(self) -> str:
         return f"Ref({self.id!r})"
 
     def tell(self, message: Any, *, lane: Lane = _NORMAL, cause: Any = None) -> None:
-        """Put *message* into the mailbox and go on.
+        """Put *message* into the mailbox, without waiting.
 
         Raises:
             ActorStopped: the actor takes no more messages.
@@ -222,19 +221,19 @@ class Ref:
     ) -> Any:
         """Send *message* and wait at most *timeout_s* seconds for room and the answer together.
 
-        Where the asker is cancelled or gives up, the message is not handled any more, and the tasks that were started
-        for a deferred answer are cancelled; with *detach* all of that goes on.
+        If the asker is cancelled or its time is over, the message is not handled any more, and tasks that were started
+        for a deferred answer are cancelled. With *detach* the message is handled and the tasks go on.
 
         Raises:
-            ActorRestarting: the actor crashed while it had the message in hand, and is started again.
+            ActorRestarting: the actor crashed while it handled the message, and is restarted.
             ActorStopped: the actor has stopped, or stopped before it answered.
             AskTimeout: no answer in time.
-            InvalidOption: *timeout_s* is no time.
-            MailboxFull: not even room in time.
+            InvalidOption: *timeout_s* is no finite number.
+            MailboxFull: no room in the mailbox in time.
         """
         target = self._target
         timeout_s = self._timeout(timeout_s)
-        rested = target.charge()  # else it is queued, which gives the loop up: in the order in which it was asked
+        rested = target.charge()  # if not, queue the ask, so that the event loop runs before it is handled
         if rested and target.can_answer_in_place() and not failpoint.active("ask.queued", target.id):
             answer = target.answer_in_place(message, cause, timeout_s, detach)
             if type(answer) is not Reply:
@@ -272,11 +271,11 @@ class Ref:
         target = self._target
         try:
             return target.deliver(envelope, lane)
-        except MailboxFull as full:  # as it is for a newcomer while somebody waits
+        except MailboxFull as full:  # also raised while earlier senders wait
             if not full.passing:
                 raise
         with anyio.move_on_after(max(timeout_s, 0.0)):
-            target.fast = None  # until nobody waits any more
+            target.fast = None  # while a sender waits for room
             await target.mailbox.room(target.backend, lambda: target.deliver(envelope, lane, in_turn=True))
             return None
         raise target.mailbox.full(envelope.size)

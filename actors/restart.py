@@ -21,7 +21,7 @@ __all__ = [
 
 
 class Restart(StrEnum):
-    """When a child is started again: always, after an end that was not clean, never."""
+    """Condition of a child's restart: always, after an end that was not clean, never."""
 
     PERMANENT = "permanent"
     TRANSIENT = "transient"
@@ -35,10 +35,10 @@ class Intensity(NamedTuple):
     period_s: float
 
     def checked(self, whose: str, field: str) -> Intensity:
-        """This intensity.
+        """Return this intensity.
 
         Raises:
-            InvalidOption: fewer than 0 restarts, or a period that is none.
+            InvalidOption: fewer than 0 restarts, or a period that is not positive.
         """
         if self.restarts_max < 0:
             raise InvalidOption(whose, f"{field}.restarts_max", self.restarts_max, "give 0 or more")
@@ -47,17 +47,17 @@ class Intensity(NamedTuple):
         return self
 
     def exceeded(self, restarts: Sequence[float]) -> bool:
-        """True if these restarts, as :func:`add_restart` keeps them, are more than may be."""
+        """True if these restarts, as :func:`add_restart` keeps them, are more than ``restarts_max``."""
         return len(restarts) > self.restarts_max
 
 
 def add_restart(restarts: Sequence[float], now: float, period_s: float) -> tuple[float, ...]:
-    """The times of the restarts in the sliding window that ends *now*, with the one that happens now."""
+    """Return the times of the restarts in the sliding window that ends *now*, with *now* as the last."""
     return (*(at for at in restarts if now - at <= period_s), now)
 
 
 def wanted(restart: Restart, *, clean: bool) -> bool:
-    """Is a child of this type started again after an end of that kind?"""
+    """Return whether a child of this type is restarted after an end of that kind."""
     match restart:
         case Restart.PERMANENT:
             return True

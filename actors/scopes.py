@@ -1,7 +1,6 @@
-"""A cancel scope that knows why it was cancelled.
+"""Cancel scope that keeps the causes of its cancellation, in order.
 
-The backends keep at most a string, and lose it at the next level: the cause is ours, and kept here. The first cause
-wins; later ones are appended.
+The backends keep at most a string, and lose it at the next level.
 """
 
 from __future__ import annotations
@@ -12,21 +11,21 @@ __all__ = ["Scope"]
 
 
 class Scope:
-    """The causes of one cancel scope: that of a task group, once it is open. What was cancelled before that is then
-    cancelled at once."""
+    """Cancel scope of a task group, with its causes. A cancellation before the group is open takes effect when it
+    opens."""
 
-    __slots__ = ("_cancel_scope", "_told", "causes", "name")
+    __slots__ = ("_cancel_requested", "_cancel_scope", "causes", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.causes: list[object] = []
         self._cancel_scope: anyio.CancelScope | None = None
-        self._told = False
+        self._cancel_requested = False
 
     def open(self, cancel_scope: anyio.CancelScope) -> None:
-        """This is what is to be cancelled: whoever says so has just entered it."""
+        """Set the backend's cancel scope, which the caller has just entered."""
         self._cancel_scope = cancel_scope
-        if self._told:
+        if self._cancel_requested:
             cancel_scope.cancel(reason=self.name)
 
     @property
@@ -35,18 +34,18 @@ class Scope:
 
     @property
     def cause(self) -> object | None:
-        """The first reason it was cancelled for."""
+        """First cause, or None."""
         return self.causes[0] if self.causes else None
 
     def cancel(self, cause: object) -> None:
-        """Cancel everything inside, now. A repeat only adds its cause."""
+        """Cancel all tasks in the scope. A second call only adds its cause."""
         self.close(cause)
-        if not self._told:
-            self._told = True
+        if not self._cancel_requested:
+            self._cancel_requested = True
             if self._cancel_scope is not None:
                 self._cancel_scope.cancel(reason=self.name)
 
     def close(self, cause: object) -> None:
-        """It counts as cancelled from now on, for that cause. For who knows that nothing is inside: a cancel costs more
-        than all the rest of an end."""
+        """Mark the scope as cancelled, when there is no task in it: a cancel would take longer than the rest of an
+        actor's end."""
         self.causes.append(cause)

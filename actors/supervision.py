@@ -1,12 +1,12 @@
 """Supervisors: actors that start children from specs, and start them again, by OTP's rules (``one_for_one``).
 
-A supervisor never waits: a delay is a timer of its own and a failed start is a message to it, so that a stop can
+A supervisor never waits: a delay is one of its timers and a failed start is a message to it, so that a stop can
 overtake both. Too many restarts end it as :class:`RestartLimitExceeded`, which is never a clean end, so that its own
 supervisor acts. For example, with ``Intensity(10, 60.0)`` a child that raises in each incarnation is started again ten
-times, after growing delays; its next end is the supervisor's.
+times, after growing delays; its next end ends the supervisor.
 
-A child keeps its ref and its mailbox over restarts: what was queued is handled by the next incarnation. Only the
-message in hand at a crash is lost; whoever asked hears :class:`~actors.errors.ActorRestarting`.
+A child keeps its ref and its mailbox over restarts: queued messages are handled by the next incarnation. Only the
+message in hand at a crash is lost; an ask in hand fails with :class:`~actors.errors.ActorRestarting`.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ __all__ = [
 ]
 
 BRUTAL_KILL = 0.0
-"""As ``shutdown_s``: the child gets no time to clean up."""
+"""Value of ``shutdown_s`` that gives the child no time to clean up."""
 
 
 class ChildSpec(NamedTuple):
-    """How a child is started, and when again.
+    """Specification of a child.
 
     Args:
-        id: its name below its supervisor; the actor's id is ``<supervisor>/<id>``.
+        id: name of the child below its supervisor; the actor's id is ``<supervisor>/<id>``.
         start: makes the behaviour of an incarnation.
         restart: ``permanent``, ``transient`` (not after a clean end) or ``temporary`` (never).
-        shutdown_s: what it and all below it get to end, in seconds; :data:`BRUTAL_KILL` for none.
-        limits: the bounds of its mailbox, which it keeps over restarts.
+        shutdown_s: seconds that the child and all below it get to end; :data:`BRUTAL_KILL` for none.
+        limits: bounds of the mailbox, which the child keeps over restarts.
     """
 
     id: str
@@ -57,10 +57,10 @@ class ChildSpec(NamedTuple):
     limits: Limits = DEFAULT_LIMITS
 
     def checked(self) -> ChildSpec:
-        """This spec, with its restart type as a :class:`Restart`.
+        """Return this spec, with its restart type as a :class:`Restart`.
 
         Raises:
-            InvalidOption: a field has a value that it cannot have.
+            InvalidOption: a field has an invalid value.
         """
         whose = f"child spec {self.id!r}"
         if not isinstance(self.id, str) or not self.id or "/" in self.id:
@@ -79,27 +79,26 @@ class ChildSpec(NamedTuple):
 
 # ---------------------------------------------------------------------------------------------------------- requests
 class StartChild(NamedTuple):
-    """Ask a supervisor to start one child more; the answer is its :class:`~actors.ref.Ref`.
+    """Request to start a child; the answer is its :class:`~actors.ref.Ref`.
 
-    Fails with :class:`NameTaken`, :class:`StartFailed` or :class:`InvalidOption`; then there is no such child.
+    Fails with :class:`NameTaken`, :class:`StartFailed` or :class:`InvalidOption`; then the child is not added.
     """
 
     spec: ChildSpec
 
 
 class StopChild(NamedTuple):
-    """Ask a supervisor to stop a child and forget it; answered when the child has ended. Fails with
-    :class:`NoSuchActor`."""
+    """Request to stop a child and remove it; answered when the child has ended. Fails with :class:`NoSuchActor`."""
 
     id: str
 
 
 class WhichChildren(NamedTuple):
-    """Ask a supervisor for its children: a tuple of :class:`ChildInfo` in the order of their start."""
+    """Request for a tuple of :class:`ChildInfo`, in the order in which the children were added."""
 
 
 class ChildInfo(NamedTuple):
-    """One child as its supervisor sees it. ``state`` is ``running``, ``restarting``, ``stopping`` or ``down``."""
+    """Information on a child. ``state`` is ``running``, ``restarting``, ``stopping`` or ``down``."""
 
     id: str
     actor_id: str
@@ -107,11 +106,11 @@ class ChildInfo(NamedTuple):
     restart: Restart
     restarts: int
     next_attempt_s: float | None
-    """When it will be started again, on the system's clock, in seconds."""
+    """Time of the next start, on the system's clock, in seconds."""
 
 
 class RestartLimitExceeded(ActorError):
-    """More restarts than may be: the supervisor gives up. Never a clean end."""
+    """The supervisor gave up after too many restarts. Never a clean end."""
 
     def __init__(self, supervisor: str, child: str, intensity: Intensity, reason: object) -> None:
         self.supervisor, self.child, self.intensity, self.reason = supervisor, child, intensity, reason
@@ -134,7 +133,7 @@ class _RestartDue(NamedTuple):
 class _Owner(Protocol):
     """Part of a supervisor that a child needs."""
 
-    def hear_down(self, child: Child, reason: object) -> None: ...
+    def on_child_down(self, child: Child, reason: object) -> None: ...
 
 
 class Child:
@@ -146,8 +145,8 @@ class Child:
         self.actor_id = actor_id
         self.shutdown_s = spec.shutdown_s
         self.cell: ActorCell | None = None
-        self.told = False
-        """The supervisor has told it to end: that is no failure."""
+        self.stop_requested = False
+        """True if the supervisor has stopped the child, whose end is no failure then."""
         self.due: float | None = None
         self.up_since = 0.0
         self.failures = 0
@@ -155,7 +154,7 @@ class Child:
         self.stoppers: list[Reply] = []
 
     def make_actor(self) -> Actor:
-        """A new behaviour.
+        """Make a behaviour.
 
         Raises:
             InvalidOption: the factory made something else.
@@ -166,10 +165,10 @@ class Child:
         return actor
 
     def wants_restart(self, reason: object) -> bool:
-        return not self.told and wanted(self.spec.restart, clean=is_clean(reason))
+        return not self.stop_requested and wanted(self.spec.restart, clean=is_clean(reason))
 
     def report_down(self, reason: object) -> None:
-        self.owner.hear_down(self, reason)
+        self.owner.on_child_down(self, reason)
 
     @property
     def running(self) -> bool:
@@ -190,15 +189,15 @@ class Child:
 
 
 class Supervisor:
-    """The behaviour of a supervisor. Spawn it like any other actor; its children are there when ``spawn`` returns.
+    """Behaviour of a supervisor. Spawn it like any other actor; its children run when ``spawn`` returns.
 
     Args:
-        specs: the first children, started in this order and stopped in reverse.
-        intensity: how many restarts, of all children together, are not too many.
-        backoff: the delay before a restart, drawn from the system's seed.
+        specs: first children, started in this order and stopped in reverse.
+        intensity: restarts of all children together, within a period, after which the supervisor goes on.
+        backoff: delay before a restart, drawn from the system's seed.
 
     Raises:
-        InvalidOption: a value that cannot be, or two children with one id.
+        InvalidOption: an invalid value, or two children with the same id.
     """
 
     def __init__(
@@ -219,9 +218,9 @@ class Supervisor:
         self._restarts: tuple[float, ...] = ()
         self._ctx: ActorCell
 
-    # ------------------------------------------------------------------ its life
+    # ------------------------------------------------------------------ behaviour
     def started(self, ctx: Context) -> None:
-        """Start the first children in order. If one cannot be started, neither can the supervisor."""
+        """Start the first children in order. If one cannot be started, the start of the supervisor fails."""
         assert isinstance(ctx, ActorCell)
         self._ctx = ctx
         self._children.clear()
@@ -245,8 +244,8 @@ class Supervisor:
                 fix = "ask StartChild, StopChild or WhichChildren"
                 return self._refuse(InvalidOption(f"supervisor {self._ctx.id!r}", "message", message, fix))
 
-    def hear_down(self, child: Child, reason: object) -> None:
-        """From the child's own end, in the middle of anything: a message to oneself."""
+    def on_child_down(self, child: Child, reason: object) -> None:
+        """Queue the end of a child as a message, since this is called from within that end, at any time."""
         if self._ctx.phase is Phase.LIVE:
             self._ctx.tell_self(_ChildDown(child, reason), lane=Lane.CONTROL)
 
@@ -272,7 +271,7 @@ class Supervisor:
         self._ctx.spawn(actor, child.actor_id, limits=spec.limits, shutdown_s=spec.shutdown_s, restart_hook=child)
         cell = self._ctx.system.cell(child.actor_id)
         assert isinstance(cell, ActorCell)
-        child.cell, child.told, child.due, child.up_since = cell, False, None, self._now()
+        child.cell, child.stop_requested, child.due, child.up_since = cell, False, None, self._now()
         return cell.ref
 
     def _now(self) -> float:
@@ -281,23 +280,23 @@ class Supervisor:
     # ------------------------------------------------------------------ a child is down
     def _child_down(self, child: Child, reason: object) -> None:
         if self._children.get(child.spec.id) is not child or child.cell is None or not child.down:
-            return  # it was forgotten, or lives again already
-        if child.cell.phase is Phase.EXITED and not child.told:
+            return  # the child was removed, or runs again already
+        if child.cell.phase is Phase.EXITED and not child.stop_requested:
             self._restart(child, reason)
         else:
             self._gone(child)
 
     def _gone(self, child: Child) -> None:
         """Note that the child is not restarted."""
-        told, child.cell, child.due = child.told, None, None
+        child.cell, child.due = None, None
         for stopper in child.stoppers:
             stopper.resolve(None)
         child.stoppers.clear()
-        if told or child.spec.restart is Restart.TEMPORARY:
+        if child.stop_requested or child.spec.restart is Restart.TEMPORARY:
             self._children.pop(child.spec.id)
 
     def _restart(self, child: Child, reason: object) -> None:
-        """Start it again after a delay, unless that was once too often."""
+        """Restart a child after a delay; fail if that exceeds the intensity."""
         now = self._now()
         if now - child.up_since >= self._backoff.stable_s:
             child.failures = 0
@@ -313,10 +312,10 @@ class Supervisor:
         self._ctx.set_timer(f"restart {child.spec.id}", delay_s, _RestartDue(child))
 
     def _restart_due(self, child: Child) -> None:
-        """Start it again, unless it was stopped meanwhile. A failed start says so by a message."""
+        """Restart a child, unless it was stopped meanwhile. A failed start is reported by a message."""
         if self._children.get(child.spec.id) is not child or child.running or child.due is None:
             return
-        child.due, child.told, child.up_since = None, False, self._now()
+        child.due, child.stop_requested, child.up_since = None, False, self._now()
         assert child.cell is not None
         child.cell.restart()
 
@@ -328,7 +327,7 @@ class Supervisor:
             return self._refuse(error)
 
     def _refuse(self, error: ActorError) -> Any:
-        """A wrong request is the asker's error, and not the supervisor's end."""
+        """Fail the ask in hand; the error must not end the supervisor."""
         envelope = self._ctx.envelope
         if envelope is not None and envelope.reply is not None:
             envelope.reply.fail(error)
@@ -338,7 +337,7 @@ class Supervisor:
         child = self._children.get(child_id)
         if child is None:
             return self._refuse(NoSuchActor(f"{self._ctx.id}/{child_id}"))
-        child.due, child.told = None, True
+        child.due, child.stop_requested = None, True
         self._ctx.cancel_timer(f"restart {child_id}")
         if child.cell is None or child.cell.phase is Phase.STOPPED:
             return self._gone(child)

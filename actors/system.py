@@ -1,7 +1,7 @@
-"""The actor system: the tree of all actors, who finds them, and how all of it ends.
+"""Actor system: the tree of all actors, their lookup by id, and the end of the whole.
 
-The system's own tasks are shielded from the caller's cancellation, so that an end is always orderly; it is bounded by
-each actor's ``shutdown_s``, and by whoever closes the system.
+The system's own tasks are shielded from the caller's cancellation, so that the end is always orderly. It is bounded by
+each actor's ``shutdown_s``, and by deadlines that the caller sets.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ def _is_async(behaviour: type) -> bool:
 
 
 class _Root:
-    """The behaviour of the root: it has nothing to say."""
+    """Behaviour of the root, which ignores messages."""
 
     def receive(self, ctx: Context, message: Any) -> None:
         return None
 
 
 class ActorSystem:
-    """A tree of actors and the dispatcher that runs it. Made by :func:`open_system`.
+    """Tree of actors with its dispatcher. Made by :func:`open_system`.
 
     ``on_event`` is called with each :data:`~actors.actor.KernelEvent`; it may be replaced, and must not raise.
-    ``counts`` says how many there were, by name. ``seed`` is what every random delay is drawn from.
+    ``counts`` has the number of events by name. ``seed`` determines every random delay.
     """
 
     def __init__(self, group: TaskGroup, seed: int | None = None) -> None:
@@ -85,25 +85,25 @@ class ActorSystem:
 
     @property
     def broken(self) -> bool:
-        """True once something has come out of one of its tasks that ends the whole: a hook that raised, a Ctrl-C. Every
-        actor is being cancelled, no timer fires any more; whoever waits for one of them waits for nothing."""
+        """True once an error in one of the system's tasks ends the whole: a hook that raised, a Ctrl-C. Every actor is
+        being cancelled and no timer fires any more, so a wait for an actor would be in vain."""
         return self.group.cancel_scope.cancel_called
 
     def cancel_all(self) -> None:
-        """Cancel every actor at once. The error that is on its way out would do so level by level, and who is not
-        reached yet would take the ends of the others for news."""
+        """Cancel every actor at once. The error that propagates would do so level by level, and actors that it has not
+        reached yet would handle the ends of the others."""
         self.group.cancel_scope.cancel()
 
     @property
     def dead_letters(self) -> int:
-        """How many messages nobody has handled, or were in hand at a crash."""
+        """Number of messages that no actor has handled, or that were in hand at a crash."""
         return self.counts.get(DeadLetter.__name__, 0)
 
     @property
     def crashes(self) -> int:
         return self.counts.get(ActorCrashed.__name__, 0)
 
-    # ------------------------------------------------------------------ birth
+    # ------------------------------------------------------------------ start
     def spawn(
         self,
         actor: Actor,
@@ -119,22 +119,22 @@ class ActorSystem:
         """Start *actor* as the youngest child of *parent*.
 
         Args:
-            actor: its behaviour.
-            actor_id: unique among the living.
-            parent: the actor under which it lives; by default the root.
-            capacity: how many URGENT and NORMAL messages its mailbox may hold; short for *limits*.
-            limits: all bounds of its mailbox.
-            home: the ancestor inside whose scope its tasks run; by default the parent. Delegation may be deeper than
-                task groups may nest: name a common ancestor as the home of them all.
-            shutdown_s: how long its tasks may take to end before they are abandoned.
+            actor: behaviour of the new actor.
+            actor_id: id, unique among live actors.
+            parent: parent of the new actor; by default the root.
+            capacity: URGENT and NORMAL messages that the mailbox may hold; short for *limits*.
+            limits: all bounds of the mailbox.
+            home: ancestor inside whose scope the actor's tasks run; by default the parent. If the tree is deeper than
+                task groups may nest, name a common ancestor as the home of all actors.
+            shutdown_s: seconds that the actor's tasks may take to end before they are abandoned.
             restart_hook: (for supervisors) decides about restarts.
 
         Raises:
-            ActorStopped: the parent is stopping; nothing is born under it.
-            InvalidOption: *home* is not an ancestor, so it could end first; a bound that is none; or a ``receive`` that
-                is a coroutine function.
-            NameTaken: an actor of that id lives.
-            StartFailed: its ``started`` raised.
+            ActorStopped: the parent is stopping.
+            InvalidOption: *home* is not an ancestor, so it could end first; a bound is invalid; or ``receive`` is a
+                coroutine function.
+            NameTaken: a live actor has that id.
+            StartFailed: ``started`` raised.
         """
         if actor_id in self._cells:
             raise NameTaken(actor_id)
@@ -178,14 +178,14 @@ class ActorSystem:
             raise ActorStopped(actor_id, cell.reason)
         return cell
 
-    # ------------------------------------------------------------------ finding
+    # ------------------------------------------------------------------ lookup
     def ref(self, actor_id: str) -> Ref | None:
-        """The actor of that id, if it lives."""
+        """Return the ref of a live actor."""
         cell = self._cells.get(actor_id)
         return cell.ref if cell is not None else None
 
     def context(self, actor_id: str) -> Context | None:
-        """The context of an actor, for whoever performs its effects."""
+        """Return the context of a live actor, for code that performs the actor's effects."""
         return self._cells.get(actor_id)
 
     def cell(self, actor_id: str) -> ActorCell | None:
@@ -195,25 +195,26 @@ class ActorSystem:
         cell = self._cells.get(actor_id)
         return cell.children if cell is not None else ()
 
-    def monitor(self, actor_id: str, hear: Callable[[Down], None]) -> None:
-        """Call *hear* once when the actor has ended; at once, and without a reason, if it is already gone."""
-        self._watch(actor_id, hear, object())
+    def monitor(self, actor_id: str, on_down: Callable[[Down], None]) -> None:
+        """Call *on_down* once when the actor has ended; at once, and without a reason, if there is no such actor."""
+        self._watch(actor_id, on_down, object())
 
-    def _watch(self, actor_id: str, hear: Callable[[Down], None], key: object) -> None:
+    def _watch(self, actor_id: str, on_down: Callable[[Down], None], key: object) -> None:
         cell = self._cells.get(actor_id)
         if cell is None:
-            hear(Down(actor_id, None, 0))
+            on_down(Down(actor_id, None, 0))
         else:
-            cell.lazy.watchers[key] = hear
+            cell.lazy.watchers[key] = on_down
 
     # ------------------------------------------------------------------ ends
     def stop(self, actor_id: str, cause: object = None, *, grace_s: float = inf) -> None:
         """Begin the orderly end of an actor and of all below it, which share one deadline, *grace_s* from now.
 
-        It is no error if it is already gone. A supervisor may start it again: tell that one to stop its child.
+        It is no error if the actor has ended. A supervisor may restart it: send :class:`StopChild` to the supervisor
+        to prevent that.
 
         Raises:
-            InvalidOption: *grace_s* is no time.
+            InvalidOption: *grace_s* is negative.
         """
         if not grace_s >= 0:
             raise InvalidOption(f"stop of {actor_id!r}", "grace_s", grace_s, "give seconds >= 0")
@@ -222,7 +223,7 @@ class ActorSystem:
             cell.begin_stop(Shutdown(cause), stop_by=self.timers.now() + grace_s)
 
     def kill(self, actor_id: str, cause: object = None) -> None:
-        """End an actor and all below it now: its ``stopped`` is not called, and what does not end is abandoned."""
+        """End an actor and all below it now: ``stopped`` is not called, and tasks that do not end are abandoned."""
         cell = self._cells.get(actor_id)
         if cell is not None:
             cell.begin_stop(Killed(cause), stop_by=self.timers.now())
@@ -243,13 +244,13 @@ class ActorSystem:
         await self.dispatcher.idle()
 
     async def shut_down(self, cause: object = None) -> None:
-        """Stop every actor in order and wait for it."""
+        """Stop every actor in order and wait for the end."""
         self.stop(ROOT, cause)
         await self.join(ROOT)
 
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ inspection
     def inspect(self, actor_id: str) -> Inspection:
-        """Return what can be seen of an actor from outside.
+        """Return phase, tasks, stacks and counters of an actor.
 
         Raises:
             NoSuchActor: no living actor has that id.
@@ -261,7 +262,7 @@ class ActorSystem:
 
     # ------------------------------------------------------------------ for cells
     def rng(self, *stream: object) -> random.Random:
-        """A random stream of the system's seed, by name: the same name gives the same stream in every run."""
+        """Return a random stream that depends on the system's seed and the name *stream* only."""
         return random.Random(":".join(map(str, (self.seed, *stream))))
 
     def remove(self, actor_id: str) -> None:
@@ -276,30 +277,28 @@ class ActorSystem:
         self.group.start_soon(run, owner)
 
     async def dispatch(self) -> None:
-        """Run the actors, for ever. If this breaks, nobody is left waiting for an actor that will not run again."""
+        """Run the actors, for ever. If this fails, end all actors, so that no ask waits for an answer in vain."""
         try:
             await self.dispatcher.run()
-        except BaseException as error:  # it is cancelled with actors left where another task of the system broke
-            self._give_up(Crashed(error) if isinstance(error, Exception) else Killed("its system broke"))
+        except BaseException as error:  # a cancellation if another task of the system has failed
+            reason = Crashed(error) if isinstance(error, Exception) else Killed("its system broke")
+            self.on_event = lambda event: None  # if it has raised, that error propagates already
+            for cell in [*reversed(self._cells.values())]:
+                with suppress(Exception):  # a monitor that raises must not keep the other asks waiting
+                    cell.begin_stop(reason, restarting=False)
+                    cell.finish()
             raise
-
-    def _give_up(self, reason: Crashed | Killed) -> None:
-        self.on_event = lambda event: None  # that it raised is on its way out; once is enough
-        for cell in [*reversed(self._cells.values())]:
-            with suppress(Exception):  # a monitor that raises as well must not keep the other asks
-                cell.begin_stop(reason, restarting=False)
-                cell.finish()
 
 
 @asynccontextmanager
 async def open_system(*, seed: int | None = None) -> AsyncIterator[ActorSystem]:
-    """Run an actor system. Leaving the block stops every actor in order and waits for it, shielded.
+    """Run an actor system. Leaving the block stops every actor in order and waits for the end, shielded.
 
-    Whoever needs a bound on that end stops the actors first, under a deadline of its own. An error of the block comes
-    out as it is; an error of the system itself (a hook that raised) cancels the block and comes out in a group.
+    To bound that end, stop the actors first, under a deadline. An error of the block is raised as it is; an error of
+    the system itself (a hook that raised) cancels the block and is raised in a group.
 
     Args:
-        seed: what random delays are drawn from; by default a new one each time, in ``system.seed``.
+        seed: seed of random delays; by default a new one each time, in ``system.seed``.
     """
     started: list[ActorSystem] = []
     ready, close, ended = anyio.Event(), anyio.Event(), anyio.Event()
@@ -308,7 +307,7 @@ async def open_system(*, seed: int | None = None) -> AsyncIterator[ActorSystem]:
         async with anyio.create_task_group() as outer:
             outer.start_soon(_serve, started, ready, close, ended, seed)
             try:
-                with anyio.CancelScope(shield=True):  # keeps neither a Ctrl-C out, nor asyncio's own cancel
+                with anyio.CancelScope(shield=True):  # does not stop a Ctrl-C, nor asyncio's own cancel
                     await ready.wait()
                 yield started.pop()
             except BaseException as error:

@@ -1,10 +1,12 @@
-"""Timers that belong to actors: one heap for all, one task that waits for the next.
+"""Timers of all actors: one heap, and one task that waits for the next deadline.
 
-A timer has a key within its actor; setting the key again voids the old one, even if its message is already queued.
-Time is the backend's monotonic clock, so that a virtual clock drives it, less the time in which nobody ran: a process
-that was stopped (SIGSTOP, a frozen machine) finds all its timers due at once, while what others said meanwhile is still
-unread. So a wake-up that comes much too late makes this clock stand still: at the moment that it was set for, and for a
-grace in which what has come in is heard. Each timer then has what it had left, and none falls due because of the pause.
+A timer has a key within its actor; setting the key again voids the old timer, even if its message is already queued.
+
+The clock is the backend's monotonic clock (a virtual clock in simulations), less the time in which the process did not
+run. A process that was stopped (SIGSTOP, a frozen machine) would find all its timers due at once, while messages that
+came meanwhile are still unread. So a wake-up that comes ``LATE_S`` or more too late stops this clock at the time for
+which the wake-up was set, and for ``GRACE_S`` more seconds, in which unread messages are handled. Afterwards each timer
+has the time left that it had before the pause.
 """
 
 from __future__ import annotations
@@ -27,14 +29,14 @@ DEAD_MAX = 64
 """Cancelled timers kept in the heap before it is rebuilt."""
 
 LATE_S = 1.0
-"""A wake-up that comes later than this (seconds) was not held up by load: nobody ran. A busy machine delays a loop by
-fractions of that; what blocks a loop for longer is a pause to everything that it watches."""
+"""Seconds by which a wake-up is so late that the process cannot have run: load delays an event loop by fractions of
+that. Code that blocks the loop for longer counts as a pause, too."""
 GRACE_S = 2.0
-"""Seconds in which what came in during a pause is heard, before a timer fires."""
+"""Seconds in which messages of a pause are handled, before a timer fires."""
 
 
 class Timer:
-    """One timer that was set. ``live`` until it was handled, cancelled, or set again."""
+    """Timer; ``live`` until it was handled, cancelled, or set again."""
 
     __slots__ = ("deadline", "fire", "key", "live", "message")
 
@@ -50,8 +52,8 @@ class TimerService:
     """All timers of one actor system.
 
     Args:
-        backend: whose clock they go by.
-        paused: hears of each pause, with how late its end was noticed (seconds).
+        backend: backend with the clock of the timers.
+        paused: called after each pause, with the seconds by which the wake-up was late.
     """
 
     def __init__(self, backend: Backend, paused: Callable[[float], None] = lambda late_s: None) -> None:
@@ -63,28 +65,28 @@ class TimerService:
         self._waiter: Waiter | None = None
         self._awake_at = -math.inf
         self._lost_s = 0.0
-        """By how much this clock is behind the backend's."""
+        """Seconds by which this clock is behind the backend's."""
         self._suspect_at = math.inf
         """Backend time from which on a reading shows that the process did not run for a while."""
         self._still: tuple[float, float] | None = None
-        """While this clock stands still: at what, and until when by the backend's clock."""
+        """While this clock stands still: its time, and the backend time at which it goes on."""
 
     def __len__(self) -> int:
-        """The timers it keeps, with the cancelled ones that were not swept yet."""
+        """Return the number of timers in the heap, cancelled ones included."""
         return len(self._heap)
 
     @property
     def pending(self) -> int:
-        """The timers that are to ring."""
+        """Number of timers that have not fired and were not cancelled."""
         return len(self._heap) - self._dead
 
     def now(self) -> float:
-        """The time that timers go by, in seconds."""
+        """Return the time by the clock of the timers, in seconds."""
         raw = self._backend.now()
         return raw - self._lost_s if raw < self._suspect_at else self._after_pause(raw)
 
     def set(self, key: Any, message: Any, delay_s: float, fire: Callable[[Timer], None]) -> Timer:
-        """Call ``fire(timer)`` in *delay_s* seconds unless it is cancelled first."""
+        """Call ``fire(timer)`` in *delay_s* seconds unless the timer is cancelled first."""
         if not delay_s >= 0:
             raise InvalidOption(f"timer {key!r}", "delay_s", delay_s, "give seconds >= 0")
         timer = Timer(key, message, self.now() + delay_s, fire)
@@ -107,11 +109,12 @@ class TimerService:
 
     @contextmanager
     def limit(self, seconds: float, *, shield: bool = False) -> Iterator[anyio.CancelScope]:
-        """A cancel scope that ends in *seconds* of this clock: ``anyio.move_on_after``, but for pauses."""
+        """Open a cancel scope that ends in *seconds* of this clock: ``anyio.move_on_after`` that does not count
+        pauses."""
         with anyio.CancelScope(shield=shield) as scope:
 
             def fire(timer: Timer) -> None:
-                timer.live = False  # it has left the heap: cancelling it again would count it as one that is there
+                timer.live = False  # it has left the heap: `cancel` must not count it as a dead entry
                 scope.cancel()
 
             timer = self.set(None, None, max(seconds, 0.0), fire)
@@ -127,7 +130,7 @@ class TimerService:
             await self._backend.wait_until(self._waiter, self._fire_due())
 
     def _fire_due(self) -> float:
-        """Fire what is due; when to look again, by the backend's clock."""
+        """Fire the timers that are due; return the backend time of the next look."""
         raw = self._backend.now()
         if raw >= self._suspect_at:
             self._after_pause(raw)
@@ -152,14 +155,14 @@ class TimerService:
 
     # ------------------------------------------------------------------ pauses
     def _after_pause(self, raw: float) -> float:
-        """This clock's time at *raw*, where that is suspiciously late, or the grace for that is not over."""
+        """Return this clock's time at backend time *raw*, which is suspiciously late, or within a grace period."""
         at, until = self._still or self._stand_still(raw, self._awake_at)
         if raw >= until + LATE_S:
             self._stand_still(raw, at)
         elif raw >= until:
             self._still = None
             self._lost_s = until - at
-            self._suspect_at = math.inf  # the timers that are due now are looked at next
+            self._suspect_at = math.inf  # due timers are checked next
             return raw - self._lost_s
         return at
 

@@ -1,4 +1,4 @@
-"""Waiter on trio; imported only where trio runs."""
+"""Waiter for trio; imported only under trio."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["TrioWaiter", "wait_until"]
 
 
 async def wait_until(waiter: Any, deadline: float) -> None:
-    """Wait until it is woken, or for that moment of trio's clock."""
+    """Wait until *waiter* is woken, or until *deadline* on trio's clock."""
     with trio.move_on_at(deadline):
         await waiter.wait()
 
 
 class TrioWaiter:
-    """One wait of one task."""
+    """Single wait of a task."""
 
     __slots__ = ("_task", "_woken")
 

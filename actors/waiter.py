@@ -1,7 +1,7 @@
-"""The seam to the two backends: how a task waits, how it is woken, and what time it is.
+"""Access to the two backends: waiting, waking and the clock.
 
-A wake-up carries nothing, so a cancellation that comes with it loses nothing. Futures and reschedules of the backend
-itself cost half of a portable event, and these are the two places where a message meets a task.
+A wake-up carries no value, so a cancellation that coincides with it loses nothing. Futures of asyncio and reschedules
+of trio take half the time of a portable event.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ RAISED = (Exception, asyncio.CancelledError)
 
 
 def is_cancellation(error: BaseException) -> bool:
-    """True for a ``CancelledError`` that was sent to this task; one out of a future that was cancelled elsewhere is an
-    error like any other."""
+    """True for a ``CancelledError`` that was sent to this task; false for one from a future that was cancelled
+    elsewhere, which is an error like any other."""
     if not isinstance(error, asyncio.CancelledError):
         return False
     try:
@@ -43,7 +43,7 @@ def is_cancellation(error: BaseException) -> bool:
 
 
 def as_error(error: BaseException) -> Exception:
-    """The same as an ``Exception``, which nobody takes for a cancellation of his own."""
+    """Return *error* as an ``Exception``, which cannot be mistaken for a cancellation of the present task."""
     if isinstance(error, Exception):
         return error
     stray = StrayCancellation(error)
@@ -98,8 +98,8 @@ class Backend(NamedTuple):
 
 
 def current_backend() -> Backend:
-    """The backend of the loop that runs now."""
-    trio = sys.modules.get("trio")  # who has not imported it does not run it, and should not have to
+    """Return the backend of the running event loop."""
+    trio = sys.modules.get("trio")  # a program that does not run trio need not import it
     if trio is not None and trio.lowlevel.in_trio_run():
         from actors.trio_waiter import TrioWaiter, wait_until
 
@@ -109,7 +109,7 @@ def current_backend() -> Backend:
 
 
 def new_waiter() -> Waiter:
-    """A wait of the task that runs now, on whatever loop it runs."""
+    """Return a waiter for the running task."""
     trio = sys.modules.get("trio")
     if trio is not None and trio.lowlevel.in_trio_run():
         from actors.trio_waiter import TrioWaiter

@@ -1,4 +1,4 @@
-"""Waiting for whichever comes first."""
+"""Waits for the first of several events, with a timeout that allows for pauses, and against cancellation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 class Awaited(Protocol):
-    """What is set once, and can be waited for: ``anyio.Event`` and its like."""
+    """One-shot event such as ``anyio.Event``."""
 
     def is_set(self) -> bool: ...
 
@@ -37,10 +37,10 @@ async def any_of(*events: Awaited) -> None:
 
 
 async def within(seconds: float, wait: Callable[[], Awaitable[object]]) -> bool:
-    """Wait at most so long; whether it has come. *wait* can be begun again.
+    """Call *wait*, which may be called twice, for at most *seconds*; return whether it returned in time.
 
-    Where there is no actor system whose timers know of pauses: if this process did not run when the time was up, what
-    came meanwhile is still unread, and gets a grace.
+    For code without an actor system, whose timers allow for pauses: if this process did not run when the time was up,
+    input that came meanwhile is still unread, and *wait* gets ``GRACE_S`` more.
     """
     until = anyio.current_time() + seconds
     with anyio.move_on_after(seconds):
@@ -55,11 +55,11 @@ async def within(seconds: float, wait: Callable[[], Awaitable[object]]) -> bool:
 
 
 async def to_the_end(work: Callable[[], Awaitable[_T]]) -> _T:
-    """What *work* gives: it is done to its end, whatever becomes of the caller meanwhile.
+    """Run *work* to its end, also if the caller is cancelled meanwhile, and return its result.
 
-    A shielded scope keeps the cancellations of anyio out, and no others: a Ctrl-C, and asyncio's own ``Task.cancel``
-    with its ``timeout`` and ``wait_for``, end a wait in it all the same. They reach the caller's task alone, so *work*
-    has one of its own; when it is done, they come out here as they are.
+    A shielded scope stops only the cancellations of anyio: a Ctrl-C, and asyncio's own ``Task.cancel``, as in its
+    ``timeout`` and ``wait_for``, still end a wait in it. Both reach the caller's task only, so *work* runs in a task of
+    its own; they are raised here when *work* is done.
     """
     given: list[_T] = []
     failed: list[Exception] = []
@@ -75,7 +75,7 @@ async def to_the_end(work: Callable[[], Awaitable[_T]]) -> _T:
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as group:
                 group.start_soon(do)
-    except BaseExceptionGroup as interrupted:  # trio's Ctrl-C: as many as there were, and each says the same
+    except BaseExceptionGroup as interrupted:  # Ctrl-C on trio, maybe several times
         raise interrupted.exceptions[0] from None
     if failed:
         raise failed[0]

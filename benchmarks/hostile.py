@@ -32,7 +32,7 @@ from supervisor import (
     ToolAborted,
     open_supervisor,
 )
-from supervisor.plans import LadderConfig, LimitsConfig, PolicyConfig
+from supervisor.plans import LimitsConfig, PolicyConfig, StageBudgetsConfig
 
 __all__ = ["CASES", "Hostile", "Victim"]
 
@@ -47,7 +47,7 @@ DEAF = "trap '' INT TERM; echo up > {fifo}; while :; do sleep 1; done"
 UP_S = 30.0
 """Seconds until the hostile session must be up."""
 SETTINGS = Settings(
-    policy=PolicyConfig(ladder=LadderConfig(request_s=0.01, cancel_s=HELD_S, terminate_s=HELD_S)),
+    policy=PolicyConfig(ladder=StageBudgetsConfig(request_s=0.01, cancel_s=HELD_S, terminate_s=HELD_S)),
     limits=LimitsConfig(grace_s=HELD_S),
 )
 

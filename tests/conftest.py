@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,16 +23,21 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """Make a git repository with one commit of ``a.txt`` on ``main``."""
-    where = tmp_path / "repository"
-    where.mkdir()
+@pytest.fixture(scope="session")
+def repository_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the repository that ``repository`` copies."""
+    where = tmp_path_factory.mktemp("template")
     (where / "a.txt").write_text("first\n")
-    git(where, "init", "--quiet", "--initial-branch=main")
+    git(where, "init", "--quiet", "--initial-branch=main", "--template=")
     git(where, "add", "--all")
     git(where, "commit", "--quiet", "--message", "first")
     return where
+
+
+@pytest.fixture
+def repository(tmp_path: Path, repository_template: Path) -> Path:
+    """Make a git repository with one commit of ``a.txt`` on ``main``."""
+    return Path(shutil.copytree(repository_template, tmp_path / "repository", symlinks=True))
 
 
 @pytest.fixture
@@ -54,14 +60,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker of this suite."""
-    config.addinivalue_line("markers", "one_backend: starts many programs; runs on asyncio or on trio, by its name")
+    config.addinivalue_line("markers", "one_backend: takes long; runs on asyncio or on trio, by its name")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep one backend of each test marked ``one_backend``.
 
-    Their time goes into the programs that they start. The backend follows from the test's name, so that half of the
-    tests of a file run on trio. ``make nightly`` runs all of them on both.
+    Most of their time goes into the programs that they start. The backend follows from the test's name, so that half of
+    the tests of a file run on trio. ``make nightly`` runs all of them on both.
     """
     if config.getoption("--both-backends"):
         return

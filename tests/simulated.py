@@ -23,7 +23,7 @@ def simulated_journal(scenario: str, seed: int) -> SimulatedDisk:
     disks: list[SimulatedDisk] = []
 
     class DiskOfTheRun(Checker):
-        def told(self, fact: Fact) -> None:
+        def observe(self, fact: Fact) -> None:
             if isinstance(fact, WorldMade):
                 disks.append(fact.disk)
 
@@ -58,3 +58,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now
+
+    def leap(self, seconds: float) -> None:
+        """Move the clock on by itself, as a suspended machine does."""
+        self._jumping.now += seconds

@@ -29,7 +29,7 @@ from supervisor.embedding.runtime import Session, Supervisor, TurnResult, open_s
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles import MACHINES
 from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.plans import AgentConfig, LadderConfig, LimitsConfig, PolicyConfig, Settings
+from supervisor.plans import AgentConfig, LimitsConfig, PolicyConfig, Settings, StageBudgetsConfig
 from supervisor.ports import Append, EntityRow
 from supervisor.processes import shim
 
@@ -79,7 +79,7 @@ def quick_settings(
     bounds = {"backoff_base_ms": 1, "backoff_cap_ms": 4, **limits}
     return Settings(
         drain_s=DEADLINE_S,
-        policy=PolicyConfig(ladder=LadderConfig(**rungs), **(policy or {})),
+        policy=PolicyConfig(ladder=StageBudgetsConfig(**rungs), **(policy or {})),
         limits=LimitsConfig(**bounds),
     )
 

@@ -113,13 +113,18 @@ def parsed(text: str) -> ast.Module:
     return ast.parse(text)
 
 
+@functools.cache
+def import_statements(text: str) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in ast.walk(parsed(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports(module: str, sources: Sources) -> list[str]:
     """Return the modules that *module* imports, in functions and under TYPE_CHECKING too."""
     found: list[str] = []
-    for node in ast.walk(parsed(sources[module])):
+    for node in import_statements(sources[module]):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = absolute(module, node, sources)
             found += [name if (name := f"{base}.{alias.name}") in sources else base for alias in node.names]
     return list(dict.fromkeys(found))

@@ -376,7 +376,7 @@ class AbortService:
             connection.abandon_call(call.call_id)
             self._registry.send(turn_id, result, cause=cause, lane=Lane.CONTROL)
             return ended
-        connection.abort_own_call(call.call_id, request.reason, request.abort_id)
+        connection.abort_own_call(call.call_id, request.reason, request.abort_id, cause.seq)
         if self._ends_with_another(call, turn.data, connection, request.plan):
             ended.how = ENDED_WITHIN
             return ended

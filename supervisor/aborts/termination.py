@@ -49,9 +49,8 @@ from actors import Context
 from actors.timers import Timer, TimerService
 from supervisor.lifecycles.events import Ended, OperatorStop
 from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, TerminationStage, TransitionReason, Verdict
-from supervisor.policies.abort_deadline import StageDeadlines, stage_deadlines
 from supervisor.policies.abort_plan import ProcessFate, total_survivors
-from supervisor.policies.abort_request import AbortRequest, same_abort
+from supervisor.policies.abort_request import AbortRequest, StageDeadlines, same_abort, stage_deadlines
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause

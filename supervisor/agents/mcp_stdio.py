@@ -16,7 +16,7 @@ import msgspec
 
 from actors import Context, Intensity
 from actors.restart import add_restart
-from supervisor.agents.protocols.framing import LineBuffer
+from supervisor.agents.protocols.codec_base import LineBuffer
 from supervisor.ports import Launch, McpServer, Process, ProcessHost, SpawnError
 from supervisor.ports.input_limits import UNREAD_BYTES_MAX
 from supervisor.runtime.entity_registry import EntityRegistry

@@ -31,7 +31,7 @@ from supervisor.embedding.runtime import Session, Supervisor, TurnResult, open_s
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import AbortScope, Kind, LifecycleEvent, Survivors
-from supervisor.plans import AgentConfig, LadderConfig, LimitsConfig, PolicyConfig, Settings
+from supervisor.plans import AgentConfig, LimitsConfig, PolicyConfig, Settings, StageBudgetsConfig
 from supervisor.policies.abort_plan import Receipt, total_survivors
 from supervisor.processes.orphan_check import adopt_orphans, children_left
 
@@ -128,7 +128,7 @@ def repository() -> Iterator[Path]:
 async def play(repository: Path, state_dir: Path, say: Say) -> tuple[list[Receipt], dict[str, TurnResult]]:
     """Run the sessions; return the receipts of the aborts, and the result of each session's prompt."""
     settings = Settings(
-        policy=PolicyConfig(ladder=LadderConfig(request_s=1.0, cancel_s=1.0, terminate_s=1.0, kill_s=1.0)),
+        policy=PolicyConfig(ladder=StageBudgetsConfig(request_s=1.0, cancel_s=1.0, terminate_s=1.0, kill_s=1.0)),
         limits=LimitsConfig(grace_s=2.0),
         drain_s=20.0,
     )

@@ -27,7 +27,7 @@ from supervisor.cli.rendering import (
     tree_json,
     tree_text,
 )
-from supervisor.control.client import is_running, troubles_of
+from supervisor.control.client import is_running, problems_of
 from supervisor.control.error_messages import UnknownId
 from supervisor.diagnostics.task_status import DeadLetter, dead_letters
 from supervisor.diagnostics.tree_view import STAYING, EntityLine, ps, tool_calls, tree
@@ -135,7 +135,7 @@ def _sums(reader: History | JournalReader) -> Mapping[str, Amounts]:
 def _warn_of_troubles(state: StateDir, rows: list[EntityRow], running: bool) -> None:
     """Warn of shortages of a running supervisor, or of entities that a killed supervisor left open."""
     if running:
-        for words in troubles_of(state.control_socket):
+        for words in problems_of(state.control_socket):
             warn(words)
     elif any(not _settled(row) for row in rows):
         heard = max([*(row.changed_at for row in rows), *_last_output_times(state, rows).values()])

@@ -1,13 +1,13 @@
 """Permissions of callers on the control socket: decided by descent, never by the name in the request.
 
-They hold for all that goes through the socket: the command line, the MCP server.
+They hold for every request through the socket: of the command line and of the MCP server.
 
-Reading is free. An operator may do everything. The agent of a session may send messages and abort within its session
-and those below it, and split its own task where the plan says ``may_split``; more only where its entry in the plan says
-``operates``. Nobody answers a permission that its own session waits for. Who cannot be told may only read: an agent
-could otherwise ask through a program that ends at once.
+Every caller may read, and an operator may do everything. The agent of a session may send messages and abort within its
+session and those below it, and split its own task if the plan says ``may_split``; more only if its entry in the plan
+says ``operates``. No agent answers a permission request of its own session. A caller that cannot be identified may only
+read: an agent could otherwise use a program that ends at once.
 
-The decision is pure; :class:`CallerReach` is what it needs to know of the supervisor.
+The decision is pure; :class:`CallerReach` holds the facts that it needs.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ __all__ = ["as_asked_by", "refusal"]
 
 
 def refusal(caller: Caller, asked: Request, reach: CallerReach, plan_of: Callable[[Abort], AbortPlan]) -> str:
-    """Why *asked* is not granted to *caller*; ``""`` where it is. *plan_of* is what an abort would end."""
+    """Return why *asked* is refused to *caller*; ``""`` if it is not. *plan_of* returns the plan of an abort."""
     if caller.origin is Origin.OPERATOR or _only_reads(asked):
         return ""
     right, what = _wanted(asked)
     if caller.origin is Origin.UNTOLD:
         return (
-            f"{what} is refused: it cannot be told who asks, since process {caller.pid} has ended. An operator's "
-            "program stays until it is answered; ask again"
+            f"{what} is refused: the caller cannot be identified, since process {caller.pid} has ended. A program must "
+            "run until it is answered; ask again"
         )
     why = _beyond(caller, asked, reach, plan_of)
     if not why or (right in reach.operates and not _is_own_permission(caller, asked)):
@@ -62,7 +62,7 @@ def _only_reads(asked: Request) -> bool:
 
 
 def _wanted(asked: Request) -> tuple[str, str]:
-    """The right that it takes, in the words of ``operates``, and the request in a person's."""
+    """Return the right that a request needs, as in ``operates``, and the request in words."""
     match asked:
         case Abort():
             return "abort", f"abort {asked.target}"
@@ -79,11 +79,11 @@ def _wanted(asked: Request) -> tuple[str, str]:
         case Compact():
             return "compact", "compact"
         case _:
-            raise AssertionError(f"reading takes no right: {type(asked).__name__}")
+            raise AssertionError(f"reading needs no right: {type(asked).__name__}")
 
 
 def _beyond(caller: Caller, asked: Request, reach: CallerReach, plan_of: Callable[[Abort], AbortPlan]) -> str:
-    """Why that is beyond the *reach* of an agent; ``""`` where it is within."""
+    """Return why a request is beyond the *reach* of an agent; ``""`` if it is within."""
     own = f"only {caller.session} and the sessions below it are its own" if caller.session else "no session is its own"
     right, _ = _wanted(asked)
     lets = f"operates: [{right}] in its agent's entry of the plan would allow it"
@@ -97,7 +97,7 @@ def _beyond(caller: Caller, asked: Request, reach: CallerReach, plan_of: Callabl
         case Split():
             return "" if asked.task in reach.splits else f"may_split of its own task would allow it, or {lets}"
         case Answer() if _is_own_permission(caller, asked):
-            return "nobody answers a permission that it waits for itself; an operator, or the host, does"
+            return "an agent may not answer its own permission request; an operator, or the host, does"
         case _:
             return f"that is for operators; {lets}"
 
@@ -107,12 +107,12 @@ def _is_own_permission(caller: Caller, asked: Request) -> bool:
 
 
 def _session_of(entity_id: str) -> str:
-    """The session of a turn, tool call or permission: its id is the beginning of theirs, and has no colon."""
+    """Return the session of a turn, tool call or permission request: the part of the id before the first colon."""
     return entity_id.partition(":")[0]
 
 
 def as_asked_by(caller: Caller, asked: Request) -> Request:
-    """The request in the caller's name, as records have it."""
+    """Return the request with the caller's name, as records have it."""
     match asked:
         case Abort() | Stop():
             return msgspec.structs.replace(asked, actor=caller.named(asked.actor))

@@ -1,8 +1,4 @@
-"""The other end of the control socket: what a second terminal uses to ask a running supervisor.
-
-A request is sent, and its answer read line by line. Whatever goes wrong is an error with words of its own: nobody is
-there, the answer is no, or the supervisor ended before it had answered.
-"""
+"""Client of the control socket: sends a request to a running supervisor, and reads the answer line by line."""
 
 from __future__ import annotations
 
@@ -24,24 +20,24 @@ from supervisor.control.server import reach
 from supervisor.journal.statedir import StateDirError, unreadable_error
 from supervisor.runtime.availability import Outage, Shortage
 
-__all__ = ["answers_to", "is_running", "request", "troubles_of"]
+__all__ = ["answers_to", "is_running", "problems_of", "request"]
 
 ANSWER_S: Final = 5.0
-"""How long a supervisor is waited for that is only asked what it waits for."""
+"""Seconds that the answer to a ping may take."""
 
 
 async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-    """Ask the supervisor whose socket is at *path*; the lines of its answer without the last one.
+    """Send a request to the supervisor on the socket at *path*; yield the lines of the answer without the last one.
 
-    Close the generator where it is not read to its end (``contextlib.aclosing``).
+    Close the generator if it is not read to its end (``contextlib.aclosing``).
 
     Raises:
-        NotRunning: nobody is there.
-        StateDirError, BadInput: this user may not ask, or there can be no such path.
-        ControlError: it refused, or ended before it had answered.
+        NotRunning: no supervisor listens there.
+        StateDirError, BadInput: this user has no access, or the path is invalid.
+        ControlError: the supervisor refused, or ended before it had answered.
     """
     async with await _connect(path) as stream:
-        with suppress(anyio.BrokenResourceError):  # it answers an endless request before it has read it
+        with suppress(anyio.BrokenResourceError):  # a request that is too long is answered before it is read
             await stream.send(msgspec.json.encode(message) + b"\n")
         lines = BufferedByteReceiveStream(stream)
         with suppress(anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -56,7 +52,7 @@ async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict
 
 
 async def answers_to(path: Path, message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every line of the answer, once it is whole; raises what :func:`request` does."""
+    """Return all lines of the answer; raise as :func:`request` does."""
     async with aclosing(request(path, message)) as answers:
         return [answer async for answer in answers]
 
@@ -72,14 +68,14 @@ def is_running(path: Path) -> bool:
     return True
 
 
-def troubles_of(path: Path) -> list[str]:
-    """What the supervisor on the socket at *path* waits for now, a disk or descriptors, in a sentence each; none also
-    if it does not say."""
+def problems_of(path: Path) -> list[str]:
+    """Return a sentence for each resource (disk, descriptors) that the supervisor on the socket at *path* waits for
+    now; none if it does not answer."""
     try:
-        told = anyio.run(_ping, path)
+        answer = anyio.run(_ping, path)
     except (NotRunning, StateDirError, BadInput, ControlError, TimeoutError):
         return []
-    found = (msgspec.convert(told["outage"], Outage | None), msgspec.convert(told["shortage"], Shortage | None))
+    found = (msgspec.convert(answer["outage"], Outage | None), msgspec.convert(answer["shortage"], Shortage | None))
     return [one.words for one in found if one is not None]
 
 

@@ -1,7 +1,7 @@
-"""What the command line says when something cannot be done, and the exit status that goes with it.
+"""Error messages of the command line, and exit statuses.
 
-0: done; 1: the work failed; 2: bad input, nothing was started. Every expected error is one message without a
-traceback; an unexpected one is a message too, and says where it came from.
+0: done; 1: the work failed; 2: bad input, nothing was started. An expected error is one message without a traceback;
+the message of an unexpected error names file and line.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ INTERRUPTED: Final = 130
 
 
 class BadInput(Exception):
-    """What was asked for cannot be done as it was asked; the message says what would be right."""
+    """A command cannot be done as given; the message says what would be right."""
 
 
 class UnknownId(BadInput):
-    """The journal knows nothing of that id."""
+    """An id is not in the journal."""
 
     def __init__(self, entity_id: str) -> None:
         super().__init__(f"nothing has the id {entity_id!r}; `supervisor ps --all` shows the ids")
 
 
 class WorkFailed(Exception):
-    """It was begun and could not be finished."""
+    """A command was begun and could not be finished."""
 
 
 class NotRunning(Exception):
@@ -52,8 +52,8 @@ class NotRunning(Exception):
 
 
 class ControlError(Exception):
-    """The supervisor's answer was no. ``kind``: ``unknown``, ``refused``, ``bad``, or, where the same may be granted
-    later, ``degraded`` or ``busy``, or ``failed``."""
+    """The supervisor answered with an error. ``kind``: ``unknown``, ``refused``, ``bad``, ``failed``, or, if a later
+    try may succeed, ``degraded`` or ``busy``."""
 
     def __init__(self, kind: str, message: str) -> None:
         self.kind = kind
@@ -61,7 +61,7 @@ class ControlError(Exception):
 
 
 class Failure(NamedTuple):
-    """An error as the command line tells it."""
+    """Exit status, kind and message of an error."""
 
     status: int
     kind: str
@@ -69,7 +69,7 @@ class Failure(NamedTuple):
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What to say about *error*; of a group, about its first member."""
+    """Return how to report *error*; of a group, its first member."""
     error = cause_of(error)
     if isinstance(error, KeyboardInterrupt):
         return Failure(INTERRUPTED, "interrupted", "interrupted")
@@ -80,34 +80,32 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, ControlError):
         status = WORK_FAILED if error.kind in ("degraded", "busy", "failed") else BAD_INPUT
         return Failure(status, error.kind, str(error))
-    return _known(error) or Failure(WORK_FAILED, "failed", _unexpected(error))
+    if (known := _known(error)) is not None:
+        return known
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    message = " ".join(f"{type(error).__name__}: {error}".split())
+    return Failure(WORK_FAILED, "failed", f"this is a bug of the supervisor, please report it: {message}{where}")
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """The error itself; of a group, its first member."""
+    """Return the error itself; of a group, its first member."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def _known(error: BaseException) -> Failure | None:
-    """Errors of the rooms below, which are imported only when something went wrong anyway."""
+    """Return how to report an error of a lower package. These are imported only if there is an error."""
     from supervisor.host.services import ServiceFailed
     from supervisor.journal.statedir import StateDirError
     from supervisor.ports import JournalDamaged, JournalError
     from supervisor.workspaces.git_command import WorkspaceError
 
-    if isinstance(error, JournalDamaged):  # it was looked into, and that is the answer
+    if isinstance(error, JournalDamaged):  # the result of an integrity check
         return Failure(WORK_FAILED, "failed", str(error))
     if isinstance(error, StateDirError | JournalError | WorkspaceError):
         return Failure(BAD_INPUT, "bad", str(error))
     return (
         Failure(WORK_FAILED, "failed", str(error)) if isinstance(error, WorkFailed | ServiceFailed | OSError) else None
     )
-
-
-def _unexpected(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    words = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"this is a bug of the supervisor, please report it: {words}{where}"

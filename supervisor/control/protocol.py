@@ -1,7 +1,7 @@
-"""What can be asked over the control socket, and how a wish that cannot be granted is answered.
+"""Requests on the control socket, and the form of its error answers.
 
-A request is a value with nothing but its fields; ``do`` names which. What cannot be granted has a kind, so that a
-program can tell a refusal from a mistake and from a failure that may pass.
+The field ``do`` names the request. An error has a kind, so that a program can distinguish a refusal, a mistake, and a
+failure that may pass.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from supervisor.runtime.entity import Degraded, Refused
 __all__ = [
     "Abort",
     "Answer",
-    "Asked",
+    "BaseRequest",
     "Compact",
     "Follow",
     "Inspect",
@@ -40,19 +40,19 @@ _KINDS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (ValueError, "bad"),
     (JournalError, "failed"),
 )
-"""The first that fits, counts."""
+"""Kinds of errors by type; the first match counts."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", forbid_unknown_fields=True):
-    """A request; its tag is the ``do`` of the line that a client sends."""
+class BaseRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", forbid_unknown_fields=True):
+    """Base of the requests; the tag is the ``do`` of the line that a client sends."""
 
 
-class Ping(Asked, frozen=True, kw_only=True, tag="ping"):
+class Ping(BaseRequest, frozen=True, kw_only=True, tag="ping"):
     pass
 
 
-class Abort(Asked, frozen=True, kw_only=True, tag="abort"):
-    """*scope* is looked at by the supervisor, which says what it expected; *plan* is the id of the plan to execute."""
+class Abort(BaseRequest, frozen=True, kw_only=True, tag="abort"):
+    """Abort *target*; *plan* is the id of the abort plan to execute."""
 
     target: str
     scope: str
@@ -64,7 +64,7 @@ class Abort(Asked, frozen=True, kw_only=True, tag="abort"):
     plan: str | None = None
 
 
-class Send(Asked, frozen=True, kw_only=True, tag="send"):
+class Send(BaseRequest, frozen=True, kw_only=True, tag="send"):
     session: str
     text: str
     urgent: bool = False
@@ -72,23 +72,23 @@ class Send(Asked, frozen=True, kw_only=True, tag="send"):
     sender: str = "control"
 
 
-class Stop(Asked, frozen=True, kw_only=True, tag="stop"):
+class Stop(BaseRequest, frozen=True, kw_only=True, tag="stop"):
     now: bool = False
     actor: str = "control"
 
 
-class Inspect(Asked, frozen=True, kw_only=True, tag="inspect"):
-    """What goes on in one living entity, or tool call."""
+class Inspect(BaseRequest, frozen=True, kw_only=True, tag="inspect"):
+    """Inspect a live entity or tool call."""
 
     entity: str
 
 
-class Permissions(Asked, frozen=True, kw_only=True, tag="permissions"):
-    """The permissions that wait for a human."""
+class Permissions(BaseRequest, frozen=True, kw_only=True, tag="permissions"):
+    """List the permission requests that wait for a human."""
 
 
-class Answer(Asked, frozen=True, kw_only=True, tag="answer"):
-    """Answer one of them; *always*: as often as the agent asks for the same."""
+class Answer(BaseRequest, frozen=True, kw_only=True, tag="answer"):
+    """Answer a permission request; *always*: each time that the agent repeats it."""
 
     permission: str
     allow: bool
@@ -97,23 +97,23 @@ class Answer(Asked, frozen=True, kw_only=True, tag="answer"):
     by: str = "control"
 
 
-class Follow(Asked, frozen=True, kw_only=True, tag="follow"):
-    """Events with a number above *after*, those of *entity* only if it is given, until the supervisor ends."""
+class Follow(BaseRequest, frozen=True, kw_only=True, tag="follow"):
+    """Send events with a number above *after*, only those of *entity* if it is given, until the supervisor ends."""
 
     after: int = 0
     entity: str | None = None
 
 
-class Compact(Asked, frozen=True, kw_only=True, tag="compact"):
-    """Move what ended long ago to the archive: what *retention*, or else the supervisor's own, does not keep."""
+class Compact(BaseRequest, frozen=True, kw_only=True, tag="compact"):
+    """Move entities to the archive that *retention*, by default the supervisor's own, does not keep."""
 
     retention: Retention | None = None
 
 
-class Steer(Asked, frozen=True, kw_only=True, tag="steer"):
-    """A command about *tasks*, or about all that are planned; *on* is what they are to be blocked on.
+class Steer(BaseRequest, frozen=True, kw_only=True, tag="steer"):
+    """Apply *verb* to *tasks*, or to all planned tasks; *on*: keys or tasks on which they are to be blocked.
 
-    What is asked with a *command_id* takes effect once; of several tasks, each has its own, made of it.
+    A command with a *command_id* takes effect once. For several tasks, each command gets an id made of it.
     """
 
     verb: Verb
@@ -125,8 +125,8 @@ class Steer(Asked, frozen=True, kw_only=True, tag="steer"):
     command_id: str | None = None
 
 
-class Split(Asked, frozen=True, kw_only=True, tag="split"):
-    """Split *task* into the *subtasks*, which are YAML, and come from *source*."""
+class Split(BaseRequest, frozen=True, kw_only=True, tag="split"):
+    """Split *task* into *subtasks*, a YAML text; *source* names it in error messages."""
 
     task: str
     subtasks: str
@@ -141,7 +141,7 @@ Request = Ping | Abort | Send | Stop | Inspect | Permissions | Answer | Follow |
 
 # ------------------------------------------------------------------------------------------------------- refusals
 def explained(raised: Exception) -> dict[str, str]:
-    """An error as a client is told it, with its kind; one of ours is logged too."""
+    """Return kind and message of an error, for a client; log it if it is a bug of the supervisor."""
     error = cause_of(raised)
     if (kind := _kind_of(error)) is not None:
         return {"kind": kind, "message": str(error)}
@@ -150,7 +150,7 @@ def explained(raised: Exception) -> dict[str, str]:
 
 
 def _kind_of(error: BaseException) -> str | None:
-    from supervisor.plans.source import BadPlan  # where one is, it is there; a client does without
+    from supervisor.plans.source import BadPlan  # here, since clients of the socket need no plans
 
     if isinstance(error, LookupError) and not isinstance(error, KeyError | IndexError):
         return "unknown"

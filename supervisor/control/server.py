@@ -1,14 +1,14 @@
-"""The control socket: how a second terminal speaks to a running supervisor. One request per connection, in JSON lines.
+"""Server of the control socket, for commands from another terminal. One request per connection, in JSON lines.
 
 A request is ``{"do": "abort", ...}``; the answer is any number of lines and a last one, ``{"done": true}`` or
-``{"error": {"kind": ..., "message": ...}}``. Whatever a client sends or fails to read, the supervisor and its other
-clients go on: bad requests get an error line, and one that stops reading is disconnected.
+``{"error": {"kind": ..., "message": ...}}``. No client can disturb the supervisor or other clients: a bad request gets
+an error line, and a client that stops reading is disconnected.
 
-So many clients are served at once (``clients_max``), and no more: a broken monitor must not take the descriptors that
-agents need. A client that comes when all places are taken gets that of the one that has been silent for longest and has
-not sent its request; where all have, the newcomer is told so and may ask again. Without any descriptor left,
-anyio raises ``BrokenResourceError`` for what the system calls EMFILE: then a client is taken with the descriptor that
-is kept in reserve, told so, and let go of.
+At most ``clients_max`` clients are served at once: a broken monitor must not take the descriptors that agents need.
+When all slots are in use, a new client gets the slot of the oldest client that has not sent its request; if there is
+none, that of the oldest agent; else it gets an error line and may ask again. If no file descriptor is left (EMFILE,
+which anyio raises as ``BrokenResourceError``), a client is accepted with a descriptor kept in reserve, gets an error
+line, and is disconnected.
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ from supervisor.ports.shortages import shortage_of
 from supervisor.processes.descriptors import Reserve, clients_max
 from supervisor.runtime.entity import Refused
 
-if TYPE_CHECKING:  # clients of the socket do without
+if TYPE_CHECKING:  # clients of the socket need no supervisor
     from supervisor.host.supervision import Supervisor
 
 __all__ = ["peer", "reach", "serve_control"]
 
 LINE_BYTES_MAX: Final = 1024 * 1024
-"""The longest request."""
+"""Bytes of the longest request."""
 
 PATH_BYTES_MAX: Final = 100
-"""A longer path does not fit into a socket address (108 bytes on Linux) and is reached through its directory."""
+"""Bytes of a path that fits into a socket address (108 on Linux); a longer path is opened through its directory."""
 
 REQUEST_S: Final = 30.0
-"""A client that has not sent its request by then is disconnected."""
+"""Seconds after which a client that has not sent its request is disconnected."""
 
 CRASH_GRACE_S: Final = 1.0
 """Seconds that requests under way have to be answered when the accept loop has failed."""
 
 REFUSE_S: Final = 1.0
-"""How long a client that is refused may take to be told so: a line fits into the buffer of a socket."""
+"""Seconds that the refusal of a client may take; a line fits into the buffer of a socket."""
 
 _ACCEPT_AGAIN_S: Final = 0.1
 _TOO_MANY: Final = "too many clients ({}) are connected to the supervisor; close some of them, or ask again later"
@@ -84,16 +84,16 @@ _log = get_logger()
 
 
 # -------------------------------------------------------------------------------------------------------- server
-class ClientGone(Exception):
-    """The client hung up, or does not read."""
+class Disconnected(Exception):
+    """The client closed the connection, or does not read."""
 
 
 class _Restarting(Exception):
-    """The accept loop has failed, and a following client must ask the next one."""
+    """The accept loop has failed; a client that follows events must connect again."""
 
 
 class _Client:
-    """One connection: a request comes in, lines go out."""
+    """Connection of a client."""
 
     def __init__(self, stream: ByteStream, stall_s: float) -> None:
         self._stream, self._stall_s = stream, stall_s
@@ -106,84 +106,83 @@ class _Client:
         except anyio.DelimiterNotFound:
             raise ValueError(f"the request is longer than {LINE_BYTES_MAX} bytes") from None
         except (anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError, TimeoutError):
-            raise ClientGone from None
+            raise Disconnected from None
         try:
             asked: Request = msgspec.json.decode(line, type=Request)
         except RecursionError:
             raise ValueError("the request is nested too deeply") from None
         return asked
 
-    async def say(self, message: Mapping[str, Any]) -> None:
-        """One line. What the system cannot buffer waits for the client, but only so long."""
+    async def send(self, message: Mapping[str, Any]) -> None:
+        """Send one line; wait at most ``stall_s`` for a client that does not read."""
         try:
             with anyio.fail_after(self._stall_s):
                 await self._stream.send(msgspec.json.encode(message) + b"\n")
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, TimeoutError):
-            raise ClientGone from None
+            raise Disconnected from None
 
     async def hung_up(self) -> None:
-        """Return when the client closes its side; whatever it says until then is ignored."""
+        """Return when the client closes its side; ignore further input."""
         with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             while True:
                 await self._stream.receive()
 
 
 class _Handler:
-    """Answers requests, by means of the supervisor and of the plan that runs."""
+    """Answers requests by calls to the supervisor and to the running plan."""
 
     def __init__(self, sup: Supervisor, work: WorkControl | None, stall_s: float) -> None:
         self._sup, self._work, self._stall_s = sup, work, stall_s
         self._ending = anyio.Event()
         self._failed = False
         self.reserve = Reserve()
-        """Lent where a client is looked at, or refused, although no descriptor is left."""
+        """Descriptor to identify or refuse a client when no other one is left."""
 
     def end(self, *, failed: bool) -> None:
-        """End the answers that have no end of their own."""
+        """End the answers to ``follow``, which do not end on their own."""
         self._failed = failed
         self._ending.set()
 
-    async def serve(self, stream: SocketStream, place: _ClientSlot) -> None:
+    async def serve(self, stream: SocketStream, slot: _ClientSlot) -> None:
         async with stream:
             try:
-                # At once: a client may not stay for long.
+                # Before the request is read: the process may end any time.
                 with self.reserve.lent():
-                    place.caller = self._caller(stream.extra(SocketAttribute.raw_socket))
+                    connection = stream.extra(SocketAttribute.raw_socket)
+                    credentials = peer(connection)
+                    pid = credentials[0] if credentials is not None else 0
+                    slot.caller = self._sup.caller_at(connection, pid)
             except OSError:
                 await self.refuse(stream, _NO_DESCRIPTOR)
                 return
-            with suppress(ClientGone):
-                await self._answer(_Client(stream, self._stall_s), place.caller, place)
-
-    def _caller(self, connection: socket.socket) -> Caller:
-        credentials = peer(connection)
-        return self._sup.caller_at(connection, credentials[0] if credentials is not None else 0)
+            with suppress(Disconnected):
+                await self._answer(_Client(stream, self._stall_s), slot.caller, slot)
 
     async def refuse(self, stream: ByteStream, why: str) -> None:
-        """Tell a client that it is not served now, and let go of it."""
+        """Send a client the error ``busy``, and disconnect it."""
         async with stream:
-            with suppress(ClientGone):
-                await _Client(stream, REFUSE_S).say({"error": {"kind": "busy", "message": why}})
+            with suppress(Disconnected):
+                await _Client(stream, REFUSE_S).send({"error": {"kind": "busy", "message": why}})
 
-    async def _answer(self, client: _Client, caller: Caller, place: _ClientSlot) -> None:
+    async def _answer(self, client: _Client, caller: Caller, slot: _ClientSlot) -> None:
         try:
             asked = await client.request()
-            place.idle = False
+            slot.idle = False
             await self._do(self._admitted(asked, caller), client)
             last: dict[str, Any] = {"done": True}
-        except ClientGone:
+        except Disconnected:
             raise
         except _Restarting:
             last = {"error": {"kind": "busy", "message": _RESTARTING}}
-        except Exception as error:  # told to the client, and logged where it is ours
+        except Exception as error:
             last = {"error": explained(error)}
-        await client.say(last)
+        await client.send(last)
 
     def _admitted(self, asked: Request, caller: Caller) -> Request:
-        """The request, in the name of who asks.
+        """Return the request with the caller's name.
 
         Raises:
-            Refused: it is not for that caller.
+            Refused: the caller may not send this request.
         """
         if why := refusal(caller, asked, self._sup.reach_of(caller), self._plan):
             self._sup.note_refused(caller, str(asked.__struct_config__.tag), why)
@@ -196,10 +195,11 @@ class _Handler:
     async def _do(self, asked: Request, client: _Client) -> None:
         match asked:
             case Ping():
-                trouble = {"outage": self._sup.outage, "shortage": self._sup.shortage}
-                await client.say({"pid": os.getpid(), **trouble})
+                await client.send(
+                    {"pid": os.getpid(), "outage": self._sup.outage, "shortage": self._sup.shortage},
+                )
             case Abort(dry_run=True):
-                await client.say({"plan": self._plan(asked)})
+                await client.send({"plan": self._plan(asked)})
             case Abort():
                 receipt = await self._sup.abort(
                     asked.target,
@@ -210,50 +210,50 @@ class _Handler:
                     within_s=asked.within_s,
                     plan_id=asked.plan,
                 )
-                await client.say({"receipt": receipt})
+                await client.send({"receipt": receipt})
             case Send():
                 message_id = await self._sup.send(
                     asked.session, asked.text, urgent=asked.urgent, sender=asked.sender, at=asked.at
                 )
-                await client.say({"message_id": message_id})
+                await client.send({"message_id": message_id})
             case Stop():
                 await self._sup.stop(now=asked.now, actor=asked.actor)
                 how = "now" if self._sup.stop_now.is_set() else "drain"
-                await client.say({"stopping": how, "outage": self._sup.outage})
+                await client.send({"stopping": how, "outage": self._sup.outage})
             case Inspect():
                 seen = self._sup.inspect(asked.entity)
-                await client.say({"inspected": seen, "outage": self._sup.outage})
+                await client.send({"inspected": seen, "outage": self._sup.outage})
             case Permissions():
-                await client.say({"permissions": self._sup.permissions()})
+                await client.send({"permissions": self._sup.permissions()})
             case Answer():
                 choice = await self._sup.answer(
                     asked.permission, allow=asked.allow, always=asked.always, because=asked.because, by=asked.by
                 )
-                await client.say({"answered": choice._asdict()})
+                await client.send({"answered": choice._asdict()})
             case Compact():
-                await client.say({"compacted": await self._sup.compact(asked.retention)})
+                await client.send({"compacted": await self._sup.compact(asked.retention)})
             case Follow():
                 await self._follow(asked, client)
             case Steer() | Split():
-                async for told in steered(self._work, asked):
-                    await client.say(told)
+                async for answer in steered(self._work, asked):
+                    await client.send(answer)
 
     async def _follow(self, asked: Follow, client: _Client) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(_then_cancel, client.hung_up, group)
             group.start_soon(_then_cancel, self._ending.wait, group)
-            with suppress(ClientGone):
+            with suppress(Disconnected):
                 async with self._sup.subscribe(asked.after) as events, aclosing(events):
                     async for event in events:
                         if asked.entity in (None, event.entity_id):
-                            await client.say({"event": event})
+                            await client.send({"event": event})
             group.cancel_scope.cancel()
         if self._failed:
             raise _Restarting
 
 
 class _ClientSlot:
-    """One of the places for clients. An idle one, which has not sent its request, may lose it."""
+    """Slot of a client. A client that is idle, i.e. has not sent its request, may lose its slot."""
 
     def __init__(self) -> None:
         self.scope = anyio.CancelScope()
@@ -262,27 +262,30 @@ class _ClientSlot:
 
     @property
     def can_be_taken(self) -> bool:
-        """Agents must not keep an operator out: what they do here may be cut short."""
+        """True also for agents, whose requests may be cut short, so that they cannot keep an operator out."""
         return self.idle or (self.caller is not None and self.caller.origin is not Origin.OPERATOR)
 
 
 class _ClientSlots:
-    """Those who are served now, oldest first; no more than there are places."""
+    """Slots in use, oldest first, at most ``clients_max``."""
 
     def __init__(self, handler: _Handler, group: TaskGroup) -> None:
         self._handler, self._group = handler, group
-        self._places: dict[int, _ClientSlot] = {}
+        self._slots: dict[int, _ClientSlot] = {}
         self._number = 0
         self._left = anyio.Event()
         self._full = False
 
     async def take(self, stream: SocketStream) -> None:
-        """Serve a client in a task of its own; in the place of an idle one, where all are taken."""
+        """Serve a client in a task of its own; if all slots are in use, in the slot of another client."""
         most = clients_max()
-        while len(self._places) >= most:
-            takeable = [one for one in self._places.values() if one.can_be_taken]
+        while len(self._slots) >= most:
+            takeable = [one for one in self._slots.values() if one.can_be_taken]
             idle = next((one for one in takeable if one.idle), next(iter(takeable), None))
-            self._tell_full(most, "the one that has been idle for longest is" if idle else "the next ones are")
+            if not self._full:  # logged once, until a quarter of the slots is free again
+                self._full = True
+                which = "the one that has been idle for longest is" if idle else "the next ones are"
+                _log.warning(f"too many clients of the control socket: {which} disconnected", clients=most)
             if idle is None:
                 await self._handler.refuse(stream, _TOO_MANY.format(most))
                 return
@@ -290,22 +293,16 @@ class _ClientSlots:
             idle.scope.cancel()
             await self._left.wait()
         self._number += 1
-        place = self._places[self._number] = _ClientSlot()
-        self._group.start_soon(self._serve, self._number, place, stream)
+        slot = self._slots[self._number] = _ClientSlot()
+        self._group.start_soon(self._serve, self._number, slot, stream)
 
-    def _tell_full(self, most: int, who: str) -> None:
-        """Once, until a quarter of the places is free again."""
-        if not self._full:
-            self._full = True
-            _log.warning(f"too many clients of the control socket: {who} disconnected", clients=most)
-
-    async def _serve(self, number: int, place: _ClientSlot, stream: SocketStream) -> None:
+    async def _serve(self, number: int, slot: _ClientSlot, stream: SocketStream) -> None:
         try:
-            with place.scope:
-                await self._handler.serve(stream, place)
+            with slot.scope:
+                await self._handler.serve(stream, slot)
         finally:
-            del self._places[number]
-            self._full = self._full and len(self._places) > clients_max() * 3 // 4
+            del self._slots[number]
+            self._full = self._full and len(self._slots) > clients_max() * 3 // 4
             self._left.set()
 
 
@@ -361,8 +358,8 @@ async def serve_control(
 
 
 async def _accept(listener: SocketListener, handler: _Handler, clients: _ClientSlots) -> None:
-    """Take clients for ever. What anyio raises of an error of the system is a ``BrokenResourceError``, on a Unix socket
-    on both of its backends; nobody closes the listener meanwhile."""
+    """Accept clients for ever. anyio raises a ``BrokenResourceError`` for a system error of a Unix socket, on both
+    backends; the listener is not closed meanwhile."""
     short = False
     while True:
         failpoint.crash("service", "control")
@@ -370,7 +367,7 @@ async def _accept(listener: SocketListener, handler: _Handler, clients: _ClientS
             stream = await listener.accept()
         except (OSError, anyio.BrokenResourceError) as error:
             if not shortage_of(error):
-                _log.warning("control_accept_failed", error=str(error.__cause__ or error))  # a client gone at once
+                _log.warning("control_accept_failed", error=str(error.__cause__ or error))  # the client has left
             elif not short:
                 _log.warning("no file descriptor is left for a client of the control socket: clients are refused")
             short = bool(shortage_of(error))
@@ -384,7 +381,7 @@ async def _accept(listener: SocketListener, handler: _Handler, clients: _ClientS
 
 
 async def _refuse_next(listener: SocketListener, handler: _Handler) -> None:
-    """Take the client that waits with the descriptor in reserve, tell it that there is no other, and let go of it."""
+    """Accept the waiting client with the descriptor in reserve, and refuse it."""
     with handler.reserve.lent(), suppress(OSError, anyio.BrokenResourceError):
         with anyio.move_on_after(REFUSE_S):
             stream = await listener.accept()
@@ -392,7 +389,7 @@ async def _refuse_next(listener: SocketListener, handler: _Handler) -> None:
 
 
 async def _is_ours(stream: SocketStream) -> bool:
-    """The socket's mode keeps others out; this is for who got hold of it all the same. They are told nothing."""
+    """Close connections of other users, without an answer. The socket's mode should keep them out already."""
     credentials = peer(stream.extra(SocketAttribute.raw_socket))
     if credentials is None or credentials[1] in (0, os.geteuid()):
         return True
@@ -402,8 +399,7 @@ async def _is_ours(stream: SocketStream) -> bool:
 
 
 def peer(connection: socket.socket) -> tuple[int, int] | None:
-    """The pid and the uid of the process on the other side, by the kernel's word; ``None`` where it gives none (not on
-    Linux)."""
+    """Return pid and uid of the process at the other end, from the operating system; ``None`` if it is not Linux."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
@@ -418,7 +414,7 @@ async def _listen(path: Path) -> SocketListener:
 
 @contextmanager
 def reach(path: Path) -> Iterator[str]:
-    """*path*, or a short way to it while the context is open."""
+    """Yield *path*, or, if it is too long, a short path to it that is valid within the context."""
     if len(os.fsencode(path)) <= PATH_BYTES_MAX:
         yield str(path)
         return

@@ -1,7 +1,6 @@
-"""Commands about the work that is under way, as the control socket answers them: one line for each task.
+"""Commands on tasks of the running plan, answered on the control socket with one line for each task.
 
-A command for several tasks is as many commands: what one of them is refused does not keep the others. Nothing is
-decided here.
+A command for several tasks is executed for each of them: a refusal for one task does not affect the others.
 """
 
 from __future__ import annotations
@@ -19,20 +18,23 @@ __all__ = ["steered"]
 
 
 async def steered(work: WorkControl | None, asked: Steer | Split) -> AsyncIterator[dict[str, Any]]:
-    """``{"task", "answer"}`` for each task, or ``{"task", "refused"}`` with the kind and the reason.
+    """Execute a command; yield ``{"task", "answer"}`` for each task, or ``{"task", "refused"}`` with kind and reason.
 
     Raises:
-        Refused: no plan runs here.
-        ValueError: no task is named, or more than can be meant.
+        Refused: no plan runs.
+        ValueError: the options of the command contradict each other, or no task is named.
     """
     if work is None:
         raise Refused("no plan runs here, so there is no work to steer")
     tasks = (asked.task,) if isinstance(asked, Split) else await _named(work, asked)
     for task in tasks:
-        command_id = _id_of(asked.command_id, task, alone=len(tasks) == 1)
+        # Each task has a command id of its own: a second command with the same id would not be executed.
+        command_id = asked.command_id
+        if command_id is not None and len(tasks) > 1:
+            command_id = f"{command_id}/{task}"
         try:
-            answer = await _done(work, asked, task, command_id)
-        except Exception as error:  # told to the client, and logged where it is ours
+            answer = await _execute(work, asked, task, command_id)
+        except Exception as error:
             yield {"task": task, "refused": explained(error)}
         else:
             yield {"task": task, "answer": msgspec.to_builtins(answer)}
@@ -42,7 +44,7 @@ async def _named(work: WorkControl, asked: Steer) -> tuple[str, ...]:
     if asked.verb is Verb.SPLIT:
         raise ValueError("split: give its subtasks too, with do: split")
     if asked.all_planned and (asked.tasks or asked.command_id is not None):
-        raise ValueError("all_planned: these are other tasks each time; name the tasks, or give no command id")
+        raise ValueError("all_planned: these may be other tasks each time; name the tasks, or give no command id")
     if asked.all_planned and asked.verb not in (Verb.APPROVE, Verb.REJECT):
         raise ValueError(f"all_planned: a planned task can be approved or rejected, not {asked.verb}; name the tasks")
     if not asked.all_planned and not asked.tasks:
@@ -52,15 +54,10 @@ async def _named(work: WorkControl, asked: Steer) -> tuple[str, ...]:
     return await work.planned() if asked.all_planned else tuple(dict.fromkeys(asked.tasks))
 
 
-def _id_of(command_id: str | None, task: str, *, alone: bool) -> str | None:
-    """Each task of a command has an id of its own: one and the same for all would be another command each time."""
-    return command_id if command_id is None or alone else f"{command_id}/{task}"
-
-
-async def _done(work: WorkControl, asked: Steer | Split, task: str, command_id: str | None) -> CommandResult:
+async def _execute(work: WorkControl, asked: Steer | Split, task: str, command_id: str | None) -> CommandResult:
     how: dict[str, Any] = {"by": asked.by, "reason": asked.reason, "command_id": command_id}
     if isinstance(asked, Split):
-        from supervisor.plans.splitting import read_subtasks  # a client of the socket does without
+        from supervisor.plans.splitting import read_subtasks  # here, since clients of the socket need no plans
 
         return await work.split(task, read_subtasks(asked.subtasks, asked.source), **how)
     if asked.verb is Verb.BLOCK:

@@ -1,8 +1,8 @@
-"""The composition root: ``open_supervisor`` puts the parts together and hands out the supervisor.
+"""Composition root: ``open_supervisor`` assembles a supervisor and runs it for the length of a block.
 
-Embedded, it is a guest: no signal handlers, no logging configuration, no event-loop policy. Leaving the block
-normally drains: what was asked for is finished, within the drain deadline. Leaving it by an exception, or by a
-cancellation, aborts everything with that cause, within the ladder's. Either way nothing is left running.
+The supervisor installs no signal handlers, no logging configuration and no event-loop policy. Leaving the block
+normally drains: open requests are finished within the drain deadline. Leaving it by an exception, or by a cancellation,
+aborts every session with that cause, within the stage budgets. Either way nothing is left running.
 """
 
 from __future__ import annotations
@@ -69,27 +69,26 @@ async def open_supervisor(
     """Run a supervisor for as long as the block lasts.
 
     Args:
-        state_dir: where the journal, the transcripts and the lock live; ``None``: in memory only.
-        agents: agents that sessions can be started with by name.
+        state_dir: directory of the journal, the transcripts and the lock; ``None``: in memory only.
+        agents: agents by name, for :meth:`Supervisor.start_session`.
         settings: limits, the abort policy, the drain deadline.
-        workdir: where agents work unless their own ``cwd`` says otherwise; by default the current directory.
-        choose: which sessions and tasks of an earlier supervisor, that died, may go on: given every entity of the
-            journal, their ids. By default all, as ``settings.recovery`` says.
+        workdir: working directory of agents without a ``cwd`` of their own; by default the current directory.
+        choose: returns the ids of the sessions and tasks of a dead supervisor that may go on, given every entity of the
+            journal. By default all, as ``settings.recovery`` says.
         plugins: modules or objects with hook implementations (docs/how-to/plugins.md), beside the installed ones.
-        on_permission: asked what an agent may, where its policy says ``ask`` (docs/how-to/permissions.md); an operator
-            may answer first.
-        journal: where records are kept instead of in memory; closed when the block is left. A state directory has a
-            journal already.
+        on_permission: called for permission requests for which the agent's policy says ``ask``
+            (docs/how-to/permissions.md); an operator may answer first.
+        journal: journal to use instead of one in memory, closed when the block is left. A state directory has its own.
 
     Raises:
-        ValueError: both *state_dir* and *journal* are given; *settings* ask for worktrees, and there is no state
-            directory to have them in, or for graduated access without worktrees; an agent's adapter is none of ours
-            or of a plug-in's; ``settings.plugins`` names one that is not installed.
+        ValueError: both *state_dir* and *journal* are given; *settings* ask for worktrees without a state directory, or
+            for graduated access without worktrees; an agent's adapter is unknown; ``settings.plugins`` names a plug-in
+            that is not installed.
         WorkspaceError: git cannot have worktrees in *workdir*.
         StateDirBusy, StateDirError: the state directory is in use, or cannot be used.
         JournalError: its journal cannot be read, or was written by a newer version.
-        JournalLost: at the end of the block: the journal or its lock was deleted or replaced meanwhile. Everything was
-            ended then; whoever waited for a prompt was told that it failed.
+        JournalLost: at the end of the block: the journal or its lock was deleted or replaced meanwhile. Every session
+            was ended then, and open requests have failed.
     """
     settings = settings or Settings()
     if state_dir is not None and journal is not None:
@@ -98,7 +97,7 @@ async def open_supervisor(
     profiles = {name: profile_of(name, config, where) for name, config in (agents or {}).items()}
     async with AsyncExitStack() as stack:
         if settings.access is not None and settings.workspace != "worktree":
-            raise ValueError("settings.access: changes are judged in worktrees only; set workspace='worktree' too")
+            raise ValueError("settings.access: changes are checked in worktrees only; set workspace='worktree' too")
         plugged = await _plugged(settings.plugins, plugins)
         stack.push_async_callback(plugged.close)
         _check_adapters(profiles, plugged)
@@ -113,21 +112,21 @@ async def open_supervisor(
         containment = await contained(opened, pid_namespaces=settings.pid_namespaces)
         host = await stack.enter_async_context(ShimHost(containment))
         processes = RetryingProcessHost(host, WALL)
-        place = await workspace_of(settings, opened, where, processes)
-        parts = real_parts(journal, opened, host, processes, place, where)
+        workspace = await workspace_of(settings, opened, where, processes)
+        parts = real_parts(journal, opened, host, processes, workspace, where)
         yield await stack.enter_async_context(supervise(parts, profiles, settings, choose, plugged, on_permission))
 
 
 def reconfigure(
     supervisor: Supervisor, *, agents: Mapping[str, AgentConfig], settings: Settings, workdir: Path | str | None = None
 ) -> None:
-    """Other agents, limits and policies for every session that starts from now on; those that live keep theirs.
+    """Use other agents, limits and policies for every session that starts from now on; live sessions keep theirs.
 
     Args:
         agents, settings, workdir: as for :func:`open_supervisor`.
 
     Raises:
-        ValueError: an agent's adapter is none of ours or of a plug-in's; nothing has changed.
+        ValueError: an agent's adapter is unknown; nothing has changed.
     """
     where = _absolute(workdir)
     profiles = {name: profile_of(name, config, where) for name, config in agents.items()}
@@ -136,9 +135,8 @@ def reconfigure(
 
 
 async def _plugged(names: Sequence[str] | None, given: Sequence[object]) -> Plugins:
-    """Most hosts have no plug-in, and need no thread to find that out."""
     if not given and not (installed() if names is None else names):
-        return Plugins()
+        return Plugins()  # the usual case needs no thread
     return await anyio.to_thread.run_sync(partial(Plugins.load, names, given, reserved=adapters()))
 
 
@@ -157,12 +155,11 @@ async def supervise(
     plugins: Plugins | None = None,
     on_permission: OnPermission | None = None,
 ) -> AsyncIterator[Supervisor]:
-    """Run a supervisor on those doors to the world, which stay open behind it.
+    """Run a supervisor with the ports *parts*, which stay open when the block is left.
 
     Args:
-        choose: which sessions and tasks of an earlier supervisor may go on; by default all.
-        plugins: none, where a run is to be the same each time.
-        on_permission: asks the embedding program.
+        choose: as for :func:`open_supervisor`.
+        plugins: leave out if runs must be repeatable.
 
     Raises:
         JournalError: the journal cannot be read, or was lost meanwhile, or its disk was still down at the end.
@@ -170,14 +167,14 @@ async def supervise(
     async with AsyncExitStack() as stack:
         rows, taken = await parts.journal.entities(), await parts.journal.ids()
         system = await stack.enter_async_context(open_system(seed=parts.seed))
-        from_s = await _last_time(parts.journal)
+        last = await parts.journal.events(after_seq=parts.journal.last_seq - 1)
         supervisor = Supervisor(
             system=system,
             parts=parts,
             agents=agents,
             settings=settings,
             taken=taken,
-            from_s=from_s,
+            from_s=last[-1].monotonic_s if last else 0.0,
             plugins=plugins or Plugins(),
             on_permission=on_permission,
         )
@@ -187,7 +184,9 @@ async def supervise(
         if settings.access is not None:
             await supervisor.trust.recall(parts.journal, rows)
         recovered = await supervisor.take_over(rows, choose)
-        _serve(supervisor, stack)  # not before: whoever was not taken over is left as it is, to the next supervisor
+        _end_with_block(
+            supervisor, stack
+        )  # after the takeover: if that fails, sessions are left for the next supervisor
         if recovered.stopped:
             _log.warning("an earlier supervisor ended; these of its sessions were stopped", sessions=recovered.stopped)
         supervisor.cleanup.remove_left()
@@ -206,19 +205,13 @@ async def _start_services(supervisor: Supervisor, parts: Dependencies) -> None:
         await services.add("journal", partial(watch_journal, supervisor), restart=Restart.TRANSIENT)
 
 
-async def _last_time(journal: Journal) -> float:
-    """When the last record was made, by the clock that decisions are made with."""
-    last = await journal.events(after_seq=journal.last_seq - 1)
-    return last[-1].monotonic_s if last else 0.0
-
-
 def _absolute(directory: Path | str | None) -> Path:
     return Path(directory or ".").absolute()
 
 
 async def close_sessions(supervisor: Supervisor) -> None:
-    """End every session in order, as leaving the block does, and wait until all of that is on record. Whoever has more
-    to record before the block is left, calls this first; no session begins any more.
+    """End every session in order, as leaving the block does, and wait until their last records are durable. A caller
+    that has more to record before the block is left calls this first. No session begins any more.
 
     Raises:
         JournalError: the journal was lost, or its disk was still down at the end.
@@ -234,7 +227,7 @@ async def close_sessions(supervisor: Supervisor) -> None:
 
 
 async def _end(supervisor: Supervisor, why: str | None) -> None:
-    """End everything: in order, or, for a reason, by an abort. A disk that does not answer is not waited for long."""
+    """End every session: in order, or, for a reason, by an abort. Wait at most ``LAST_RECORDS_S`` for the disk."""
     if why is None:
         await supervisor.close_all()
     else:
@@ -242,38 +235,27 @@ async def _end(supervisor: Supervisor, why: str | None) -> None:
     with supervisor.registry.system.timers.limit(LAST_RECORDS_S) as waited:
         await supervisor.journal_writer.close()
     if waited.cancelled_caught:
-        _log.error("the disk did not answer: whether the last records are in the journal is not known")
+        _log.error("the disk did not answer: it is unknown whether the last records are in the journal")
         supervisor.journal_writer.abandon()
     supervisor.subscriptions.end()
 
 
-async def _end_whole(supervisor: Supervisor, why: str | None) -> None:
-    """Whatever becomes of the host meanwhile, with a Ctrl-C that comes while it ends: that is waited out."""
-    try:
-        with anyio.CancelScope(shield=True):
-            await _end(supervisor, why)
-    except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):  # what no shield keeps out; who was told is told once
-        await to_the_end(partial(_end, supervisor, why))
-        raise
-
-
-def _departure(error: BaseException) -> str:
-    """How the host left, for the record. Of a cancellation that says nothing but what it was: event loops word it with
-    addresses and with code."""
+def _reason(error: BaseException) -> str:
+    """Return the reason of the abort, for records. Of a cancellation only that it was one: the event loops' messages
+    contain addresses and code."""
     if _is_cancellation(error):
         return "the host was cancelled"
     return f"the host left by {type(error).__name__}: {error}"
 
 
 def _is_cancellation(error: BaseException) -> bool:
-    """Trio's own nurseries may hand on cancellations in a group."""
-    if isinstance(error, BaseExceptionGroup):
+    if isinstance(error, BaseExceptionGroup):  # Trio may pass on cancellations in a group
         return all(_is_cancellation(one) for one in error.exceptions)
     return isinstance(error, anyio.get_cancelled_exc_class())
 
 
-def _serve(supervisor: Supervisor, stack: AsyncExitStack) -> None:
-    """Register the end: a drain where the block was left normally, an abort of everything where it was not."""
+def _end_with_block(supervisor: Supervisor, stack: AsyncExitStack) -> None:
+    """Register the end of the supervisor: a drain if the block was left normally, else an abort of every session."""
 
     async def end(kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         try:
@@ -283,7 +265,15 @@ def _serve(supervisor: Supervisor, stack: AsyncExitStack) -> None:
             error = late
             raise
         finally:
-            await _end_whole(supervisor, None if error is None else _departure(error))
+            why = None if error is None else _reason(error)
+            try:
+                with anyio.CancelScope(shield=True):
+                    await _end(supervisor, why)
+            except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
+                # A shield does not keep out a Ctrl-C, nor a cancellation by asyncio itself. Ending again is harmless:
+                # sessions that were stopped are not stopped twice.
+                await to_the_end(partial(_end, supervisor, why))
+                raise
         if supervisor.failure is not None and error is None:
             raise supervisor.failure
         return False

@@ -1,7 +1,6 @@
-"""What a session is equipped with: its agent's command and environment, its link, its transcript.
+"""Factories of what a supervisor and its sessions need: agent profiles, connections, transcripts, ports.
 
-Here the names of a configuration become real parts. An agent gets a clean environment: what its configuration names,
-a PATH and a HOME, and nothing else of ours.
+An agent gets a clean environment: a PATH, a HOME, and the variables that its configuration names.
 """
 
 from __future__ import annotations
@@ -54,15 +53,15 @@ CLEAN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def clean_env() -> dict[str, str]:
-    """What every program of ours gets, and nothing else but what its configuration names."""
+    """Return the environment of every program, to which the program's configuration may add."""
     return {"PATH": os.environ.get("PATH", CLEAN_PATH), "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8"}
 
 
 def profile_of(name: str, config: AgentConfig, workdir: Path) -> AgentProfile:
-    """A configured agent as the runtime has it: its command, its directory, and a clean environment.
+    """Return the profile of a configured agent: command, directory, clean environment.
 
     Raises:
-        BadData: the file that says what its lines mean cannot be read, or says what it may not.
+        BadData: the agent's file of line rules cannot be read, or is invalid.
     """
     env = clean_env()
     env.update({key: os.environ[key] for key in config.inherit_env if key in os.environ})
@@ -86,7 +85,7 @@ class ConnectionFactory:
     """Makes the connection to a session's next agent: a program under a shim, or a function.
 
     Args:
-        codec_of: what makes a codec for an agent of that profile.
+        codec_of: returns the function that makes a codec for an agent of that profile.
     """
 
     def __init__(
@@ -110,17 +109,17 @@ class ConnectionFactory:
                 self._registry, session, agent_id, incarnation, function=profile.function, delegate=self._delegate
             )
         resume_id, interrupted = session.resume_id, session.interrupted
-        session.resume_id, session.interrupted = None, False  # it is tried once
+        session.resume_id, session.interrupted = None, False  # one try to resume
         host = self._host
         try:
             codec = self._codec_of(profile)()
-            argv = codec.argv(profile.command, prompt, self._new_id(agent_id), resume_id)
-        except AdapterFailed as error:  # a plug-in's: its agent cannot start, and nobody else is concerned
-            codec, argv, host = (
-                CommandCodec(),
-                (),
-                RetryingProcessHost(NoHost(str(error)), self._registry.journal_writer.clock.wall),
-            )
+            # Of a new conversation, where the protocol lets us choose. From the seed: a run can be repeated.
+            random_bits = self._registry.system.rng("conversation", agent_id).getrandbits(128)
+            new_id = str(UUID(int=random_bits, version=4))
+            argv = codec.argv(profile.command, prompt, new_id, resume_id)
+        except AdapterFailed as error:  # of a plug-in: only this agent cannot start
+            codec, argv = CommandCodec(), ()
+            host = RetryingProcessHost(NoHost(str(error)), self._registry.journal_writer.clock.wall)
         return ProcessConnection(
             self._registry,
             session,
@@ -141,13 +140,9 @@ class ConnectionFactory:
             interrupted=interrupted,
         )
 
-    def _new_id(self, agent_id: str) -> str:
-        """What a new conversation is called, where we may choose; drawn from the seed: a run can be repeated."""
-        return str(UUID(int=self._registry.system.rng("conversation", agent_id).getrandbits(128), version=4))
-
 
 class NoTranscript:
-    """A transcript that is not kept: without a state directory nothing is written."""
+    """Transcript of a supervisor without a state directory: writes nothing."""
 
     def write(self, source: str, text: str, *, at: float) -> None:
         return None
@@ -162,11 +157,11 @@ class _Wall:
 
 
 WALL: Final = _Wall()
-"""The clock on the wall: Unix time."""
+"""Clock that returns Unix time."""
 
 
 async def contained(state_dir: StateDir | None, *, pid_namespaces: bool) -> Containment:
-    """How programs are held together; first, what an earlier supervisor of the directory left is ended.
+    """Kill the processes that an earlier supervisor of the directory left, and return the containment for new ones.
 
     Raises:
         StateDirError: the directory's tag cannot be read or written.
@@ -187,28 +182,26 @@ async def contained(state_dir: StateDir | None, *, pid_namespaces: bool) -> Cont
 async def workspace_of(
     settings: Settings, state_dir: StateDir | None, workdir: Path, processes: ProcessHost
 ) -> Workspace:
-    """Where sessions work, as *settings* say.
+    """Return the workspace port that *settings* ask for.
 
     Raises:
-        ValueError: worktrees are asked for, and there is no state directory to have them in.
-        WorkspaceError: git cannot have them there.
+        ValueError: the settings ask for worktrees, and there is no state directory for them.
+        WorkspaceError: git cannot have worktrees there.
     """
     if settings.workspace == "directory":
-        _tell_of_worktrees(state_dir)
-        return DirectoryWorkspace(state_dir.checkpoints if state_dir is not None else None)
+        if state_dir is None:
+            return DirectoryWorkspace(None)
+        # Worktrees of an earlier supervisor with other settings stay: only GitWorkspaces can remove them.
+        if state_dir.worktrees.is_dir() and (left := sorted(str(one) for one in state_dir.worktrees.iterdir())):
+            _log.warning(
+                "worktrees are left that `workspace: worktree` would clean up; merge or remove them", left=left
+            )
+        return DirectoryWorkspace(state_dir.checkpoints)
     if state_dir is None:
-        raise ValueError("settings.workspace: 'worktree' needs a state directory to have them in; give state_dir")
-    place = GitWorkspaces(processes, state_dir.worktrees.absolute(), str(workdir), settings.merge_into)
-    await place.check()
-    return place
-
-
-def _tell_of_worktrees(state_dir: StateDir | None) -> None:
-    """Those of an earlier supervisor, which had other settings, are left as they are: nobody here knows git."""
-    if state_dir is not None and state_dir.worktrees.is_dir():
-        left = sorted(str(one) for one in state_dir.worktrees.iterdir())
-        if left:
-            _log.warning("worktrees are left that `workspace: worktree` would see to; merge or remove them", left=left)
+        raise ValueError("settings.workspace: 'worktree' needs a state directory for them; give state_dir")
+    worktrees = GitWorkspaces(processes, state_dir.worktrees.absolute(), str(workdir), settings.merge_into)
+    await worktrees.check()
+    return worktrees
 
 
 def real_parts(
@@ -219,7 +212,7 @@ def real_parts(
     workspace: Workspace,
     workdir: Path,
 ) -> Dependencies:
-    """This machine: its processes, its directories, its clock; and, where there is a state directory, what is in it."""
+    """Return the ports to this machine: processes, files, clock, and what a state directory holds, if there is one."""
     parts = Dependencies(
         journal=journal,
         processes=processes,

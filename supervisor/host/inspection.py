@@ -1,6 +1,6 @@
-"""What goes on in one living thing of the tree, now: also where it is stuck, and answers nothing.
+"""Inspection of one live entity, also of one that is stuck: state, mailbox, tasks and their stacks.
 
-Only looks: nothing here tells, waits or changes. Whatever an agent was told or has said stays out of it.
+Nothing is sent, awaited or changed. The result contains no prompt and no output of an agent.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ __all__ = ["inspect"]
 
 
 def inspect(registry: EntityRegistry, entity_id: str) -> Inspected:
-    """Look at a living session, turn, agent, task, or open tool call.
+    """Inspect a live session, turn, agent, task, or open tool call.
 
     Raises:
-        NoSuchEntity: nothing alive has that id.
+        NoSuchEntity: no live entity has that id.
     """
     try:
         seen = registry.system.inspect(entity_id)
     except NoSuchActor:
         raise NoSuchEntity(entity_id) from None
-    return Inspected(**_kernel(seen), **_entity(registry, entity_id))
+    return Inspected(**_actor_facts(seen), **_entity_facts(registry, entity_id))
 
 
-def _kernel(seen: Inspection) -> dict[str, Any]:
+def _actor_facts(seen: Inspection) -> dict[str, Any]:
     return {
         "id": seen.id,
         "phase": seen.phase,
@@ -43,7 +43,7 @@ def _kernel(seen: Inspection) -> dict[str, Any]:
     }
 
 
-def _entity(registry: EntityRegistry, entity_id: str) -> dict[str, Any]:
+def _entity_facts(registry: EntityRegistry, entity_id: str) -> dict[str, Any]:
     entity = registry.entities.get(entity_id)
     if entity is None and registry.is_open(entity_id):
         return {"kind": "tool", "state": "open"}

@@ -83,7 +83,7 @@ class ServiceFailed(Exception):
 
 
 class _Service:
-    """One service over all its incarnations; the ``task_status`` of a loop that reports when it is ready."""
+    """State of a service over all its incarnations; also the ``task_status`` of its loop."""
 
     def __init__(self, name: str) -> None:
         self.name = name

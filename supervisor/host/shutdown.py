@@ -1,7 +1,7 @@
-"""How a supervisor ends: it drains what was asked for, or tells every session to end, and waits for their last records.
+"""End of a supervisor: finish the open requests, or stop every session, and wait for the sessions' last records.
 
-It does end: a drain has its deadline, an abort climbs the ladder, and a disk that does not answer is given up in the
-end. A journal that is lost ends everything at once, and nobody waits for a record any more.
+Each wait is bounded: a drain by ``drain_s``, an abort by the stage budgets, a disk that does not answer by
+``LAST_RECORDS_S``. A lost journal ends everything at once, and no record is waited for any more.
 """
 
 from __future__ import annotations
@@ -26,46 +26,45 @@ from supervisor.sessions.pending_requests import PendingRequests
 __all__ = ["LAST_RECORDS_S", "Shutdown"]
 
 LAST_RECORDS_S = 10.0
-"""How long the end of a supervisor waits for the disk, once everything else has ended."""
+"""Seconds that the end of a supervisor waits for the disk, once everything else has ended."""
 
 
 class Shutdown:
     """The end of one supervisor.
 
     Args:
-        prompting: who waits for answers.
-        drain_s: the drain deadline, now.
-        janitor: whose tasks outlive every session.
+        drain_s: returns the seconds that a drain may take.
+        background: returns the context of the actor whose tasks outlive every session.
     """
 
     def __init__(
         self,
         registry: EntityRegistry,
-        prompting: PendingRequests,
+        pending_requests: PendingRequests,
         drain_s: Callable[[], float],
-        janitor: Callable[[], Context],
+        background: Callable[[], Context],
     ) -> None:
         self._registry = registry
         self._system: ActorSystem = registry.system
-        self._prompting = prompting
+        self._pending_requests = pending_requests
         self._drain_s = drain_s
-        self._janitor = janitor
+        self._background = background
         self._drains = False
         self.begun = anyio.Event()
-        """Nothing new begins any more."""
+        """Set when nothing new may begin."""
         self.now = anyio.Event()
-        """Nothing goes on any more, either."""
+        """Set when nothing may go on, either."""
         self.failure: JournalError | None = None
         self.failed = OneShotEvent()
-        """The journal is lost."""
+        """Set when the journal is lost."""
         self.service_failure: ServiceFailed | None = None
 
     # ------------------------------------------------------------------ one session
     async def wait_recorded(self, session: LiveSession) -> None:
-        """Wait for a session's last record, which a journal that has failed will never hold.
+        """Wait for a session's last record.
 
         Raises:
-            JournalError: the journal has failed.
+            JournalError: the journal has failed, so that the record never comes.
         """
         recorded = session.reached(SessionPhase.RECORDED)
         await first_of(recorded, self.failed)
@@ -73,8 +72,8 @@ class Shutdown:
             raise self.failure
 
     async def wait_finished(self, session: LiveSession) -> bool:
-        """Wait for a session's last record; while the disk is down, until its end is over, and no longer. Whether the
-        record is durable.
+        """Wait for a session's last record; while the disk is down, only until the session has finished. Return whether
+        the record is durable.
 
         Raises:
             JournalError: the journal has failed.
@@ -92,21 +91,21 @@ class Shutdown:
             raise self.failure
         return True
 
-    # ------------------------------------------------------------------ asked to
+    # ------------------------------------------------------------------ beginning
     def stop(self, actor: str, *, now: bool, give_up_retries: Callable[[str], None]) -> None:
-        """Somebody wants the end: a drain begins, or, *now* or if asked again, everything is told to end."""
+        """Begin a drain; with *now*, or at the second call, stop every session."""
         self.begun.set()
         if now or self._drains:
             self.now.set()
             self.stop_all("stopped at once", actor, now=True)
-            self._janitor().start_task(self.wait_all_recorded, name="last records")
+            self._background().start_task(self.wait_all_recorded, name="last records")
         else:
             self._drains = True
             give_up_retries(actor)
-            self._janitor().start_task(self._limit_drain, actor, name="drain deadline")
+            self._background().start_task(self._limit_drain, actor, name="drain deadline")
 
     async def _limit_drain(self, actor: str) -> None:
-        """What is still under way at the drain deadline is stopped."""
+        """Stop at the drain deadline whatever still runs."""
         drain_s = self._drain_s()
         with self._system.timers.limit(drain_s):
             await self.now.wait()
@@ -115,27 +114,27 @@ class Shutdown:
         await self.wait_all_recorded()
 
     def stop_all(self, reason: str, actor: str, *, now: bool) -> None:
-        """Tell every session, leaves first: at once, a parent's scope ends before its word would be passed on."""
+        """Stop every session, leaves first: with *now*, a parent's scope ends before it could stop its children."""
         for session in reversed(list(self._registry.sessions.values())):
             stop = OperatorStop(reason=reason, abort_reason="shutdown_signal", now=now)
             self._registry.request_stop(session.session_id, stop, cause=Cause(actor=actor))
 
     def close_all(self) -> None:
-        """Tell every root session that its work is done."""
+        """End every root session in order."""
         for session in list(self._registry.sessions.values()):
             if session.root_id == session.session_id:
                 stop = OperatorStop(reason="the supervisor is closing", outcome="completed")
                 self._registry.request_stop(session.session_id, stop, cause=Cause(actor="host"))
 
     def journal_lost(self, error: JournalError) -> None:
-        """Nothing can be promised any more: everything is ended, without waiting for the disk."""
+        """End everything without waiting for the disk, since no promise of a record can be kept any more."""
         self.failure = error
         self.failed.set()
         self.begun.set()
         self.now.set()
         words = str(error) if isinstance(error, JournalLost) else f"the journal cannot be written: {error}"
         self.stop_all(words, "supervisor", now=True)
-        self._prompting.fail_all(Outcome("failed", words, ""))
+        self._pending_requests.fail_all(Outcome("failed", words, ""))
 
     def service_failed(self, error: ServiceFailed) -> None:
         """End every session in order, since a service crashed too often."""
@@ -144,19 +143,19 @@ class Shutdown:
         self.now.set()
         self.stop_all(str(error), "supervisor", now=False)
         with suppress(ActorStopped):  # the supervisor has ended all sessions already
-            self._janitor().start_task(self.wait_all_recorded, name="last records")
+            self._background().start_task(self.wait_all_recorded, name="last records")
 
     # ------------------------------------------------------------------ waiting
     async def finish(self) -> None:
-        """Wait until what was asked for is finished, at most ``drain_s``; nothing new begins."""
+        """Wait until the open requests are finished, at most ``drain_s``; nothing new begins."""
         self.begun.set()
         with self._system.timers.limit(self._drain_s()):
-            while self._prompting.unanswered and not self.now.is_set() and self.failure is None:
-                await any_of(self._prompting.answer_given, self.now)
+            while self._pending_requests.unanswered and not self.now.is_set() and self.failure is None:
+                await any_of(self._pending_requests.answer_given, self.now)
 
     async def all_ended(self, end_inherited: Callable[[], Awaitable[None]] | None) -> None:
-        """Wait until everything has ended that was told to: at first, by *end_inherited*, what an earlier supervisor
-        left of its plans, if it did."""
+        """Wait until all sessions have ended. Before that, await *end_inherited*, which ends the work that an earlier
+        supervisor left, if there is such work."""
         if end_inherited is not None:
             async with anyio.create_task_group() as group:
                 group.start_soon(self.wait_all_recorded)
@@ -165,7 +164,8 @@ class Shutdown:
         await self._last_records()
 
     async def wait_all_recorded(self) -> None:
-        """Everything was told to end: whoever waits for a record waits no longer than the end may take."""
+        """Wait for the last records of all sessions, then, until cancelled, give up records that the disk does not take
+        within ``LAST_RECORDS_S``, so that no wait for a record outlasts the end."""
         await self._last_records()
         while self.failure is None:
             await first_of(self._registry.journal_writer.disk.down, self.failed)
@@ -181,7 +181,7 @@ class Shutdown:
             with self._system.timers.limit(bound_s + 3 * SLACK_S) as waited:
                 await self._next_end()
             if waited.cancelled_caught and disk.outage is None and disk.outages == outages:
-                break  # no disk has held it up: nothing more comes
+                break  # the disk was not the reason: no more records will come
             if waited.cancelled_caught and disk.outage is not None and not await self._recovers_soon():
                 self._registry.journal_writer.abandon()
         if self.failure is not None and not self._system.broken:
@@ -190,7 +190,8 @@ class Shutdown:
                     await session.wait_idle()
 
     async def _next_end(self) -> None:
-        """Wait for a session's last record; while the disk is down, for its end, then for the disk, but not long."""
+        """Wait for a session's last record; while the disk is down, for the end of a session, then, for a bounded time,
+        for the disk."""
         disk, sessions = self._registry.journal_writer.disk, list(self._registry.sessions.values())
         alive = next((session for session in sessions if session.phase < SessionPhase.FINISHED), None)
         if disk.outage is None:
@@ -201,7 +202,7 @@ class Shutdown:
             self._registry.journal_writer.abandon()
 
     async def _recovers_soon(self) -> bool:
-        """Whether the journal can be written within the time that an end has for its last records."""
+        """Wait at most ``LAST_RECORDS_S`` until the journal can be written; return whether it can."""
         disk = self._registry.journal_writer.disk
         with anyio.move_on_after(LAST_RECORDS_S):
             await first_of(disk.up, self.failed)

@@ -94,34 +94,39 @@ class Verification:
                     self._processes, tests, session.directory, session.profile.env, self._verify
                 )
                 for one in done:
-                    session.transcript.write("acceptance", _told(one), at=self._registry.journal_writer.clock.now())
+                    output = f"{one.output}\n" if one.output else ""
+                    text = f"{output}{one.test.title}: {one.problem or 'passed'}\n"
+                    session.transcript.write("acceptance", text, at=self._registry.journal_writer.clock.now())
                 found += done
         finally:
             terminating.forget(scope.cancel)
             over.set()
 
-    async def inspect(self, place_id: str, tests: Sequence[AcceptanceTest], directory: str, until: anyio.Event) -> str:
+    async def inspect(
+        self, workspace_id: str, tests: Sequence[AcceptanceTest], directory: str, until: anyio.Event
+    ) -> str:
         """Return why all that was merged so far is not accepted, ``""`` if it is. The tests have their own workspace.
 
         Args:
-            place_id: id of that workspace.
+            workspace_id: id of that workspace.
             directory: directory of the workspace in which the tests are run.
             until: set when the result is not needed any more.
         """
         if not tests:
             return ""
         try:
-            where = await self._request(partial(self._workspace.prepare, place_id, directory, root_id=place_id))
+            prepare = partial(self._workspace.prepare, workspace_id, directory, root_id=workspace_id)
+            where = await self._request(prepare)
             done = await self._accepted(tests, where, until)
         except (OSError, Refused) as error:
-            return f"it could not be looked at: {error}"
+            return f"the acceptance tests could not be run: {error}"
         if self._workspace.temporary:
-            await self._cleanup.clean_up(place_id, f"what the tests of {place_id} left")
+            await self._cleanup.clean_up(workspace_id, f"what the tests of {workspace_id} left")
         if not done:
-            return "it was stopped before its tests were over"
+            return "the acceptance tests were stopped before their end"
         last = done[-1]
         if not last.passed:
-            _log.warning("not accepted", place=place_id, test=last.test.title, output=last.output[-OUTPUT_MAX:])
+            _log.warning("not accepted", workspace=workspace_id, test=last.test.title, output=last.output[-OUTPUT_MAX:])
         return "" if last.passed else f"{last.test.title}: {last.problem}"
 
     async def _accepted(
@@ -216,7 +221,7 @@ class Verification:
                 return await self._request(partial(do, session_id, workspace_spec, message))
             except OSError as error:
                 raise Refused(str(error)) from error
-        raise Refused(f"it took longer than {REMOVE_S:g} s")
+        raise Refused(f"the workspace took longer than {REMOVE_S:g} s")
 
     async def accept(self, workspace_spec: WorkspaceSpec) -> None:
         """Give up the possibility to take back the work in that workspace."""
@@ -253,8 +258,3 @@ class Verification:
                 await drop(workspace_spec)
             except OSError as error:
                 _log.warning("what was saved of a task could not be dropped", task=workspace_spec.owner, why=str(error))
-
-
-def _told(one: AcceptanceResult) -> str:
-    said = f"{one.output}\n" if one.output else ""
-    return f"{said}{one.test.title}: {one.problem or 'passed'}\n"

@@ -26,7 +26,8 @@ __all__ = ["REMOVE_S", "WorkspaceCleanup"]
 _log = get_logger()
 
 REMOVE_S = 60.0
-"""Seconds that the removal of a workspace may take: it commits all that an agent left. The next start does the rest."""
+"""Seconds that the removal of a workspace may take: the removal commits all that an agent left. What is not removed in
+that time is removed at the next start."""
 
 
 class WorkspaceCleanup:
@@ -52,13 +53,13 @@ class WorkspaceCleanup:
         """Remove the workspace of a session. What cannot be removed is left, and logged."""
         if isinstance(self._registry.journal_writer.error, JournalLost):
             return Released()
-        released = Released(problem=f"it was not put away within {REMOVE_S:g} s")
+        released = Released(problem=f"the workspace was not removed within {REMOVE_S:g} s")
         with anyio.move_on_after(REMOVE_S, shield=True):
             try:
                 released = await outlast_shortage(partial(self._workspace.clean_up, session_id, message))
             except OSError as error:
                 released = Released(problem=str(error))
-                _log.warning("the place of a session could not be put away", session=session_id, why=str(error))
+                _log.warning("the workspace of a session could not be removed", session=session_id, why=str(error))
         if released.branch or released.directory:
             left = {"branch": released.branch, "directory": released.directory}
             _log.info("work is left that is not merged", session=session_id, **left)

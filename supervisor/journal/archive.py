@@ -33,7 +33,8 @@ RECORDS_PER_SLICE: Final = 100
 """Records that leave in one transaction, which a commit of the supervisor may have to wait for."""
 GAPS_PER_SLICE: Final = 1_000
 """Gaps that are made between two pauses while an archive is built."""
-_PAGE: Final = 500
+RECORDS_PER_PAGE: Final = 500
+"""Records that are copied or checked between two pauses while an archive is built."""
 _BUSY_MS: Final = 5_000
 OWN_CONNECTION: Final = "apart"
 """The next piece reads the journal with a connection of its own, on any thread."""
@@ -191,7 +192,7 @@ def _build(path: Path, live: Path, selected: Sequence[RetentionSelection], files
 
 def _check_copy(db: apsw.Connection, entities: int) -> Iterator[None]:
     for number, _ in enumerate(walk_chain(db)):
-        if not number % _PAGE:
+        if not number % RECORDS_PER_PAGE:
             yield
     if (lost := entities - db.execute("SELECT count(*) FROM entities").get) != 0:
         raise apsw.CorruptError(f"{lost} entities are not found by their ids")  # nor would they leave, and go once more
@@ -208,7 +209,7 @@ def _copy_entities(db: apsw.Connection, ids: str) -> Iterator[None]:
     numbers = [("schema_version", VERSION), ("partly", 0), ("generation", generation)]
     db.executemany("INSERT INTO main.meta VALUES (?, ?)", numbers)
     last = 0
-    while (end := db.execute(_PAGE_END, (last, _PAGE)).get) is not None:
+    while (end := db.execute(_PAGE_END, (last, RECORDS_PER_PAGE)).get) is not None:
         for query in (_COPY_EVENTS, _COPY_EFFECTS, _COPY_STRAYS):
             db.execute(query, (last + 1, end))
         last = end

@@ -44,7 +44,7 @@ from supervisor.ports import Append, JournalError
 
 __all__ = ["Database", "open_database"]
 
-_BUSY_MS: Final = 5_000
+BUSY_MS: Final = 5_000
 """Milliseconds to wait for a lock: only a second writer, or a checkpoint by a reader's tool, ever holds one."""
 _PAGE: Final = 1_000
 _SETTLE: Final = "UPDATE effects SET settled = ? WHERE effect_id = ? AND settled = 0"
@@ -138,7 +138,7 @@ class Database:
         self.db.close()
         self._files.reread(Path(f"{self.path}-wal"))
         self.db = self._files.connect(self.path, apsw.SQLITE_OPEN_READWRITE)
-        self.db.set_busy_timeout(_BUSY_MS)
+        self.db.set_busy_timeout(BUSY_MS)
         _configure(self.db)
         check_generation(self.path, self.generation, read_meta(self.db, "generation"))
         self.checksums = verify_journal(self.db, self.boot)
@@ -305,14 +305,14 @@ def open_database(
 
 def _check_ours(db: apsw.Connection, path: Path) -> None:
     """Refuse a journal of another schema, or another file, and leave even its write-ahead log unchanged."""
-    db.set_busy_timeout(_BUSY_MS)
+    db.set_busy_timeout(BUSY_MS)
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     check_version(db, path)
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
 
 def _configure(db: apsw.Connection) -> None:
-    db.set_busy_timeout(_BUSY_MS)
+    db.set_busy_timeout(BUSY_MS)
     db.pragma("journal_mode", "wal")
     db.pragma("synchronous", "full")
     db.pragma("foreign_keys", "on")

@@ -14,7 +14,7 @@ import anyio
 import anyio.abc
 import h11
 
-__all__ = ["BODY_BYTES_MAX", "ClientGone", "Connection", "Request"]
+__all__ = ["BODY_BYTES_MAX", "Connection", "Disconnected", "Request"]
 
 BODY_BYTES_MAX: Final = 32 * 1024 * 1024
 """Limit of Anthropic, the largest of the providers."""
@@ -22,7 +22,7 @@ HEAD_BYTES_MAX: Final = 64 * 1024
 PIECE_BYTES: Final = 64 * 1024
 
 
-class ClientGone(Exception):
+class Disconnected(Exception):
     """The client closed the connection."""
 
 
@@ -47,7 +47,7 @@ class Connection:
         """Return the next request, or ``None`` if there is none.
 
         Raises:
-            ClientGone: the client disconnected within a request.
+            Disconnected: the client disconnected within a request.
             h11.RemoteProtocolError: the data is not a request.
         """
         head = await self._event()
@@ -78,7 +78,7 @@ class Connection:
             except anyio.EndOfStream:
                 data = b""
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                raise ClientGone from None
+                raise Disconnected from None
             self._h11.receive_data(data)
         return event
 
@@ -121,7 +121,7 @@ class Connection:
             while await self._stream.receive(PIECE_BYTES):
                 pass
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            raise ClientGone from None
+            raise Disconnected from None
 
     async def _send(self, event: h11.Event) -> None:
         data = self._h11.send(event)
@@ -129,7 +129,7 @@ class Connection:
             if data:
                 await self._stream.send(data)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            raise ClientGone from None
+            raise Disconnected from None
 
 
 def _encoded(body: dict[str, Any]) -> bytes:

@@ -19,7 +19,7 @@ import anyio.abc
 import h11
 
 from supervisor.mock_model.answers import Answer, Fail, Spent
-from supervisor.mock_model.connection import ClientGone, Connection, Request
+from supervisor.mock_model.connection import Connection, Disconnected, Request
 from supervisor.mock_model.dialects import Dialect, Event
 from supervisor.mock_model.environment import environment
 from supervisor.mock_model.log import LoggedRequest, RequestLog
@@ -129,7 +129,7 @@ class _Clients:
                     await self._answer(connection, request)
                     if not connection.ready_for_next():
                         return
-            except ClientGone:
+            except Disconnected:
                 return
             except h11.RemoteProtocolError as error:
                 await _bad_protocol(connection, error)
@@ -213,7 +213,7 @@ async def _stream(
         await connection.piece(_together(piece))
         await anyio.sleep(answer.pause_s)
     if answer.ending is Ending.TORN:
-        raise ClientGone
+        raise Disconnected
     await connection.end(_together(stream.closing) if answer.ending is Ending.WHOLE else b"")
 
 
@@ -232,7 +232,7 @@ async def _whole(
             await connection.silence()
         case Ending.TORN:
             await connection.piece(half)
-            raise ClientGone
+            raise Disconnected
         case Ending.UNFINISHED:
             await connection.end(half)
         case _:
@@ -247,5 +247,5 @@ async def _bad_protocol(connection: Connection, error: h11.RemoteProtocolError) 
     """Report a protocol error, if an answer can still be sent."""
     try:
         await connection.json(error.error_status_hint, {"error": {"message": str(error), "type": "bad_request"}})
-    except (ClientGone, h11.LocalProtocolError):
+    except (Disconnected, h11.LocalProtocolError):
         return

@@ -13,17 +13,17 @@ from supervisor.plans.monitoring import (
     HandBackConfig,
     LivenessConfig,
     LoopsConfig,
-    ModelTroubleConfig,
+    ModelErrorsConfig,
     StallConfig,
 )
 from supervisor.plans.plan import Plan
 from supervisor.plans.settings import (
-    LadderConfig,
     LimitsConfig,
     PolicyConfig,
     RecoveryConfig,
     RetentionConfig,
     Settings,
+    StageBudgetsConfig,
 )
 from supervisor.plans.source import BadPlan
 from supervisor.plans.tasks import AcceptanceConfig, ConditionConfig, TaskConfig
@@ -40,11 +40,10 @@ __all__ = [
     "CompletionConfig",
     "ConditionConfig",
     "HandBackConfig",
-    "LadderConfig",
     "LimitsConfig",
     "LivenessConfig",
     "LoopsConfig",
-    "ModelTroubleConfig",
+    "ModelErrorsConfig",
     "Plan",
     "PolicyConfig",
     "RecoveryConfig",
@@ -53,6 +52,7 @@ __all__ = [
     "ReviewConfig",
     "RightsConfig",
     "Settings",
+    "StageBudgetsConfig",
     "StallConfig",
     "TaskConfig",
     "TaskLifecycle",

@@ -19,7 +19,7 @@ from supervisor.agent_catalogue import (
     read_data,
 )
 from supervisor.plans.enforcement import Program, enforcement_problems, needs_asking
-from supervisor.plans.error_texts import Problem, Problems
+from supervisor.plans.error_texts import FieldErrors, Problem
 from supervisor.plans.fields import Count, Duration, Flag, Model, Name, Text, plugin_name
 from supervisor.plans.permissions import Permissions, PermissionsConfig
 from supervisor.ports import SERVER_VARIABLE, AgentOptions, McpServer
@@ -171,12 +171,12 @@ def _variant(given: Mapping[str, Any]) -> AgentVariant:
     try:
         agent = known_agent(given["known"])
     except UnknownAgent as error:
-        raise Problems([(("known",), str(error))]) from None
+        raise FieldErrors([(("known",), str(error))]) from None
     adapter = given.get("adapter")
     try:
         return agent.variant(adapter if isinstance(adapter, str) else None)
     except UnknownAgent as error:
-        raise Problems([(("adapter",), str(error))]) from None
+        raise FieldErrors([(("adapter",), str(error))]) from None
 
 
 def _agent_problems(agent: AgentConfig) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ from supervisor.plans.source import FieldPath, Source, spelled
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["Problem", "Problems", "complaints"]
+__all__ = ["FieldErrors", "Problem", "complaints"]
 
 Problem = tuple[FieldPath, str]
 """Field, and the text of its problem."""
@@ -101,7 +101,7 @@ _RANGES: Final = {
 }
 
 
-class Problems(ValueError):
+class FieldErrors(ValueError):
     """Problems between the fields of a model, by their paths within the model."""
 
     def __init__(self, found: Iterable[Problem]) -> None:
@@ -114,7 +114,7 @@ def complaints(error: ValidationError, source: Source, model_at: ModelAt) -> Ite
     for one in error.errors(include_url=False):
         path: FieldPath = one["loc"]
         cause = one.get("ctx", {}).get("error")
-        if isinstance(cause, Problems):
+        if isinstance(cause, FieldErrors):
             yield from (((*path, *inner), words) for inner, words in cause.found)
         elif path and path[-1] == "[key]":
             yield path[:-1], _bad_name(path[-2])

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationInfo, model_validator
 
-from supervisor.plans.error_texts import Problem, Problems
+from supervisor.plans.error_texts import FieldErrors, Problem
 from supervisor.ports.path_safety import climbs
 
 __all__ = [
@@ -91,7 +91,7 @@ class Model(BaseModel):
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:
         if found := list(self.problems()):
-            raise Problems(found)
+            raise FieldErrors(found)
         return self
 
 

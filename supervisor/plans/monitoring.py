@@ -19,7 +19,7 @@ from supervisor.policies.liveness import Liveness
 from supervisor.policies.loop_detection import LoopLimits
 from supervisor.policies.model_errors import ModelLimits
 
-__all__ = ["BudgetConfig", "HandBackConfig", "LivenessConfig", "LoopsConfig", "ModelTroubleConfig", "StallConfig"]
+__all__ = ["BudgetConfig", "HandBackConfig", "LivenessConfig", "LoopsConfig", "ModelErrorsConfig", "StallConfig"]
 
 _LOOPS, _LIVENESS, _TROUBLE = LoopLimits(), Liveness(), ModelLimits()
 
@@ -61,7 +61,7 @@ class LoopsConfig(Model):
         return msgspec.convert(self.model_dump(), LoopLimits)
 
 
-class ModelTroubleConfig(Model):
+class ModelErrorsConfig(Model):
     """Failures of an agent's model in a row, and requests without any effect, before the turn is ended; 0 is no limit.
 
     A problem listed in *at_once* ends the turn the first time. Requests are counted if the agent reports them.

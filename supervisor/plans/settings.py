@@ -14,16 +14,16 @@ from supervisor.lifecycles.session import SessionLimits
 from supervisor.lifecycles.types import AbortPolicy, StageBudgets
 from supervisor.plans.access import AccessConfig
 from supervisor.plans.fields import Count, Flag, Milliseconds, Model, Name, Seconds, Text, plugin_name
-from supervisor.plans.monitoring import BudgetConfig, HandBackConfig, LivenessConfig, LoopsConfig, ModelTroubleConfig
+from supervisor.plans.monitoring import BudgetConfig, HandBackConfig, LivenessConfig, LoopsConfig, ModelErrorsConfig
 from supervisor.ports import Retention
 from supervisor.sessions.session_monitor import MonitorSettings
 
-__all__ = ["LadderConfig", "LimitsConfig", "PolicyConfig", "RecoveryConfig", "RetentionConfig", "Settings"]
+__all__ = ["LimitsConfig", "PolicyConfig", "RecoveryConfig", "RetentionConfig", "Settings", "StageBudgetsConfig"]
 
 _LADDER, _LIMITS = StageBudgets(), SessionLimits()
 
 
-class LadderConfig(Model):
+class StageBudgetsConfig(Model):
     """Budget of each termination stage in seconds."""
 
     request_s: Seconds = _LADDER.request_s
@@ -40,7 +40,7 @@ class PolicyConfig(Model):
 
     tool_to_sibling: Flag = False
     sibling_to_session: Flag = False
-    ladder: LadderConfig = LadderConfig()
+    ladder: StageBudgetsConfig = StageBudgetsConfig()
 
     def value(self) -> AbortPolicy:
         return msgspec.convert(self.model_dump(), AbortPolicy)
@@ -118,7 +118,7 @@ class Settings(Model):
     turn_budget: BudgetConfig = BudgetConfig()
     hand_back: HandBackConfig = HandBackConfig()
     loops: LoopsConfig = LoopsConfig()
-    model_trouble: ModelTroubleConfig = ModelTroubleConfig()
+    model_trouble: ModelErrorsConfig = ModelErrorsConfig()
     liveness: LivenessConfig = LivenessConfig()
     pid_namespaces: Flag = False
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from supervisor.plans.error_texts import Problems, complaints
+from supervisor.plans.error_texts import FieldErrors, complaints
 from supervisor.plans.loading import model_at
 from supervisor.plans.plan import Plan
 from supervisor.plans.source import BadPlan, parse, spelled
@@ -86,5 +86,5 @@ def _for_agent(task: TaskConfig, agent: str) -> TaskConfig:
 def _problem_lines(error: ValidationError) -> Iterable[str]:
     for one in error.errors(include_url=False):
         cause = one.get("ctx", {}).get("error")
-        assert isinstance(cause, Problems), "the tasks were checked one by one; only what hangs together is left"
+        assert isinstance(cause, FieldErrors), "the tasks were checked one by one; only what hangs together is left"
         yield from (f"{spelled(path)}: {words}" for path, words in cause.found)

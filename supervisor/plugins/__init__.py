@@ -1,8 +1,7 @@
-"""Plug-ins: what others add to the supervisor without changing it, by hooks that pluggy finds and this room calls.
+"""Plug-ins: additions to the supervisor by hooks, which pluggy finds and this package calls.
 
-A plug-in is a guest: an error of it, or its slowness, is its own. It is told of what has happened, asked for an opinion
-where there is a choice, and never in the way: docs/how-to/plugins.md says what is promised to it, and what to
-everybody else.
+A plug-in gets records, gives opinions where there is a choice, and adds adapters and verifiers. Its errors and its
+slowness affect nothing else. docs/how-to/plugins.md lists the guarantees.
 """
 
 from __future__ import annotations

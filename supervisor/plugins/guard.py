@@ -1,12 +1,13 @@
-"""A plug-in's codec as the supervisor may call it: whatever it does wrong is its agent's end, and nobody else's.
+"""Guard around a plug-in's codec: an error in it ends its agent, and nothing else.
 
-``supervisor.ports.Codec`` says that a codec never raises. Ours keep that by their tests; of others it is made true
-here: an exception, or a word that no codec may say, becomes :class:`Malformed`, after which nothing of it is heard.
+``supervisor.ports.Codec`` says that a codec never raises. The built-in codecs are tested for that. For a plug-in's
+codec an exception, or a value that is no ``Out``, becomes :class:`Malformed`; after that the codec is not called any
+more.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, get_args
 
@@ -16,10 +17,10 @@ __all__ = ["AdapterFailed", "GuardedCodec", "NoHost"]
 
 _OUTS = get_args(Out)
 _MAY_DECLINE = ("steer", "end_call")
-"""What a protocol may have no way to do."""
+"""Methods that return None if the protocol cannot do this."""
 
 Failed = Callable[[str, BaseException], None]
-"""Told what was called, and what it raised."""
+"""Called with the name of the method and its exception."""
 
 
 class AdapterFailed(Exception):
@@ -37,14 +38,14 @@ class NoHost:
         self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0
     ) -> AsyncGenerator[Process, None]:
         raise SpawnError(self._why)
-        yield  # what makes it a generator
+        yield  # makes this function a generator
 
 
 class GuardedCodec:
-    """One conversation of a plug-in's codec.
+    """Guarded codec of a plug-in, for one conversation.
 
     Raises:
-        AdapterFailed: (here, and from ``argv``) it cannot be had, or does not know the command line.
+        AdapterFailed: (here, and from ``argv``) the codec cannot be made, or gives no command line.
     """
 
     def __init__(self, name: str, make: Callable[[], Codec], failed: Failed) -> None:
@@ -82,10 +83,10 @@ class GuardedCodec:
         return self._outs("interrupt")
 
     def steer(self, text: str) -> list[Out] | None:
-        return self._outs_or_none("steer", text)
+        return self._call("steer", text)
 
     def end_call(self, call_id: str) -> list[Out] | None:
-        return self._outs_or_none("end_call", call_id)
+        return self._call("end_call", call_id)
 
     def close(self) -> list[Out]:
         return self._outs("close")
@@ -111,26 +112,22 @@ class GuardedCodec:
     def child_ended(self, request_id: str, outcome: str, text: str) -> list[Out]:
         return self._outs("child_ended", request_id, outcome, text)
 
-    def _outs(self, what: str, *given: Any) -> list[Out]:
-        return self._outs_or_none(what, *given) or []
+    def _outs(self, method: str, *arguments: Any) -> list[Out]:
+        return self._call(method, *arguments) or []
 
-    def _outs_or_none(self, what: str, *given: Any) -> list[Out] | None:
-        """``None`` where that is its answer: to some questions it may be."""
+    def _call(self, method: str, *arguments: Any) -> list[Out] | None:
+        """Call the codec; return None only from a method that may do so."""
         if self._broken:
             return []
         try:
-            said: Any = getattr(self._codec, what)(*given)
-        except Exception as error:
-            return [Malformed(str(self._gone(what, error)))]
-        return None if said is None and what in _MAY_DECLINE else self._checked(what, said)
-
-    def _checked(self, what: str, said: Iterable[Out]) -> list[Out]:
-        try:
-            outs = list(said)
+            value: Any = getattr(self._codec, method)(*arguments)
+            if value is None and method in _MAY_DECLINE:
+                return None
+            outs = list(value)
             if strange := [one for one in outs if not isinstance(one, _OUTS)]:
-                raise TypeError(f"{strange[0]!r} is nothing that a codec may say")
+                raise TypeError(f"{strange[0]!r} is no output of a codec")
         except Exception as error:
-            return [Malformed(str(self._gone(what, error)))]
+            return [Malformed(str(self._gone(method, error)))]
         return outs
 
     def _gone(self, what: str, error: Exception) -> AdapterFailed:

@@ -1,8 +1,8 @@
-"""What a plug-in may implement: every hook with its arguments and its answer, and the values that they are given.
+"""Hooks that a plug-in may implement, with their arguments and results, and the values that they get.
 
-This file is the promise of docs/how-to/plugins.md in code: within a major version a hook keeps its name, its arguments
-and what its answer means; values may get more fields, each with a default. Hooks are plain functions: a plug-in names
-the arguments that it wants, and the supervisor calls them by name, from one thread of that plug-in's own.
+Within a major version a hook keeps its name, its arguments and the meaning of its result; values may get more fields,
+each with a default. Hooks are plain functions: a plug-in names the arguments that it wants, and the supervisor passes
+them by name, from one thread per plug-in.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ __all__ = [
 ]
 
 PROJECT: Final = "supervisor"
-"""The name that pluggy knows these hooks by."""
+"""Name of these hooks in pluggy."""
 
 hookspec: Final = pluggy.HookspecMarker(PROJECT)
 hookimpl: Final = pluggy.HookimplMarker(PROJECT)
 """Marks a function of a plug-in as the implementation of the hook of that name."""
 
 
-# ------------------------------------------------------------------------------------------------------ what is given
+# ------------------------------------------------------------------------------------------------------ arguments
 class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of work that could be claimed; ``priority`` is what the plan says of it (more is sooner)."""
+    """A piece of work that could be claimed, with its priority in the plan (a higher one is claimed sooner)."""
 
     id: str
     agent: str
@@ -52,8 +52,8 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
 class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt at a task that has failed; ``attempt`` counts from 1.
 
-    ``category`` is what the supervisor takes the error for (``transient``, ``permanent``, ``unknown``, or nothing where
-    it has no opinion), ``agents`` the names that another attempt may be given to.
+    ``category`` is the supervisor's classification of the error (``transient``, ``permanent``, ``unknown``, or empty),
+    ``agents`` the names of the agents that may make another attempt.
     """
 
     task_id: str
@@ -65,9 +65,9 @@ class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """What a verifier is to look at: the directory that the work was done in, and what the plan says ``with`` it.
+    """Argument of a verifier: the directory of the work, and the ``options`` that the plan gives by ``with``.
 
-    ``timeout_s`` is how long it may take, in seconds: after that nobody listens to it any more.
+    ``timeout_s`` are the seconds that the verifier may take; a later result is ignored, and the work not accepted.
     """
 
     name: str
@@ -78,15 +78,15 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Verifier = Callable[[Verification], str | None]
-"""Looks at a piece of work: ``None`` or ``""`` where it is as it should be, or why it is not. It may block, and is
-called in a thread of its own."""
+"""Checks a piece of work; returns ``None`` or ``""`` to accept it, else the reason. May block: it has its own
+thread."""
 
 
 # ----------------------------------------------------------------------------------------------------------- the hooks
 class Hooks:
     """The specifications. Every hook is optional."""
 
-    # ---- what has happened: every record is durable when it is told of, and is a copy: what is done to it stays there
+    # ---- records: durable, and copies, so that a plug-in may change them
     @hookspec
     def supervisor_task_event(self, event: LifecycleEvent) -> None:
         """A record of a task: a transition, a refusal or a fact (``event.outcome``)."""
@@ -109,42 +109,42 @@ class Hooks:
 
     @hookspec
     def supervisor_abort_event(self, event: LifecycleEvent) -> None:
-        """An abort: one was asked for or crossed a policy edge (``AbortRecord``), or joined one that was under way
-        (``AbortJoined``). The log that it stands in, a session's or a turn's, tells of it too."""
+        """An abort was requested or crossed a policy edge (``AbortRecord``), or joined a running one (``AbortJoined``).
+        The same record also goes to the hook of its entity, a session or a turn."""
 
-    # ---- what there is: asked once, when the supervisor opens
+    # ---- registrations: called once, when the supervisor opens
     @hookspec
     def supervisor_adapters(self) -> Mapping[str, Callable[[], Codec]]:  # type: ignore[empty-body]
-        """Adapters by the name that a plan says (``agents.*.adapter``): each makes a codec, ``supervisor.ports.Codec``,
-        which is one conversation. A codec is called on the event loop: it must not block. One that raises is taken
-        for an agent that broke its protocol."""
+        """Return adapters by their names in plans (``agents.*.adapter``). An adapter makes a ``supervisor.ports.Codec``
+        for one conversation. A codec is called on the event loop and must not block. An exception counts as a protocol
+        error of the agent."""
 
     @hookspec
     def supervisor_verifiers(self) -> Mapping[str, Verifier]:  # type: ignore[empty-body]
-        """Verifiers by the name that a plan says (``tasks.*.acceptance.*.verifier``). One that raises, or that is late,
-        has not accepted the work."""
+        """Return verifiers by their names in plans (``tasks.*.acceptance.*.verifier``). If a verifier raises or is
+        late, the work is not accepted."""
 
-    # ---- opinions: the first plug-in with one is heard; with none, late, or failing: as if nobody was asked
+    # ---- opinions: the first one counts; None, a late result or an exception is no opinion
     @hookspec
     def supervisor_priority(self, item: WorkItem) -> int | None:
-        """The priority by which *item* is ordered among what can be claimed (more is sooner, as many: who came first),
-        instead of its own. It orders: it cannot make claimable what is not."""
+        """Return the priority of *item* among the work that can be claimed, instead of its own. A higher one is claimed
+        sooner; at the same priority the older item is. The hook cannot make work claimable."""
 
     @hookspec
     def supervisor_escalate(self, attempt: FailedAttempt) -> str | None:
-        """Which of ``attempt.agents`` the next attempt is given to. Another name is no opinion."""
+        """Return which of ``attempt.agents`` makes the next attempt. Another name is no opinion."""
 
     @hookspec
     def supervisor_judge_retry(self, attempt: FailedAttempt) -> bool | None:
-        """Whether the task is tried again: ``False`` ends it now, ``True`` tries even what looks permanent. It cannot
-        exceed the attempts, budgets and breakers of the plan."""
+        """Return whether the task is tried again: ``False`` ends it now, ``True`` retries also a permanent error. The
+        attempts, budgets and breakers of the plan still hold."""
 
 
 EVENT_HOOKS: Final[Mapping[str, str]] = {
     kind.value: f"supervisor_{kind.value}_event"
     for kind in (Kind.TASK, Kind.AGENT, Kind.SESSION, Kind.TURN, Kind.WORKSTREAM)
 }
-"""By the kind of entity that a record is about."""
+"""Hook of each kind of entity that records are about."""
 
 ABORT_HOOK: Final = "supervisor_abort_event"
 ABORT_RECORDS: Final = frozenset({"AbortRecord", "AbortJoined"})

@@ -1,9 +1,8 @@
-"""Which plug-ins there are: installed ones by their entry points, and those that a host hands over.
+"""Loading of plug-ins: installed ones by their entry points, and those that the embedding program gives.
 
-An entry point of the group ``supervisor.plugins`` names a module, or an object, with hook implementations. One that
-cannot be imported, takes too long, or implements a hook wrongly is not used: that is told, and nothing else changes.
-What a plug-in is asked to hold, it can: unknown hooks are left out and told of, so that one written for a newer version
-works as far as this one goes.
+An entry point of the group ``supervisor.plugins`` names a module, or an object, with hook implementations. A plug-in
+that cannot be imported, takes too long, or implements a hook wrongly is reported and not used. Unknown hooks are
+reported and left out, so that a plug-in for a newer version works with the hooks of this one.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ GROUP: Final = "supervisor.plugins"
 """The entry point group."""
 
 LOAD_S: Final = 10.0
-"""How long the import of a plug-in may take, in seconds."""
+"""Seconds that the import of a plug-in may take."""
 
 _log = get_logger()
 
 
 class UnknownPlugin(ValueError):
-    """A plug-in that was asked for by name is not installed; the message lists those that are."""
+    """A plug-in that was named is not installed; the message lists those that are."""
 
 
 class Impl(msgspec.Struct, frozen=True):
-    """One hook of one plug-in, to be called with the arguments that it names."""
+    """A plug-in's implementation of a hook, called with the arguments that it names."""
 
     hook: str
     function: Callable[..., Any]
@@ -49,7 +48,7 @@ class Impl(msgspec.Struct, frozen=True):
 
 
 class Loaded(msgspec.Struct, kw_only=True):
-    """One plug-in: where it is *from* (a distribution and its version, or the host), its hooks, and its problems."""
+    """A loaded plug-in: its source (a distribution, or the host), its hooks and its problems."""
 
     name: str
     version: str
@@ -61,7 +60,7 @@ class Loaded(msgspec.Struct, kw_only=True):
 
 
 class _Found(msgspec.Struct, frozen=True):
-    """A plug-in before anything of it was run."""
+    """A plug-in before its import."""
 
     name: str
     version: str
@@ -70,13 +69,14 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 def installed() -> dict[str, tuple[EntryPoint, str, str]]:
-    """The plug-ins that are installed, by name, without importing one: entry point, distribution, version."""
+    """Return entry point, distribution and version of each installed plug-in, by name, without importing any."""
     return dict(_installed(tuple(sys.path)))
 
 
 @cache
 def _installed(path: tuple[str, ...]) -> tuple[tuple[str, tuple[EntryPoint, str, str]], ...]:
-    """By the path that packages are looked for on: reading them all takes milliseconds, and hosts open often."""
+    """Read the entry points, once for each import path: that takes milliseconds, and some programs open many
+    supervisors."""
     found: dict[str, tuple[EntryPoint, str, str]] = {}
     for one in distributions():
         for point in one.entry_points:
@@ -135,7 +135,7 @@ def _loaded(manager: pluggy.PluginManager, found: _Found, limit_s: float) -> Loa
 
 
 def _examined(manager: pluggy.PluginManager, plugin: object, one: Loaded) -> Loaded:
-    """See which hooks it has, and that each can be called as hooks are."""
+    """Find the hooks of a registered plug-in; refuse one with a wrapper or an async hook."""
     hooks: list[str] = []
     for caller in manager.get_hookcallers(plugin) or ():
         impl = next(impl for impl in caller.get_hookimpls() if impl.plugin is plugin)
@@ -143,7 +143,7 @@ def _examined(manager: pluggy.PluginManager, plugin: object, one: Loaded) -> Loa
             one.problems += (f"{caller.name} is no hook of this version; it is left out",)
         elif impl.wrapper or impl.hookwrapper:
             manager.unregister(plugin)
-            return _refused(one, f"{caller.name} is a wrapper: no plug-in may change what another one says")
+            return _refused(one, f"{caller.name} is a wrapper: no plug-in may change the results of another one")
         elif inspect.iscoroutinefunction(impl.function):
             manager.unregister(plugin)
             return _refused(one, f"{caller.name} is async: hooks are plain functions, called in a thread")
@@ -157,7 +157,6 @@ def _examined(manager: pluggy.PluginManager, plugin: object, one: Loaded) -> Loa
 
 
 def _refused(one: Loaded, why: str) -> Loaded:
-    """It is not used."""
     one.problems += (why,)
     one.thread.stop()
     _log.error("a plug-in is not used", plugin=one.name, source=one.source, problem=why)

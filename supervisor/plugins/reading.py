@@ -1,4 +1,4 @@
-"""Plans that name what plug-ins add: read with the installed ones, which are loaded only if the plan needs them."""
+"""Reading of plans that name adapters or verifiers of plug-ins; these are loaded only if the plan needs them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def load_plan(
     installed: bool = True,
     instead: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
-    """Read and check a plan; a relative program or directory of it is relative to the plan's own directory.
+    """Read and check a plan. Relative programs and directories in it are relative to the plan's own directory.
 
     Args:
-        plugins: plug-ins of the host's own, beside the installed ones.
-        installed: whether those count; the plan may choose among them.
-        instead: agents of the catalogue that take the place of agents of the plan.
+        plugins: plug-ins of the embedding program, beside the installed ones.
+        installed: whether installed plug-ins count; the plan may choose among them.
+        instead: agents of the catalogue that replace agents of the plan.
 
     Raises:
         BadPlan: with one line for every problem.

@@ -1,8 +1,7 @@
-"""The plug-ins of one supervisor: told of records, asked for opinions, and never waited for longer than they may take.
+"""Plug-ins of one supervisor: they get records and give opinions; each wait for a plug-in is bounded.
 
-Nothing that a plug-in does or fails to do changes what the supervisor does: a record is put down for it and that is
-all; an opinion that does not come in time is none. A verifier has the one power that was given to it on purpose: work
-that it does not accept is not accepted, and silence is no acceptance.
+A plug-in cannot disturb the supervisor: records are queued for it, and an opinion that comes too late is ignored. Only
+a verifier has power: work that it does not accept, also by an error or too late, is not accepted.
 """
 
 from __future__ import annotations
@@ -34,26 +33,26 @@ from supervisor.plugins.hooks import (
     WorkItem,
 )
 from supervisor.plugins.loading import Impl, Loaded, load
-from supervisor.plugins.worker import CALL_S, Answer, Counts
+from supervisor.plugins.worker import CALL_S, Counts
 from supervisor.ports import Codec
 from supervisor.ports.logs import get_logger
 
 __all__ = ["CLOSE_S", "PluginReport", "Plugins"]
 
 CLOSE_S: Final = 1.0
-"""How long the end of a supervisor waits for plug-ins that have not heard all of it yet, in seconds, all together."""
+"""Seconds that the end of a supervisor waits for all plug-ins to process the records that are queued for them."""
 
 WATCH_S: Final = 1.0
 """Seconds between two checks of the plug-ins' threads."""
 
 THREADS: Final = 4
-"""Opinions that may be waited for at once."""
+"""Opinions that are waited for at the same time."""
 
 _log = get_logger()
 
 
 class PluginReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One plug-in as people see it; ``used`` is false where its problems leave nothing of it."""
+    """Report on one plug-in, for people. ``used`` is False if its problems keep it from being used."""
 
     name: str
     version: str
@@ -67,18 +66,18 @@ class PluginReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Served(msgspec.Struct):
-    """What a plug-in's registration hooks gave, that nobody had before it."""
+    """Adapters and verifiers that a plug-in has registered under free names."""
 
     adapters: dict[str, Callable[[], Codec]] = {}
     verifiers: dict[str, Verifier] = {}
 
 
 class Plugins:
-    """Every plug-in of one supervisor. Made by :meth:`load`; ``Plugins()`` has none, and costs nothing.
+    """All plug-ins of one supervisor. Made by :meth:`load`; ``Plugins()`` has none, and costs nothing.
 
     Args:
         loaded: the plug-ins, in the order in which they were found.
-        impls: by hook, its implementations, those that are asked first in front.
+        impls: implementations by hook, in the order in which they are called.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class Plugins:
         self._served: dict[str, _Served] = {}
         self._waiters: anyio.CapacityLimiter | None = None
         self.listens = any(name in self._impls for name in (*EVENT_HOOKS.values(), ABORT_HOOK))
-        """Whether any record is of interest to any of them."""
+        """True if any plug-in wants records."""
 
     @classmethod
     def load(
@@ -100,13 +99,13 @@ class Plugins:
         reserved: Collection[str] = (),
         limit_s: float = CALL_S,
     ) -> Plugins:
-        """Import and register; call it in a thread that may wait.
+        """Import and register plug-ins. Blocks: call it in a worker thread.
 
         Args:
-            names: of installed ones; ``None``: all that are.
-            given: plug-ins of the host's own: modules, or objects with hook implementations.
+            names: names of installed plug-ins; ``None``: all of them.
+            given: modules, or objects with hook implementations, of the embedding program.
             reserved: names of adapters that no plug-in may take.
-            limit_s: how long one call of a hook may take, in seconds.
+            limit_s: seconds that one call of a hook may take.
 
         Raises:
             UnknownPlugin: one of *names* is not installed.
@@ -124,9 +123,9 @@ class Plugins:
         plugins._register(reserved)
         return plugins
 
-    # ------------------------------------------------------------------ what there is
+    # ------------------------------------------------------------------ registrations
     def _register(self, reserved: Collection[str]) -> None:
-        """Ask each what it adds; a name belongs to whoever came first."""
+        """Register the adapters and verifiers of each plug-in; the first plug-in with a name gets it."""
         self._served = {one.name: _Served() for one in self.loaded}
         for hook, field, taken in (
             ("supervisor_adapters", "adapters", set(reserved)),
@@ -148,7 +147,7 @@ class Plugins:
 
     @property
     def adapters(self) -> dict[str, Callable[[], Codec]]:
-        """What makes a codec, by the name of its adapter."""
+        """Functions that make a guarded codec, by the adapter's name."""
         return {
             name: partial(GuardedCodec, name, make, partial(self._codec_failed, one))
             for one in self.loaded
@@ -157,11 +156,11 @@ class Plugins:
 
     @property
     def verifiers(self) -> dict[str, Verifier]:
-        """By their names."""
+        """Verifiers by name."""
         return {name: made for served in self._served.values() for name, made in served.verifiers.items()}
 
     def reports(self) -> tuple[PluginReport, ...]:
-        """Every plug-in, with what became of its calls so far."""
+        """Return a report on each plug-in, with the counts of its calls so far."""
         return tuple(
             PluginReport(
                 name=one.name,
@@ -183,49 +182,47 @@ class Plugins:
 
     # ------------------------------------------------------------------ records
     def publish(self, record: LifecycleEvent) -> None:
-        """Put a durable record down for whoever wants to hear of it; never waits, never raises."""
-        self._tell(EVENT_HOOKS.get(record.entity_type, ""), record)
-        if record.event in ABORT_RECORDS:
-            self._tell(ABORT_HOOK, record)
-
-    def _tell(self, hook: str, record: LifecycleEvent) -> None:
-        for one, impl in self._impls.get(hook, ()):
-            one.thread.tell(hook, partial(_told, impl, record))
+        """Queue a durable record for the plug-ins that want it; never waits, never raises."""
+        hooks = [EVENT_HOOKS.get(record.entity_type, ""), *([ABORT_HOOK] if record.event in ABORT_RECORDS else [])]
+        for hook in hooks:
+            for one, impl in self._impls.get(hook, ()):
+                one.thread.send(hook, partial(_call_with_copy, impl, record))
 
     # ------------------------------------------------------------------ opinions
     async def priority(self, item: WorkItem) -> int:
-        """The priority that *item* is ordered by; its own, where nobody has another opinion."""
-        said = await self._opinion("supervisor_priority", _is_whole, item=item)
-        return item.priority if said is None else int(said)
+        """Return the priority of *item* by the first opinion, or its own."""
+        opinion = await self._opinion(
+            "supervisor_priority",
+            lambda value: isinstance(value, int) and not isinstance(value, bool),
+            item=item,
+        )
+        return item.priority if opinion is None else int(opinion)
 
     async def escalation(self, attempt: FailedAttempt) -> str | None:
-        """The agent that the next attempt is given to, one of ``attempt.agents``; ``None``: as the plan has it."""
-        return await self._opinion("supervisor_escalate", lambda said: said in attempt.agents, attempt=attempt)  # type: ignore[no-any-return]
+        """Return the agent, one of ``attempt.agents``, that makes the next attempt; ``None``: as the plan has it."""
+        return await self._opinion("supervisor_escalate", lambda value: value in attempt.agents, attempt=attempt)  # type: ignore[no-any-return]
 
     async def retry(self, attempt: FailedAttempt) -> bool | None:
-        """Whether to try again; ``None``: nobody has an opinion."""
-        return await self._opinion("supervisor_judge_retry", _is_flag, attempt=attempt)  # type: ignore[no-any-return]
+        """Return whether to try again; ``None``: no plug-in has an opinion."""
+        return await self._opinion("supervisor_judge_retry", lambda value: isinstance(value, bool), attempt=attempt)  # type: ignore[no-any-return]
 
     async def _opinion(self, hook: str, fits: Callable[[Any], bool], **given: Any) -> Any:
-        """The first answer that *fits*."""
+        """Return the first result that *fits*; ``None`` if there is none."""
+        self._waiters = self._waiters or anyio.CapacityLimiter(THREADS)
         for one, impl in self._impls.get(hook, ()):
-            answer = await self._answer(one, hook, partial(impl, **given))
+            wait = partial(one.thread.answer, hook, partial(impl, **given))
+            answer = await anyio.to_thread.run_sync(wait, abandon_on_cancel=True, limiter=self._waiters)
             if answer is None or answer.error is not None or answer.value is None:
                 continue
             if fits(answer.value):
                 return answer.value
             one.thread.counts.failed += 1
-            _log.error("a plug-in gave an answer that is none", plugin=one.name, hook=hook, answer=repr(answer.value))
+            _log.error("a plug-in gave an invalid answer", plugin=one.name, hook=hook, answer=repr(answer.value))
         return None
-
-    async def _answer(self, one: Loaded, hook: str, call: Callable[[], Any]) -> Answer | None:
-        self._waiters = self._waiters or anyio.CapacityLimiter(THREADS)
-        wait = partial(one.thread.answer, hook, call)
-        return await anyio.to_thread.run_sync(wait, abandon_on_cancel=True, limiter=self._waiters)
 
     # ------------------------------------------------------------------ verifiers
     async def verified(self, test: AcceptanceTest, directory: str, env: Mapping[str, str]) -> str:
-        """Why the verifier that *test* names does not accept the work in *directory*; ``""`` where it does."""
+        """Return why the verifier that *test* names does not accept the work in *directory*; ``""`` if it does."""
         asked = Verification(
             name=test.words[0], directory=directory, options=test.options, env=env, timeout_s=test.timeout_s
         )
@@ -239,7 +236,7 @@ class Plugins:
             wait = partial(_in_time, future, asked.timeout_s)
             return await anyio.to_thread.run_sync(wait, abandon_on_cancel=True)
         finally:
-            future.cancel()  # whoever still waits for it waits no more, and whatever comes of it is not heard
+            future.cancel()  # ends the wait of the worker thread; a later result is ignored
 
     # ------------------------------------------------------------------ threads
     async def watch(self) -> None:
@@ -256,12 +253,12 @@ class Plugins:
 
     # ------------------------------------------------------------------ the end
     def dismiss(self) -> None:
-        """Nothing more is wanted of them, and nobody waits."""
+        """Stop the threads of all plug-ins after the queued calls, without waiting."""
         for one in self.loaded:
             one.thread.stop()
 
     async def close(self) -> None:
-        """Let each hear what it was told; one that does not come to an end is left behind."""
+        """Let each plug-in process its queued records, at most ``CLOSE_S`` seconds; then leave its thread behind."""
         self.dismiss()
         if self.loaded:
             with anyio.CancelScope(shield=True):
@@ -273,43 +270,33 @@ class Plugins:
             one.thread.join(max(0.0, until - monotonic()))
 
 
-def _told(impl: Impl, record: LifecycleEvent) -> None:
-    """In the plug-in's thread: a copy, since the metadata of a record can be changed, and others read them."""
+def _call_with_copy(impl: Impl, record: LifecycleEvent) -> None:
+    """Call a hook, in the plug-in's thread, with a copy of the record, since the metadata of a record are mutable."""
     impl(event=msgspec.json.decode(msgspec.json.encode(record), type=LifecycleEvent))
 
 
-def _problem(one: Loaded, words: str) -> None:
-    one.problems += (words,)
-    _log.error("a plug-in has a problem", plugin=one.name, problem=words)
-
-
-def _is_whole(said: Any) -> bool:
-    return isinstance(said, int) and not isinstance(said, bool)
-
-
-def _is_flag(said: Any) -> bool:
-    return isinstance(said, bool)
+def _problem(one: Loaded, problem: str) -> None:
+    one.problems += (problem,)
+    _log.error("a plug-in has a problem", plugin=one.name, problem=problem)
 
 
 def _verify(verifier: Verifier, asked: Verification, future: Future[str]) -> None:
     try:
-        said = verifier(asked)
-        problem = said if isinstance(said, str) else _verdict(said)
-    except BaseException as error:  # silence is no acceptance, and an error is none either
+        answer: object = verifier(asked)
+        problem = "" if answer is None else answer
+        if not isinstance(problem, str):
+            problem = f"the verifier answered {answer!r}, which is neither text nor None"
+    except BaseException as error:  # an error is no acceptance
         _log.error("a verifier failed", verifier=asked.name, error=repr(error), exc_info=error)
         problem = f"the verifier failed: {error!r}"
-    with suppress(InvalidStateError):  # too late: nobody listens any more
+    with suppress(InvalidStateError):  # too late: the future was cancelled
         future.set_result(problem)
-
-
-def _verdict(said: object) -> str:
-    return "" if said is None else f"the verifier answered {said!r}, which is neither text nor None"
 
 
 def _in_time(future: Future[str], timeout_s: float) -> str:
     try:
         return future.result(timeout_s)
     except CancelledError:
-        return "nobody waits for it any more"
+        return "the verification was cancelled"
     except TimeoutError:
         return f"it was still running after {timeout_s:g} s"

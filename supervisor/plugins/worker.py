@@ -1,8 +1,9 @@
-"""The thread of one plug-in: its hooks are called there, one after the other, and nobody waits for it unbounded.
+"""Thread of one plug-in, in which its hooks are called one after the other.
 
-Whoever has something for it puts that down and goes on. Its queue has a bound: what does not fit is dropped and
-counted. A call that takes longer than its limit cannot be ended, since a thread cannot; it is counted, told of once,
-and until it returns the plug-in is asked nothing. The thread is a daemon: it never holds up the end of the program.
+Records are queued for the thread without a wait. The queue is bounded: records that do not fit are dropped and counted.
+A call that takes longer than its limit cannot be ended, since a thread cannot. The call is counted and logged once, and
+the plug-in is asked nothing until the call returns. The thread is a daemon, so that it does not delay the end of the
+program.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ QUEUE_MAX: Final = 4_096
 """Records that may wait for a plug-in, as for any subscriber."""
 
 CALL_S: Final = 5.0
-"""How long one call of a hook may take before its plug-in counts as late, in seconds."""
+"""Seconds that one call of a hook may take before its plug-in counts as late."""
 
 _log = get_logger()
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """What became of a plug-in's calls: ``calls`` made, ``failed`` by an exception, ``late`` beyond their limit, and
-    records ``dropped`` because too many waited."""
+    """Counts of a plug-in's calls: ``calls`` made, ``failed`` by an exception, ``late`` beyond their limit, and
+    records ``dropped`` because the queue was full."""
 
     calls: int = 0
     failed: int = 0
@@ -41,7 +42,7 @@ class Counts(msgspec.Struct, kw_only=True):
 
 
 class Answer(NamedTuple):
-    """What a call came to: its value, or the exception that it ended with."""
+    """Result of a call: its value, or its exception."""
 
     value: Any = None
     error: BaseException | None = None
@@ -55,8 +56,8 @@ class PluginThread:
     """Calls for one plug-in.
 
     Args:
-        name: the plug-in's.
-        limit_s: how long one call may take before it is late.
+        name: name of the plug-in.
+        limit_s: seconds that one call may take before it is late.
     """
 
     def __init__(self, name: str, *, limit_s: float = CALL_S, queue_max: int = QUEUE_MAX) -> None:
@@ -67,11 +68,11 @@ class PluginThread:
         self._events: deque[tuple[str, Call]] = deque()
         self._asked: deque[_Asked] = deque()
         self._tokens: SimpleQueue[bool] = SimpleQueue()
-        """One ``True`` for each call that waits, and a ``False`` at the end."""
+        """Holds True for each call that waits, and False at the end."""
         self._since: float | None = None
-        """When the call began that runs now."""
-        self._told_late = self._told_dropped = False
-        self._told_failed: set[str] = set()
+        """Start of the call that runs now (monotonic seconds)."""
+        self._logged_late = self._logged_dropped = False
+        self._logged_failed: set[str] = set()
         self._stopping = False
         self._thread = self._start_thread()
 
@@ -80,21 +81,21 @@ class PluginThread:
         thread.start()
         return thread
 
-    # ------------------------------------------------------------------ what is put down: never waits, never raises
-    def tell(self, what: str, call: Call) -> None:
-        """Have *call* made when its turn comes; dropped where too many wait."""
+    # ------------------------------------------------------------------ queues
+    def send(self, what: str, call: Call) -> None:
+        """Queue *call*; drop it if the queue is full. Never waits, never raises."""
         self.look()
         if len(self._events) >= self._queue_max:
             self.counts.dropped += 1
-            if not self._told_dropped:
-                self._told_dropped = True
+            if not self._logged_dropped:
+                self._logged_dropped = True
                 _log.warning("a plug-in cannot keep up: records are dropped", plugin=self.name, waiting=self._queue_max)
             return
         self._events.append((what, call))
         self._tokens.put(True)
 
     def ask(self, what: str, call: Call) -> Future[Answer] | None:
-        """Have *call* made before the records that wait; ``None`` where the plug-in is late with another one."""
+        """Queue *call* before the records that wait; return None if the plug-in is late with another call."""
         if self.look():
             return None
         future: Future[Answer] = Future()
@@ -103,7 +104,7 @@ class PluginThread:
         return future
 
     def answer(self, what: str, call: Call, limit_s: float | None = None) -> Answer | None:
-        """Wait, in a thread that may, for what *call* comes to; ``None`` where it is late."""
+        """Wait for the result of *call*; return None if it is late. Blocks: call this in a worker thread."""
         future = self.ask(what, call)
         if future is None:
             return None
@@ -115,7 +116,7 @@ class PluginThread:
             return None
 
     def look(self) -> bool:
-        """Whether the call that runs now is late."""
+        """Return whether the call that runs now is late."""
         since = self._since
         late = since is not None and monotonic() - since > self.limit_s
         if late:
@@ -123,34 +124,36 @@ class PluginThread:
         return late
 
     def _note_late(self, what: str) -> None:
-        if not self._told_late:
-            self._told_late = True
+        if not self._logged_late:
+            self._logged_late = True
             self.counts.late += 1
             _log.warning("a plug-in is late: it is asked nothing until it returns", plugin=self.name, hook=what)
 
     def _note_failure(self, what: str, error: BaseException) -> None:
-        """Count it; told of once for each hook, or the log would hold nothing else."""
+        """Count a failure; log only the first one of each hook, since the log would hold nothing else."""
         self.counts.failed += 1
-        if what not in self._told_failed:
-            self._told_failed.add(what)
+        if what not in self._logged_failed:
+            self._logged_failed.add(what)
             _log.error("a plug-in failed", plugin=self.name, hook=what, error=repr(error), exc_info=error)
 
     def replace_dead(self) -> None:
-        """Start another thread if the thread has died of an error of ours; calls that wait are made by the new one."""
+        """Start another thread if the thread has died by a bug in this module; the new thread makes the waiting
+        calls."""
         if self._thread.is_alive() or self._stopping:
             return
         _log.error("the thread of a plug-in had died: another one was started", plugin=self.name)
-        self._since, self._told_late = None, False
+        self._since, self._logged_late = None, False
         self._thread = self._start_thread()
 
     # ------------------------------------------------------------------ the end
     def stop(self) -> None:
-        """Let it end when all that waits is done."""
+        """Have the thread end after the calls that wait."""
         self._stopping = True
         self._tokens.put(False)
 
     def join(self, within_s: float) -> bool:
-        """Wait for that, in a thread that may; what still waits then is dropped. Whether it has ended."""
+        """Wait for the end of the thread, then drop the records that still wait; return whether the thread has
+        ended."""
         self._thread.join(within_s)
         if not self._thread.is_alive():
             return True
@@ -162,25 +165,22 @@ class PluginThread:
     # ------------------------------------------------------------------ in the thread
     def _run(self) -> None:
         while self._tokens.get():
-            self._next()
-
-    def _next(self) -> None:
-        if self._asked:
-            what, call, future = self._asked.popleft()
-            if future.set_running_or_notify_cancel():
-                future.set_result(self._make(what, call))
-        elif self._events:
-            self._make(*self._events.popleft())
+            if self._asked:
+                what, call, future = self._asked.popleft()
+                if future.set_running_or_notify_cancel():
+                    future.set_result(self._make(what, call))
+            elif self._events:
+                self._make(*self._events.popleft())
 
     def _make(self, what: str, call: Call) -> Answer:
         self.counts.calls += 1
         self._since = monotonic()
         try:
             return Answer(call())
-        except BaseException as error:  # also an exit: it is the plug-in's, and not the program's
+        except BaseException as error:  # SystemExit too: a plug-in must not end the program
             self._note_failure(what, error)
             return Answer(error=error)
         finally:
-            self._since, self._told_late = None, False
+            self._since, self._logged_late = None, False
             if not self._events:
-                self._told_dropped = False
+                self._logged_dropped = False

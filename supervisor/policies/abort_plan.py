@@ -33,7 +33,7 @@ from typing import NamedTuple
 import msgspec
 
 from supervisor.lifecycles.types import AbortPolicy, AbortReason, AbortScope, CancelMode, Survivors, UnknownValue
-from supervisor.policies.abort_deadline import StageDeadlines, stage_deadlines
+from supervisor.policies.abort_request import StageDeadlines, stage_deadlines
 
 __all__ = [
     "AbortPlan",

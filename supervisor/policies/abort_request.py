@@ -1,7 +1,10 @@
-"""Abort request: all requests to end one session, merged into one value. Pure.
+"""Abort request: all requests to end one session, merged into one value; and the deadlines of the stages. Pure.
 
 The first reason wins, and later ones are appended; the severity only rises; the deadline only shrinks. So the order of
 two requests decides whose reason is named, but not how soon or how hard the session ends.
+
+The deadline of an abort plan is the end of its last kill stage. With the default ``StageBudgets`` (a budget each for
+request, cancel, terminate and kill) the kill is over 18 s after the abort.
 """
 
 from __future__ import annotations
@@ -11,14 +14,52 @@ from typing import NamedTuple
 
 import msgspec
 
-from supervisor.lifecycles.types import TerminationStage
+from supervisor.lifecycles.types import StageBudgets, TerminationStage
 
-__all__ = ["CAUSES_MAX", "AbortRequest", "LaterCause", "MergeOutcome", "merge_request", "same_abort"]
+__all__ = [
+    "CAUSES_MAX",
+    "AbortRequest",
+    "LaterCause",
+    "MergeOutcome",
+    "StageDeadlines",
+    "merge_request",
+    "same_abort",
+    "stage_deadlines",
+]
+
 
 CAUSES_MAX = 16
 """Later causes that are kept in memory; every one of them is in the journal."""
 
+
 _RANKS = {rung: rank for rank, rung in enumerate(TerminationStage)}
+
+
+class StageDeadlines(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Seconds from the abort at which each termination stage of a node is over."""
+
+    request_s: float
+    cancel_s: float
+    terminate_s: float
+    kill_s: float
+
+
+def stage_deadlines(budgets: StageBudgets, within_s: float | None = None, *, now: bool = False) -> StageDeadlines:
+    """Return when each stage is over, in seconds from now.
+
+    *within_s* bounds the whole; if the budgets sum up to more, the gentlest stages are shortened first. *now* skips all
+    stages before kill.
+    """
+    request_s = 0.0 if now else budgets.request_s
+    cancel_s = request_s + (0.0 if now else budgets.cancel_s)
+    terminate_s = cancel_s + (0.0 if now else budgets.terminate_s)
+    kill_s = terminate_s + budgets.kill_s
+    if within_s is not None and within_s < kill_s:
+        kill_s = max(within_s, 0.0)
+        terminate_s = min(terminate_s, max(kill_s - budgets.kill_s, 0.0))
+        cancel_s = min(cancel_s, max(terminate_s - budgets.terminate_s, 0.0))
+        request_s = min(request_s, max(cancel_s - budgets.cancel_s, 0.0))
+    return StageDeadlines(request_s=request_s, cancel_s=cancel_s, terminate_s=terminate_s, kill_s=kill_s)
 
 
 class MergeOutcome(StrEnum):

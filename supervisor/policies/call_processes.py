@@ -1,4 +1,4 @@
-"""Decide which processes below an agent belong to the tool calls that are being ended.
+"""Decide which processes below an agent belong to the tool calls that are being ended, and which to the turn.
 
 An agent that runs its tools by itself never says which processes are its tools. Two facts can be seen from outside:
 when a process was born, and in which session it lives (``setsid(2)``). This module turns them into three answers:
@@ -47,7 +47,7 @@ from typing import NamedTuple
 
 import msgspec
 
-__all__ = ["CallProcesses", "CallSpan", "ProcessSeen", "processes_of_calls", "servers_in"]
+__all__ = ["CallProcesses", "CallSpan", "ProcessSeen", "processes_of_calls", "processes_of_turn", "servers_in"]
 
 
 class ProcessSeen(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -138,3 +138,24 @@ def processes_of_calls(
         if one.alive and not born_before:
             (may_belong if in_doubt else belong).append(one)
     return CallProcesses(tuple(belong), tuple(may_belong))
+
+
+def processes_of_turn(
+    seen: Sequence[ProcessSeen], agent_pid: int, since: int, servers: Collection[str] = ()
+) -> tuple[ProcessSeen, ...]:
+    """Return the processes of a turn that still run, parents before their children; they have to end before the work
+    is judged.
+
+    A process of the turn was born since the agent was given its first prompt, lives, and is neither the agent nor a
+    server that the agent keeps from turn to turn, nor what such a server has started. Processes from before the first
+    prompt, not from before this turn, are the agent's own: otherwise a daemon that a failed attempt has left would
+    count as the agent's own in the next one.
+
+    Args:
+        seen: the agent and its descendants, parents before their children.
+        agent_pid: the main process of the agent.
+        since: the tick in which the agent was given its first prompt.
+        servers: names of programs that are servers of the agent.
+    """
+    kept = servers_in(seen, agent_pid, servers)
+    return tuple(one for one in seen if one.pid not in {agent_pid, *kept} and one.alive and one.born >= since)

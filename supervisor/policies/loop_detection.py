@@ -113,7 +113,6 @@ class LoopDetector:
     def begin(self) -> None:
         """Begin a new prompt: earlier calls no longer count."""
         self._known.clear()
-        self._repeats.clear()
         self._warned = False
 
     def take(self, call: FinishedCall) -> Repeated | None:

@@ -155,7 +155,8 @@ class Redactor:
                 if is_secret_name(name):
                     self._learn(name, value)
         values = sorted(map(re.escape, self._names), key=len, reverse=True)
-        self._found = re.compile("|".join([*values, *_LOOKS]))
+        self.pattern = re.compile("|".join([*values, *_LOOKS]))
+        """Pattern of the known values, and of texts that look like secrets."""
         self._marks = (*self._names, *_MARKS)
         self._beginnings = _by_first_char((*self._names, *_BEGINNINGS))
         self._spaced = [value for value in self._names if any(map(str.isspace, value))]
@@ -181,7 +182,7 @@ class Redactor:
         tokens = _WebTokens(text)
         kept: list[str] = []
         at = 0
-        found = self._found.search(text)
+        found = self.pattern.search(text)
         token = tokens.after(0)
         while found is not None or token is not None:
             if found is None or (token is not None and token[0] < found.start()):
@@ -193,7 +194,7 @@ class Redactor:
             at = end
             # What was found further on stays found: each part of the text is searched once.
             if found is not None and found.start() < at:
-                found = self._found.search(text, at)
+                found = self.pattern.search(text, at)
             if token is not None and token[0] < at:
                 token = tokens.after(at)
         return "".join((*kept, text[at:]))

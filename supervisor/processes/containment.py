@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import anyio
 
-from supervisor.processes.process_identity import identity_of
+from supervisor.processes.descent import identity_of
 
 __all__ = ["TAG_VARIABLE", "UNCONTAINED", "Containment", "Swept", "group_for", "sweep"]
 

@@ -26,12 +26,14 @@ import select
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from supervisor.ports import Caller, Origin
 from supervisor.ports.shortages import shortage_of
 
-__all__ = ["Process", "ProcessStat", "caller_at", "identity", "lineage_of", "origin_of"]
+__all__ = ["Process", "ProcessStat", "caller_at", "identity", "identity_of", "lineage_of", "origin_of"]
 
 Process = tuple[int, int]
 """A pid and the start time of the process, in clock ticks since the boot; together unique until the next boot."""
@@ -104,6 +106,18 @@ def identity(pid: int) -> Process:
     except OSError:
         stat = None
     return pid, stat.born if stat is not None else -1
+
+
+def identity_of(pid: int) -> str:
+    """Return ``BOOT PID START``, which identifies a process across restarts of the supervisor: the id of this boot
+    (empty if the kernel has none), and the start time in clock ticks since the boot. Empty if *pid* is gone."""
+    with suppress(OSError, IndexError):
+        started = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[_BORN].decode()
+        boot = ""
+        with suppress(OSError):
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {pid} {started}"
+    return ""
 
 
 def read_stat(pid: int) -> ProcessStat | None:

@@ -28,12 +28,12 @@ from supervisor.ports.shortages import shortage_of
 from supervisor.processes.containment import TAG_VARIABLE, UNCONTAINED, Containment
 from supervisor.processes.descent import Process, caller_at
 from supervisor.processes.descriptors import free_descriptors
-from supervisor.processes.fork_server_client import ForkServerClient
 from supervisor.processes.pipes import Input, Output, ticks_now
 from supervisor.processes.shim_client import (
     Ended,
     Exited,
     Failed,
+    ForkServerClient,
     ProcessesListed,
     ShimClient,
     Spawned,

@@ -1,27 +1,179 @@
-"""Client of one shim: has the shim forked, sends it orders, and receives its statuses over the control socket.
+"""Clients of the fork server and of its shims.
 
-An order never blocks and never raises. The order to kill is end of file on the control socket, which can neither be
+The client of the fork server starts it with the first program, again if it was lost, and disconnects at the end. The
+state directory names the fork server by boot, pid and start time, so that the next supervisor of the directory can wait
+for it (``containment.sweep``). The fork server is reaped by its pid: ``waitpid(-1)`` would steal the exit statuses of
+the embedding program's other children.
+
+The client of a shim has the shim forked, sends it orders, and receives its statuses over the control socket. An order
+never blocks and never raises. The order to kill is end of file on the control socket, which can neither be
 lost nor meet a full buffer.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import msgspec
 
+from actors.waiting import within
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import Launch
-from supervisor.processes.descent import Process
-from supervisor.processes.fork_server_client import ForkServerClient
+from supervisor.ports.secure_files import write_private
+from supervisor.processes.containment import Containment
+from supervisor.processes.descent import Process, identity, identity_of
+from supervisor.processes.fork_server import MESSAGE_BYTES
 
-__all__ = ["Ended", "Exited", "Failed", "ProcessesListed", "ShimClient", "Spawned", "Status", "encode_launch"]
+__all__ = [
+    "Ended",
+    "Exited",
+    "Failed",
+    "ForkServerClient",
+    "ProcessesListed",
+    "ShimClient",
+    "Spawned",
+    "Status",
+    "encode_launch",
+]
+
+
+FORK_SERVER_PROGRAM = Path(__file__).with_name("fork_server.py")
+
+
+LOADER_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # some Python builds need them to start
+
+
+EXIT_WAIT_S = 5.0
+"""Seconds that ``close`` waits for the fork server, which ends at once if no program is left."""
+
 
 CHUNK_BYTES = 65536
+
+
+class ForkServerClient:
+    """The connection of one supervisor to its fork server."""
+
+    def __init__(self, containment: Containment) -> None:
+        self._containment = containment
+        self._fork_server: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._identity_written = False
+        self.fork_servers: list[Process] = []
+        """The fork server and the lost ones before it: shims that a lost one forked may still run."""
+
+    @property
+    def pid(self) -> int:
+        """The pid of the fork server; 0 before the first start."""
+        return self._fork_server.pid if self._fork_server is not None else 0
+
+    def fork(self, control: int, stdin: int, stdout: int, stderr: int) -> None:
+        """Have a shim forked with copies of these descriptors; the shim reports ``here`` on *control*.
+
+        Raises:
+            OSError: no fork server could be started, or it takes no message.
+        """
+        descriptors = (control, stdin, stdout, stderr)
+        if self._control is None:
+            self._start(stderr)
+        self._write_identity()
+        try:
+            self._send(b"fork", descriptors)
+        except ConnectionError:  # the fork server was lost; its shims go on without it
+            self._disconnect()
+            self._start(stderr)
+            self._write_identity()
+            self._send(b"fork", descriptors)
+
+    def _write_identity(self) -> None:
+        """Write the fork server's identity to the state directory before it forks its first shim.
+
+        If the write fails, the launch fails too, and the next launch writes again.
+        """
+        file = self._containment.fork_server_file
+        if not self._identity_written and file is not None and self._containment.is_ours():
+            write_private(file, identity_of(self.pid))
+        self._identity_written = True
+
+    def rouse(self, pid: int) -> None:
+        """Send SIGCONT to the shim *pid* and to the fork server: a program may have stopped them."""
+        if self._fork_server is None or self._control is None:
+            return
+        with suppress(OSError):
+            self._fork_server.send_signal(signal.SIGCONT)
+            self._send(b"rouse %d" % pid, ())
+
+    def _send(self, message: bytes, descriptors: Sequence[int]) -> None:
+        assert self._control is not None, "the fork server has been started"
+        socket.send_fds(self._control, [message.ljust(MESSAGE_BYTES)], list(descriptors))
+
+    def _start(self, stderr: int) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._fork_server = self._popen(theirs.fileno(), stderr)
+            except BaseException:
+                ours.close()
+                raise
+        ours.setblocking(False)
+        self._control = ours
+        self._identity_written = False
+        self.fork_servers.append(identity(self._fork_server.pid))
+
+    def _popen(self, control: int, stderr: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-I", "-S", str(FORK_SERVER_PROGRAM), str(control), str(os.getpid())),
+                *(self._containment.group, "enclose" if self._containment.pid_namespaces else ""),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,  # of the first program: if Python cannot start, the SpawnError quotes what is written here
+            cwd="/",
+            env={name: os.environ[name] for name in LOADER_VARIABLES if name in os.environ},
+            pass_fds=(control,),
+            start_new_session=True,
+        )
+
+    def _disconnect(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._fork_server is not None:
+            self._fork_server.poll()
+
+    async def close(self) -> None:
+        """Disconnect and wait up to ``EXIT_WAIT_S`` for the fork server's exit; a slower one goes on by itself."""
+        self._disconnect()
+        if self._fork_server is not None:
+            await within(EXIT_WAIT_S, partial(_wait_exit, self._fork_server))
+            self._fork_server.poll()
+
+
+async def _wait_exit(process: subprocess.Popen[bytes]) -> None:
+    """Wait until *process* can be reaped; without a pidfd, a thread waits for it."""
+    try:
+        pidfd = os.pidfd_open(process.pid) if sys.platform == "linux" else -1
+    except ProcessLookupError:  # a waitpid(-1) of the embedding program was faster
+        return
+    except OSError:  # an old kernel, or no descriptor is left
+        pidfd = -1
+    if pidfd < 0:
+        await anyio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
+        return
+    try:
+        await anyio.wait_readable(pidfd)
+    finally:
+        os.close(pidfd)
 
 
 class ShimReady(msgspec.Struct, frozen=True, tag="here", tag_field="event"):
@@ -68,6 +220,8 @@ class ProcessesListed(msgspec.Struct, frozen=True, tag="seen", tag_field="event"
 
 
 Status = Spawned | Failed | Exited | ProcessesListed | Ended
+
+
 _decode = msgspec.json.Decoder(ShimReady | Status).decode
 
 

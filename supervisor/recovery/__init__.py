@@ -1,3 +1,3 @@
-"""What a dead supervisor left open is read from the journal and continued."""
+"""Recovery: sessions and work that a dead supervisor left open are read from the journal and continued."""
 
 __all__: list[str] = []

@@ -1,7 +1,7 @@
-"""What a dead supervisor left in the journal: who is alive there, what it still owes, and what its log tells of it.
+"""State that a dead supervisor left in the journal: live entities, pending effects, the history of each session.
 
-Only reading happens here, and folding of what was read: a session's place and policy, how often it crashed of late, the
-conversation that its agent could load, and the abort that was under way. Everything is computed from records.
+The history is what a session's log shows and its data do not keep: policy and workspace, recent crashes, the
+conversation that its agent could load, the abort that was under way. Nothing is written here.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ __all__ = [
 ]
 
 PLACED = "Placed"
-"""The fact that says how a session differs from what its parent, or the settings, would have given it."""
+"""Name of the fact that holds how a session differs from what its parent, or the settings, would have given it."""
 RESUMED = "Resumed"
-"""The fact that a session goes on under another supervisor."""
+"""Name of the fact that a session goes on under another supervisor."""
 LOST = "ActorLost"
-"""The fact that a session's actor crashed: whoever waited was told so, and it never goes on."""
+"""Name of the fact that a session's actor crashed. Its requests were answered so; the session never goes on."""
 
 LIFECYCLES: dict[str, Lifecycle] = {
     Kind.SESSION: SESSION_KIND,
@@ -80,12 +80,12 @@ LIFECYCLES: dict[str, Lifecycle] = {
 }
 CLAIMED_BY = 8
 """Records of a turn: it is claimed for its prompt right after its birth, unless an abort names it before."""
-_TOLD = (Kind.SESSION, Kind.TURN, Kind.AGENT)
-"""Whom an effect can have something to tell."""
+_RECEIVERS = (Kind.SESSION, Kind.TURN, Kind.AGENT)
+"""Kinds of entities to which an effect can send an event."""
 
 
 class RecoveredEffect(NamedTuple):
-    """An effect that is owed: by whom, under which id, and the record that wanted it."""
+    """A pending effect: its id, its entity, and the record that it follows from."""
 
     effect_id: str
     entity_id: str
@@ -99,16 +99,16 @@ class RecoveredEffect(NamedTuple):
 
 
 def _event_of(name: str, fields: Any) -> Event:
-    kind = next(kind for one in _TOLD if (kind := KINDS[one].events.get(name)) is not None)
+    kind = next(kind for one in _RECEIVERS if (kind := KINDS[one].events.get(name)) is not None)
     event: Event = msgspec.convert(fields, kind)
     return event
 
 
 def entity_of(row: EntityRow, journal_writer: JournalWriter) -> Entity:
-    """The entity as its row has it: its state, its data, and the number of its last record.
+    """Make an entity from its row in the journal.
 
     Raises:
-        JournalError: no entity can be like that.
+        JournalError: the row's kind, state or data are invalid.
     """
     try:
         kind = KINDS[row.kind]
@@ -123,8 +123,8 @@ def entity_of(row: EntityRow, journal_writer: JournalWriter) -> Entity:
 
 
 def at_rest(rows: Sequence[EntityRow]) -> set[str]:
-    """What is left as it is: tasks that have failed and are not tried again, and their runs, once nothing of their
-    workstream goes on."""
+    """Return the ids of failed tasks that are not tried again, since their workstream has ended, and of their runs.
+    Recovery leaves these entities as they are."""
     live = {row.id for row in rows if row.kind == Kind.WORKSTREAM and not row.ended}
     failed = [row for row in rows if (row.kind, row.state) == (Kind.TASK, "FAILED")]
     tasks = {row.id for row in failed if msgspec.json.decode(row.data, type=TaskData).workstream not in live}
@@ -133,8 +133,8 @@ def at_rest(rows: Sequence[EntityRow]) -> set[str]:
 
 
 def left_over(rows: Sequence[EntityRow]) -> set[str]:
-    """What nobody can go on with: of workstreams that had ended before all of theirs had, the tasks, the sessions that
-    hold them, and the runs, jobs and workers."""
+    """Return the ids of live entities that belong to ended workstreams: tasks, the sessions that hold them, task runs,
+    jobs and workers. No plan can continue these."""
     over = {row.id for row in rows if row.kind == Kind.WORKSTREAM and row.ended}
     held = {row.id: msgspec.json.decode(row.data, type=TaskData) for row in rows if row.kind == Kind.TASK}
     holders = {task_id: data.claimed_by for task_id, data in held.items() if data.workstream in over}
@@ -143,7 +143,7 @@ def left_over(rows: Sequence[EntityRow]) -> set[str]:
 
 
 class RecordedOutcome(NamedTuple):
-    """How a prompt ended, and the record that says so."""
+    """Outcome of a prompt, with the record that holds it."""
 
     outcome: str
     error: str
@@ -151,46 +151,45 @@ class RecordedOutcome(NamedTuple):
 
 
 class SessionHistory:
-    """What a session's log tells that its data does not keep."""
+    """Facts of a session that only its log holds, not its data."""
 
     def __init__(self) -> None:
         self.policy: AbortPolicy | None = None
         self.mode = CancelMode.WAIT_COMPLETED
         self.workspace_spec = NO_WORKSPACE
         self.started_by: str | None = None
-        """The tool call that asked for it."""
+        """Tool call that asked for the session."""
         self.requests = 0
         self.crashes: tuple[float, ...] = ()
-        """When it failed after a start (monotonic seconds)."""
+        """Times (monotonic seconds) at which the agent failed after a start."""
         self.entered_seq, self.entered_s = 0, 0.0
-        """The record that brought it into its state, and when."""
+        """Record that brought the session into its state, and its time."""
         self.born_by: int | None = None
         self.joined_seq = 0
-        """The record by which it came to its present parent."""
+        """Record by which the session got its present parent."""
         self.directory: str | None = None
-        """Where it works, if it had that already."""
+        """Working directory, if that was ready."""
         self.resume_id: str | None = None
         self.interrupted = False
         self.aborts: list[LifecycleEvent] = []
-        """The aborts that name it and that may not have reached all of their targets, and the edges of policies that
-        they crossed. What is for itself is over once it is told to end."""
+        """Records of aborts of this session, policy edges included, that may not have reached all of their targets. An
+        abort of the session alone is removed when the session's stop is recorded."""
         self.later: tuple[LaterCause, ...] = ()
-        """Who else has wanted its end, since that was under way."""
+        """Aborts that came while the session was already terminating."""
         self.lost = False
         self.budget = RecordedUsage()
-        """What it has used, and what bounds it."""
+        """Amounts used, and budget scopes."""
         self.counted_seq = 0
-        """The newest record that tells what was used of its scopes."""
+        """Newest record that holds the usage of the session's scopes."""
         self.once: dict[str, bool] = {}
         """Whether each prompt is tried once, oldest first."""
         self.spent = False
-        """The one try of a prompt has failed."""
+        """True if the one try of a prompt has failed."""
         self.answer: RecordedOutcome | None = None
-        """How the last prompt that is tried once ended, if that is over: whoever else has asked since."""
+        """Outcome of the last prompt that is tried once, if it has ended; prompts of other kinds do not count."""
 
     def apply(self, record: LifecycleEvent, asked: str | None = None) -> None:
-        """The next record of its log. *asked*: the prompt whose turn fails, or is over, by it; ``None``: the last one,
-        as far as is known."""
+        """Apply the next record of the log. *asked*: the prompt whose turn the record ends; ``None``: the last one."""
         match record.outcome:
             case "born":
                 self.born_by, self.joined_seq = record.cause_id, record.seq
@@ -201,7 +200,7 @@ class SessionHistory:
                 self._moved(record, asked)
 
     def depends_on_prompt(self, record: LifecycleEvent) -> bool:
-        """Whether it does what that record means: another prompt may wait that is tried another way."""
+        """True if the meaning of *record* depends on the prompt: another waiting prompt may be tried another way."""
         return (_is_crash(record) or record.event == "TurnReaped") and any(self.once.values())
 
     def _is_once(self, asked: str | None) -> bool:
@@ -211,29 +210,29 @@ class SessionHistory:
         self.entered_seq, self.entered_s = record.seq, record.monotonic_s
 
     def _fact(self, record: LifecycleEvent) -> None:
-        told = record.metadata
+        fact = record.metadata
         match record.event:
             case "Placed":
-                self.mode = CancelMode(told["mode"])
-                self.policy = msgspec.convert(told["policy"], AbortPolicy | None)
-                self.workspace_spec = msgspec.convert(told.get("place", {}), WorkspaceSpec)
+                self.mode = CancelMode(fact["mode"])
+                self.policy = msgspec.convert(fact["policy"], AbortPolicy | None)
+                self.workspace_spec = msgspec.convert(fact.get("place", {}), WorkspaceSpec)
             case "Adopted":
                 self.joined_seq = record.seq
-                if "policy" in told:  # earlier versions did not say so
-                    self.policy = msgspec.convert(told["policy"], AbortPolicy)
+                if "policy" in fact:  # not in records of earlier versions
+                    self.policy = msgspec.convert(fact["policy"], AbortPolicy)
             case "Resumed":
-                self.resume_id, self.interrupted = told["resume_id"], told["interrupted"]
-            case "AbortRecord" if told["scope"] != AbortScope.TOOL:
+                self.resume_id, self.interrupted = fact["resume_id"], fact["interrupted"]
+            case "AbortRecord" if fact["scope"] != AbortScope.TOOL:
                 self.aborts.append(record)
             case "AbortJoined":
                 self._join(record)
             case "ActorLost":
                 self.lost = True
             case "Usage" | "Budgeted" | "ModelTrouble":
-                self.budget = self.budget.apply(told)
-                self.counted_seq = record.seq if "scopes" in told else self.counted_seq
+                self.budget = self.budget.apply(fact)
+                self.counted_seq = record.seq if "scopes" in fact else self.counted_seq
             case "BudgetSpent":
-                self.budget = self.budget._replace(spent=(SpentBudget(**told), record.seq))
+                self.budget = self.budget._replace(spent=(SpentBudget(**fact), record.seq))
 
     def _join(self, record: LifecycleEvent) -> None:
         known = {one.abort_id for one in self.later}
@@ -271,19 +270,19 @@ class SessionHistory:
 
 
 def is_own(abort: LifecycleEvent) -> bool:
-    """Whether it is the session that it names which it ends, and not others for its sake."""
+    """True if the abort ends the session that its record names, and not others because of that session."""
     return abort.metadata["scope"] == AbortScope.SESSION and abort.metadata["policy_edge"] is None
 
 
 def _is_crash(record: LifecycleEvent) -> bool:
-    """Whether it failed after a start, and tries again: not by the loss of its supervisor."""
+    """True if the agent failed after a start and is started again; not if its supervisor died."""
     edge = (record.event, record.from_status, record.to_status)
     lost = record.transition_reason == TransitionReason.ORPHAN_RECOVERED
     return edge == ("SessionExited", "Running", "CoolingDown") and not lost
 
 
 def _is_final(record: LifecycleEvent) -> bool:
-    """Whether it tells of a turn whose model failed for good."""
+    """True if the record ends a turn because of a final error of the model API."""
     verdict = record.metadata.get("verdict") or {}
     return bool((verdict.get("model") or {}).get("final"))
 
@@ -299,25 +298,32 @@ async def past_of(journal: Journal, session_id: str) -> SessionHistory:
 
 
 async def used_in(journal: Journal, session_id: str, after_seq: int = 0) -> dict[str, Amounts]:
-    """What was used of each scope that a session counts in, as far as its log tells behind that record."""
+    """Return the usage of each scope that a session counts in, from the records of its log after *after_seq*."""
     used: dict[str, Amounts] = {}
     async for page in _pages(journal, session_id, after_seq):
-        told = (record.metadata for record in page if record.event in ("Usage", "Budgeted"))
-        for one in (one for metadata in told for one in metadata.get("scopes", ())):
+        facts = (record.metadata for record in page if record.event in ("Usage", "Budgeted"))
+        for one in (one for fact in facts for one in fact.get("scopes", ())):
             _at_least(used, one["id"], msgspec.convert(one["used"], Amounts))
     return used
 
 
 def _at_least(used: dict[str, Amounts], scope_id: str, amounts: Amounts) -> None:
-    """At least so much was used of a scope: every record tells of all that was, until then."""
+    """Raise the usage of a scope to *amounts*: each record holds the scope's whole usage until then."""
     used[scope_id] = used.get(scope_id, Amounts()).at_least(amounts)
 
 
 async def used_meanwhile(
     journal: Journal, pasts: Mapping[str, SessionHistory], rows: Sequence[EntityRow]
 ) -> dict[str, Amounts]:
-    """What the sessions among *rows* that have ended tell of the scopes of those that live (*pasts*), and that these
-    have not told since: each counts in those of the sessions above it, and may count in any that is no session's."""
+    """Return usage of the live sessions' scopes that only the logs of ended sessions hold.
+
+    A session counts in the scopes of the sessions above it, and may count in any scope of the host. Records of an ended
+    session matter if they are newer than the last usage record (``counted_seq``) of the live sessions in that scope.
+
+    Args:
+        pasts: histories of the live sessions.
+        rows: rows of all sessions, ended ones included.
+    """
     known: dict[str, int] = {}
     for past in pasts.values():
         for one in past.budget.scopes:
@@ -336,7 +342,7 @@ async def used_meanwhile(
 
 
 async def crossed_from(journal: Journal, turn_id: str) -> list[LifecycleEvent]:
-    """The edges of policies that aborts of a turn's calls crossed."""
+    """Return the records of policy edges that aborts of a turn's tool calls crossed."""
     return [
         record
         async for page in _pages(journal, turn_id)
@@ -346,7 +352,7 @@ async def crossed_from(journal: Journal, turn_id: str) -> list[LifecycleEvent]:
 
 
 async def is_stalled(journal: Journal, session_id: str) -> bool:
-    """Whether a session was ended since nothing was heard of its agent, and nobody else wanted that."""
+    """True if a session was ended only because its agent was stuck, and no other abort asked for its end."""
     first: LifecycleEvent | None = None
     others: set[str | None] = set()
     async for page in _pages(journal, session_id):
@@ -354,22 +360,22 @@ async def is_stalled(journal: Journal, session_id: str) -> bool:
             match record.event:
                 case "OperatorStop" if record.from_status != record.to_status:
                     first = record
-                case "OperatorStop" | "AbortJoined":  # one who hurries that end, and one who is late for it
+                case "OperatorStop" | "AbortJoined":  # a stop that shortens the termination, or comes late
                     others.add(record.abort_id)
     if first is None or first.abort_reason != AbortReason.TIMEOUT:
         return False
-    return others <= {None, first.abort_id}  # who is no abort, as a shutdown is none, only hurries it
+    return others <= {None, first.abort_id}  # a stop that is no abort, as of a shutdown, only shortens the deadline
 
 
 async def _asked_of(journal: Journal, turn_id: str) -> str | None:
-    """The prompt that this turn was for; ``None``: it is no turn, or went to an archive."""
+    """Return the prompt of a turn; ``None`` if the id is not that of a turn, or the turn is in an archive."""
     first = await journal.events(entity_id=turn_id, limit=CLAIMED_BY)
     return next((str(one.metadata["request_id"]) for one in first if one.event == "task_claimed"), None)
 
 
 async def due_of(journal: Journal, turn: Entity) -> float | None:
-    """When a turn times out whose data do not say so, as those of earlier versions (the journal's seconds): its log has
-    when it began to run. ``None``: it has not."""
+    """Return when a turn times out (monotonic seconds), for data of earlier versions, which do not hold that: computed
+    from the record by which it began to run. ``None``: it has not begun."""
     began_s: float | None = None
     async for page in _pages(journal, turn.id):
         for record in page:
@@ -385,7 +391,7 @@ async def _pages(journal: Journal, entity_id: str, after: int = 0) -> AsyncItera
 
 
 async def _call_of(journal: Journal, seq: int | None) -> str | None:
-    """The tool call that this record began, if it is such a record and is still in the journal."""
+    """Return the tool call that record *seq* began; ``None`` if it is another record, or was archived."""
     for one in await journal.events(after_seq=seq - 1, limit=1) if seq else ():
         if one.seq == seq and one.event == "tool_started":
             return f"{one.entity_id}:c{one.metadata['number']}"

@@ -1,10 +1,10 @@
-"""Takes over what a dead supervisor left open: every live entity is had again, and goes on by its own table.
+"""Recovery of the live entities of a dead supervisor: each is restored, and continues by its own state machine.
 
-Its processes are gone already: their fork server and shims saw to that. So agents are told dead before anything else
-can happen to them, turns that were under way fail with their supervisor, charged to nobody, and their sessions try
-again. An effect that is owed happens under its own id, once; one that cannot happen again, or of which nobody can tell
-whether it did, is settled, and the session's ``Resumed`` record names it. Times count from where they began. A session
-that nobody continues is stopped, and ends by the ladder like any other.
+The processes are dead already: fork server and shims end with their supervisor. So each agent gets ``AgentExited``
+before any other event. Running turns fail, uncharged to any agent, and their sessions try again. A pending effect is
+performed once, under its own id. An effect that cannot be repeated, or of which it is unknown whether it was performed,
+is acknowledged, and the session's ``Resumed`` record names it. Timers count from where they began. A session that does
+not go on is stopped, and terminates like any other.
 """
 
 from __future__ import annotations
@@ -122,21 +122,21 @@ REPEATED: Final = (
     SendEvent,
     Verify,
 )
-"""Effects that may happen again: they are words, or have the same result each time."""
+"""Effects that may be performed again: messages, and effects that have the same result each time."""
 BY_PROMPT: Final = frozenset({"command", "inprocess"})
-"""Adapters whose agents have each prompt for itself: between two of them there is no conversation."""
+"""Adapters whose agents handle each prompt on its own, without a conversation."""
 WORKING: Final = frozenset({Session.RUNNING, Session.INTERRUPTING})
 SETTLED: Final = frozenset({Turn.COMPLETING, Turn.FAILED})
 
 Admit = Callable[[EntityRow, SessionHistory], LiveSession]
-"""Makes the work of a session that is revived, and admits it to the tree."""
+"""Makes the live session of a restored entity, and adds it to the registry."""
 GoesOn = Callable[[Entity, SessionHistory, Entity | None], bool]
-"""Whether a session goes on: its entity, its past, and the agent that it had (``None``: none was alive)."""
+"""Decides whether a session goes on, given its entity, its history, and its agent (``None``: none was alive)."""
 
 
 class Recovered(NamedTuple):
-    """What was taken over: the ids of the sessions that go on, and of those that were stopped; the work that waits to
-    be taken up, workstreams, tasks, runs and jobs; and how the last prompt of a session ended."""
+    """Result of a takeover: ids of the sessions that go on and of those that were stopped, ids of the workstreams,
+    tasks, task runs and jobs that wait for a plan, and the last outcome of each session."""
 
     resumed: tuple[str, ...]
     stopped: tuple[str, ...]
@@ -145,13 +145,12 @@ class Recovered(NamedTuple):
 
 
 class Recovery:
-    """One take-over.
+    """Recovery of the live entities that one dead supervisor left.
 
     Args:
         registry, journal, effect_executor, endings: of the supervisor that takes over.
-        admit: makes the work of a session.
-        goes_on: which sessions go on.
-        stays: which tasks wait to be taken up.
+        goes_on: decides which sessions go on.
+        stays: decides which tasks wait for a plan.
         ended: waits for a session's last record.
     """
 
@@ -176,10 +175,10 @@ class Recovery:
         self._admit, self._decides, self._stays, self._ended = admit, goes_on, stays, ended
         self._pasts: dict[str, SessionHistory] = {}
         self._states: dict[str, Session] = {}
-        """The state in which each session was left."""
+        """State of each session when its supervisor died."""
         self._turns: list[tuple[Entity, Turn]] = []
         self._crossed: dict[str, list[LifecycleEvent]] = {}
-        """Of each session with a turn: the edges of policies that aborts of the turn's calls crossed."""
+        """By session: records of policy edges that aborts of its turns' tool calls crossed."""
         self._agents: list[Entity] = []
         self._work: list[Entity] = []
         """Workstreams, tasks, runs and jobs."""
@@ -188,10 +187,10 @@ class Recovery:
         self._opening: set[str] = set()
         """Turns that are about to be born."""
         self._causes: dict[str, Cause] = {}
-        """What the rest of a session's recovery follows from: its ``Resumed`` record, or what has stopped it."""
+        """Cause of the later steps of a session's recovery: its ``Resumed`` record, or the record of its stop."""
 
     async def run(self, rows: Sequence[EntityRow], sessions: Sequence[EntityRow]) -> Recovered:
-        """Take over those *rows*: every live entity of the journal. *sessions* are all that it has, ended ones too.
+        """Take over *rows*, every live entity of the journal. *sessions* are all its sessions, ended ones included.
 
         Raises:
             JournalError: the journal failed meanwhile.
@@ -208,8 +207,8 @@ class Recovery:
         for session in live:
             self._note(session, owed, again)
         for turn, state in self._turns:
-            if state is Turn.IDLE:  # only who is claimed can fail
-                self._tell(turn.id, TaskClaimed(request_id=self._request_of(turn.parent_id or "")))
+            if state is Turn.IDLE:  # only a turn that is claimed can fail
+                self._send(turn.id, TaskClaimed(request_id=self._request_of(turn.parent_id or "")))
         await self._stop(live)
         self._go_on(live, again)
         await end_work(self._registry, [one for one in self._work if not self._stays(one)])
@@ -226,18 +225,18 @@ class Recovery:
             answers={one: past.answer for one, past in self._pasts.items() if past.answer is not None},
         )
 
-    # ------------------------------------------------------------------ who is there
+    # ------------------------------------------------------------------ reading
     async def _read(
         self, rows: Sequence[EntityRow], sessions: Sequence[EntityRow]
     ) -> tuple[list[tuple[EntityRow, Entity]], list[RecoveredEffect]]:
-        """All that the journal is asked for: what of it is damaged or cannot be read is found before anybody lives."""
+        """Read all that is needed from the journal, so that damage is found before any entity is restored."""
         found = [(row, entity_of(row, self._registry.journal_writer)) for row in rows]
         roots = {row.id for row in rows if row.parent_id is None}
         for row, entity in found:
             if entity.kind is Kind.SESSION:
                 self._pasts[row.id] = await past_of(self._journal, row.id)
             elif entity.kind is Kind.TURN:
-                if entity.data.session_id not in roots:  # who has nobody beside or above it
+                if entity.data.session_id not in roots:  # a root session has no siblings and no parent
                     self._crossed.setdefault(entity.data.session_id, []).extend(
                         await crossed_from(self._journal, row.id)
                     )
@@ -267,14 +266,14 @@ class Recovery:
         self._registry.restore_entity(entity)
 
     def _had(self, session_id: str) -> Entity | None:
-        """The agent that it had: there is one at a time."""
+        """Return the agent that was alive; a session has at most one."""
         return next((one for one in self._agents if one.parent_id == session_id), None)
 
     def _turn_of(self, session: LiveSession) -> Entity | None:
-        """The turn of its last prompt, while that is alive."""
+        """Return the turn of the last prompt, if it is alive."""
         return self._registry.entities.get(self._registry.entity(session.session_id).data.turn_id)
 
-    # ------------------------------------------------------------------ what is owed
+    # ------------------------------------------------------------------ pending effects
     def _happens_again(self, one: RecoveredEffect) -> bool:
         entity = self._registry.entities.get(one.entity_id)
         if isinstance(one.effect, SendEvent):
@@ -287,8 +286,7 @@ class Recovery:
         return not (isinstance(one.effect, OpenTurn) and one.effect.turn_id in self._registry.entities)
 
     def _goes_on(self, session_id: str) -> bool:
-        """Decided once."""
-        if session_id not in self._causes:
+        if session_id not in self._causes:  # decided once
             past, entity = self._pasts[session_id], self._registry.entity(session_id)
             stopped = self._states[session_id] is Session.STOPPED
             if not stopped and not past.lost and self._decides(entity, past, self._had(session_id)):
@@ -297,7 +295,7 @@ class Recovery:
         return session_id in self._going
 
     def _perform(self, entity_id: str, effect: Effect, seq: int, effect_id: str | None = None) -> None:
-        entity = self._registry.entities.get(entity_id)  # who was told to end may have done so already
+        entity = self._registry.entities.get(entity_id)  # None if it has ended meanwhile
         if entity is not None:
             self._effect_executor.perform(PendingEffect(entity_id, effect_id, effect, seq, entity.epoch))
             return
@@ -306,19 +304,20 @@ class Recovery:
         ):
             self._registry.journal_writer.acknowledge(effect_id)
 
-    # ------------------------------------------------------------------ what is said of it
+    # ------------------------------------------------------------------ the Resumed record
     def _note(self, session: LiveSession, owed: Sequence[RecoveredEffect], again: Sequence[RecoveredEffect]) -> None:
-        """One record for each session that goes on: how, what happens again, and what may have happened or not."""
+        """Record for a session that goes on which effects are repeated, and of which it is unknown whether they were
+        performed."""
         session_id, past = session.session_id, self._pasts[session.session_id]
         if not self._goes_on(session_id):
             return
         agent = self._had(session_id)
         session.resume_id = past.resume_id if agent is None else agent.data.resume_id
         was_at_work = self._states[session_id] in WORKING
-        # where its agent had the last word, what is asked next was not begun
+        # If the agent had finished its turn, the next prompt was not begun.
         session.interrupted = (past.interrupted or was_at_work) and not is_done(self._turn_of(session))
         mine = [one for one in owed if one.entity_id.partition(":")[0] == session_id]
-        told = {
+        fact = {
             "state": self._states[session_id].value,
             "resume_id": session.resume_id,
             "interrupted": session.interrupted,
@@ -326,11 +325,11 @@ class Recovery:
             "unknown": [_named(one) for one in mine if one not in again and not isinstance(one.effect, StartTimer)],
         }
         record = self._registry.entity(session_id).record_fact(
-            RESUMED, CAUSE, told, reason="its supervisor ended; it goes on"
+            RESUMED, CAUSE, fact, reason="its supervisor ended; it goes on"
         )
         self._causes[session_id] = Cause(record.seq, None, CAUSE.actor)
 
-    def _tell(self, entity_id: str, event: Event) -> None:
+    def _send(self, entity_id: str, event: Event) -> None:
         entity = self._registry.entities.get(entity_id)
         if entity is not None:
             above = entity.id if entity.kind is Kind.SESSION else entity.parent_id or ""
@@ -338,8 +337,8 @@ class Recovery:
 
     # ------------------------------------------------------------------ ends
     async def _stop(self, live: Sequence[LiveSession]) -> None:
-        """Whoever was ending goes on with that; whoever nobody continues is stopped. Parents first; all have heard it
-        when this returns, and so have those who end with them."""
+        """Continue terminations that were under way, and stop sessions that do not go on, parents first. When this
+        returns, all of them, and the sessions that end with them, are terminating."""
         for session in live:
             if self._states[session.session_id] is Session.STOPPED:
                 self._end(session)
@@ -362,7 +361,7 @@ class Recovery:
                 self._causes[session.session_id] = Cause(session.stopped_by_seq, None, CAUSE.actor)
 
     def _end(self, session: LiveSession) -> None:
-        """An end that was under way goes on, as old as it is."""
+        """Continue a termination that was under way; the time that has passed counts."""
         data, past = self._registry.entity(session.session_id).data, self._pasts[session.session_id]
         elapsed_s = max(0.0, self._registry.journal_writer.clock.now() - past.entered_s)
         deadline = anyio.current_time() - elapsed_s + session.policy.ladder.total_s
@@ -378,7 +377,7 @@ class Recovery:
         self._endings.begin(session, cause, data.abort_id, now=False, elapsed_s=elapsed_s)
 
     def _finish_aborts(self, session: LiveSession) -> None:
-        """Aborts are on record that may not have reached all of their targets, nor those that they crossed to."""
+        """Stop the remaining targets of recorded aborts, and those of the policy edges that these crossed."""
         for record in (*self._pasts[session.session_id].aborts, *self._crossed.get(session.session_id, ())):
             siblings = record.metadata["scope"] == AbortScope.SIBLING
             stop = OperatorStop(
@@ -392,23 +391,23 @@ class Recovery:
                 self._registry.request_stop(one.session_id, stop, cause=Cause(record.seq, None, CAUSE.actor))
 
     def _reach(self, session: LiveSession, record: LifecycleEvent) -> list[LiveSession]:
-        """Whom that record of an abort of *session*, or of a call of it, is for: those that were there when it was
-        made. What is below them ends with them."""
+        """Return the targets of an abort record of *session*, or of one of its tool calls: sessions that had their
+        present parent when the record was made. Sessions below a target end with it."""
         if is_own(record):
             return [session] if self._states[session.session_id] is not Session.STOPPED else []
         family = [session, *session.parent.children.values()] if session.parent is not None else []
         there = [one for one in family if self._pasts[one.session_id].joined_seq < record.seq]
         if session.parent is None or session not in there:
-            return []  # whoever was above and beside it then is so no more
+            return []  # its parent and siblings of then are not its present ones
         if record.metadata["policy_edge"] == "sibling_to_session":
             return [session.parent]
         return [one for one in there if one is not session]
 
     # ------------------------------------------------------------------ sessions that go on
     def _go_on(self, live: Sequence[LiveSession], again: Sequence[RecoveredEffect]) -> None:
-        """What is known is told first: nothing is begun for whom it may still be news. Await-free."""
+        """Continue the sessions: first send what is known, so that nothing begins on outdated state. Awaits nothing."""
         for agent in self._agents:
-            self._tell(agent.id, AgentExited(reason=WHY, ended_by="kill", abort_reason=AbortReason.UNKNOWN))
+            self._send(agent.id, AgentExited(reason=WHY, ended_by="kill", abort_reason=AbortReason.UNKNOWN))
         for session in live:
             self._watch_again(session)
         for one in again:
@@ -420,10 +419,10 @@ class Recovery:
         for session in live:
             self._step(session, begun)
         for turn, state in self._turns:
-            self._see_to(turn, state, begun)
+            self._continue_turn(turn, state, begun)
 
     def _is_late(self, one: RecoveredEffect) -> bool:
-        """How far its agent has come is no news to a turn that ends with its session."""
+        """True for ``AgentSpawned``, the progress of an agent, to a turn whose session is ending."""
         session = self._registry.sessions.get(one.entity_id)
         return (
             isinstance(one.effect, SendEvent)
@@ -432,8 +431,8 @@ class Recovery:
         )
 
     def _watch_again(self, session: LiveSession) -> None:
-        """A turn that no agent has begun goes on: it is watched, and bounded, like any other, before its prompt is
-        built, which may have to say so. (One that is born just now is so by its birth.)"""
+        """Monitor and bound a turn that no agent has begun, before its prompt is built, since the prompt may state the
+        bounds. A turn that is opened now is monitored from its first event on."""
         if session.monitor is None or session.is_stopping or not self._goes_on(session.session_id):
             return
         turn_id = self._registry.entity(session.session_id).data.turn_id
@@ -441,7 +440,7 @@ class Recovery:
             session.monitor.turn_opened(turn_id)
 
     def _unbegun(self, session: LiveSession) -> PrepareWorktree | BuildPrompt | None:
-        """The step of its turn that is under way, before an agent has begun it."""
+        """Return the step that prepares the session's turn and was under way; ``None`` once an agent has begun it."""
         match self._states[session.session_id]:
             case Session.INITIALIZING | Session.SESSION_COMPLETE:
                 turn_id = self._registry.entity(session.session_id).data.turn_id
@@ -452,7 +451,7 @@ class Recovery:
                 return None
 
     def _step(self, session: LiveSession, begun: set[tuple[str, type]]) -> None:
-        """The step that was under way is begun again, unless it was owed and has been."""
+        """Begin the step again that was under way, unless it was a pending effect and has been performed."""
         session_id = session.session_id
         if session.is_stopping or not self._goes_on(session_id):
             return
@@ -461,12 +460,16 @@ class Recovery:
         data = self._registry.entity(session_id).data
         match self._states[session_id]:
             case Session.SPAWNING:
-                self._tell(session_id, SessionExited(incarnation=data.incarnation, verdict=LOSS))
-            case Session.COOLING_DOWN if not data.cooled:  # else what waits for that is told when its turn is over
-                self._wait_on(session_id, backoff_ms(data.consecutive_errors, data.limits) / 1000)
+                self._send(session_id, SessionExited(incarnation=data.incarnation, verdict=LOSS))
+            case Session.COOLING_DOWN if not data.cooled:  # else the end of its turn starts the next try
+                # The backoff began before the supervisor died, and counts from then.
+                past, backoff_s = self._pasts[session_id], backoff_ms(data.consecutive_errors, data.limits) / 1000
+                left_s = past.entered_s + backoff_s - self._registry.journal_writer.clock.now()
+                timer = StartTimer(name="backoff", delay_s=max(0.0, left_s), event=BackoffElapsed())
+                self._perform(session_id, timer, past.entered_seq)
 
     def _waits_for_worktree(self, turn_id: str) -> bool:
-        """Its turn is there, or about to be, and has no agent yet."""
+        """True if the turn is live, or about to be opened, and has no agent yet."""
         turn = next((state for one, state in self._turns if one.id == turn_id), None)
         return turn_id in self._opening or turn in (Turn.IDLE, Turn.CLAIMING)
 
@@ -475,42 +478,35 @@ class Recovery:
             seq = self._causes.get(entity_id.partition(":")[0], CAUSE).seq
             self._perform(entity_id, effect, seq or 0)
 
-    def _wait_on(self, session_id: str, delay_s: float) -> None:
-        """Its backoff goes on where it was; while nobody was there it went on, too."""
-        past = self._pasts[session_id]
-        left_s = past.entered_s + delay_s - self._registry.journal_writer.clock.now()
-        timer = StartTimer(name="backoff", delay_s=max(0.0, left_s), event=BackoffElapsed())
-        self._perform(session_id, timer, past.entered_seq)
-
     # ------------------------------------------------------------------ turns
-    def _see_to(self, turn: Entity, state: Turn, begun: set[tuple[str, type]]) -> None:
-        """A turn without its agent fails, if it had begun; one that is over is verified, or cleaned up after."""
+    def _continue_turn(self, turn: Entity, state: Turn, begun: set[tuple[str, type]]) -> None:
+        """Fail a turn that had begun, since its agent is dead; verify or clean up after a turn that is over."""
         session = self._registry.sessions.get(turn.parent_id or "")
         if turn.id not in self._registry.entities:
             return
         if session is None:
             self._end_alone(turn, state)
         elif turn.data.phase == "settled" and state not in SETTLED:
-            return  # it has ended with its session meanwhile
+            return  # the turn has ended with its session meanwhile
         elif state in SETTLED:
             self._recall_failure(session, turn)
             self._begin(turn.id, CleanUp(), begun)
         elif state is Turn.VERIFYING:
             self._begin(turn.id, Verify(), begun)
-        elif turn.data.verdict is not None:  # it was to compact first, and there is nobody left to do that
-            self._tell(turn.id, VerifyRequested(verdict=turn.data.verdict))
+        elif turn.data.verdict is not None:  # its agent was to compact the context first, and is dead
+            self._send(turn.id, VerifyRequested(verdict=turn.data.verdict))
         elif not self._waits(session, turn):
-            self._tell(turn.id, TaskFailed(verdict=LOSS))
+            self._send(turn.id, TaskFailed(verdict=LOSS))
 
     def _recall_failure(self, session: LiveSession, turn: Entity) -> None:
-        """It had failed by itself, which its session is about to hear: that counts as a failure of its agent."""
+        """Count a turn that failed on its own, which its session has not processed yet, as a failure of its agent."""
         data, verdict = self._registry.entity(session.session_id).data, turn.data.verdict
         mine = data.turn_id == turn.id and self._states[session.session_id] is Session.RUNNING
         if mine and verdict is not None and verdict.transition_reason != TransitionReason.ORPHAN_RECOVERED:
             session.prompted = data.incarnation
 
     def _waits(self, session: LiveSession, turn: Entity) -> bool:
-        """It has no agent yet, and its session goes on towards one, or tells it by itself that this has failed."""
+        """True if the turn has no agent yet, and its session will start one, or report that this has failed."""
         data = self._registry.entity(session.session_id).data
         if data.turn_id != turn.id or data.current is None:
             return False
@@ -522,17 +518,17 @@ class Recovery:
         return session.data.current.id if session is not None and session.data.current is not None else ""
 
     def _end_alone(self, turn: Entity, state: Turn) -> None:
-        """Its session was given up before it had ended: nobody else sees to it."""
+        """End a turn whose session was given up before the turn had ended: no session does so."""
         if state not in SETTLED:
-            self._tell(turn.id, TaskFailed(verdict=LOSS))
+            self._send(turn.id, TaskFailed(verdict=LOSS))
         for call in turn.data.open:
             unknown = ToolCompleted(call_id=call.call_id, outcome=ToolOutcome.UNKNOWN, reason=WHY, over=True)
-            self._tell(turn.id, unknown)
-        self._tell(turn.id, AgentReaped(degraded=True, note=WHY))
+            self._send(turn.id, unknown)
+        self._send(turn.id, AgentReaped(degraded=True, note=WHY))
 
 
 async def end_work(registry: EntityRegistry, work: Sequence[Entity]) -> None:
-    """End work that nobody takes up.
+    """End work that no plan continues.
 
     Raises:
         JournalError: the journal failed meanwhile.
@@ -582,7 +578,7 @@ def _end_of(entity: Entity, registry: EntityRegistry) -> Sequence[Event]:
 
 
 def end_of_worker(entity: Entity) -> list[Event]:
-    """How a worker ends whose supervisor did: it holds nothing any more."""
+    """Return the events that end a worker of a dead supervisor; the worker holds no job any more."""
     shut_down = worker.ShutdownRequested(reason=WHY)
     match worker.Worker(entity.state):
         case worker.Worker.INITIALIZING:
@@ -596,11 +592,11 @@ def end_of_worker(entity: Entity) -> list[Event]:
 VERIFIED: Final = Closed(
     reason="verified; nobody goes on with its plan: what a worktree held is on its branch", unmerged=True
 )
-"""The last word on a task that is done, and that no plan goes on with: who resumes that merges it."""
+"""Event that closes a task that is DONE and that no plan continues. A plan that resumes the run merges its work."""
 
 
 def _end_of_task(state: Task) -> list[TaskEvent]:
-    """How a task ends that nobody takes up; one that failed rests."""
+    """Return the events that end a task that no plan continues; none for a task that has failed."""
     match state:
         case Task.PLANNED:
             return [Rejected(reason=WHY)]
@@ -611,15 +607,15 @@ def _end_of_task(state: Task) -> list[TaskEvent]:
             return [Unclaimed(reason=WHY, transition_reason=recovered), Cancelled(reason=WHY)]
         case Task.IN_PROGRESS:
             return [Orphaned(reason=WHY), RecoveryFailed(reason=WHY)]
-        case Task.DONE:  # verified; only the word on it was lost
+        case Task.DONE:  # verified; only the record of its merge is missing
             return [VERIFIED]
         case _:
             return []
 
 
 def loses_nothing(profile: AgentProfile, session: Entity, agent: Entity | None, turn: Entity | None = None) -> bool:
-    """True if a session can go on as if nothing had been: its agent's conversation can be loaded, or there is none.
-    *turn*: that of its last prompt, while that is alive."""
+    """True if a session goes on without a loss: its agent's conversation can be loaded, or there is none. *turn* is the
+    turn of its last prompt, if it is alive."""
     if agent is None or agent.state is Agent.STARTING:
         return True
     if agent.data.resume_id is not None and profile.adapter == agent.data.adapter:
@@ -628,7 +624,7 @@ def loses_nothing(profile: AgentProfile, session: Entity, agent: Entity | None, 
 
 
 def is_done(turn: Entity | None) -> bool:
-    """Whether that turn's agent had said that it was done, and was believed."""
+    """True if the turn's agent had reported success."""
     return turn is not None and turn.data.verdict is not None and turn.data.verdict.exit is Exit.SUCCESS
 
 

@@ -1,9 +1,9 @@
-"""Runs of plans that were interrupted: which of them a plan continues, and what became of their tasks.
+"""Interrupted runs of plans: which of them a plan continues, and the state of their tasks. Pure.
 
-A run is interrupted if its workstream has not ended in the journal of a supervisor that died. A plan continues it if
-each of its tasks stands in the plan as it was: the same id, agent, prompt, dependencies and tests, and if the work is
-done where it was: in worktrees or not, and for the same branch. It may have more tasks. What a task was split into
-while it ran stands in the journal: the plan grows by that. Any other plan starts a run of its own. Pure.
+A run is interrupted if its workstream has not ended in the journal of a supervisor that died. A plan continues the run
+if each task of the run is in the plan unchanged: same id, agent, prompt, dependencies and tests, and the same kind of
+workspace and target branch. The plan may have more tasks. Subtasks into which a task was split while it ran are in the
+journal, and are added to the plan. Any other plan starts a run of its own.
 """
 
 from __future__ import annotations
@@ -48,38 +48,38 @@ class InterruptedTask(NamedTuple):
 
     @property
     def is_unmerged(self) -> bool:
-        """Whether its work is still to be merged. A rest that was written after that was judged is not: nobody has
-        tested it."""
+        """True if the task's work is still to be merged; not if its agent went on to write after the work was verified,
+        since that rest is untested."""
         return self.data.unmerged and not self.data.rest
 
 
 def digest_of(task: TaskConfig, settings: Settings) -> str:
-    """What a plan says of a task, and of where its work is done and brought to, in 16 characters."""
+    """Return a digest, 16 characters, of a task's entry in a plan, with its kind of workspace and target branch."""
     said: list[object] = [task.agent, task.prompt, task.depends_on, [test.value() for test in task.acceptance]]
     if more := task.model_dump(mode="json", exclude_defaults=True, exclude=_SAID_FIRST):
         said.append(more)
-    if settings.workspace != "directory":  # there, nothing is brought anywhere
+    if settings.workspace != "directory":  # in a directory nothing is merged
         said += [settings.workspace, settings.merge_into]
     return hashlib.sha256(msgspec.json.encode(said)).hexdigest()[:16]
 
 
 class FinishedRuns(NamedTuple):
-    """The workstreams of the newest runs, as far as these have ended: by what a plan says of its tasks, and by the name
-    that it has."""
+    """Ids of the newest runs' workstreams, as far as these have ended, by the digest of the plan's tasks and by the
+    plan's name."""
 
     by_tasks: dict[str, str]
     by_name: dict[str, str]
 
     def forget(self, workstream_id: str) -> None:
-        """Its result was reported, or there is none: it is not to be asked for again."""
+        """Remove a run whose result was reported, or that has none."""
         for known in (self.by_tasks, self.by_name):
             for key in [key for key, value in known.items() if value == workstream_id]:
                 del known[key]
 
 
 def finished(rows: Collection[EntityRow]) -> FinishedRuns:
-    """The runs that have ended, of the plans whose newest run has. Subtasks are not asked for: what their parents are
-    to be says what they are, or the run did."""
+    """Return the ended runs of plans whose newest run has ended. Subtasks do not count: they follow from their parents,
+    or from the run."""
     tasks: dict[str, dict[str, str]] = {}
     by_tasks, by_name = dict[str, str](), dict[str, str]()
     for row in rows:
@@ -90,12 +90,13 @@ def finished(rows: Collection[EntityRow]) -> FinishedRuns:
     for row in sorted((row for row in rows if row.kind == Kind.WORKSTREAM), key=lambda row: row.born_seq):
         before = msgspec.json.decode(row.data, type=WorkstreamData).resumes
         own = tasks[row.id] = {**tasks.get(before, {}), **tasks.get(row.id, {})}
-        by_tasks[_digest(own)] = by_name[_name_of(row.id)] = row.id if row.ended else ""
+        plan_name = re.sub(r"-\d+$", "", row.id.removeprefix("workstream:"))
+        by_tasks[_digest(own)] = by_name[plan_name] = row.id if row.ended else ""
     return FinishedRuns(by_tasks, by_name)
 
 
 def tasks_digest(plan: Plan, settings: Settings) -> str:
-    """What a plan says of all its tasks, in 16 characters."""
+    """Return a digest, 16 characters, of all tasks of a plan."""
     return _digest({one.id: digest_of(one, settings) for one in plan.tasks})
 
 
@@ -103,13 +104,8 @@ def _digest(tasks: Mapping[str, str]) -> str:
     return hashlib.sha256(msgspec.json.encode(sorted(tasks.items()))).hexdigest()[:16]
 
 
-def _name_of(workstream_id: str) -> str:
-    """The name that its plan has."""
-    return re.sub(r"-\d+$", "", workstream_id.removeprefix("workstream:"))
-
-
 def _runs(rows: Collection[EntityRow]) -> dict[str, dict[str, InterruptedTask]]:
-    """The tasks of every interrupted run, by run and name."""
+    """Return the tasks of every interrupted run, by run and name."""
     runs: dict[str, dict[str, InterruptedTask]] = {}
     live = {row.id for row in rows if row.kind == Kind.WORKSTREAM and not row.ended}
     for row in rows:
@@ -121,9 +117,9 @@ def _runs(rows: Collection[EntityRow]) -> dict[str, dict[str, InterruptedTask]]:
 
 
 def continued(plan: Plan, settings: Settings, rows: Collection[EntityRow]) -> Mapping[str, InterruptedTask]:
-    """The tasks that *plan* goes on with, by name: those of the newest interrupted run that it continues."""
+    """Return the tasks that *plan* continues, by name: those of the newest interrupted run that it can continue."""
     for tasks in reversed(_runs(rows).values()):
-        with suppress(BadPlan):  # what its tasks were split into does not fit into this plan
+        with suppress(BadPlan):  # the subtasks of that run do not fit into this plan
             if _continues(plan, settings, tasks):
                 return tasks
     return {}
@@ -134,11 +130,11 @@ def _parts(task: InterruptedTask) -> tuple[TaskConfig, ...]:
 
 
 def grown(plan: Plan, tasks: Mapping[str, InterruptedTask]) -> Iterator[Plan]:
-    """*plan*, and how it grew when *tasks* were split while it ran, and then their subtasks: each of them stands in the
-    first plan that has it as it was when it was born.
+    """Yield *plan*, then the plan with the subtasks of *tasks* that were split, then with the subtasks of these, and so
+    on. The first of these plans that has a task has it as it was when it was created.
 
     Raises:
-        BadPlan: what they were split into does not fit into the plan.
+        BadPlan: the subtasks do not fit into the plan.
     """
     yield plan
     splits = {name: _parts(task) for name, task in tasks.items() if task.data.parts}
@@ -151,7 +147,7 @@ def grown(plan: Plan, tasks: Mapping[str, InterruptedTask]) -> Iterator[Plan]:
 
 
 def _continues(plan: Plan, settings: Settings, tasks: Mapping[str, InterruptedTask]) -> bool:
-    """Whether each of *tasks* stands in *plan* as it was, or in what it grew to."""
+    """True if each of *tasks* is unchanged in *plan*, or in the plan with subtasks."""
     digests: dict[str, str] = {}
     for one in grown(plan, tasks):
         new = (placed.task for placed in every_task(one.tasks) if placed.task.id not in digests)
@@ -160,7 +156,8 @@ def _continues(plan: Plan, settings: Settings, tasks: Mapping[str, InterruptedTa
 
 
 def resumed_ids(plan: Plan, rows: Collection[EntityRow]) -> Collection[str]:
-    """The ids of what goes on when *plan* is run: the tasks that it goes on with, and the sessions that hold them."""
+    """Return the ids of all that a run of *plan* continues: tasks, the sessions that hold them, task runs, jobs and
+    workers."""
     tasks = continued(plan, plan, rows).values()
     found = {one for task in tasks for one in (task.entity_id, task.data.claimed_by, task.data.workstream) if one}
     return found | {row.id for row in rows if row.kind in (Kind.RUN, Kind.JOB, Kind.WORKER) and row.parent_id in found}

@@ -1,4 +1,4 @@
-"""What a supervisor takes over from the one before it, and who decides what goes on: its settings, and its host."""
+"""Takeover of a dead supervisor's sessions and work; settings and the embedding program decide what goes on."""
 
 from __future__ import annotations
 
@@ -26,37 +26,38 @@ from supervisor.sessions.effect_executor import EffectExecutor
 __all__ = ["Choose", "RecoveredWork", "Takeover"]
 
 Choose = Callable[[Sequence[EntityRow]], Collection[str]]
-"""Which of a journal's sessions and tasks go on: given all its entities, their ids."""
+"""Returns, given all entities of the journal, the ids of the sessions and tasks that go on."""
 Admit = Callable[[str, LiveSession | None, AgentProfile, AbortPolicy, str | None, CancelMode], LiveSession]
-"""Makes the work of a session: its id, its parent's, its agent, its policy, the call that asked for it, its mode."""
+"""Makes a live session, given its id, parent, agent, policy, the tool call that asked for it, and its cancel mode."""
 
 _WORK: Final = (Kind.WORKSTREAM, Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKER, Kind.SESSION)
-"""What a run of a plan looks at to find out what it goes on with."""
+"""Kinds of entities that a plan reads to find out what it continues."""
 
 HELD = frozenset({Task.CLAIMED, Task.IN_PROGRESS, Task.DONE})
-"""A task in one of these has a session that works on it, or has."""
+"""States in which a session works, or has worked, on the task."""
 
 
 class RecoveredWork(NamedTuple):
-    """What an earlier supervisor left of its plans: the work that nobody has taken up yet, how the last prompt of a
-    session ended, and all work and every session of the journal as it was found, by id. *finished*: the runs that had
-    ended, of which some may not have reported their results."""
+    """Work of an earlier supervisor's plans."""
 
     work: set[str]
+    """Ids of work that no plan has taken up yet."""
     answers: Mapping[str, RecordedOutcome]
+    """Last outcome of each session."""
     rows: Mapping[str, EntityRow]
+    """All work and all sessions of the journal as found, by id."""
     finished: FinishedRuns
+    """Runs that had ended, of which some may not have reported their results."""
 
 
 class Takeover:
-    """What an earlier supervisor left, and what of it is still to be taken up.
+    """Takeover from one dead supervisor, and the recovered work that no plan has taken up yet.
 
     Args:
         registry, journal, effect_executor, endings: of the supervisor that takes over.
-        admit: makes the work of a session.
         ended: waits for a session's last record.
-        revived: hears of each session that is taken over, with what its log tells.
-        inherit: hears of all sessions that the earlier one left, before any of them goes on.
+        revived: called for each restored session, with its history.
+        inherit: called with all sessions of the earlier supervisor, before any of them goes on.
     """
 
     def __init__(
@@ -87,12 +88,12 @@ class Takeover:
         settings: Settings,
         choose: Choose | None,
     ) -> Recovered:
-        """Take over what *rows*, every entity of the journal, tell of.
+        """Take over the sessions and the work in *rows*, every entity of the journal.
 
         Raises:
             JournalError: the journal failed meanwhile.
         """
-        heir = _TakeoverPolicy(
+        takeover_policy = _TakeoverPolicy(
             self._registry, agents, settings, None if choose is None else choose(rows), left_over(rows)
         )
         recovery = Recovery(
@@ -100,9 +101,9 @@ class Takeover:
             self._journal,
             self._effect_executor,
             self._endings,
-            admit=partial(self._revive, heir, _launches(rows)),
-            goes_on=heir.goes_on,
-            stays=heir.stays,
+            admit=partial(self._revive, takeover_policy, _launches(rows)),
+            goes_on=takeover_policy.goes_on,
+            stays=takeover_policy.stays,
             ended=self._ended,
         )
         rests = at_rest(rows)
@@ -114,19 +115,19 @@ class Takeover:
         return recovered
 
     async def end_work(self) -> None:
-        """Nobody has taken this up."""
+        """End the work that no plan has taken up."""
         with suppress(JournalError):
             left = [self._registry.entity(one) for one in sorted(self.left.work)]
             await end_work(self._registry, left)
         self.left.work.clear()
 
     def _revive(
-        self, heir: _TakeoverPolicy, launches: Mapping[str, int], row: EntityRow, past: SessionHistory
+        self, takeover_policy: _TakeoverPolicy, launches: Mapping[str, int], row: EntityRow, past: SessionHistory
     ) -> LiveSession:
         data = msgspec.json.decode(row.data, type=SessionData)
         above = self._registry.sessions.get(row.parent_id or "")
-        profile = heir.agents.get(data.agent) or AgentProfile(name=data.agent, adapter="")
-        policy = past.policy or (above.policy if above is not None else heir.settings.policy.value())
+        profile = takeover_policy.agents.get(data.agent) or AgentProfile(name=data.agent, adapter="")
+        policy = past.policy or (above.policy if above is not None else takeover_policy.settings.policy.value())
         session = self._admit(row.id, above, profile, policy, past.started_by, past.mode)
         session.requests, session.crashes = past.requests, past.crashes
         session.directory, session.workspace_spec = past.directory or session.directory, past.workspace_spec
@@ -136,7 +137,7 @@ class Takeover:
 
 
 def _sessions(rows: Iterable[EntityRow]) -> Iterator[SessionData]:
-    """What is known of each session; of one that is damaged nothing, which the recovery says by its name."""
+    """Yield the data of each session; skip those that are damaged, which the recovery reports."""
     for row in rows:
         if row.kind == Kind.SESSION:
             with suppress(msgspec.DecodeError):
@@ -144,8 +145,8 @@ def _sessions(rows: Iterable[EntityRow]) -> Iterator[SessionData]:
 
 
 class _TakeoverPolicy(NamedTuple):
-    """Who takes over: with which agents and settings, what of it all (``None``: everything), and what has nobody who
-    could go on with it."""
+    """Decides which sessions and tasks go on: with *agents* and *settings*, those *among* the ids (``None``: all) that
+    are not *left_over* of ended workstreams."""
 
     registry: EntityRegistry
     agents: Mapping[str, AgentProfile]
@@ -154,12 +155,12 @@ class _TakeoverPolicy(NamedTuple):
     left_over: Collection[str]
 
     def stays(self, work: Entity) -> bool:
-        """Whether it waits for a run of its plan."""
+        """True if *work* waits for a run of its plan."""
         wanted = self.settings.recovery.sessions != "stop" and self._is_wanted(work.id)
         return wanted and (work.kind is not Kind.TASK or bool(work.data.workstream))
 
     def goes_on(self, session: Entity, past: SessionHistory, agent: Entity | None) -> bool:
-        """Whether a session goes on; *agent* is the one that it had."""
+        """True if a session goes on; *agent* is the agent that was alive."""
         how, profile = self.settings.recovery.sessions, self.agents.get(session.data.agent)
         if how == "stop" or profile is None or not self._is_among(session.id):
             return False
@@ -167,14 +168,14 @@ class _TakeoverPolicy(NamedTuple):
         return how == "restart" or loses_nothing(profile, session, agent, turn) or self._has_answered(session, past)
 
     def _has_answered(self, session: Entity, past: SessionHistory) -> bool:
-        """It was there for one task and has answered: what is left is to judge its work, and that needs no agent."""
+        """True if the session has answered its only prompt, that of a task: verification needs no agent."""
         if past.answer is None or session.data.current is not None or session.data.queue:
             return False
         tasks = [one for one in self.registry.entities.values() if one.kind is Kind.TASK and one.data.workstream]
         return any(one.data.claimed_by == session.id and one.state in HELD for one in tasks)
 
     def _is_among(self, session_id: str) -> bool:
-        """Whether it is wanted, or one above it is; nobody below what is left over goes on."""
+        """True if the session, or a session above it, is chosen; false below a session that is left over."""
         session, found = self.registry.sessions.get(session_id), self.among is None
         while session is not None and session.session_id not in self.left_over:
             found, session = found or self._is_wanted(session.session_id), session.parent
@@ -185,7 +186,7 @@ class _TakeoverPolicy(NamedTuple):
 
 
 def _launches(rows: Iterable[EntityRow]) -> dict[str, int]:
-    """The number of each session's last agent that the journal has."""
+    """Return the number of each session's last agent in the journal."""
     found: dict[str, int] = {}
     for row in rows:
         if row.kind == Kind.AGENT and row.parent_id is not None:

@@ -153,8 +153,8 @@ class Connection(Protocol):
         """Ignore a later result of that call."""
         ...
 
-    def abort_own_call(self, call_id: str, reason: str, abort_id: str) -> None:
-        """Have a call that the agent runs by itself end with the result of this abort."""
+    def abort_own_call(self, call_id: str, reason: str, abort_id: str, cause_seq: int | None) -> None:
+        """Have a call that the agent runs by itself end with the result of this abort, whose record is *cause_seq*."""
         ...
 
     def terminate_call(self, call_id: str, not_ended: Callable[[str], None]) -> str:

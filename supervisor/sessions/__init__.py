@@ -1,3 +1,3 @@
-"""One live session: its connection to an agent, its effects, permissions, monitors and requests."""
+"""Parts of a live session: its connection to an agent, its effects, permissions, monitors and requests."""
 
 __all__: list[str] = []

@@ -12,6 +12,7 @@ turn, so that a call can be cancelled alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
+from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
 from actors import ActorStopped, Context
@@ -35,10 +36,10 @@ from supervisor.policies.loop_detection import FinishedCall
 from supervisor.policies.turn_outcome import decide_verdict
 from supervisor.runtime.entity_registry import END_S, EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession, Outcome
+from supervisor.runtime.live_session import Connection, LiveSession, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
 
-__all__ = ["AgentConnection", "Delegate", "ToolCallActor"]
+__all__ = ["AgentConnection", "ConnectionPhase", "Delegate", "ToolCallActor"]
 
 
 class Delegate(Protocol):
@@ -64,11 +65,25 @@ class ToolCallActor:
         return None
 
 
+class ConnectionPhase(IntEnum):
+    """Phases of a connection, in order."""
+
+    OPEN = 0
+    CLOSING = 1
+    """The agent is to end as soon as it is idle."""
+    EXITED = 2
+    """The agent's program has exited; its output is being processed."""
+    OVER = 3
+    """The end of the agent was reported."""
+
+
 class _AbortedCall(NamedTuple):
     """Abort of a call that the agent runs by itself."""
 
     reason: str
     abort_id: str | None
+    cause_seq: int | None
+    """Record that the call's result follows from: that of the abort."""
 
     def result(self, call_id: str, said: ToolOutcome) -> ToolCompleted:
         """Return the call's result: ``aborted`` if the agent says that the call failed and nothing of it is left;
@@ -77,7 +92,7 @@ class _AbortedCall(NamedTuple):
         return ToolCompleted(call_id=call_id, outcome=outcome, reason=self.reason, abort_id=self.abort_id, over=True)
 
 
-class AgentConnection:
+class AgentConnection(Connection):
     """Connection to an agent, without its transport."""
 
     def __init__(self, registry: EntityRegistry, session: LiveSession, agent_id: str, incarnation: int) -> None:
@@ -92,10 +107,9 @@ class AgentConnection:
         self._incarnation = incarnation
         self._intent: Verdict | None = None
         self._abort_id: str | None = None
-        self._dying = False
-        self._finishing = False
-        self._over = False
-        self._gone = False
+        self._phase = ConnectionPhase.OPEN
+        self._killed = OneShotEvent()
+        """Set by ``kill``, in any phase."""
         self._assigned = False
         self._concluded: str | None = None
         self._succeeded = False
@@ -114,9 +128,11 @@ class AgentConnection:
 
     @property
     def reusable(self) -> bool:
-        return (
-            self.is_ready and self.turn_id is None and not (self._dying or self._finishing or self._over or self._gone)
-        )
+        is_open = self._phase is ConnectionPhase.OPEN and not self._killed.is_set()
+        return self.is_ready and self.turn_id is None and is_open
+
+    def _advance(self, phase: ConnectionPhase) -> None:
+        self._phase = max(self._phase, phase)
 
     async def wait_turn_over(self, turn_id: str | None = None) -> None:
         """Wait until the agent works on no turn; with *turn_id* only until that turn is over."""
@@ -124,7 +140,7 @@ class AgentConnection:
             await self._freed.wait()
 
     # ------------------------------------------------------------------ reports
-    def _tell(self, entity_id: str, event: Event) -> None:
+    def _send(self, entity_id: str, event: Event) -> None:
         self.registry.send(entity_id, event, cause=self.session.cause)
 
     def _report(self, entity_id: str, event: Event) -> Coroutine[Any, Any, int | None]:
@@ -133,7 +149,7 @@ class AgentConnection:
     # ------------------------------------------------------------------ the session's start
     def _report_ready(self, info: str) -> None:
         self.is_ready = True
-        self._tell(self.agent_id, AgentReady(info=info))
+        self._send(self.agent_id, AgentReady(info=info))
         self.report_started(self._incarnation)
 
     def report_started(self, incarnation: int) -> None:
@@ -143,10 +159,10 @@ class AgentConnection:
         session = self.registry.entities.get(self.session.session_id)
         if session is not None:
             started = SessionStarted(seq=session.data.session_seq, incarnation=incarnation, agent_id=self.agent_id)
-            self._tell(self.session.session_id, started)
+            self._send(self.session.session_id, started)
 
     def _report_not_started(self, verdict: Verdict) -> None:
-        self._tell(self.session.session_id, SessionExited(incarnation=self._incarnation, verdict=verdict))
+        self._send(self.session.session_id, SessionExited(incarnation=self._incarnation, verdict=verdict))
 
     # ------------------------------------------------------------------ the turn
     def _begin(self, turn_id: str, incarnation: int) -> bool:
@@ -155,7 +171,7 @@ class AgentConnection:
             return False
         self.turn_id, self._incarnation = turn_id, incarnation
         self._freed = OneShotEvent()
-        self._intent = self._intent if self._dying else None
+        self._intent = self._intent if self._killed.is_set() else None
         self._abort_id = None
         self._calls.clear()
         self._named.clear()
@@ -167,7 +183,7 @@ class AgentConnection:
         self.session.text = self.session.said
         if self.session.monitor is not None:
             self.session.monitor.turn_began()
-        if self._over or self._dying:
+        if self._phase is ConnectionPhase.OVER or self._killed.is_set():
             self._conclude("error", "the agent is gone")
             return False
         return True
@@ -185,14 +201,14 @@ class AgentConnection:
         return False
 
     def _fail_unbegun(self, turn_id: str, intent: Verdict, abort_id: str | None) -> None:
-        self._tell(turn_id, TaskFailed(verdict=intent, abort_id=abort_id))
+        self._send(turn_id, TaskFailed(verdict=intent, abort_id=abort_id))
         self._release()
 
     def _release(self) -> None:
         """Report that the agent is idle. An agent that is ending reports its end instead."""
-        if self._assigned and not (self._over or self._dying or self._gone):
+        if self._assigned and self._phase < ConnectionPhase.EXITED and not self._killed.is_set():
             self._assigned = False
-            self._tell(self.agent_id, TaskFinished())
+            self._send(self.agent_id, TaskFinished())
 
     def _conclude(
         self,
@@ -211,7 +227,9 @@ class AgentConnection:
         self._freed.set()
         open_calls = tuple(self._calls)
         for call_id in [one for one in open_calls if one in self._aborting]:
-            self._tell(turn_id, self._aborting[call_id].result(call_id, ToolOutcome.UNKNOWN))
+            aborted = self._aborting[call_id]
+            cause = self.session.cause._replace(seq=aborted.cause_seq)
+            self.registry.send(turn_id, aborted.result(call_id, ToolOutcome.UNKNOWN), cause=cause)
             self._drop_call(call_id)
         stopped = tuple(one for one in self._calls if self.runs_call(one) or self._delegates(one))
         verdict = decide_verdict(
@@ -229,9 +247,9 @@ class AgentConnection:
         self._succeeded = verdict.exit is Exit.SUCCESS
         if self._succeeded:
             self.session.said = self.session.text
-            self._tell(turn_id, VerifyRequested(verdict=verdict))
+            self._send(turn_id, VerifyRequested(verdict=verdict))
         else:
-            self._tell(turn_id, TaskFailed(verdict=verdict, abort_id=self._abort_id, stopped=stopped))
+            self._send(turn_id, TaskFailed(verdict=verdict, abort_id=self._abort_id, stopped=stopped))
         if self.session.monitor is not None:
             self.session.monitor.turn_ended()
         self._release()
@@ -290,21 +308,22 @@ class AgentConnection:
             await self.registry.journal_writer.durable()
         because = self._causes.get(tool_id or "")
         completed = ToolCompleted(call_id=call_id, outcome=outcome, reason=reason)
-        if call_id in self._aborting:
-            because, completed = None, self._aborting[call_id].result(call_id, outcome)
-        elif intent is not None and outcome in (ToolOutcome.FAILED, ToolOutcome.UNKNOWN):
+        aborted = self._aborting.get(call_id)
+        if aborted is None and intent is not None and outcome in (ToolOutcome.FAILED, ToolOutcome.UNKNOWN):
             # The agent was asked to stop: for that reason the call failed, or its result is unknown.
-            because, completed = None, _AbortedCall(intent.error, self._abort_id).result(call_id, outcome)
+            aborted = _AbortedCall(intent.error, self._abort_id, self.session.cause_seq)
+        if aborted is not None:
+            because, completed = aborted.cause_seq, aborted.result(call_id, outcome)
         cause = self.session.cause if because is None else self.session.cause._replace(seq=because)
         await self.registry.report(turn_id, completed, cause=cause)
 
     # ------------------------------------------------------------------ messages within a turn
     def steer(self, message_id: str, incarnation: int, text: str) -> None:
         """Refuse the message; the session then interrupts the turn."""
-        self._not_steered(message_id, incarnation, "the agent cannot be told anything within a turn")
+        self._report_not_steered(message_id, incarnation, "the agent cannot be told anything within a turn")
 
-    def _not_steered(self, message_id: str, incarnation: int, why: str) -> None:
-        self._tell(self.session.session_id, SteerElapsed(incarnation=incarnation, message_id=message_id, reason=why))
+    def _report_not_steered(self, message_id: str, incarnation: int, why: str) -> None:
+        self._send(self.session.session_id, SteerElapsed(incarnation=incarnation, message_id=message_id, reason=why))
 
     # ------------------------------------------------------------------ permissions
     def answer_permission(self, turn_id: str, request_id: str, option: str | None) -> None:
@@ -324,9 +343,8 @@ class AgentConnection:
         """Ignore a later result of that call."""
         self._calls.pop(call_id, None)
 
-    def abort_own_call(self, call_id: str, reason: str, abort_id: str) -> None:
-        """Have a call that the agent runs by itself end with the result of this abort."""
-        self._aborting.setdefault(call_id, _AbortedCall(reason, abort_id))
+    def abort_own_call(self, call_id: str, reason: str, abort_id: str, cause_seq: int | None) -> None:
+        self._aborting.setdefault(call_id, _AbortedCall(reason, abort_id, cause_seq))
 
     def terminate_call(self, call_id: str, not_ended: Callable[[str], None]) -> str:
         """Return ``""``: a call of an agent of this kind cannot be terminated alone."""
@@ -336,7 +354,7 @@ class AgentConnection:
         tool_id = self._calls.get(call_id)
         return any(child.started_by == tool_id for child in self.registry.children_of(self.session.session_id))
 
-    def _delegated(self, call_id: str, answer: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
+    def _register_delegation(self, call_id: str, answer: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
         """Return *answer* as a function of which only the first call counts: the child's end, or the end of the
         wait."""
         answered: list[Outcome] = []
@@ -377,9 +395,9 @@ class AgentConnection:
     # ------------------------------------------------------------------ the end
     def _report_end(self, exited: AgentExited) -> None:
         """Report the end of the agent, and of the turn that it still had."""
-        self._over = True
+        self._advance(ConnectionPhase.OVER)
         self._conclude("error", exited.reason, exited.status)
-        self._tell(self.agent_id, exited)
+        self._send(self.agent_id, exited)
         agent = self.registry.entities.get(self.agent_id)
         if agent is None or agent.ended:
             self.ended.set()

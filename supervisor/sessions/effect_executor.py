@@ -151,7 +151,7 @@ class EffectExecutor:
     def __init__(
         self,
         registry: EntityRegistry,
-        janitor: str,
+        background: str,
         terminations: TerminationService,
         make_connection: MakeConnection,
         workspace: Workspace,
@@ -159,7 +159,7 @@ class EffectExecutor:
         approvals: ApprovalQueue,
     ) -> None:
         self._registry = registry
-        self._janitor = janitor
+        self._background = background
         self._terminations = terminations
         self._make_connection = make_connection
         self._workspace = workspace
@@ -454,7 +454,7 @@ class EffectExecutor:
         """Clean up after a turn. Most turns leave nothing behind, and need no task for it."""
         at_work = session.connection is not None and session.connection.turn_id == turn_id
         if at_work or self._registry.system.children(turn_id):
-            self._start(session, self._janitor, self._clean_up_later, session, turn_id, cause)
+            self._start(session, self._background, self._clean_up_later, session, turn_id, cause)
         else:
             self._registry.send(turn_id, AgentReaped(), cause=cause)
 

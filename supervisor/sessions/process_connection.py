@@ -20,13 +20,15 @@ One line of agent output takes this way, in one direction:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import anyio
 
 from actors import ActorStopped
+from actors.machine import Event
 from supervisor.aborts.tool_calls import ToolCallTerminations
 from supervisor.lifecycles.events import (
     AgentExited,
@@ -34,15 +36,18 @@ from supervisor.lifecycles.events import (
     AgentNamed,
     AgentReady,
     AgentStarted,
+    CompactionCompleted,
+    CompactNeeded,
     MessageTakenUp,
+    VerifyRequested,
 )
+from supervisor.lifecycles.turn import Turn
 from supervisor.lifecycles.types import AbortReason, Exit, ModelProblem, ToolOutcome, TransitionReason, Verdict
 from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.budgets import Amounts
-from supervisor.policies.call_processes import ProcessSeen
+from supervisor.policies.call_processes import ProcessSeen, processes_of_turn
 from supervisor.policies.permissions import PermissionRequest
 from supervisor.policies.turn_outcome import abort_reason_of
-from supervisor.policies.turn_processes import processes_of_turn
 from supervisor.ports import (
     AgentFiles,
     CallNotEnded,
@@ -79,27 +84,92 @@ from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
-from supervisor.sessions.agent_connection import AgentConnection, Delegate
-from supervisor.sessions.compaction_tracker import CompactionTracker
-from supervisor.sessions.permission_requests import PermissionRequests
-from supervisor.sessions.terminals import Terminals
+from supervisor.sessions.agent_connection import AgentConnection, ConnectionPhase, Delegate
+from supervisor.sessions.agent_requests import PermissionRequests, Terminals
 
 __all__ = ["MUTE_S", "ProcessConnection"]
 
-_SIGNS = (ToolOpened, ToolClosed, PermissionNeeded, TerminalOpened, ChildRequested, Compaction, ModelErrorReported)
+_WORK = (ToolOpened, ToolClosed, PermissionNeeded, TerminalOpened, ChildRequested, Compaction, ModelErrorReported)
 """Messages that show that an agent works, or tries to, on its prompt."""
 PATIENCE_S = 20.0
 """Seconds that a launch waits for file descriptors, before its session launches again: each launch costs records."""
 MUTE_S = 2.0
 """Seconds that an agent has to exit after it has closed its output."""
-LAST_WORDS_CHARS = 4096
+ERROR_CHARS = 4096
 """Characters at the end of standard error that are kept to find the last line."""
+COMPACTS_S = 60.0
+"""Seconds that a compaction which begins after its turn had ended delays the turn's verification."""
+LOOK_AGAIN_S = 0.05
+"""Seconds between two checks whether such a turn has processed the compaction, when its agent is gone."""
+_BEING_VERIFIED = (Turn.RUNNING, Turn.VERIFYING)
+"""States of a turn whose agent has reported its end: about to be verified, or being verified."""
 _NOT_COMPACTED = Verdict(
     exit=Exit.ERROR,
     error="the agent could not compact its context",
     transition_reason=TransitionReason.COMPACTION_FAILED,
     abort_reason=AbortReason.COMPACT_FAILURE,
 )
+
+
+class CompactionTracker:
+    """Compactions of one agent's context: a running turn waits for them, and a turn that had ended is verified again.
+
+    However many compactions begin, the turn's is over when one of them is. An agent may also report a compaction after
+    the last message of a turn that is being verified: the specification has it compact first. The work of that turn is
+    done, so a compaction that fails then is no failure of the turn.
+    """
+
+    def __init__(self, registry: EntityRegistry, session: LiveSession) -> None:
+        self._registry = registry
+        self._session = session
+        self._compacting: str | None = None
+        """Turn whose compaction is under way."""
+        self._late: str | None = None
+        """Turn that had ended, and is verified again when its compaction is over."""
+
+    def _report(self, turn_id: str, event: Event) -> Coroutine[Any, Any, int | None]:
+        return self._registry.report(turn_id, event, cause=self._session.cause)
+
+    async def update(self, turn_id: str, *, active: bool) -> None:
+        """Report that the running turn compacts, or has finished that."""
+        if active:
+            if self._compacting != turn_id and await self._report(turn_id, CompactNeeded()) is not None:
+                self._compacting = turn_id
+        elif self._compacting == turn_id:
+            self._compacting = None
+            await self._report(turn_id, CompactionCompleted())
+
+    async def update_after_turn(self, done: str | None, *, active: bool) -> None:
+        """Report a compaction between turns. *done*: the last turn, if it succeeded."""
+        if not active:
+            self.finish()
+            return
+        turn = self._registry.entities.get(done or "")
+        if turn is None or turn.state not in _BEING_VERIFIED or self._late is not None:
+            return
+        self._late = turn.id  # before the record: the agent may be gone by then
+        if await self._report(turn.id, CompactNeeded()) is None:
+            self._late = None
+        else:
+            self._verify_later(turn.id, COMPACTS_S)
+
+    def finish(self) -> None:
+        """Verify the turn that waits: the compaction is over, or the agent is gone."""
+        if self._late is not None:
+            self._verify(self._late)
+
+    def _verify(self, turn_id: str) -> None:
+        turn = self._registry.entities.get(turn_id)
+        if turn is None or turn_id != self._late:
+            return
+        if turn.state in _BEING_VERIFIED:  # the record of its compaction is still on its way to the disk
+            self._verify_later(turn_id, LOOK_AGAIN_S)
+            return
+        self._late = None
+        self._registry.send(turn_id, VerifyRequested(verdict=turn.data.verdict), cause=self._session.cause)
+
+    def _verify_later(self, turn_id: str, delay_s: float) -> None:
+        self._registry.system.timers.set(None, None, delay_s, lambda _: self._verify(turn_id))
 
 
 class ProcessConnection(AgentConnection):
@@ -140,9 +210,9 @@ class ProcessConnection(AgentConnection):
         self._cut_short: str | None = None
         """Call that was open when the turn was interrupted."""
         self._stopped: dict[str, tuple[str, str]] = {}
-        """Calls that the agent has stopped by its own word, while others of an interrupted turn are open."""
+        """Calls that the agent reports as stopped, while others of an interrupted turn are open."""
         self._compacting = CompactionTracker(registry, session)
-        self._given, self._killed = OneShotEvent(), OneShotEvent()
+        self._prompt_given = OneShotEvent()
         self._since: int | None = None
         """Tick of its first prompt: processes born before belong to the agent itself."""
         self._is_unknown = False
@@ -165,14 +235,14 @@ class ProcessConnection(AgentConnection):
             if self._since is None and self._agent_io.process is not None:
                 self._since = self._agent_io.process.clock()
             self._agent_io.put(self._codec.prompt(prompt))
-            self._given.set()
+            self._prompt_given.set()
 
     def steer(self, message_id: str, incarnation: int, text: str) -> None:
         working = self.turn_id is not None and incarnation == self._incarnation and self._intent is None
         outs = self._codec.steer(text) if working and not self._agent_io.full else None
         if outs is None:
             why = _unread(self._agent_io.unread_bytes) if self._agent_io.full else "the agent does not take it now"
-            self._not_steered(message_id, incarnation, why)
+            self._report_not_steered(message_id, incarnation, why)
         else:
             self._steered.append(message_id)
             self._agent_io.put(outs)
@@ -181,11 +251,11 @@ class ProcessConnection(AgentConnection):
         if self._note_intent(turn_id, intent, abort_id):
             self._cut_short = next((tool for call, tool in self._calls.items() if not self.runs_call(call)), None)
             self._agent_io.put(self._codec.interrupt())
-            self._permissions.withdraw(turn_id, f"its turn is interrupted: {intent.error}", self.session.cause)
+            self._permissions.withdraw(turn_id, f"its turn is interrupted: {intent.error}")
 
     def close_when_idle(self) -> None:
-        self._finishing = True
-        if self._codec.one_shot and not self._given.is_set():
+        self._advance(ConnectionPhase.CLOSING)
+        if self._codec.one_shot and not self._prompt_given.is_set():
             self.kill(Verdict(exit=Exit.ERROR, error="its prompt was taken back"))
         elif self.turn_id is None:
             self._agent_io.put(self._codec.close())
@@ -193,8 +263,7 @@ class ProcessConnection(AgentConnection):
 
     def kill(self, intent: Verdict) -> None:
         self._intent = self._intent or intent
-        self._dying = True
-        self._given.set()
+        self._prompt_given.set()
         self._killed.set()
         if self._agent_io.process is not None:
             self._agent_io.process.kill()
@@ -204,7 +273,7 @@ class ProcessConnection(AgentConnection):
         return self._terminations.terminate(call_id, not_ended)
 
     def runs_call(self, call_id: str) -> bool:
-        return self._terminals.serves(self._calls.get(call_id))
+        return self._terminals.serve(self._calls.get(call_id))
 
     def processes(self) -> tuple[PlannedProcess, ...]:
         agent = self._agent_io.process
@@ -235,44 +304,39 @@ class ProcessConnection(AgentConnection):
         try:
             ladder, quirks = self.session.policy.ladder, self.session.profile.quirks
             terminate_s = 0.0 if quirks.needs_kill else ladder.terminate_s
+            # The session's deadline for a launch must not end the wait for descriptors, since that would be charged as
+            # a failure; after the wait the session waits by its own backoff.
+            limits = self.registry.entity(self.session.session_id).data.limits
+            patience_s = min(PATIENCE_S, float(limits.spawn_deadline_s) / 3)
             async with self._host.spawn(
                 self._launch,
                 terminate_s=terminate_s,
                 kill_s=ladder.kill_s,
-                patience_s=self._patience_s(),
+                patience_s=patience_s,
                 until=self._killed,
             ) as process:
                 self._agent_io.process = process
                 await self._converse(process)
         except SpawnShortage as error:
             exited = AgentExited(reason=str(error), ended_by="exit")
-            self._report_put_off(error)
+            # The session launches again, without a failure; the next agent loads the same conversation.
+            self.session.resume_id, self.session.interrupted = self._resume_id, self._interrupted
+            waiting = f"waits for {error.lacks}: {error}"
+            verdict = Verdict(exit=Exit.ERROR, error=waiting, transition_reason=TransitionReason.SHORTAGE)
+            self._report_not_started(verdict)
         except SpawnError as error:
             exited = AgentExited(reason=str(error), ended_by="exit")
             self._report_not_started(Verdict(exit=Exit.ERROR, error=str(error)))
         finally:
             if process is not None:
                 with anyio.CancelScope(shield=True):
-                    exited = self._fate(await process.wait_ended())
+                    exited = self._record_exit(await process.wait_ended())
                 self._agent_io.process = None
             self._compacting.finish()
             self._terminations.finish()
             self._report_end(exited)
 
-    def _patience_s(self) -> float:
-        """Return the seconds that the launch waits for descriptors. The session's deadline for a launch must not end
-        that wait, since it would be charged as a failure; after it the session waits by its own backoff."""
-        limits = self.registry.entity(self.session.session_id).data.limits
-        return min(PATIENCE_S, float(limits.spawn_deadline_s) / 3)
-
-    def _report_put_off(self, error: SpawnShortage) -> None:
-        """Have the session launch again, without a failure; the next agent loads the same conversation."""
-        self.session.resume_id, self.session.interrupted = self._resume_id, self._interrupted
-        words = f"waits for {error.lacks}: {error}"
-        verdict = Verdict(exit=Exit.ERROR, error=words, transition_reason=TransitionReason.SHORTAGE)
-        self._report_not_started(verdict)
-
-    def _fate(self, report: ProcessReport) -> AgentExited:
+    def _record_exit(self, report: ProcessReport) -> AgentExited:
         self.session.record_process(self.agent_id, report)
         if report.survivors == 0:
             self._terminations.note_processes_gone()
@@ -292,9 +356,9 @@ class ProcessConnection(AgentConnection):
         )
 
     async def _converse(self, process: Process) -> None:
-        if self._dying:
+        if self._killed.is_set():
             process.kill()
-        self._tell(self.agent_id, AgentStarted(pid=process.pid))
+        self._send(self.agent_id, AgentStarted(pid=process.pid))
         launched = AgentLaunched(incarnation=self._incarnation, agent_id=self.agent_id)
         await self._report(self.session.session_id, launched)
         async with anyio.create_task_group() as group:
@@ -306,17 +370,18 @@ class ProcessConnection(AgentConnection):
                 self._agent_io.close()
 
     async def _process_output(self, process: Process) -> None:
-        """Process all that the program says, up to its exit."""
+        """Process all output of the program, up to its exit."""
         self._agent_io.enqueue(self._codec.start(self._launch.cwd, self._resume_id))
         await self._agent_io.process_received()
         if self._codec.one_shot:
             # The program may finish before the turn begins. Its output belongs to the turn, and is read from then on.
-            await self._given.wait()
+            await self._prompt_given.wait()
         await self._read(process)
-        status = await self._exit(process)
+        status = await self._wait_exit(process)
         report = await process.wait_ended()
         self.outlived, self._is_unknown = report.outlived, report.survivors < 0
-        self._gone, self._agent_io.process = True, None
+        self._advance(ConnectionPhase.EXITED)
+        self._agent_io.process = None
         if report.survivors == 0:
             await self._close_stopped()
         await self._errors_read.wait()
@@ -328,8 +393,10 @@ class ProcessConnection(AgentConnection):
         while data := await process.receive():
             self.session.report_progress()
             self._terminations.note_output(process.written_between)
-            for part in self._parts(data):
-                if not await self._room():
+            # In lines: a codec replies to some lines by itself, and one line may ask for megabytes. A one-shot program
+            # gets no reply.
+            for part in (data,) if self._codec.one_shot else _lines(data):
+                if not await self._wait_for_room():
                     break
                 self._agent_io.enqueue(self._codec.feed(part))
                 if self._agent_io.full:
@@ -337,63 +404,67 @@ class ProcessConnection(AgentConnection):
             await self._agent_io.process_received()
         self._agent_io.put(self._codec.feed(b""))
 
-    def _parts(self, data: bytes) -> Iterable[bytes]:
-        """Split *data* into lines, unless the codec is one-shot: a codec replies to some lines by itself, and one line
-        may ask for megabytes."""
-        return (data,) if self._codec.one_shot else _lines(data)
-
-    async def _room(self) -> bool:
+    async def _wait_for_room(self) -> bool:
         """Wait while too many bytes wait for the agent; return ``False`` if the agent is being killed, and is not read
         any more. Replies for an agent that asks and does not read would fill the memory: its conversation ends."""
         if self._codec.one_shot:  # a one-shot program gets no reply
             return True
-        while self._agent_io.full and not self._gone:
-            if self._dying:
+        while self._agent_io.full and self._phase < ConnectionPhase.EXITED:
+            if self._killed.is_set():
                 return False
             taken = self._agent_io.taken_bytes
             with self.registry.system.timers.limit(UNREAD_S):
                 await self._agent_io.wait_taken()
-            if taken == self._agent_io.taken_bytes and not (self._dying or self._gone):
+            ended = self._killed.is_set() or self._phase >= ConnectionPhase.EXITED
+            if taken == self._agent_io.taken_bytes and not ended:
                 why = f"the agent does not read what it is sent: {_unread(self._agent_io.unread_bytes)}"
                 self._malformed(f"{why}, and it took none of them in {UNREAD_S:g} s")
         return True
 
-    async def _exit(self, process: Process) -> int | None:
+    async def _wait_exit(self, process: Process) -> int | None:
         """Return the exit status. An agent that has closed its output and stays cannot reply any more: it is killed."""
         if not self._codec.one_shot:
             with self.registry.system.timers.limit(MUTE_S):
                 return await process.wait_exit()
-            if not (self._dying or self._finishing):
+            if not self._killed.is_set() and self._phase is ConnectionPhase.OPEN:
                 self._malformed("the agent closed its output and did not exit")
         return await process.wait_exit()
 
     async def _read_errors(self, process: Process) -> None:
-        said = ""  # a line may arrive in pieces
+        end = ""  # a line may arrive in pieces
         while data := await process.receive_err():
             self.session.report_progress()
             text = data.decode(errors="replace")
             self.registry.write_transcript(self.session, "stderr", text)
-            said = f"{said}{text}"[-LAST_WORDS_CHARS:]
-            self._last_error_line = next((line for line in reversed(said.splitlines()) if line.strip()), "")[:300]
+            end = f"{end}{text}"[-ERROR_CHARS:]
+            self._last_error_line = next((line for line in reversed(end.splitlines()) if line.strip()), "")[:300]
         self._errors_read.set()
 
     # ------------------------------------------------------------------ messages of the agent
     async def _process(self, out: Out) -> None:
-        if not await self._room():
+        if not await self._wait_for_room():
             return
         if self.turn_id is not None and self.session.monitor is not None:
             self.session.monitor.model.observe(out)
-            if self._intent is None and _is_sign(out):
+            # A log line may be about anything: it does not show that the agent works on its prompt.
+            is_work = out.kind != "log" if isinstance(out, Text) else isinstance(out, _WORK)
+            if self._intent is None and is_work:
                 self.session.progressed = True
         match out:
             case Ready():
-                await self._ready(out)
+                await self._on_ready(out)
             case ConversationNamed(resume_id):
-                await self._named_itself(resume_id)
+                await self._on_named(resume_id)
             case MessageAccepted():
-                self._on_message_accepted()
+                if self._steered and self.turn_id is not None:  # after the turn that has no effect
+                    oldest = self._steered.popleft()
+                    self._send(
+                        self.session.session_id, MessageTakenUp(incarnation=self._incarnation, message_id=oldest)
+                    )
             case Text(kind, text):
-                self._on_text(kind, text)
+                if kind == "message":
+                    self.session.append_text(text)
+                self.registry.write_transcript(self.session, kind, text)
             case ToolOpened(call_id, title, tool_kind, parent):
                 if self.turn_id is not None and (why := self._too_many_calls()):
                     self._malformed(why)
@@ -402,11 +473,11 @@ class ProcessConnection(AgentConnection):
             case ToolClosed(call_id, outcome, asked, answered):
                 await self._close_call(call_id, ToolOutcome(outcome), asked=asked, answered=answered)
             case TerminalOpened():
-                self._terminals.open(out, self._calls.get(out.call_id))
+                self._terminals.open(out, self._calls.get(out.call_id), self.turn_id)
             case TerminalKilled(terminal_id):
-                self._terminals.kill_terminal(terminal_id)
+                self._terminals.kill(terminal_id)
             case PermissionNeeded():
-                if why := self._permissions.handle_request(out, self.turn_id, self.session.cause):
+                if why := self._permissions.handle_request(out, self.turn_id):
                     self._malformed(why)
             case FileRequested():
                 await self._serve_file(out)
@@ -421,7 +492,7 @@ class ProcessConnection(AgentConnection):
             case CallNotEnded(call_id, why):
                 self._terminations.give_up(call_id, why)
             case TurnEnded():
-                await self._turn_ended(out)
+                await self._on_turn_ended(out)
             case Malformed(why):
                 self._malformed(why)
             case _:
@@ -434,7 +505,7 @@ class ProcessConnection(AgentConnection):
         over = self._numbers >= CALLS_MAX
         return f"the agent made {CALLS_MAX} tool calls in one turn; that is the most" if over else ""
 
-    async def _ready(self, ready: Ready) -> None:
+    async def _on_ready(self, ready: Ready) -> None:
         """Note that the agent is ready. Its name for the conversation is durable before the first prompt can be sent,
         so that the next supervisor can load the conversation."""
         self._conversation = ready.resume_id
@@ -447,7 +518,7 @@ class ProcessConnection(AgentConnection):
         else:
             self._report_ready(ready.info)
 
-    async def _named_itself(self, resume_id: str) -> None:
+    async def _on_named(self, resume_id: str) -> None:
         """Note the conversation's name. After a program that serves one prompt, the next program loads it."""
         if resume_id != self._conversation:
             self._conversation = resume_id
@@ -455,19 +526,8 @@ class ProcessConnection(AgentConnection):
         if self._codec.one_shot:
             self.session.resume_id = resume_id
 
-    def _on_message_accepted(self) -> None:
-        """Note that the agent has accepted the oldest message of this turn; after the turn that has no effect."""
-        if self._steered and self.turn_id is not None:
-            heard = MessageTakenUp(incarnation=self._incarnation, message_id=self._steered.popleft())
-            self._tell(self.session.session_id, heard)
-
-    def _on_text(self, kind: str, text: str) -> None:
-        if kind == "message":
-            self.session.append_text(text)
-        self.registry.write_transcript(self.session, kind, text)
-
     def _on_usage(self, usage: Usage) -> None:
-        """Count what the agent has used. Also after the end of a turn: the last message may tell of that turn."""
+        """Count usage. Also after the end of a turn: the last message may report about that turn."""
         if self.session.monitor is not None:
             amounts = Amounts(
                 input_tokens=usage.input_tokens,
@@ -517,7 +577,7 @@ class ProcessConnection(AgentConnection):
         return [one for one in self._calls if not self.runs_call(one)]
 
     async def _close_stopped(self) -> None:
-        """End calls that the agent says it has stopped. That is believed if none of their processes is left."""
+        """End calls that the agent reports as stopped. That is believed if none of their processes is left."""
         stopped, self._stopped = self._stopped, {}
         first = next((self._calls[one] for one in stopped if one in self._calls), None)
         if first is not None:
@@ -535,29 +595,25 @@ class ProcessConnection(AgentConnection):
         http_status: int | None = None,
     ) -> None:
         if self.turn_id is not None:
-            self._permissions.withdraw(self.turn_id, "its turn is over", self.session.cause)
+            self._permissions.withdraw(self.turn_id, "its turn is over")
         super()._conclude(stop, error, status, problem=problem, http_status=http_status)
 
-    async def _turn_ended(self, ended: TurnEnded) -> None:
+    async def _on_turn_ended(self, ended: TurnEnded) -> None:
         if self._cut_short is not None:  # an agent may say that it has stopped, and leave its tools running
             await self._terminations.before_end(self._cut_short)
         await self._close_stopped()
         await self._compact(Compaction(active=False))
         error = ended.error
-        if ended.stop == "error" and self._gone and self._last_error_line:
+        if ended.stop == "error" and self._phase >= ConnectionPhase.EXITED and self._last_error_line:
             error = f"{error}; its last words: {self._last_error_line}"
         if ended.stop == "cancelled" and self._numbers and self.session.profile.quirks.cancel_leaves_tool:
-            self._end_with_its_tools()
+            # Its tools still run: they end with the agent. The next agent loads the conversation, if it can.
+            self.session.resume_id = self._conversation
+            why = "a cancel leaves its tools running: it was ended with them"
+            self.kill(Verdict(exit=Exit.ERROR, error=why, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
         self._conclude(ended.stop, error, problem=ended.problem, http_status=ended.status)
-        if self._finishing:
+        if self._phase is ConnectionPhase.CLOSING:
             self.close_when_idle()
-
-    def _end_with_its_tools(self) -> None:
-        """Kill an agent that has answered a cancel and leaves its tools running: they end with it. The next agent loads
-        the conversation, if it can."""
-        self.session.resume_id = self._conversation
-        words = "a cancel leaves its tools running: it was ended with them"
-        self.kill(Verdict(exit=Exit.ERROR, error=words, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
 
     def _malformed(self, why: str) -> None:
         """Kill an agent that broke its protocol, and fail its turn."""
@@ -576,15 +632,15 @@ class ProcessConnection(AgentConnection):
         """Read or write a file of the workspace for the agent. No other message is processed meanwhile, unless a human
         has to permit it first."""
         kind, tool = ("read", "fs/read_text_file") if asked.text is None else ("edit", "fs/write_text_file")
-        wish = PermissionRequest(title=f"{tool} {asked.path}", kind=kind, tool=tool, paths=(asked.path,))
+        request = PermissionRequest(title=f"{tool} {asked.path}", kind=kind, tool=tool, paths=(asked.path,))
 
-        def answered(why: str) -> None:
+        def on_answered(why: str) -> None:
             ctx = self.registry.system.context(self.agent_id)
             if ctx is not None:
                 with suppress(ActorStopped):  # the agent is gone: no reply is needed
                     self.session.start(ctx, self._do_with_file, asked, why)
 
-        why = self._permissions.decide_service(wish, asked.text or "", self.turn_id, self.session.cause, answered)
+        why = self._permissions.decide_service(request, asked.text or "", self.turn_id, on_answered)
         if why is not None:
             await self._do_with_file(asked, why)
 
@@ -594,26 +650,23 @@ class ProcessConnection(AgentConnection):
         try:
             if why:
                 raise FileRefused(why)
-            text = await outlast_shortage(partial(self._with_file, asked.path, asked.text), self._killed)
+            if asked.text is None:
+                text = await outlast_shortage(partial(self._files.read, asked.path, self._launch.cwd), self._killed)
+            else:
+                write = partial(self._files.write, asked.path, asked.text, self._launch.cwd)
+                await outlast_shortage(write, self._killed)
         except OSError as error:
             why = str(error)
             if isinstance(error, FileRefused):
                 self.registry.record_turn_fact(self.session, "FileRefused", {"path": asked.path, "why": why})
         self._agent_io.put(self._codec.file_answered(asked.request_id, text, why))
 
-    async def _with_file(self, path: str, text: str | None) -> str:
-        if text is None:
-            return await self._files.read(path, self._launch.cwd)
-        await self._files.write(path, text, self._launch.cwd)
-        return ""
-
     def _serve_child(self, asked: ChildRequested) -> None:
         """Start a sub-agent, perhaps another agent of the plan, with other rights than this one."""
-        wish = PermissionRequest(
-            title=f"{asked.agent or self.session.profile.name} {asked.name}", tool="_supervisor/session/run"
-        )
+        title = f"{asked.agent or self.session.profile.name} {asked.name}"
+        request = PermissionRequest(title=title, tool="_supervisor/session/run")
         start = partial(self._start_child, asked)
-        why = self._permissions.decide_service(wish, asked.prompt, self.turn_id, self.session.cause, start)
+        why = self._permissions.decide_service(request, asked.prompt, self.turn_id, start)
         if why is not None:
             start(why)
 
@@ -624,20 +677,18 @@ class ProcessConnection(AgentConnection):
         def answer(outcome: Outcome) -> None:
             if started_by is not None:
                 self._causes[started_by] = outcome.seq
-            self._agent_io.put(
-                self._codec.child_ended(asked.request_id, outcome.outcome, outcome.text or outcome.error)
-            )
+            answer_text = outcome.text or outcome.error
+            self._agent_io.put(self._codec.child_ended(asked.request_id, outcome.outcome, answer_text))
 
         if not why and len(self.session.children) >= CHILDREN_MAX:
             why = f"{self.session.session_id} has {len(self.session.children)} child sessions; wait until one has ended"
         if why:
-            self.registry.record_turn_fact(
-                self.session, "ChildRefused", {"child": asked.name, "agent": asked.agent, "why": why}
-            )
+            fact = {"child": asked.name, "agent": asked.agent, "why": why}
+            self.registry.record_turn_fact(self.session, "ChildRefused", fact)
             answer(Outcome("failed", why, ""))
             return
         cause = Cause(self._causes.get(started_by or ""), None, self.session.session_id)
-        once = self._delegated(call_id, answer)
+        once = self._register_delegation(call_id, answer)
         self._delegate(self.session, asked.name, asked.prompt, asked.agent, started_by, once, cause, asked.mode)
 
 
@@ -653,8 +704,3 @@ def _lines(data: bytes) -> Iterable[bytes]:
 
 def _unread(count: int) -> str:
     return f"{count} bytes wait for it; the most is {UNREAD_BYTES_MAX}"
-
-
-def _is_sign(out: Out) -> bool:
-    """Return whether a message shows that the agent works on its prompt; a log line may tell of anything."""
-    return out.kind != "log" if isinstance(out, Text) else isinstance(out, _SIGNS)

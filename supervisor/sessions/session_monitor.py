@@ -1,4 +1,4 @@
-"""Monitor of one session: use against its budget, repeated calls, and signs of life.
+"""Monitor of one session: use against its budget, errors of its model, repeated calls, and signs of life.
 
 The monitor counts and decides what follows; it ends a session only by ``MonitorOwner.abort_session``. A session whose
 budget is spent has one more turn, in which it hands back its work. It is aborted when that turn is over, or has used up
@@ -7,51 +7,71 @@ its own budget. Every step is a fact in the session's log.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from math import inf
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from actors.timers import Timer
-from supervisor.lifecycles.events import ProgressSeen, UrgentMessage
+from supervisor.lifecycles.events import ProgressSeen, TaskFailed, UrgentMessage
 from supervisor.lifecycles.session import Message
 from supervisor.lifecycles.turn import DEADLINE, EXTENSION_LEAST_S
-from supervisor.lifecycles.types import AbortReason, DeliveryPoint, ModelFailure, Severity
+from supervisor.lifecycles.types import AbortReason, DeliveryPoint, ModelFailure, Severity, Verdict
 from supervisor.policies import liveness
 from supervisor.policies.budgets import Amounts, Budget, BudgetLease, BudgetScope, SpentBudget, hand_back_budget
 from supervisor.policies.liveness import Liveness, Stall, StallAction, StallProfileName
-from supervisor.policies.loop_detection import FinishedCall, LoopDetector, LoopLimits, Repeated
-from supervisor.policies.model_errors import ModelLimits
+from supervisor.policies.loop_detection import FinishedCall, LoopDetector, LoopLimits
+from supervisor.policies.model_errors import ModelLimits, ModelRecord
 from supervisor.policies.usage import USAGE
-from supervisor.runtime.entity import Entity
+from supervisor.ports import (
+    ChildRequested,
+    Compaction,
+    ModelErrorReported,
+    Out,
+    PermissionNeeded,
+    TerminalOpened,
+    Text,
+    ToolClosed,
+    ToolOpened,
+    Usage,
+)
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession
-from supervisor.sessions.model_error_monitor import ModelErrorMonitor
 
 __all__ = ["BUDGETED", "MonitorOwner", "MonitorSettings", "SessionMonitor"]
 
 BUDGETED: Final = "Budgeted"
-"""The fact that says in which scopes a session counts, and with which limits."""
+"""Fact: the budget scopes in which a session counts, with their limits."""
 
 EACH_MAX: Final = 32
-"""Reports of one turn that have a record each; of more, those that add a part (1/32) to what is on record."""
+"""Usage reports of one turn that have a record each; of more, only those that add a 32nd to the recorded usage."""
 
 PROGRESS_S: Final = 120.0
 """Seconds since the last sign of life within which a session counts as making progress and may get more time (spec 000
 asks for a heartbeat)."""
 
+TROUBLE: Final = "ModelTrouble"
+"""Fact: an agent's model failed, and the agent tries again by itself."""
+IN_VAIN: Final = "ModelAskedInVain"
+"""Fact: an agent calls its model again and again, without progress."""
+ERRORS_MAX: Final = 32
+"""Model errors of one turn that have a record each; of more, the turn's failure says how many there were."""
+_PROGRESS: Final = (ToolOpened, ToolClosed, PermissionNeeded, TerminalOpened, ChildRequested, Compaction)
+"""Messages that count as progress against model errors, whatever they contain."""
+
 WALL_LEAST_S: Final = 0.01
-"""A timer of a turn's time is not set for less."""
+"""Shortest timer, in seconds, for a turn's time."""
 
 ASKED: Final = (
     "Your budget is used up: {words}. Begin nothing new. Hand back what you have, in this one turn and in a few words:"
     " what is done, what is not, and where it is."
 )
-_WISH: Final = "budget of "
-"""Prefix of the ids of such messages; the turn's id follows."""
+_ASKED_ID: Final = "budget of "
+"""Prefix of the ids of messages that ask to hand back; the turn's id follows."""
 REPEATS: Final = (
     "You repeat yourself: {words}. Do something else, or say what keeps you. If you go on like that you are ended."
 )
@@ -71,19 +91,104 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Budget of the turn that hands back; of tokens and money by default a tenth of the limit."""
 
 
+class ModelErrorMonitor:
+    """Monitor of model API errors of one session: errors are recorded, and a turn with too many of them fails.
+
+    Such a turn fails as by its own deadline: it is over at once, its agent is asked to interrupt it, and killed after
+    the grace.
+
+    Args:
+        record_fact: appends a fact (name, fields, reason) to the session's log, and returns the record's number.
+        on_failure: called with every failure of the model at once, of the agent's own tries and of turns; the circuit
+            breaker of a provider listens there.
+    """
+
+    def __init__(
+        self,
+        registry: EntityRegistry,
+        limits: ModelLimits,
+        record_fact: Callable[[str, dict[str, Any], str], int],
+        on_failure: Callable[[ModelFailure], None],
+    ) -> None:
+        self._registry = registry
+        self._record_fact = record_fact
+        self._on_failure = on_failure
+        self._turn_id = ""
+        self._failed = False
+        self._error_seq: int | None = None
+        """Number of the last error's record."""
+        self._counts_requests = False
+        """The agent reports how many requests it makes."""
+        self.record = ModelRecord(limits)
+
+    def turn_began(self, turn_id: str) -> None:
+        """Begin to count for another turn: its agent has the prompt. Messages before belong to the turn before, also if
+        that had failed, and this one waited for the agent."""
+        self._turn_id, self._failed = turn_id, False
+        self.record.turn_opened()
+
+    def observe(self, out: Out) -> None:
+        """Process a message of the agent within its turn."""
+        if isinstance(out, Text):
+            if out.kind != "log":
+                self.record.said(out.text)
+        elif isinstance(out, _PROGRESS):
+            self.record.progressed()
+        elif isinstance(out, ModelErrorReported) and not self._failed:
+            self._on_error(out)
+        elif isinstance(out, Usage) and not self._failed:
+            # Each report of an agent that does not count its requests is one request; their rate then has no meaning.
+            self._counts_requests = self._counts_requests or out.requests > 0
+            if self._counts_requests:
+                verdict = self.record.requested(out.requests, self._registry.system.timers.now())
+            else:
+                verdict = self.record.reported()
+            if verdict is not None:
+                self._fail_turn(verdict, self._record_fact(IN_VAIN, {"turn": self._turn_id}, verdict.error))
+
+    def judge(self, verdict: Verdict) -> Verdict:
+        """Return the verdict of a turn that the agent ended with *verdict*, given the errors before."""
+        if verdict.model is None:
+            return verdict
+        self._on_failure(verdict.model)
+        return self.record.failed(verdict)
+
+    def _on_error(self, error: ModelErrorReported) -> None:
+        now = self._registry.system.timers.now()
+        ruling = self.record.troubled(error.problem, error.status, error.words, now)
+        if self.record.attempts <= ERRORS_MAX:
+            given = {
+                "problem": error.problem.value,
+                "status": error.status,
+                "attempt": error.attempt or None,
+                "retry_s": error.retry_s,
+                "words": error.words or None,
+            }
+            fields = {name: one for name, one in given.items() if one is not None}
+            fact = {"turn": self._turn_id, **fields, "in_a_row": ruling.in_a_row}
+            self._error_seq = self._record_fact(TROUBLE, fact, "")
+        self._on_failure(ModelFailure(problem=error.problem, status=error.status))
+        if ruling.verdict is not None:
+            self._fail_turn(ruling.verdict, self._error_seq)
+
+    def _fail_turn(self, verdict: Verdict, because: int | None) -> None:
+        self._failed = True
+        self._registry.send(self._turn_id, TaskFailed(verdict=verdict), cause=Cause(because, None, "model"))
+
+
 class MonitorOwner(Protocol):
     """Part of the :class:`MonitorRegistry` that a monitor needs."""
 
-    def turn_began(self, watch: SessionMonitor) -> None: ...
+    def turn_began(self, monitor: SessionMonitor) -> None: ...
 
-    def turn_ended(self, watch: SessionMonitor) -> None: ...
+    def turn_ended(self, monitor: SessionMonitor) -> None: ...
 
     def model_failed(self, session_id: str, failure: ModelFailure) -> None:
-        """The model of a session's agent failed once."""
+        """Report one failure of the model of a session's agent."""
         ...
 
     def abort_session(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
-        """Abort the session, now; nobody waits for the receipt."""
+        """Abort the session, now, without a receipt."""
         ...
 
 
@@ -100,8 +205,8 @@ class SessionMonitor:
     """Monitor of one session.
 
     Args:
-        scope: what its use counts in; ``None``: it has no budget.
-        patience: which stall profile holds for it.
+        scope: budget scope in which the session's use counts; ``None``: the session has no budget.
+        patience: name of the session's stall profile.
     """
 
     def __init__(
@@ -121,32 +226,32 @@ class SessionMonitor:
         self.patience = patience
         self._used = self._recorded = Amounts()
         self._calls = 0
-        """Its tool calls that are not in there yet: nothing bounds them."""
+        """Tool calls that ``_used`` does not have yet, of a session whose calls nothing bounds."""
         self._records = 0
         self._lease: BudgetLease | None = None
         self._turn_id = ""
         self._opened: list[str] = []
-        """The turns that wait for the end of that one."""
+        """Turns that were opened while the agent worked on an earlier one."""
         self._wall_from_s: float | None = None
-        """Until when the time of the turn that runs has been counted."""
+        """Time up to which the running turn's time was counted (seconds of the timers)."""
         self._wall: Timer | None = None
         self._under_way = False
         self._hand_back = _HandBackPhase.NONE
         self._spent: tuple[SpentBudget, int] | None = None
         """The spent budget, and the number of its record."""
         self._recalled = False
-        """An earlier supervisor's record says so."""
-        self._told = False
-        """Its agent is asked to hand back by a message, which stands in its next prompt."""
+        """The budget was spent under an earlier supervisor."""
+        self._was_asked = False
+        """The agent is asked to hand back by a message, which will be in its next prompt."""
         self._loops = LoopDetector(rules.loops)
         self._stall = Stall()
         self.model = ModelErrorMonitor(
-            registry, rules.model, self._note, lambda one: monitors.model_failed(session.session_id, one)
+            registry, rules.model, self._record_fact, partial(monitors.model_failed, session.session_id)
         )
 
     @property
     def used(self) -> Amounts:
-        """Return the agent's use, without its child sessions."""
+        """Amounts that the session's agents have used, without its child sessions."""
         if self._calls:
             self._used, self._calls = self._used + Amounts(tool_calls=self._calls), 0
         return self._used
@@ -156,8 +261,8 @@ class SessionMonitor:
         self._used = self._recorded = used
 
     def recall_spent(self, spent: SpentBudget, because: int) -> None:
-        """Its budget was spent under an earlier supervisor, as that record says: its next turn hands back, unless the
-        limits that hold then are larger."""
+        """Note that the budget was spent under an earlier supervisor, by record *because*: the next turn hands back,
+        unless the limits that hold then are larger."""
         self._spent, self._hand_back, self._recalled = (spent, because), _HandBackPhase.ASKED, True
 
     # ------------------------------------------------------------------ a turn
@@ -167,8 +272,8 @@ class SessionMonitor:
         self._stall = Stall()
 
     def turn_opened(self, turn_id: str) -> None:
-        """Another turn, before its agent is launched: what it is to use is leased now; or, where the agent of the last
-        one works on, when that has ended, for what it uses until then is the last one's."""
+        """Lease the budget of another turn, before its agent is launched. If the agent still works on the last turn,
+        the budget is leased when that turn has ended: use until then counts for the last turn."""
         if self._under_way:
             self._opened.append(turn_id)
         else:
@@ -191,7 +296,7 @@ class SessionMonitor:
         self._record_use()
 
     def _is_spent(self, spent: SpentBudget) -> bool:
-        """Whether it still is: that of a scope, or else that of a turn."""
+        """Return whether that budget, of a scope or of a turn, is still spent under the present limits."""
         above = self.scope
         whose = next((one for one in above.chain if one.title == spent.whose), None) if above is not None else None
         if above is not None and whose is not None and above.left(spent.measure) == 0.0:
@@ -209,11 +314,11 @@ class SessionMonitor:
             self._note_spent(spent)
             if self.used.turns:
                 self._begin_hand_back()
-            else:  # it has nothing to hand back
+            else:  # nothing to hand back
                 self._abort_spent()
 
     def turn_began(self) -> None:
-        """Its agent has the prompt."""
+        """Begin to count the turn's time: its agent has the prompt."""
         self._under_way = True
         self.model.turn_began(self._turn_id)
         self.report_progress()
@@ -223,7 +328,7 @@ class SessionMonitor:
             self._set_wall()
 
     def turn_ended(self) -> None:
-        """Its agent works on it no more."""
+        """Account for the turn: its agent has stopped work on it."""
         self._under_way = False
         self.report_progress()
         self._monitors.turn_ended(self)
@@ -238,18 +343,18 @@ class SessionMonitor:
             self._open(turn_id)
 
     def ended(self) -> None:
-        """The session has ended."""
+        """Give back the leased budget: the session has ended."""
         self._monitors.turn_ended(self)
         self._give_back()
 
     # ------------------------------------------------------------------ use
     def record_usage(self, amounts: Amounts, said: dict[str, Any]) -> None:
-        """Its agent says that it has used so much more; *said* is how it says it."""
+        """Count amounts that the agent reports in addition; *said* is the report in the agent's own words."""
         self._use(amounts)
         self._record_use(said)
 
     def admit_call(self) -> bool:
-        """Whether another tool call may begin; it counts from here on."""
+        """Count another tool call; return ``False`` if the budget does not allow the call."""
         if self._lease is None and self.scope is None:
             self._calls += 1
             return True
@@ -271,7 +376,7 @@ class SessionMonitor:
             if spent is not None:
                 self._exhaust(spent)
         counted = () if lease is None else lease.scope.chain
-        if self.scope is not None and self.scope not in counted:  # between turns, or what hands back: bounded apart
+        if self.scope is not None and self.scope not in counted:  # between turns, or in the turn that hands back
             self.scope.count(amounts)
 
     def _give_back(self) -> None:
@@ -287,7 +392,7 @@ class SessionMonitor:
         return self._registry.system.timers.now()
 
     def _set_wall(self) -> None:
-        """Look again when the time that is leased has passed."""
+        """Set a timer for the end of the leased time."""
         held_s = self._lease.held("wall_s") if self._lease is not None else inf
         if held_s != inf and self._hand_back in (_HandBackPhase.NONE, _HandBackPhase.BEGUN):
             self._wall = self._registry.system.timers.set(None, None, max(held_s, WALL_LEAST_S), self._wall_due)
@@ -304,31 +409,31 @@ class SessionMonitor:
         self._wall_from_s = now_s if due else None
         self._use(Amounts(wall_s=now_s - from_s))
 
-    # ------------------------------------------------------------------ what is spent
+    # ------------------------------------------------------------------ a spent budget
     def _exhaust(self, spent: SpentBudget) -> None:
-        """The agent is asked to hand back, once. Where it is doing that, it is over. What is found out when its turn
-        has ended is for the next one to hear."""
+        """Ask the agent to hand back, once; abort a session that is handing back. A budget that is found spent after
+        the end of its turn concerns the next turn."""
         if not self._under_way:
             return
         if self._hand_back is _HandBackPhase.BEGUN:
             self._abort_spent(f"; handing back took too much: {spent.words}")
         elif self._hand_back is _HandBackPhase.NONE:
             because = self._note_spent(spent)
-            self._hand_back, self._told = _HandBackPhase.ASKED, True
-            self._tell(f"{_WISH}{self._turn_id}", ASKED.format(words=spent.words), because)
+            self._hand_back, self._was_asked = _HandBackPhase.ASKED, True
+            self._send_message(f"{_ASKED_ID}{self._turn_id}", ASKED.format(words=spent.words), because)
 
     def _note_spent(self, spent: SpentBudget) -> int:
-        because = self._note("BudgetSpent", spent._asdict(), spent.words)
+        because = self._record_fact("BudgetSpent", spent._asdict(), spent.words)
         self._spent = spent, because
         return because
 
     def _abort_spent(self, more: str = "") -> None:
-        assert self._spent is not None, "something is handed back because of something"
+        assert self._spent is not None, "a session hands back only after its budget was spent"
         spent, because = self._spent
         self._abort(f"{spent.words}{more}", because, "budget")
 
     def _begin_hand_back(self) -> None:
-        """The turn that begins is the one that hands back, with a budget of its own."""
+        """Make the turn that begins the turn that hands back, with a budget of its own."""
         self._give_back()
         self._hand_back = _HandBackPhase.BEGUN
         above = self.scope or BudgetScope("", "", self.rules.turn)
@@ -337,15 +442,14 @@ class SessionMonitor:
         self._lease.lacking()
 
     def select_messages(self, messages: Sequence[Message]) -> list[Message]:
-        """Those, but not the wish to hand back of an earlier supervisor whose limits were smaller."""
+        """Return *messages* without requests to hand back from an earlier supervisor whose limits were smaller."""
         spent = self._spent if self._hand_back is not _HandBackPhase.NONE else None
         asked = ASKED.format(words=spent[0].words) if spent is not None else None
-        return [one for one in messages if not one.id.startswith(_WISH) or one.text == asked]
+        return [one for one in messages if not one.id.startswith(_ASKED_ID) or one.text == asked]
 
     def complete_prompt(self, prompt: str) -> str:
-        """The prompt of the turn that begins; one that hands back says so, where no message does: one of an earlier
-        supervisor may."""
-        if self._hand_back is not _HandBackPhase.BEGUN or self._told or self._spent is None:
+        """Return *prompt*; in the turn that hands back, with the request to do so, unless a message has it already."""
+        if self._hand_back is not _HandBackPhase.BEGUN or self._was_asked or self._spent is None:
             return prompt
         asked = ASKED.format(words=self._spent[0].words)
         return prompt if asked in prompt else f"{prompt}\n\n{asked}"
@@ -355,36 +459,33 @@ class SessionMonitor:
             self._hand_back = _HandBackPhase.OVER
             self._monitors.abort_session(self.session.session_id, reason, actor, because, blamed)
 
-    # ------------------------------------------------------------------ circles
+    # ------------------------------------------------------------------ loops
     def record_call(self, call: FinishedCall) -> None:
-        """A call of its agent is over."""
+        """Check a finished call for loops: warn the agent once, then abort the session."""
         repeated = self._loops.take(call)
-        if repeated is not None and self._hand_back is _HandBackPhase.NONE:
-            self._repeats(repeated)
-
-    def _repeats(self, repeated: Repeated) -> None:
-        because = self._note("Repeats", repeated._asdict(), repeated.words)
+        if repeated is None or self._hand_back is not _HandBackPhase.NONE:
+            return
+        because = self._record_fact("Repeats", repeated._asdict(), repeated.words)
         if repeated.again:
             self._abort(f"it goes round in a circle: {repeated.words}, after it was told so", because, "loops")
         else:
-            self._tell(f"circle of {self._turn_id}", REPEATS.format(words=repeated.words), because)
+            self._send_message(f"circle of {self._turn_id}", REPEATS.format(words=repeated.words), because)
 
     # ------------------------------------------------------------------ life
     def report_progress(self) -> None:
-        """Something came from its agent that may mean nothing: a sign, but from who was woken or asked to stop."""
+        """Note output of the agent that may mean nothing: it counts, unless the agent was woken or asked to stop."""
         if not self._stall.stepped:
             self.session.progressed = True
 
     def take_progress(self) -> bool:
-        """Whether something came from its agent since this was asked last."""
+        """Return whether the session has progressed since the last call, or waits for a human, which has a deadline of
+        its own."""
         moved, self.session.progressed = self.session.progressed, False
-        if moved:
-            return True
         turn = self._registry.entities.get(self._turn_id)
-        return turn is not None and _waits_for_human(turn)
+        return moved or (turn is not None and any(one.asked for one in turn.data.asking))
 
     def snapshot(self, moved: bool) -> None:
-        """See whether it moves; *moved*: it has, or a session below it."""
+        """Apply the stall profile; *moved*: the session, or a session below it, has progressed since the last one."""
         moved = moved or self._registry.journal_writer.disk.outage is not None  # it may wait for the disk
         step = self._stall.snapshot(moved, self.rules.liveness.profile(self._patience))
         if step is not None:
@@ -393,7 +494,8 @@ class SessionMonitor:
             self._see_progress()
 
     def _see_progress(self) -> None:
-        """Its time is extended before it is over: by the snapshot before the last one, since no two clocks agree."""
+        """Report progress, which extends the turn's deadline, when no more than two snapshots are left before it: two
+        timers may not fire in order."""
         turn, ctx = self._registry.entities.get(self._turn_id), self._registry.system.context(self._turn_id)
         left_s = ctx.read_timer(DEADLINE) if ctx is not None else None
         if turn is None or left_s is None or left_s > 2 * self.rules.liveness.snapshot_s:
@@ -405,31 +507,31 @@ class SessionMonitor:
 
     @property
     def _patience(self) -> StallProfileName:
-        """While a tool call is open tests may run in it: an agent says nothing then, and may be right."""
+        """Stall profile that holds now: while a tool call is open tests may run in it, and the agent is silent."""
         turn = self._registry.entities.get(self._turn_id)
         return StallProfileName.TESTS if turn is not None and turn.data.open else self.patience
 
     def _stalled(self, step: StallAction) -> None:
         silent_s = self._stall.silent * self.rules.liveness.snapshot_s
         reason = f"nothing was heard from it for {silent_s:g} s"
-        because = self._note("Stalled", {"step": step.value, "silent_s": silent_s}, reason)
+        because = self._record_fact("Stalled", {"step": step.value, "silent_s": silent_s}, reason)
         message_id = f"{step.value} of {self._turn_id} after {silent_s:g} s"
         match step:
             case StallAction.WAKE:
-                self._tell(message_id, WAKE.format(silent_s=silent_s), because, DeliveryPoint.TOOL_BOUNDARY)
+                self._send_message(message_id, WAKE.format(silent_s=silent_s), because, DeliveryPoint.TOOL_BOUNDARY)
             case StallAction.STOP:
-                self._tell(message_id, STOP.format(silent_s=silent_s), because)
+                self._send_message(message_id, STOP.format(silent_s=silent_s), because)
             case StallAction.KILL:
                 words = f"{reason}, after it was woken up and asked to stop"
                 self._abort(words, because, liveness.ACTOR, AbortReason.TIMEOUT)
 
-    # ------------------------------------------------------------------ what is said
-    def _tell(self, message_id: str, text: str, because: int, point: DeliveryPoint = DeliveryPoint.NOW) -> None:
+    # ------------------------------------------------------------------ messages and records
+    def _send_message(self, message_id: str, text: str, because: int, point: DeliveryPoint = DeliveryPoint.NOW) -> None:
         message = UrgentMessage(message_id=message_id, sender="supervisor", text=text, point=point)
         self._registry.send(self.session.session_id, message, cause=Cause(because, None, "supervisor"))
 
-    def _note(self, name: str, metadata: dict[str, Any], reason: str) -> int:
-        """A fact in the log of the session; its number."""
+    def _record_fact(self, name: str, metadata: dict[str, Any], reason: str) -> int:
+        """Append a fact to the session's log; return the record's number."""
         cause = Cause(self.session.cause_seq, None, self.session.profile.adapter)
         entity = self._registry.entities.get(self.session.session_id)
         if entity is None or entity.ended:
@@ -438,7 +540,7 @@ class SessionMonitor:
         return entity.record_fact(name, cause, metadata, reason=reason, severity=severity).seq
 
     def _record_use(self, said: dict[str, Any] | None = None, *, last: bool = False) -> None:
-        """Put on record what was used, as long as that says enough that is new."""
+        """Record the use so far, unless the record would add little to those of this turn."""
         if self.scope is None and said is None and not (last and self._records):
             return
         if self.used == self._recorded and not (said and self._records < EACH_MAX):
@@ -447,22 +549,17 @@ class SessionMonitor:
             return
         self._records += 1
         self._recorded = self.used
-        told: dict[str, Any] = {"turn": self._turn_id, "used": self.used.told}
+        fact: dict[str, Any] = {"turn": self._turn_id, "used": self.used.told}
         if said:
-            told["said"] = said
+            fact["said"] = said
         if self.scope is not None:
-            told["scopes"] = self.scope.told
-        self._note(USAGE, told, self.used.words)
+            fact["scopes"] = self.scope.told
+        self._record_fact(USAGE, fact, self.used.words)
 
 
 def _much_more(used: Amounts, before: Amounts) -> bool:
-    """True if some amount is larger by a part that counts."""
+    """Return whether some amount has grown by more than a 32nd."""
     return any(
         getattr(used, name) - getattr(before, name) > getattr(before, name) / EACH_MAX
         for name in ("tokens", "cost_usd", "turns", "tool_calls", "wall_s", "requests")
     )
-
-
-def _waits_for_human(turn: Entity) -> bool:
-    """Return whether the turn waits for a human: that wait has a deadline of its own."""
-    return any(one.asked for one in turn.data.asking)

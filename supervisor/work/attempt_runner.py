@@ -253,7 +253,7 @@ class AttemptRunner:
                 group.start_soon(self._note_start, execution)
             session = self._sup.registry.sessions.get(execution.session_id)
             found = await self._sup.last_outcome(execution.session_id, once=True)
-            if found is None and (told := self._sup.inherited.answers.get(execution.session_id)) is not None:
+            if found is None and (told := self._sup.recovered_work.answers.get(execution.session_id)) is not None:
                 found = Outcome(told.outcome, told.error, "", told.seq)
             if found is not None and found.seq is not None and found.seq < await self._began_seq(execution):
                 found = None  # the outcome of the attempt before, which has been judged

@@ -99,5 +99,5 @@ def _worker(plan_run: PlanRun, execution: TaskExecution) -> str:
     session = plan_run.sup.registry.sessions.get(execution.session_id)
     if session is not None:
         return session.profile.name
-    row = plan_run.sup.inherited.rows.get(execution.session_id)
+    row = plan_run.sup.recovered_work.rows.get(execution.session_id)
     return execution.agent if row is None else msgspec.json.decode(row.data, type=SessionData).agent

@@ -52,7 +52,7 @@ async def recall_use(plan_run: PlanRun) -> None:
     for execution in plan_run.executions.values():
         if execution.is_opened:
             scope_of(plan_run, execution)  # the plan's limits are newer than those of a record
-    for row in plan_run.sup.inherited.rows.values():
+    for row in plan_run.sup.recovered_work.rows.values():
         # Also the sessions of earlier attempts, and their children.
         if row.kind == Kind.SESSION and row.born_seq > plan_run.workstream.born_seq:
             plan_run.sup.monitors.count(await used_in(plan_run.sup.journal, row.id))

@@ -25,13 +25,9 @@ class Claim(NamedTuple):
 
 
 class StaleClaim(LookupError):
-    """Raised when the holder of an old claim acts on it; nothing was changed. ``token`` is the old one, ``holder`` the
-    claim that stands now, if there is one."""
+    """Raised when the holder of an old claim acts on it; nothing was changed."""
 
     def __init__(self, item_id: str, token: int, holder: Claim | None, last: int) -> None:
-        self.item_id = item_id
-        self.token = token
-        self.holder = holder
         now = f"{holder.worker_id!r} holds it with token {holder.token}" if holder else f"its last token was {last}"
         super().__init__(f"{item_id!r}: the claim with token {token} is stale, {now}; claim it anew")
 

@@ -83,7 +83,7 @@ class PlanRecovery:
 
     def find(self, plan: Plan) -> bool:
         """Return whether an interrupted run of *plan* was found. The first caller has it."""
-        inherited = self._sup.inherited
+        inherited = self._sup.recovered_work
         tasks = continued(plan, self._sup.settings, inherited.rows.values())
         if not tasks:
             return False
@@ -118,7 +118,7 @@ class PlanRecovery:
         for one in self._sup.registry.entities.values():
             if one.kind in (Kind.RUN, Kind.JOB):
                 self._living.setdefault((one.kind, one.parent_id or ""), []).append(one)
-        rows = sorted(self._sup.inherited.rows.values(), key=lambda row: row.born_seq)
+        rows = sorted(self._sup.recovered_work.rows.values(), key=lambda row: row.born_seq)
         for row in rows:
             self._last[row.kind, row.parent_id or ""] = row
         ids = set(self.ids.values())
@@ -220,7 +220,7 @@ class PlanRecovery:
     async def unclaimed(self) -> list[str]:
         """Return the sessions that were begun for a task and do not hold it: their claim is not on record, or the task
         is settled."""
-        ids, rows = set(self.ids.values()), self._sup.inherited.rows
+        ids, rows = set(self.ids.values()), self._sup.recovered_work.rows
         if not ids:
             return []
         ours = ids | {row.id for row in rows.values() if row.parent_id in ids}
@@ -337,7 +337,7 @@ class PlanRecovery:
     # ------------------------------------------------------------------ it is lost
     async def _without_session(self, execution: TaskExecution) -> None:
         """Continue a task whose session is lost, by the end that the journal has of the session."""
-        row = self._sup.inherited.rows.get(execution.session_id)
+        row = self._sup.recovered_work.rows.get(execution.session_id)
         data = msgspec.json.decode(row.data, type=SessionData) if row is not None else None
         how, error = ("", "") if data is None or data.last_error == WHY else (data.outcome, data.last_error)
         if how == "aborted" and await is_stalled(self._sup.journal, execution.session_id):

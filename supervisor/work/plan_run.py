@@ -501,7 +501,7 @@ class PlanRun:
 
 def _last_token(sup: Supervisor) -> int:
     """Return the largest fencing token that an earlier supervisor granted, as far as the journal has it."""
-    jobs = (row for row in sup.inherited.rows.values() if row.kind == Kind.JOB)
+    jobs = (row for row in sup.recovered_work.rows.values() if row.kind == Kind.JOB)
     return max((msgspec.json.decode(row.data, type=JobData).token for row in jobs), default=0)
 
 

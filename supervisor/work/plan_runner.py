@@ -140,7 +140,7 @@ class PlanRunner:
             # Not before: a run that is refused must leave the earlier result to the next one.
             if self._superseded is not None:
                 self._superseded.note_reported("another run of the plan was asked for")
-                self._sup.inherited.finished.forget(self._superseded.id)
+                self._sup.recovered_work.finished.forget(self._superseded.id)
             await self._carry_out(plan, recovery, continues)
             error = await self._conclude()
         except BaseException:
@@ -148,7 +148,7 @@ class PlanRunner:
                 with self._sup.timers.limit(cancellation.limit_s, shield=True):
                     await cancellation.run()
             if plan_run.workstream.owes_result:  # the host was cancelled before it had the result
-                known = self._sup.inherited.finished.by_tasks
+                known = self._sup.recovered_work.finished.by_tasks
                 known[tasks_digest(plan, self._sup.settings)] = plan_run.workstream.id
             raise
         finally:
@@ -167,12 +167,12 @@ class PlanRunner:
         workstream = self.plan_run.workstream
         if workstream.owes_result:
             workstream.note_reported(how)
-            self._sup.inherited.finished.forget(workstream.id)
+            self._sup.recovered_work.finished.forget(workstream.id)
 
     async def _earlier_result(self, plan: Plan, *, anew: bool) -> PlanResult | None:
         """Return the result of the last run of *plan*, if it was never reported. If the plan is to be run *anew*, or
         has other tasks now, only note that there is such a result."""
-        known = self._sup.inherited.finished
+        known = self._sup.recovered_work.finished
         same = known.by_tasks.get(tasks_digest(plan, self._sup.settings), "")
         last = same or known.by_name.get(plan.workstream, "")
         if not last:

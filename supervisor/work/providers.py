@@ -58,7 +58,7 @@ class ProviderBreakers:
         if not key:
             return None
         breaker = self._breakers.setdefault(key, Breaker(self._limits))
-        turned = breaker.hear(Launched(who=who, at=now_s))
+        turned = breaker.apply(Launched(who=who, at=now_s))
         return BreakerTransition(key, breaker.state, f"{who} probes it", breaker.data.free_at_s) if turned else None
 
     def ended(self, key: str, who: str, now_s: float, failure: Failure | None) -> BreakerTransition | None:
@@ -67,7 +67,7 @@ class ProviderBreakers:
         if failure is not None and failure.provider and failure.met:
             return None
         breaker = self._breakers.get(key)
-        if breaker is None or not breaker.hear(_event(who, now_s, failure)):
+        if breaker is None or not breaker.apply(_event(who, now_s, failure)):
             return None
         why = failure.why if failure is not None else f"{who} had an answer"
         return BreakerTransition(key, breaker.state, why, breaker.data.free_at_s)
@@ -75,14 +75,14 @@ class ProviderBreakers:
     def troubled(self, key: str, who: str, now_s: float, why: str) -> BreakerTransition | None:
         """Note that *who* met a failure of the provider and goes on: others that would be launched may have to wait."""
         breaker = self._breakers.get(key)
-        if breaker is None or not breaker.hear(Failed(who=who, at=now_s)):
+        if breaker is None or not breaker.apply(Failed(who=who, at=now_s)):
             return None
         return BreakerTransition(key, breaker.state, why, breaker.data.free_at_s)
 
     def withdrawn(self, key: str, who: str, now_s: float) -> None:
         """Note that *who* ended without finding out anything: it was stopped, or its worker was lost."""
         if key in self._breakers:
-            self._breakers[key].hear(Withdrawn(who=who, at=now_s))
+            self._breakers[key].apply(Withdrawn(who=who, at=now_s))
 
     def free_at_s(self, now_s: float) -> float | None:
         """Return when the first open breaker allows a probe, if that is after *now_s*."""

@@ -3,7 +3,7 @@
 An agent may say that it is done while a command that it has started still runs in the background and writes. Therefore
 work is judged (completion checks, acceptance tests, review), merged and closed only when nothing of its turn runs any
 more: everything below the agent that was born since its first prompt. The agent itself is not waited for, nor what it
-had started before that prompt, nor its servers (``policies/turn_processes.py``): they serve the next turn as well.
+had started before that prompt, nor its servers (``policies/call_processes.py``): they serve the next turn as well.
 
 The processes have ``settle_s`` to end by themselves. Then they are ended by the last two stages of an abort, SIGTERM
 and SIGKILL with the times of the session's policy, and are named in the result. A process that cannot be ended, or

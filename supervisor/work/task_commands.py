@@ -78,7 +78,7 @@ class TaskCommands:
         were given about them are remembered."""
         self._left = left
         runs: dict[str, list[str]] = {}
-        for row in self._sup.inherited.rows.values():
+        for row in self._sup.recovered_work.rows.values():
             if row.kind == Kind.RUN:
                 runs.setdefault(row.parent_id or "", []).append(row.id)
         for entity_id in left.values():  # resets are in the logs of runs, also of those that are over
@@ -192,7 +192,7 @@ class TaskCommands:
                     request.refused()
                     raise
 
-        return await self._sup.see_through(lambda: self._commands.once(command, take), f"{verb.value} {name}")
+        return await self._sup.run_to_completion(lambda: self._commands.once(command, take), f"{verb.value} {name}")
 
     def _id_of(self, name: str) -> str:
         """Return the entity of a task that is named as in the plan, or by its id."""

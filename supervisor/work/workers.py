@@ -206,7 +206,7 @@ class WorkerPool:
     async def _end_most_of(self, entity: Entity) -> None:
         """Record that a worker died with its supervisor. Its last record comes when no task is held by it any more."""
         self._left.append(entity)
-        self._sup.inherited.work.discard(entity.id)
+        self._sup.recovered_work.work.discard(entity.id)
         for event in end_of_worker(entity)[:-1]:
             await self._registry.post(entity.id, event, cause=Cause(entity.born_seq, None, ACTOR))
 

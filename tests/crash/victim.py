@@ -18,7 +18,7 @@ import anyio
 
 from supervisor import AbortScope, NoSuchEntity, Refused, Session, Supervisor, open_supervisor
 from supervisor.agents.codecs import scripted_command
-from supervisor.plans import AgentConfig, LadderConfig, PolicyConfig, Settings
+from supervisor.plans import AgentConfig, PolicyConfig, Settings, StageBudgetsConfig
 
 SESSIONS = 3
 ROLL = "exec 8>roll; "
@@ -117,7 +117,7 @@ async def main(state_dir: Path, workdir: Path, cycle: int, seed: int) -> None:
         command=("sh", "-c", f'{ROLL}exec "$@"', "sh", *scripted_command()),
         env={"SCRIPTED_MEMORY": str(memory)},
     )
-    ladder = LadderConfig(request_s=0.2, cancel_s=0.2, terminate_s=0.2)
+    ladder = StageBudgetsConfig(request_s=0.2, cancel_s=0.2, terminate_s=0.2)
     settings = Settings(policy=PolicyConfig(ladder=ladder), pid_namespaces=cycle % 2 == 1)
     async with open_supervisor(state_dir, agents={"agent": agent}, settings=settings, workdir=workdir) as sup:
         acknowledged("open", fork_server=str(Path(state_dir, "runtime", "keeper")))

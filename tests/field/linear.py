@@ -29,7 +29,7 @@ RATIO_MAX = 2.5
 """Times that an input of twice the size may take; linear is 2, quadratic 4."""
 HOPELESS = 6.0
 """No doubling of an input that takes more times as long than this is followed by another one."""
-CHARS_MAX = 16_384
+CHARS_MAX = 8_192
 """Inputs longer than this are not doubled."""
 MEASURABLE_S = 0.0003
 """Seconds below which times are not compared: clock and caches would decide."""

@@ -14,7 +14,7 @@ import pytest
 from field_kit import Scratch, until
 
 from supervisor.control.callers import refusal
-from supervisor.control.protocol import Abort, Answer, Asked, Compact, Inspect, Send, Split, Steer, Stop
+from supervisor.control.protocol import Abort, Answer, BaseRequest, Compact, Inspect, Send, Split, Steer, Stop
 from supervisor.policies.abort_plan import AbortPlan
 from supervisor.policies.caller_reach import CallerReach
 from supervisor.ports import Caller, Origin
@@ -22,8 +22,7 @@ from supervisor.processes.descent import ProcessStat, caller_at, lineage_of, ori
 
 ASKER = """
     def answer():
-        while "t:t1:p1" not in subprocess.run(["supervisor", "permissions"], capture_output=True, text=True).stdout:
-            pass
+        while not Path("open").exists(): time.sleep(0.01)
         done = subprocess.run(["supervisor", "answer", "t:t1:p1", "allow"], capture_output=True, text=True)
         Path("tried.new").write_text(f"{done.returncode} {done.stderr}")
         os.rename("tried.new", "tried")
@@ -64,6 +63,8 @@ def test_an_agent_does_not_answer_its_own_permission(scratch: Scratch, how: str,
           - {{id: t, agent: asker, prompt: go}}
     """)
     run = scratch.start("run", "plan.yaml")
+    until(lambda: "t:t1:p1" in scratch.run("permissions").out)
+    (scratch.path / "open").touch()
     tried = until(lambda: (scratch.path / "tried").exists() and (scratch.path / "tried").read_text())
     assert tried.startswith("2 "), tried
     assert "taken for the agent of t" in tried
@@ -279,7 +280,9 @@ BOSS = OWN._replace(operates=frozenset({"answer", "tasks"}))
         (Caller(Origin.OPERATOR, 80), Stop(), CallerReach(), True),
     ],
 )
-def test_the_requests_that_an_agent_may_make(caller: Caller, asked: Asked, reach: CallerReach, granted: bool) -> None:
+def test_the_requests_that_an_agent_may_make(
+    caller: Caller, asked: BaseRequest, reach: CallerReach, granted: bool
+) -> None:
     """An agent may read, reach its own sessions and task, and use what ``operates`` adds; never answer permissions."""
 
     def plan(asked: Abort) -> AbortPlan:

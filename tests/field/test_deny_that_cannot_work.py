@@ -66,6 +66,10 @@ def test_a_reload_that_denies_what_cannot_be_denied_changes_nothing(scratch: Scr
         ({"known": "aider"}, "adapter: command"),
         ({"adapter": "acp", "command": ("opencode", "acp")}, "OPENCODE_PERMISSION"),
         ({"adapter": "acp", "command": ("npx", "-y", "@agentclientprotocol/claude-agent-acp@0.101.0")}, "'default'"),
+        *(
+            ({"adapter": "acp", "command": (launcher, "-y", "@agentclientprotocol/claude-agent-acp")}, "'default'")
+            for launcher in ("bunx", "pnpx", "uvx", "pipx")
+        ),
         ({"adapter": "acp", "command": ("codex-acp", "-c", 'approval_policy="never"')}, "approval_policy=never"),
         ({"adapter": "codex", "command": ("codex", "--yolo", "app-server")}, "--yolo"),
         ({"adapter": "claude", "arguments": ("--dangerously-skip-permissions",)}, "--dangerously-skip-permissions"),

@@ -33,7 +33,6 @@ pytestmark = pytest.mark.one_backend
 @pytest.mark.parametrize(
     ("command", "way"),
     [
-        ("worktree add", "within"),
         ("merge --ff-only", "within"),
         ("worktree remove", "before"),
     ],

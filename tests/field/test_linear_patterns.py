@@ -14,7 +14,7 @@ import pytest
 from field_kit import Scratch, until
 from linear import attacks, dynamic_patterns, growth, patterns
 
-from supervisor.agents.protocols.framing import LineBuffer
+from supervisor.agents.protocols.codec_base import LineBuffer
 from supervisor.mock_model.answers import answers_in, spent_in
 from supervisor.mock_model.request import script_in_force
 from supervisor.policies.error_classification import classify
@@ -24,7 +24,7 @@ QUADRATIC = r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"
 """The pattern of a JSON Web Token that froze the supervisor."""
 REDACTOR = Redactor([{"A_TOKEN": "hunter2-hunter2", "B_KEY": "two words of a secret"}])
 # The pattern of the secrets is made at run time, so that it is nowhere else to be had.
-PATTERNS = {**patterns(), (REDACTOR._found.pattern, 0): "the pattern of the secrets"}
+PATTERNS = {**patterns(), (REDACTOR.pattern.pattern, 0): "the pattern of the secrets"}
 
 
 def worst(pattern: str, flags: int = 0) -> str:

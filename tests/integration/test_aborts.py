@@ -14,7 +14,7 @@ import pytest
 from supervisor.aborts import service, tool_calls
 from supervisor.embedding import runtime
 from supervisor.embedding.runtime import Refused
-from supervisor.host.supervision import JANITOR
+from supervisor.host.supervision import BACKGROUND_ACTOR
 from supervisor.journal.memory import MemoryJournal
 from supervisor.lifecycles.types import AbortPolicy, AbortScope
 from supervisor.plans import AgentConfig
@@ -594,9 +594,9 @@ async def test_a_stop_while_the_last_actors_close_has_no_effect(now: bool) -> No
             stopped.set()
 
     async with runtime.open_supervisor() as sup:
-        janitor = sup.registry.system.context(JANITOR)
-        assert janitor is not None
-        janitor.start_task(lasts)
+        background = sup.registry.system.context(BACKGROUND_ACTOR)
+        assert background is not None
+        background.start_task(lasts)
     assert stopped.is_set()
 
 

@@ -29,7 +29,7 @@ from supervisor.journal import sqlite
 from supervisor.journal.database import Database
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.plans import AgentConfig
-from supervisor.processes.fork_server_client import ForkServerClient
+from supervisor.processes.shim_client import ForkServerClient
 from tests.support import DEADLINE_S, quick_settings
 
 pytestmark = pytest.mark.usefixtures("hears_ctrl_c")

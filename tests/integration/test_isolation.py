@@ -26,7 +26,7 @@ from supervisor.policies.abort_plan import Receipt
 from supervisor.workspaces.directory import DirectoryWorkspace
 from tests.support import quick_settings, supervising
 
-SEEDS = 100
+SEEDS = 40
 FAMILIES, CHILDREN, GRANDCHILDREN = 2, 2, 1
 HORIZON_S = 40.0
 """Virtual seconds after which every session has done its work."""

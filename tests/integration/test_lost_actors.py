@@ -10,7 +10,7 @@ import pytest
 
 from actors import ActorStopped
 from supervisor import AgentTurn, CancelMode, open_supervisor
-from supervisor.host.supervision import JANITOR
+from supervisor.host.supervision import BACKGROUND_ACTOR
 from tests.support import quick_settings, send_prompt
 
 pytestmark = pytest.mark.anyio
@@ -140,15 +140,15 @@ async def test_a_cancelled_future_of_an_agent_is_its_error(tmp_path: Path, where
         assert (result.outcome, result.text) == ("completed", "StrayCancellation")
     else:
         assert result.outcome == "failed"
-        assert "cancelled by somebody else" in result.error
+        assert "cancelled elsewhere" in result.error
 
 
-async def test_a_heartbeat_needs_the_janitor(tmp_path: Path) -> None:
-    """A heartbeat fails once the janitor is gone, so that systemd learns of it."""
+async def test_a_heartbeat_needs_the_background_actor(tmp_path: Path) -> None:
+    """A heartbeat fails once the background actor is gone, so that systemd learns of it."""
     with anyio.fail_after(LATER_S):
         async with open_supervisor(settings=quick_settings(), workdir=tmp_path) as sup:
             await sup.heartbeat(timeout_s=5)
-            sup.registry.system.kill(JANITOR)
-            await sup.registry.system.join(JANITOR)
+            sup.registry.system.kill(BACKGROUND_ACTOR)
+            await sup.registry.system.join(BACKGROUND_ACTOR)
             with pytest.raises(ActorStopped):
                 await sup.heartbeat(timeout_s=5)

@@ -11,7 +11,6 @@ import pytest
 
 from supervisor import AgentTurn
 from supervisor.agents.protocols.acp.messages import InfoUpdate
-from supervisor.agents.protocols.acp.updates import model_trouble_of
 from supervisor.cli.query import used_by
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
@@ -25,7 +24,7 @@ from supervisor.lifecycles.types import (
     TransitionReason,
     Verdict,
 )
-from supervisor.plans import AgentConfig, ModelTroubleConfig, Plan, Settings, TaskConfig
+from supervisor.plans import AgentConfig, ModelErrorsConfig, Plan, Settings, TaskConfig
 from supervisor.policies.model_errors import PERMANENT, ModelLimits, ModelRecord
 from supervisor.policies.turn_outcome import decide_verdict, model_failure_verdict
 from supervisor.policies.usage import UsageTotals
@@ -179,7 +178,7 @@ def facts(run: Run, session_id: str, name: str = "ModelTrouble") -> list[dict[st
 
 
 def limits(**given: object) -> Settings:
-    return quick_settings().model_copy(update={"model_trouble": ModelTroubleConfig(**given)})  # type: ignore[arg-type]
+    return quick_settings().model_copy(update={"model_trouble": ModelErrorsConfig(**given)})  # type: ignore[arg-type]
 
 
 @pytest.mark.anyio
@@ -332,7 +331,7 @@ async def test_retries_of_an_agent_open_its_providers_breaker(tmp_path: Path) ->
     more."""
     told = TaskConfig.model_validate({"id": "a", "agent": "a", "prompt": "@trouble overloaded 529 50"})
     plan = Plan(
-        agents={"a": AgentConfig(adapter="scripted")}, tasks=(told,), model_trouble=ModelTroubleConfig(retries_max=6)
+        agents={"a": AgentConfig(adapter="scripted")}, tasks=(told,), model_trouble=ModelErrorsConfig(retries_max=6)
     )
     async with supervising(tmp_path, agents=plan.agents, settings=plan.settings) as run:
         async with anyio.create_task_group() as group:
@@ -362,4 +361,4 @@ async def test_retries_of_an_agent_open_its_providers_breaker(tmp_path: Path) ->
 )
 def test_model_error_updates_are_read_field_by_field(meta: object, told: ModelErrorReported | None) -> None:
     """Valid fields of an update about a model error are used, invalid fields are ignored."""
-    assert model_trouble_of(InfoUpdate(meta=meta)) == ([] if told is None else [told])
+    assert InfoUpdate(meta=meta).model_error == told

@@ -119,6 +119,16 @@ def test_every_text_field_of_every_event_is_redacted(kind: type[msgspec.Struct])
     assert SECRET not in str(msgspec.to_builtins(event))
 
 
+def test_an_id_is_never_redacted() -> None:
+    """Events refer to each other by ids: an id stays as it is, even if an agent's secret is the same text."""
+    redactor = Redactor([ENVIRONMENT])
+    for kind in EVENTS:
+        fields = msgspec.structs.fields(kind)
+        given = {one.name: SECRET if one.name.endswith("_id") else None for one in fields}
+        event = redactor.event(kind(**given))
+        assert {name for name, value in given.items() if getattr(event, name) != value} == set()
+
+
 def _holding(annotation: Any) -> Any:
     """Return a value of that type with the secret in it, ``None`` if there is none."""
     for value in (
@@ -223,6 +233,18 @@ async def test_no_file_of_the_state_directory_has_the_secret(tmp_path: Path, cap
     assert any(b"$MY_API_KEY" in data for data in kept.values())
     assert not [path for path, data in kept.items() if SECRET.encode() in data or LOOKS[1].encode() in data]
     assert SECRET not in caplog.text
+
+
+@pytest.mark.anyio
+async def test_the_secrets_of_mcp_servers_are_redacted(tmp_path: Path) -> None:
+    """A key in the environment or in the headers of an MCP server of an agent is redacted."""
+    servers = {
+        "here": {"command": ["serve"], "env": {"MY_API_KEY": SECRET}},
+        "there": {"url": "https://there", "headers": {"X-Api-Key": "another-secret"}},
+    }
+    agent = AgentConfig.model_validate({"adapter": "acp", "command": ["my-agent"], "mcp_servers": servers})
+    async with open_supervisor(tmp_path / "sd", agents={"a": agent}) as sup:
+        assert sup.journal_writer.redactor.text(f"{SECRET}, another-secret") == "$MY_API_KEY, $X-Api-Key"
 
 
 def test_logs_are_redacted(caplog: pytest.LogCaptureFixture) -> None:

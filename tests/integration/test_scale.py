@@ -19,7 +19,7 @@ from supervisor import AbortScope, AgentTurn, Session, Supervisor
 from supervisor.policies.abort_plan import Receipt
 from tests.support import DEADLINE_S, Run, quick_settings, supervising
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 CALM = quick_settings(ladder={"request_s": 600.0}, grace_s=600.0, spawn_deadline_s=600.0, turn_timeout_s=6_000.0)
 """Deadlines that no session reaches on a loaded machine, so that every session ends in order."""

@@ -195,7 +195,7 @@ async def test_access_needs_worktrees(tmp_path: Path) -> None:
     plan = plan_of({"id": "t"})
     with pytest.raises(ValidationError, match="changes of a task are checked in worktrees only"):
         Plan.model_validate({**dict(plan), "workspace": "directory"})
-    with pytest.raises(ValueError, match="changes are judged in worktrees only"):
+    with pytest.raises(ValueError, match="changes are checked in worktrees only"):
         async with open_supervisor(settings=Settings(access=AccessConfig())):
             pass
 

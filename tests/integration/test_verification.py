@@ -85,13 +85,15 @@ async def test_an_abort_ends_the_acceptance_tests_too(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------------ merges
 async def test_each_task_works_on_a_branch_and_is_merged(repository: Path) -> None:
-    """A task sees the work of its dependencies, and the repository has all of it, and nothing else, in the end."""
+    """A task sees the work of its dependencies, and the repository has all of it, and nothing else, in the end; the
+    validation of the whole sees it in a workspace of its own, which is removed too."""
     plan = plan_of(
         task("one", "echo one > one.txt"),
         task("two", "echo two > two.txt"),
         task("both", "cat one.txt two.txt > both.txt", "one", "two", file_exists="both.txt"),
         workspace="worktree",
     )
+    plan = Plan.model_validate({**dict(plan), "validation": [{"file_exists": "both.txt"}]})
     result = await carried_out(plan, repository)
     assert result.ok
     assert (repository / "both.txt").read_text() == "one\ntwo\n"

@@ -42,7 +42,7 @@ async def test_a_session_whose_start_is_cancelled_is_ended(tmp_path: Path) -> No
         await wait_for_record(run.sup, "Ended", "s")
         assert run.sup.sessions() == []
     stopped = next(one for one in run.events("s") if one.to_status == "Stopped")
-    assert stopped.reason == "whoever started it was cancelled"
+    assert stopped.reason == "the caller that started it was cancelled"
 
 
 async def test_a_plan_that_is_done_has_nothing_to_resume(tmp_path: Path) -> None:

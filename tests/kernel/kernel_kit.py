@@ -1,4 +1,4 @@
-"""What the kernel tests share: a behaviour made of a function, and a system under a deadline.
+"""Helpers of the kernel tests: a behaviour made of a function, and a system under a deadline.
 
 A test marked ``both`` runs on asyncio and trio and needs no time; one marked ``virtual`` takes the ``autojump_clock``
 fixture and runs on trio, where time passes only when nothing else can.

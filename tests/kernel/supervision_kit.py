@@ -97,7 +97,7 @@ class Family:
         return ChildSpec(name, lambda: Supervisor(specs, **options), Restart(restart))
 
     def news(self) -> list[str]:
-        """What was written since the last look."""
+        """Lines that were written since the last call."""
         log, self.log = self.log, []
         return log
 

@@ -40,7 +40,7 @@ def keeping(replies: list[Any]) -> Script:
 # ---------------------------------------------------------------------- the deadline
 @both
 async def test_an_ask_without_a_deadline_names_it() -> None:
-    """It is mandatory, and cannot be given by position."""
+    """The timeout of an ask is mandatory, and keyword-only."""
     async with running() as system:
         ref = system.spawn(Echo(), "a")
         with pytest.raises(TypeError, match="timeout_s"):
@@ -160,7 +160,7 @@ async def stop_soon(system: Any, actor_id: str) -> None:
 @virtual
 @pytest.mark.parametrize("how", ["cancelled", "timed out"])
 async def test_an_ask_whose_asker_has_gone_is_not_handled(autojump_clock: trio.abc.Clock, how: str) -> None:
-    """It is still queued then, and passed over; it is no late reply and no dead letter."""
+    """A withdrawn ask that is still queued is skipped; it counts as no late reply and no dead letter."""
     async with running() as system:
         heard: list[Any] = []
         ref = system.spawn(note(heard), "a")
@@ -333,7 +333,7 @@ async def test_everything_about_an_ask_is_the_same_in_place(idle: bool) -> None:
 
 @both
 async def test_a_loop_of_asks_does_not_starve_other_tasks() -> None:
-    """Answers in place are charged: within a hundred of them everybody else has had the loop."""
+    """Other tasks have the loop once within a hundred answers in place, and not once for each of them."""
     turns: list[int] = []
     async with running() as system:
         ref = system.spawn(Echo(), "a")
@@ -352,4 +352,4 @@ async def test_a_loop_of_asks_does_not_starve_other_tasks() -> None:
                 asked += 1
     gaps = [later - earlier for earlier, later in itertools.pairwise(turns)]
     assert max(gaps) <= 130
-    assert len(turns) >= 8
+    assert 8 <= len(turns) <= 100

@@ -1,4 +1,4 @@
-"""How long to wait before another try: the ceiling, the jitter below it, and the options that make no sense."""
+"""Delay before another try: the ceiling, the jitter below it, and invalid options."""
 
 from __future__ import annotations
 

@@ -16,14 +16,14 @@ LIMITS = BreakerLimits(failures_max=3, window_s=10.0, cooldown_s=30.0)
 def opened(at: float = 2.0) -> Breaker:
     breaker = Breaker(LIMITS)
     for when in (at - 2, at - 1, at):
-        breaker.hear(Failed(who="x", at=when))
+        breaker.apply(Failed(who="x", at=when))
     assert breaker.state is Circuit.OPEN
     return breaker
 
 
 def half_open() -> Breaker:
     breaker = opened()
-    assert breaker.hear(Launched(who="probe", at=32.0))
+    assert breaker.apply(Launched(who="probe", at=32.0))
     return breaker
 
 
@@ -38,24 +38,24 @@ def test_closed_lets_everybody_ask() -> None:
     breaker = Breaker(LIMITS)
     for event in (Launched(who="a", at=1.0), Launched(who="b", at=1.0), Withdrawn(who="a", at=2.0)):
         assert breaker.allows(event.at)
-        assert not breaker.hear(event)
+        assert not breaker.apply(event)
     assert breaker.state is Circuit.CLOSED
     assert breaker.data == CircuitData(limits=LIMITS)
 
 
 def test_closed_opens_at_the_failure_that_is_one_too_many() -> None:
-    """It says that it changed with that one, and with none before it."""
+    """The result of ``apply`` is true for the failure that opens the circuit, and for none before it."""
     breaker = Breaker(LIMITS)
-    assert [breaker.hear(Failed(who="a", at=at)) for at in (0.0, 5.0, 10.0)] == [False, False, True]
+    assert [breaker.apply(Failed(who="a", at=at)) for at in (0.0, 5.0, 10.0)] == [False, False, True]
     assert breaker.state is Circuit.OPEN
     assert breaker.data == CircuitData(limits=LIMITS, opened_at=10.0)
 
 
 def test_failures_outside_the_window_do_not_count() -> None:
-    """What is older than the window is forgotten; what is exactly as old is not."""
+    """A failure older than the window does not count; one exactly as old does."""
     breaker = Breaker(LIMITS)
     for at in (0.0, 5.0, 10.1):
-        breaker.hear(Failed(who="a", at=at))
+        breaker.apply(Failed(who="a", at=at))
     assert breaker.state is Circuit.CLOSED
     assert breaker.data.failures == (5.0, 10.1)
 
@@ -64,10 +64,10 @@ def test_an_answer_clears_the_count() -> None:
     """Failures open it only if nobody was answered in between."""
     breaker = Breaker(LIMITS)
     for at in (0.0, 1.0):
-        breaker.hear(Failed(who="a", at=at))
-    assert not breaker.hear(Answered(who="b", at=1.5))
+        breaker.apply(Failed(who="a", at=at))
+    assert not breaker.apply(Answered(who="b", at=1.5))
     assert breaker.data.failures == ()
-    assert not breaker.hear(Failed(who="a", at=2.0))
+    assert not breaker.apply(Failed(who="a", at=2.0))
     assert breaker.data.failures == (2.0,)
 
 
@@ -76,7 +76,7 @@ def test_open_lets_nobody_ask_before_its_time() -> None:
     breaker = opened()
     assert not breaker.allows(31.9)
     with pytest.raises(IllegalTransition, match="breaker: Launched in open"):
-        breaker.hear(Launched(who="a", at=31.9))
+        breaker.apply(Launched(who="a", at=31.9))
     assert (breaker.state, breaker.data) == (Circuit.OPEN, CircuitData(limits=LIMITS, opened_at=2.0))
 
 
@@ -84,7 +84,7 @@ def test_open_lets_nobody_ask_before_its_time() -> None:
 def test_open_hears_nothing_of_what_went_before(kind: type[Answered | Failed | Withdrawn]) -> None:
     """Ends of what was asked before it opened neither close it nor lengthen its cool-down."""
     breaker = opened()
-    assert not breaker.hear(kind(who="x", at=20.0))
+    assert not breaker.apply(kind(who="x", at=20.0))
     assert breaker.data == CircuitData(limits=LIMITS, opened_at=2.0)
     assert breaker.state is Circuit.OPEN
 
@@ -95,48 +95,48 @@ def test_open_lets_one_ask_after_its_time(at: float) -> None:
     breaker = opened()
     assert breaker.data.free_at_s == 32.0
     assert breaker.allows(at)
-    assert breaker.hear(Launched(who="probe", at=at))
+    assert breaker.apply(Launched(who="probe", at=at))
     assert (breaker.state, breaker.data.probe) == (Circuit.HALF_OPEN, "probe")
     assert not breaker.allows(1000.0)
     with pytest.raises(IllegalTransition, match="breaker: Launched in half_open"):
-        breaker.hear(Launched(who="second", at=1000.0))
+        breaker.apply(Launched(who="second", at=1000.0))
 
 
 def test_half_open_closes_when_the_probe_is_answered() -> None:
     """Then everybody may ask again, and nothing of before counts."""
     breaker = half_open()
-    assert breaker.hear(Answered(who="probe", at=33.0))
+    assert breaker.apply(Answered(who="probe", at=33.0))
     assert breaker.state is Circuit.CLOSED
     assert (breaker.data.probe, breaker.data.failures) == ("", ())
     assert breaker.allows(33.0)
 
 
 def test_half_open_opens_when_the_probe_fails() -> None:
-    """One failure is enough, and the cool-down begins anew."""
+    """A single failure of the probe is enough, and the cool-down begins anew."""
     breaker = half_open()
-    assert breaker.hear(Failed(who="probe", at=40.0))
+    assert breaker.apply(Failed(who="probe", at=40.0))
     assert breaker.state is Circuit.OPEN
     assert (breaker.data.probe, breaker.data.failures, breaker.data.free_at_s) == ("", (), 70.0)
 
 
 @pytest.mark.parametrize("kind", [Answered, Failed, Withdrawn])
-def test_half_open_hears_its_probe_alone(kind: type[Answered | Failed | Withdrawn]) -> None:
-    """What others had asked before says nothing about now."""
+def test_a_half_open_circuit_changes_by_its_probe_only(kind: type[Answered | Failed | Withdrawn]) -> None:
+    """Results of calls that began before the circuit opened change nothing."""
     breaker = half_open()
-    assert not breaker.hear(kind(who="x", at=33.0))
+    assert not breaker.apply(kind(who="x", at=33.0))
     assert (breaker.state, breaker.data.probe) == (Circuit.HALF_OPEN, "probe")
 
 
 def test_half_open_takes_another_probe_for_one_that_found_out_nothing() -> None:
     """A probe that was stopped leaves its place to the next who asks."""
     breaker = half_open()
-    assert not breaker.hear(Withdrawn(who="probe", at=33.0))
+    assert not breaker.apply(Withdrawn(who="probe", at=33.0))
     assert breaker.state is Circuit.HALF_OPEN
     assert breaker.allows(33.0)
-    assert not breaker.hear(Answered(who="", at=33.5)), "nobody is the probe now"
-    assert not breaker.hear(Launched(who="second", at=34.0))
+    assert not breaker.apply(Answered(who="", at=33.5)), "nobody is the probe now"
+    assert not breaker.apply(Launched(who="second", at=34.0))
     assert not breaker.allows(34.0)
-    assert breaker.hear(Answered(who="second", at=35.0))
+    assert breaker.apply(Answered(who="second", at=35.0))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_limits_that_are_none(limits: BreakerLimits, field: str) -> None:
 
 
 def test_limits_that_are_some() -> None:
-    """One failure, and any time above zero, are limits."""
+    """A single failure, and any time above zero, are valid limits."""
     limits = BreakerLimits(failures_max=1, window_s=0.1, cooldown_s=0.1)
     assert limits.checked("p") is limits
 
@@ -174,25 +174,24 @@ ACTS = st.lists(
 
 
 @given(ACTS)
-def test_what_allows_says_is_what_asking_meets(acts: list[tuple[str, str, int]]) -> None:
-    """Whoever is told that it may ask is never refused, whoever is told that it may not always is; and nobody asks
-    within the cool-down, nor beside a probe."""
+def test_a_call_is_refused_if_and_only_if_it_is_not_allowed(acts: list[tuple[str, str, int]]) -> None:
+    """A call that ``allows`` permits is never refused, and a call that is refused was not permitted."""
     breaker, now, probing = Breaker(LIMITS), 0.0, ""
     kinds = {"answered": Answered, "failed": Failed, "withdrawn": Withdrawn}
     for act, who, later in acts:
         now += later
         if act != "ask":
             probing = "" if who == probing else probing
-            if breaker.hear(kinds[act](who=who, at=now)) and breaker.state is Circuit.OPEN:
+            if breaker.apply(kinds[act](who=who, at=now)) and breaker.state is Circuit.OPEN:
                 probing = ""
             continue
         if not breaker.allows(now):
             with pytest.raises(IllegalTransition):
-                breaker.hear(Launched(who=who, at=now))
+                breaker.apply(Launched(who=who, at=now))
             assert probing or now - breaker.data.opened_at < LIMITS.cooldown_s
             continue
         was_closed = breaker.state is Circuit.CLOSED
-        breaker.hear(Launched(who=who, at=now))
+        breaker.apply(Launched(who=who, at=now))
         assert not probing
         probing = "" if was_closed else who
         assert was_closed or now - breaker.data.opened_at >= LIMITS.cooldown_s

@@ -29,14 +29,14 @@ actor 'app/counter' has stopped: {ERROR}
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("name", SAYS)
 def test_an_example_says(name: str, backend: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What an example prints is what it is there to show."""
+    """Each example prints what it is to show."""
     anyio.run(runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"], backend=backend)
     assert capsys.readouterr().out == SAYS[name]
 
 
 @pytest.mark.parametrize("name", SAYS)
 def test_an_example_needs_only_the_kernel(name: str) -> None:
-    """It imports ``actors`` itself, and none of its rooms, nor the supervisor."""
+    """Examples import ``actors`` itself, and none of its modules, nor the supervisor."""
     tree = ast.parse((EXAMPLES / f"{name}.py").read_text(encoding="utf-8"))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     imported |= {one.name for node in ast.walk(tree) if isinstance(node, ast.Import) for one in node.names}

@@ -41,7 +41,7 @@ def test_the_inner_one_decides_and_gives_it_back() -> None:
 
 
 def test_another_thread_is_left_alone() -> None:
-    """Whoever decides does so for its own thread: a point that another one passes there stays false."""
+    """A decision function counts for its own thread only."""
     with failpoint.controlled_by(lambda name, who: True), ThreadPoolExecutor(1) as other:
         assert other.submit(failpoint.active, "here").result() is False
         assert failpoint.active("here") is True

@@ -171,7 +171,7 @@ def test_events_and_effects_are_values() -> None:
 
 
 def test_effects_of_several_actions_follow_each_other() -> None:
-    """What each action asks for is kept, in the order of the actions; one that asks for nothing changes nothing."""
+    """The effects of the actions are kept in the order of the actions; an action without effects adds none."""
     rules = [rule(Coin, Gate.LOCKED, Gate.OPEN, do=[ring, take, ring, ring])]
     machine: Machine[Gate, Till] = Machine("bells", initial=[Gate.LOCKED], terminal=[], rules=rules)
     step = machine.step(Gate.LOCKED, Till(cents=1), Coin(cents=2))

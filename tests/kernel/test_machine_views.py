@@ -1,4 +1,4 @@
-"""What is drawn from a table: diagram, page, columns, data, and the faults it finds in bad tables."""
+"""Views of a table (diagram, page, columns, data), and the faults that are found in bad tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Light(Enum):
 
 
 class Switched(Event, frozen=True, kw_only=True):
-    """It was switched."""
+    """Event of a test: a switch was pressed."""
 
     spelled = "switched"
 
@@ -160,7 +160,7 @@ def test_single_guarded_rule_is_no_fault() -> None:
 
 
 def test_the_first_of_several_reasons_is_shown() -> None:
-    """Where several extensions make one edge, data shows the reason of the one that is tried first."""
+    """If several extensions make one edge, the data show the reason of the one that is tried first."""
     rules = [
         rule(Switched, L.RED, L.OFF, when=lit, extension="first", trigger=None),
         rule(Switched, L.RED, L.OFF, when=dim, extension="second", trigger="when dim"),

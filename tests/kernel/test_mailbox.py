@@ -35,7 +35,7 @@ def emptied(box: Mailbox) -> list[object]:
 
 
 def test_control_then_urgent_then_normal() -> None:
-    """What comes first is the more important lane, whatever was put first."""
+    """A message of a more important lane comes first, in whatever order the messages were put."""
     box = filled(("n", Lane.NORMAL), ("u", Lane.URGENT), ("c", Lane.CONTROL))
     assert emptied(box) == ["c", "u", "n"]
 

@@ -81,7 +81,7 @@ async def plugged(system: ActorSystem, actor_id: str) -> tuple[Ref, Plug]:
 # ---------------------------------------------------------------------- tell
 @both
 async def test_tell_is_handled_in_order() -> None:
-    """What one sender tells, the actor hears in that order."""
+    """An actor handles the messages of one sender in the order in which they were sent."""
     heard: list[int] = []
     async with running() as system:
         ref = system.spawn(note(heard), "a")
@@ -293,7 +293,7 @@ async def test_an_asker_that_was_cancelled_leaves_a_late_reply() -> None:
 
 @virtual
 async def test_ask_of_a_full_mailbox_is_full_and_not_late(autojump_clock: trio.abc.Clock) -> None:
-    """Where there was not even room within the time-out, the error says so, after that time and no later."""
+    """If there is no room within the timeout, the error says so, after that time and no later."""
     holder = Holder()
     async with running() as system:
         ref = system.spawn(holder, "a", capacity=1)
@@ -359,7 +359,8 @@ async def test_the_death_of_the_target_answers_deferred_asks(stopper: str) -> No
 
 @both
 async def test_a_stop_answers_queued_asks_before_the_end() -> None:
-    """What is queued when the stop begins will not be handled: its asker hears so at once, not after the cleanup."""
+    """A message that is queued when the stop begins is not handled: its asker gets the error at once, not after the
+    clean-up."""
     async with running() as system:
         ref, plug = await plugged(system, "a")
 

@@ -167,7 +167,8 @@ async def test_nobody_else_pays_for_a_child_that_took_too_long(autojump_clock: t
 
 @virtual
 async def test_a_nested_supervisors_shutdown_s_is_for_all_below_it(autojump_clock: trio.abc.Clock) -> None:
-    """One absolute deadline flows down: each child's time is the smaller of its own and what is left."""
+    """Actors below a stopped actor share its absolute deadline: each child's time is the smaller of its own and the
+    time left."""
     log: list[str] = []
 
     def inner() -> Supervisor:
@@ -268,7 +269,7 @@ async def test_brutal_kill_grants_no_last_word(autojump_clock: trio.abc.Clock, b
 
 @virtual
 async def test_a_kill_reaches_all_below(autojump_clock: trio.abc.Clock) -> None:
-    """Whoever lives under an actor that is killed is killed, without a last word."""
+    """Actors below an actor that is killed are killed, too, without a call of ``stopped``."""
     log: list[str] = []
     inner = ChildSpec("inner", lambda: Supervisor([worker("x", cleaning(0), log)]))
     downs: list[Down] = []
@@ -286,7 +287,7 @@ async def test_a_kill_reaches_all_below(autojump_clock: trio.abc.Clock) -> None:
 
 @both
 async def test_a_killed_child_has_no_last_word() -> None:
-    """Its stopped is not called; what comes back is a new incarnation."""
+    """The ``stopped`` of a killed child is not called; its restart is a new incarnation."""
     family = Family()
     async with supervised(family.spec("a")) as house:
         await house.end("a", "killed")
@@ -328,7 +329,8 @@ async def test_who_does_not_end_is_abandoned_and_blocks_nobody(autojump_clock: t
 
 @virtual
 async def test_a_parent_with_tasks_of_its_own_survives_an_abandoned_child(autojump_clock: trio.abc.Clock) -> None:
-    """Its own tasks are waited for; then it ends at once, although the abandoned one still runs inside its scope."""
+    """The tasks of the actor itself are waited for; then the actor ends at once, although the abandoned task still runs
+    inside its scope."""
     log: list[str] = []
 
     class Parent(Worker):
@@ -358,7 +360,7 @@ async def test_an_abandoned_child_is_started_again(autojump_clock: trio.abc.Cloc
 # ---------------------------------------------------------------------- who owns a scope
 @both
 async def test_a_context_manager_is_entered_and_left_by_one_task() -> None:
-    """What a task of an actor opens is closed by that task, however the actor ends, in every incarnation."""
+    """A resource that a task of an actor opens is closed by that task, however the actor ends, in every incarnation."""
     tasks: list[tuple[int, int]] = []
 
     class Connection:

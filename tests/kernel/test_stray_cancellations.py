@@ -67,7 +67,7 @@ async def test_one_out_of_stopped_is_that_actors_crash() -> None:
 async def test_one_out_of_started_is_a_failed_start() -> None:
     """The actor never lived, and its spawner hears why."""
     async with running() as system:
-        with pytest.raises(StartFailed, match="cancelled by somebody else"):
+        with pytest.raises(StartFailed, match="cancelled elsewhere"):
             system.spawn(Rude("started"), "rude")
         assert "rude" not in system
 
@@ -120,7 +120,7 @@ class Leaving:
 
 @both
 async def test_who_is_done_and_then_raises_does_not_come_back() -> None:
-    """Its asker hears the error, and not that it is started again: that it has ended was decided before."""
+    """The asker gets the error, and not ``ActorRestarting``: the end of the actor was decided before."""
     async with running() as system:
         spec = ChildSpec("a", Leaving, restart=Restart.TRANSIENT)
         system.spawn(Supervisor([spec], backoff=Backoff(base_s=0)), "s")

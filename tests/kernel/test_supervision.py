@@ -58,7 +58,8 @@ async def test_a_restart_type_decides_by_the_end(restart: str, how: str) -> None
 
 @both
 async def test_a_child_keeps_its_ref_and_its_mailbox() -> None:
-    """What was queued behind a crash is handled by the next incarnation; the ask in hand hears of the restart."""
+    """Messages that were queued behind a crash are handled by the next incarnation; the ask in hand fails with
+    ``ActorRestarting``."""
     family = Family()
     async with supervised(family.spec("a")) as house:
         ref = house.child("a")
@@ -112,7 +113,7 @@ async def test_a_child_that_cannot_start_ends_the_start(failing: str) -> None:
 @both
 @pytest.mark.parametrize("made", [None, object(), 5])
 async def test_a_factory_must_make_a_behaviour(made: Any) -> None:
-    """What has no ``receive`` is refused with the spec and the value."""
+    """A behaviour without ``receive`` is refused with the spec and the value."""
     with pytest.raises(StartFailed, match=r"child spec 'a': start\(\) is"):
         async with supervised(ChildSpec("a", lambda: made)):
             pass
@@ -221,7 +222,7 @@ async def test_delays_grow_and_begin_anew_after_a_stable_life(
 @both
 @pytest.mark.parametrize("most", [0, 1, 3])
 async def test_one_restart_too_many_ends_the_supervisor(most: int) -> None:
-    """It gives up with the child, the bound and the last end; its other children are ended in order."""
+    """The supervisor gives up with the child, the bound and the last end; its other children are ended in order."""
     family = Family()
     async with supervised(*family.specs("a", "b"), intensity=Intensity(most, 60.0)) as house:
         for _ in range(most + 1):
@@ -249,7 +250,7 @@ async def test_failed_starts_count() -> None:
 @both
 @pytest.mark.parametrize("restart", ["permanent", "transient"])
 async def test_giving_up_goes_up_level_by_level(restart: str) -> None:
-    """It is never a clean end: the supervisor above starts the one that gave up again, until it gives up itself."""
+    """Giving up is never a clean end: the supervisor above restarts the one that gave up, until it gives up itself."""
     family = Family()
     inner = family.nested("inner", family.spec("x"), restart=restart, intensity=Intensity(1, 60.0))
     async with supervised(inner, intensity=Intensity(1, 60.0)) as house:

@@ -73,7 +73,7 @@ async def fail(error: Exception) -> None:
 # ---------------------------------------------------------------------- reports
 @both
 async def test_a_task_reports_by_message() -> None:
-    """What an actor awaits is a task of its own, which tells it the result."""
+    """An await of an actor is a task of its own, which sends the result to the actor."""
     async with running() as system:
         done = anyio.Event()
 
@@ -144,7 +144,7 @@ async def test_one_error_in_groups_is_that_error() -> None:
 
 @both
 async def test_of_two_errors_one_is_reported_and_holds_the_other() -> None:
-    """Where two tasks of a group failed, one of them is the error, and nothing is left out of its report."""
+    """If two tasks of a group failed, one error is raised, and the other one is in its report."""
     async with running() as system:
         listener = Listener()
         system.spawn(listener, "a")
@@ -453,7 +453,7 @@ async def test_a_delegation_chain_2000_deep_ends_completely(how: str) -> None:
 @both
 @pytest.mark.parametrize("how", ["stop", "cancel the top, then stop"])
 async def test_scopes_nest_a_hundred_deep(how: str) -> None:
-    """Where each actor's home is its parent, a hundred nested scopes with a task each end as well."""
+    """If each actor's home is its parent, a hundred nested scopes with a task each end as well."""
     log: list[str] = []
     async with running() as system:
         for n in range(100):

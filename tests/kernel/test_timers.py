@@ -417,7 +417,7 @@ async def test_what_is_a_little_late_is_no_pause(autojump_clock: trio.testing.Mo
 
 @virtual
 async def test_a_wait_that_nobody_could_hear_gets_a_grace(autojump_clock: trio.testing.MockClock) -> None:
-    """What has come by the time that everybody runs again is not too late; what has not come by then is."""
+    """A message that has come when the process runs again is handled before a timer; a later one is not."""
     event = trio.Event()
 
     async def jumped() -> None:

@@ -266,7 +266,7 @@ async def test_a_monitor_of_the_dead_hears_at_once() -> None:
 # ---------------------------------------------------------------------- dead letters
 @both
 async def test_unread_messages_are_counted_and_reported() -> None:
-    """What is queued when an actor stops is reported in the order of the lanes, and the count says how many."""
+    """Messages that are queued when an actor stops are reported in the order of the lanes, and counted."""
     async with running() as system:
         letters: list[tuple[str, Any]] = []
 
@@ -339,7 +339,7 @@ async def test_an_exception_ends_that_actor_only() -> None:
 
 @both
 async def test_a_crash_fails_its_ask_with_the_error_and_the_others_with_the_end() -> None:
-    """Whoever asked the fatal question gets the error itself; those queued behind hear that the actor has stopped."""
+    """The asker of the message in hand gets the error itself; the askers of queued messages get ``ActorStopped``."""
     async with running() as system:
         ref = system.spawn(Script(fragile), "a")
         outcomes: list[BaseException] = []

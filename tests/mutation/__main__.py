@@ -1,8 +1,8 @@
-"""Record which of a sample of mutants are killed, and verify later that these still are.
+"""Record which mutants of a sample are killed, and verify later that they still are.
 
-``record`` draws a sample if there is no record yet, tries each mutant that has no verdict, and fails if fewer than
-``--at-least`` are killed. ``verify`` tries again those that the record calls killed and whose code is still there, and
-fails if too many of them survive. A run that was interrupted goes on where it was.
+``record`` draws a sample if there is no record yet, tries each mutant that has no verdict, and fails if the share of
+killed mutants is below ``--at-least``. ``verify`` repeats the mutants that the record calls killed and whose code has
+not changed, and fails if too many of them survive. Either command, interrupted and started again, continues.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The changes that make a mutant, and the names by which a mutant is found again.
+"""Changes that make a mutant, and the names that identify a mutant in later versions of the code.
 
-A unit is a function, a method, or another statement of a module or a class. It is named by its qualified name and by a
-digest of its code without comments and docstrings, so it keeps its name when its module moves. A change of a unit is
-named by its kind, and by its number among the changes of that kind in the unit.
+A unit is a function, a method, or another statement of a module or a class. Its qualified name and a digest of its code
+without comments and docstrings identify it, also after its module has moved. The kind of a change, and its number among
+the changes of that kind in the unit, identify the change.
 
-No change is made to annotations, docstrings, prose (a text with a space), log lines, the texts of errors, ``__all__``.
+No change is made to annotations, docstrings, texts with a space, log lines, the texts of errors, ``__all__``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = [
     "Key",
     "changes",
     "find",
-    "homes",
     "is_prose",
+    "locate",
     "path_of",
     "product",
     "units",
@@ -56,7 +56,7 @@ NEIGHBOUR = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 
 
 class Key(NamedTuple):
-    """A mutant, as a record names it."""
+    """Identity of a mutant in a record."""
 
     module: str
     unit: str
@@ -69,7 +69,7 @@ class Key(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """A function, or another statement of a module or a class."""
+    """Function, or another statement of a module or a class."""
 
     name: str
     digest: str
@@ -77,7 +77,7 @@ class Unit(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change of a unit that can be made in place. *path*: the nodes around it, the innermost last."""
+    """Change of a unit that can be made in place. *path*: the nodes around it, the innermost last."""
 
     kind: str
     ordinal: int
@@ -88,7 +88,7 @@ class Change(NamedTuple):
 
 # ------------------------------------------------------------------------------------------------- modules and units
 def product(package: str = "") -> list[str]:
-    """The modules that mutants are made of; *package*: those of a package, such as ``policies`` or ``actors``."""
+    """Return the modules that mutants are made of; *package*: only modules of ``policies``, say, or ``actors``."""
     paths = sorted(path for top in PACKAGES for path in (ROOT / top).rglob("*.py"))
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
     names = [one for one in names if not f"{one}.".startswith(LEFT_OUT)]
@@ -101,7 +101,7 @@ def path_of(module: str, root: Path = ROOT) -> Path:
 
 
 def units(body: list[ast.stmt], prefix: str = "") -> Iterator[Unit]:
-    """The units of a module, in the order of its text. A nested function belongs to the function around it."""
+    """Yield the units of a module, in the order of its text. A nested function belongs to the function around it."""
     for node in body:
         if isinstance(node, ast.ClassDef):
             yield from units(node.body, f"{prefix}{node.name}.")
@@ -131,12 +131,12 @@ def _digest(node: ast.stmt) -> str:
 
 
 def is_prose(node: ast.AST) -> bool:
-    """Whether this is a docstring, or another text that nothing evaluates."""
+    """Return whether *node* is a docstring, or another text that nothing evaluates."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def homes(keys: Iterable[Key]) -> tuple[dict[Key, str], set[str]]:
-    """The modules in which these mutants are now, as far as their code is unchanged; and the names of all units."""
+def locate(keys: Iterable[Key]) -> tuple[dict[Key, str], set[str]]:
+    """Return the present module of each mutant whose code is unchanged, and the names of all units."""
     modules: dict[tuple[str, str], list[str]] = defaultdict(list)
     for module in product():
         for unit in units(ast.parse(path_of(module).read_text()).body):
@@ -147,14 +147,14 @@ def homes(keys: Iterable[Key]) -> tuple[dict[Key, str], set[str]]:
 
 
 def find(tree: ast.Module, key: Key) -> Change:
-    """The change that makes the mutant, in this tree of its module."""
+    """Return the change that makes the mutant *key* in *tree*, which is its module."""
     unit = next(one for one in units(tree.body) if (one.name, one.digest) == (key.unit, key.digest))
     return next(one for one in changes(unit) if (one.kind, one.ordinal) == (key.kind, key.ordinal))
 
 
 # ----------------------------------------------------------------------------------------------------------- changes
 def changes(unit: Unit) -> list[Change]:
-    """Every change that can be made to the unit, in a fixed order."""
+    """Return every change that can be made to the unit, in a fixed order."""
     counted: Counter[str] = Counter()
     found = []
     for kind, path, make in _walk(unit.node, ()):
@@ -183,7 +183,7 @@ def _walk(node: ast.AST, path: tuple[ast.AST, ...]) -> Iterator[tuple[str, tuple
 
 
 def _inside(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
-    """The changes of a part of the node."""
+    """Yield the changes of a part of the node."""
     match node:
         case ast.Compare():
             for index, operator in enumerate(node.ops):
@@ -208,7 +208,7 @@ def _inside(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 def _instead(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Return the replacements of a node."""
+    """Yield the replacements of a node."""
     match node:
         case ast.UnaryOp(op=ast.Not()):
             yield "negate", node.operand
@@ -229,7 +229,7 @@ def _instead(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _is_typing(node: ast.AST) -> bool:
-    """Whether only a type checker reads what is in it."""
+    """Return whether only a type checker reads the parts of *node*."""
     named = node.func if isinstance(node, ast.Call) else node.value if isinstance(node, ast.Subscript) else None
     return isinstance(named, ast.Name) and named.id in TYPING
 

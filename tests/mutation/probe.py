@@ -1,8 +1,8 @@
-"""Part of each Python process of a scratch copy: notes which test comes by which place, runs chosen tests in order.
+"""Part of each Python process of a scratch copy: notes which test reaches which place, and orders the chosen tests.
 
-It stands alone: a copy of it lies beside the scratch copy, and a ``.pth`` file imports it at the start of each process,
-so that programs that a test starts are heard, too. What is noted is a byte in memory that all these processes share; no
-file is opened later, which a simulation would refuse.
+This module imports nothing of the project: a copy of the module lies beside the scratch copy, and a ``.pth`` file
+imports that copy at the start of each process, also of programs that a test starts. A note is a byte in memory that all
+these processes share: the simulator would refuse to open a file later.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROW = 1024
-"""Bytes for each test: one for each place, after four for the number of the test that runs now (in the first row)."""
+"""Bytes for each test: one for each place, after four. The first four hold the number of the test that runs now."""
 TESTS_MAX = 32_768
 
 _memory: mmap.mmap | None = None
@@ -22,11 +22,11 @@ try:
     with open(HERE / "reached", "r+b") as _file:
         _memory = mmap.mmap(_file.fileno(), ROW * TESTS_MAX)
 except OSError:
-    """Nothing is noted here, or this process may open no file."""
+    """No places are noted in this run, or this process may open no file."""
 
 
 def hit(place: int) -> None:
-    """Note that the test that runs now has come by that place."""
+    """Note that the test that runs now has reached that place."""
     if _memory is not None:
         _memory[int.from_bytes(_memory[:4], "little") * ROW + 4 + place] = 1
 
@@ -49,7 +49,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
-    """Keep the tests that are asked for, in the order in which they are asked for; none are named: keep all."""
+    """Keep the chosen tests, in the order of the list; without a list keep all tests."""
     if (HERE / "chosen").exists():
         order = {name: index for index, name in enumerate(json.loads((HERE / "chosen").read_text()))}
         items[:] = sorted((one for one in items if one.nodeid in order), key=lambda one: order[one.nodeid])

@@ -1,7 +1,7 @@
-"""Which tests come by which mutants: one run of the suite on copies in which each place of a mutant notes the test.
+"""Tests that reach each mutant: one run of the suite on copies in which each place of a mutant notes the test.
 
-A place is the statement that a mutant changes. What runs at import (tables, defaults, classes) would be told by every
-test; the places of such a mutant are the functions of its module, then those of the modules that import it.
+A place is the statement that a mutant changes. Every test reaches a statement that runs at import (tables, defaults,
+classes); the places of such a mutant are the functions of its module, then those of the modules that import it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _mutation_sys.path.append({place!r})
 from mutation_probe import hit as _mutation_hit
 _mutation_sys.path.pop()
 """
-"""By its path, for the sake of programs that start without ``site``."""
+"""The probe is imported by its path, for programs that start without ``site``."""
 EXCLUDED = (
     "tests/cli/test_machines.py",
     "tests/integration/test_scale.py",
@@ -41,11 +41,11 @@ EXCLUDED = (
     "tests/unit/journal/test_journal_mistakes.py",
     "tests/unit/lifecycles/test_specification_pages.py",
 )
-"""Tests that compare texts or digests, so that any change fails them, and those that only repeat others at scale."""
+"""Tests that compare texts or digests, so that any change fails them, and tests that only repeat others at scale."""
 
 
 class Test(NamedTuple):
-    """A test that passes without a mutant, and its duration."""
+    """Test that passes without a mutant, and its duration."""
 
     name: str
     seconds: float
@@ -56,37 +56,40 @@ class Test(NamedTuple):
 
     @property
     def is_simulated(self) -> bool:
-        """Whether it is a test of the simulator."""
+        """True for a test of the simulator."""
         return self.file.startswith(("tests/simulation/", "tests/verification/"))
 
 
 def files_of(asked: Sequence[str]) -> list[str]:
-    """The files of tests, relative to the tree."""
+    """Return the files of tests, relative to the tree."""
     paths = [ROOT / one for one in asked] or [ROOT / "tests"]
     files = [file for path in paths for file in (sorted(path.rglob("test_*.py")) if path.is_dir() else [path])]
     names = [str(file.relative_to(ROOT)) for file in files]
     return [one for one in names if one not in EXCLUDED and not one.startswith(("tests/mutation/", "tests/typing/"))]
 
 
-def reached(homes: Mapping[Key, str], scratches: Sequence[Scratch], files: Sequence[str]) -> dict[Key, list[Test]]:
-    """For each mutant the tests that come by it, in the order in which to try them; kept until a source changes."""
-    kept = BUILD / f"reach-{_digest(homes, files)}.json"
+def reached(located: Mapping[Key, str], scratches: Sequence[Scratch], files: Sequence[str]) -> dict[Key, list[Test]]:
+    """Return the tests that reach each mutant, in the order of trial. The answer is cached until a source changes.
+
+    *located*: the module of each mutant.
+    """
+    kept = BUILD / f"reach-{_digest(located, files)}.json"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(list(_reached(homes, scratches, files).items())))
+        kept.write_text(json.dumps(list(_reached(located, scratches, files).items())))
     return {Key(*key): [Test(*one) for one in tests] for key, tests in json.loads(kept.read_text())}
 
 
-def _digest(homes: Mapping[Key, str], files: Sequence[str]) -> str:
-    digest = blake2b(repr((sorted(homes.items()), files)).encode(), digest_size=8)
+def _digest(located: Mapping[Key, str], files: Sequence[str]) -> str:
+    digest = blake2b(repr((sorted(located.items()), files)).encode(), digest_size=8)
     for path in sorted(path for top in ("actors", "supervisor", "tests") for path in (ROOT / top).rglob("*.py")):
         if path.parent != Path(__file__).parent:
             digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-def _reached(homes: Mapping[Key, str], scratches: Sequence[Scratch], files: Sequence[str]) -> dict[Key, list[Test]]:
-    places = _Places(homes)
+def _reached(located: Mapping[Key, str], scratches: Sequence[Scratch], files: Sequence[str]) -> dict[Key, list[Test]]:
+    places = _Places(located)
     for scratch in scratches:
         for module in places.modules():
             scratch.change(module, functools.partial(places.note_in, module, scratch.place))
@@ -101,22 +104,26 @@ def _reached(homes: Mapping[Key, str], scratches: Sequence[Scratch], files: Sequ
     for scratch in scratches:
         for module in places.modules():
             scratch.restore(module)
-    return {key: _ranked([by_place[one] for one in mine], passed) for key, mine in places.of.items()}
+    width = Counter(name for names in by_place.values() for name in names)
+    return {key: _ranked([by_place[one] for one in mine], passed, width) for key, mine in places.of.items()}
 
 
-def _ranked(reaching: Sequence[set[str]], passed: Mapping[str, float]) -> list[Test]:
-    """The nearest places first, and of these the cheapest tests, one of each file by turns."""
-    ranked: dict[Test, tuple[bool, int, float]] = {}
+def _ranked(reaching: Sequence[set[str]], passed: Mapping[str, float], width: Mapping[str, int]) -> list[Test]:
+    """Order the tests: those of the nearest places first, of these one of each file by turns, the narrowest first.
+
+    *width*: the number of places that a test reaches. Durations depend on the load, so they do not count.
+    """
+    ranked: dict[Test, tuple[bool, int, int]] = {}
     for far, names in enumerate(reaching):
         turns: Counter[str] = Counter()
-        for test in sorted((Test(one, passed[one]) for one in names), key=lambda one: (one.seconds, one.name)):
+        for test in sorted((Test(one, passed[one]) for one in names), key=lambda one: (width[one.name], one.name)):
             turns[test.file] += 1
-            ranked.setdefault(test, (far > 0, turns[test.file], test.seconds))
+            ranked.setdefault(test, (far > 0, turns[test.file], width[test.name]))
     return sorted(ranked, key=lambda test: (ranked[test], test.name))
 
 
 def _run_chunk(scratch: Scratch, files: Sequence[str]) -> tuple[dict[str, float], dict[int, set[str]], list[str]]:
-    """Run these files: the tests that pass with their durations, those that came by each place, and those that fail."""
+    """Run these files; return the passed tests with durations, the tests that reach each place, and the failed ones."""
     memory = scratch.place / "reached"
     with open(memory, "wb") as file:
         file.truncate(probe.ROW * probe.TESTS_MAX)
@@ -137,15 +144,15 @@ def _run_chunk(scratch: Scratch, files: Sequence[str]) -> tuple[dict[str, float]
 
 
 class _Places:
-    """The numbered places of the mutants: a statement each, or for what runs at import the functions of modules."""
+    """Numbered places of the mutants: a statement each, or the functions of modules for a statement run at import."""
 
-    def __init__(self, homes: Mapping[Key, str]) -> None:
+    def __init__(self, located: Mapping[Key, str]) -> None:
         self.of: dict[Key, list[int]] = {}
         self._statements: dict[str, dict[Key, int]] = defaultdict(dict)
         self._entries: dict[str, int] = {}
         count = itertools.count()
         importers = _importers()
-        for key, module in homes.items():
+        for key, module in located.items():
             if _spot(find(ast.parse(path_of(module).read_text()), key)) is not None:
                 self._statements[module][key] = next(count)
                 self.of[key] = [self._statements[module][key]]
@@ -159,13 +166,13 @@ class _Places:
         return sorted({*self._statements, *self._entries})
 
     def note_in(self, module: str, place: Path, tree: ast.Module) -> None:
-        """Put the probes into that module."""
+        """Insert the probes into that module."""
         spots = [(_spot(find(tree, key)), number) for key, number in self._statements[module].items()]
         if module in self._entries:
             functions = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
             spots += [((node.body, node.body[0]), self._entries[module]) for node in functions]
         for spot, number in spots:
-            assert spot is not None, "only what is in a function has a place of its own"
+            assert spot is not None, "only a statement in a function has a place of its own"
             body, statement = spot
             body.insert(body.index(statement) + is_prose(statement), ast.parse(f"_mutation_hit({number})").body[0])
         first = next(one for one in tree.body if not is_prose(one) and getattr(one, "module", "") != "__future__")
@@ -174,7 +181,7 @@ class _Places:
 
 
 def _spot(change: Change) -> tuple[list[ast.stmt], ast.stmt] | None:
-    """The innermost statement of the change and the list it stands in; ``None`` if it runs at import."""
+    """Return the innermost statement of the change after the list that holds it; ``None`` if it runs at import."""
     spot, inside = None, False
     for node, inner in itertools.pairwise(change.path):
         inside = inside or isinstance(node, FUNCTIONS)
@@ -185,7 +192,7 @@ def _spot(change: Change) -> tuple[list[ast.stmt], ast.stmt] | None:
 
 
 def _importers() -> dict[str, set[str]]:
-    """The modules that import a module by its name."""
+    """Return the modules that import each module."""
     found: dict[str, set[str]] = defaultdict(set)
     modules = set(product())
     for module in modules:

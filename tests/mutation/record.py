@@ -1,4 +1,4 @@
-"""The record of a sample: each mutant, its verdict, what killed it, and the seconds that took; a line for each."""
+"""Record of a sample, one line for each mutant: its verdict, the test that killed it, and the duration in seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = ("module", "unit", "digest", "kind", "ordinal", "verdict", "killer", "
 
 
 class Verdict(NamedTuple):
-    """``killed``, ``survived``, ``changed`` or ``deleted`` (its unit was), or ``""``: not tried yet."""
+    """Verdict: ``killed``, ``survived``, ``changed`` or ``deleted`` (the unit of the mutant was), ``""``: not tried."""
 
     word: str = ""
     killer: str = ""
@@ -25,8 +25,8 @@ class Verdict(NamedTuple):
 
 
 def draw(package: str, count: int, seed: int) -> dict[Key, Verdict]:
-    """A sample drawn by lines: of all lines that a change could be made to, those of the smallest hashes; one change
-    each. What is drawn in one module does not depend on the others."""
+    """Draw a sample by lines: of all lines that can be changed, the *count* lines of the smallest hashes; one change
+    each. Code of one module does not affect the hashes of another."""
     lines: list[tuple[bytes, list[Key]]] = []
     for module in product(package):
         by_line: dict[int, list[Key]] = defaultdict(list)
@@ -48,7 +48,7 @@ def read(path: Path) -> dict[Key, Verdict]:
 
 
 def write(path: Path, verdicts: Mapping[Key, Verdict]) -> None:
-    """Write all of it, so that whoever reads it in between reads the one or the other."""
+    """Replace the file at once: a reader sees the old record or the new one."""
     rows = [COLUMNS, *((*key, one.word, one.killer, f"{one.seconds:.1f}") for key, one in verdicts.items())]
     text = "".join("\t".join(str(cell).replace("\t", " ").replace("\n", " ") for cell in row) + "\n" for row in rows)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,12 +63,12 @@ def package_of(key: Key) -> str:
 
 def rates(verdicts: Mapping[Key, Verdict]) -> str:
     """Return the numbers of killed and of all mutants, by package and in all."""
-    told: dict[str, Counter[str]] = defaultdict(Counter)
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
     for key, one in verdicts.items():
-        told[package_of(key)][one.word or "not tried"] += 1
-        told["~"][one.word or "not tried"] += 1
+        counts[package_of(key)][one.word or "not tried"] += 1
+        counts["~"][one.word or "not tried"] += 1
     lines = []
-    for name, count in sorted(told.items()):
+    for name, count in sorted(counts.items()):
         share = count["killed"] / max(1, count["killed"] + count["survived"])
         lines.append(
             f"{name.replace('~', 'all'):28} {share:7.1%}  "

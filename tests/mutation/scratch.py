@@ -1,7 +1,7 @@
 """Scratch copies of the working tree, each with an interpreter of its own, in which tests run against changed modules.
 
-An interpreter of its own is needed because many tests start programs with ``sys.executable``: these must import the
-copy as well. It uses the packages of the interpreter that runs this.
+Many tests start programs with ``sys.executable``, which must import the copy as well; so each copy has an interpreter.
+The interpreter uses the installed packages of the one that runs this module.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ SOAK_WALL_S = 240.0
 
 
 class Outcome(NamedTuple):
-    """A run of tests. *killer*: what failed, or ``""``. *results*: the lines of the probe."""
+    """Outcome of a run of tests. *killer*: the test that failed, or ``""``. *results*: the lines of the probe."""
 
     killer: str
     results: Sequence[Sequence[str]]
 
 
 class Scratch:
-    """A copy of the working tree. :meth:`close` ends whatever still runs in it, and removes it."""
+    """Copy of the working tree. :meth:`close` ends every process that still runs in the copy, and removes the copy."""
 
     def __init__(self) -> None:
         BUILD.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ class Scratch:
             shutil.rmtree(place, ignore_errors=True)
 
     def change(self, module: str, change: Callable[[ast.Module], object]) -> None:
-        """Write that module anew, changed; :meth:`restore` undoes it."""
+        """Write that module with *change* applied; :meth:`restore` undoes the change."""
         tree = ast.parse(path_of(module).read_text())
         change(tree)
         self._write(module, ast.unparse(ast.fix_missing_locations(tree)))
@@ -87,7 +87,7 @@ class Scratch:
             stale.unlink()
 
     def test(self, files: Iterable[str], chosen: Sequence[str] | None, wall_s: float, *options: str) -> Outcome:
-        """Run the tests of these files, or those of them that are chosen, in the order in which they are given."""
+        """Run the tests of these files, or only the *chosen* ones, in their order."""
         notes = self.place / "results"
         notes.write_text("")
         (self.place / "chosen").unlink(missing_ok=True)
@@ -103,7 +103,7 @@ class Scratch:
         return Outcome(f"{last} ({_how(status)})", results)
 
     def simulate(self) -> str:
-        """A short soak; what is violated in it, or how it breaks, or ``""``. No digest is compared."""
+        """Run a short soak; return ``simulation`` and the kind of its failure, or ``""``. No digest is compared."""
         status, printed = self._run(SOAK, SOAK_WALL_S)
         try:
             return "simulation (violation)" if json.loads(printed)["violations"] else ""
@@ -111,7 +111,7 @@ class Scratch:
             return f"simulation ({_how(status)})"
 
     def _run(self, arguments: Sequence[str], wall_s: float) -> tuple[int | None, str]:
-        """The exit status, ``None`` if it came to no end; and what it printed."""
+        """Return the exit status, ``None`` after *wall_s* seconds, and the output."""
         command = ["prlimit", f"--as={MEMORY_MAX}", str(self.python), *arguments]
         environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": ""}
         with open(self.place / "printed", "w+b") as printed, open(os.devnull, "r+b") as nothing:
@@ -135,14 +135,14 @@ class Scratch:
             return status, printed.read().decode(errors="replace")
 
     def _end_processes(self) -> None:
-        """Kill what still runs in this copy: programs of its interpreter, and what stands in its folders."""
+        """Kill the processes of this copy: programs of its interpreter, and processes that work in its folders."""
         for entry in Path("/proc").glob("[0-9]*"):
             try:
-                told = (entry / "cmdline").read_bytes().decode(errors="replace") + os.readlink(entry / "cwd")
-                if str(self.place) in told or str(self.temporary) in told:
+                named = (entry / "cmdline").read_bytes().decode(errors="replace") + os.readlink(entry / "cwd")
+                if str(self.place) in named or str(self.temporary) in named:
                     os.kill(int(entry.name), signal.SIGKILL)
             except OSError:
-                continue  # it has ended, or is not ours
+                continue  # the process has ended, or belongs to somebody else
 
 
 def _how(status: int | None) -> str:
@@ -150,7 +150,7 @@ def _how(status: int | None) -> str:
 
 
 def share(scratches: Sequence[Scratch], work: Iterable[T], do: Callable[[Scratch, T], R]) -> Iterator[R]:
-    """Do each piece of work in whichever copy is free; the results as they come."""
+    """Do each piece of work in a copy that is free; yield the results as they come."""
     free: queue.SimpleQueue[Scratch] = queue.SimpleQueue()
     for scratch in scratches:
         free.put(scratch)

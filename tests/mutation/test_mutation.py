@@ -1,4 +1,4 @@
-"""The mutation tool: which changes it makes, and that it finds a mutant again after its module was moved."""
+"""Mutation tool: the changes that make mutants, and the identity of a mutant in later versions of the code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Gate:
 
 
 def mutants(source: str) -> dict[tuple[str, str, int], str]:
-    """Each mutant of the source: what it is named, and its code."""
+    """Return the code of each mutant of *source* by unit, kind and number."""
     made = {}
     for unit in units(ast.parse(source).body):
         for one in changes(unit):
@@ -61,7 +61,7 @@ def test_texts_for_people_are_not_changed() -> None:
 
 
 def test_a_digest_is_of_the_code_alone() -> None:
-    """Comments, docstrings and line breaks do not change it; another condition does."""
+    """Comments, docstrings and line breaks do not change a digest; another condition does."""
     rewritten = SOURCE.replace("Say whether", "Tell if").replace("if count", "# Why?\n        if count")
     changed = SOURCE.replace("count < self", "count > self")
 
@@ -72,12 +72,12 @@ def test_a_digest_is_of_the_code_alone() -> None:
     assert digests[0][1] != digests[2][1]
 
 
-def test_rates_are_told_by_package_and_in_all() -> None:
+def test_rates_are_listed_by_package_and_in_all() -> None:
     """A mutant whose code has changed counts neither as killed nor as survived."""
     words = {"actors.cell": "killed", "actors.timers": "survived", "supervisor.work.leases": "changed"}
-    told = rates({Key(module, "f", "", "drop", 0): Verdict(word) for module, word in words.items()}).splitlines()
+    lines = rates({Key(module, "f", "", "drop", 0): Verdict(word) for module, word in words.items()}).splitlines()
 
-    assert [line.split(maxsplit=1) for line in told] == [
+    assert [line.split(maxsplit=1) for line in lines] == [
         ["actors", "50.0%  1 killed, 1 survived"],
         ["supervisor.work", "0.0%  1 changed"],
         ["all", "50.0%  1 killed, 1 survived, 1 changed"],

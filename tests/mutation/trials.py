@@ -1,4 +1,4 @@
-"""Trials of mutants: each in a scratch copy, by the tests that come by it, then by a short simulation."""
+"""Trials of mutants: each in a scratch copy, by the tests that reach the mutant, then by a short simulation."""
 
 from __future__ import annotations
 
@@ -8,33 +8,34 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .changes import Key, find, homes
+from .changes import Key, find, locate
 from .reach import Test, reached
 from .record import Verdict, write
 from .scratch import Scratch, share
 
 __all__ = ["try_all"]
 
-BUDGET_S = 40.0
-"""Seconds for the tests that try a mutant: once for plain tests, once more for those of the simulator."""
-TESTS_MAX = 400
+PLAIN_MAX = 150
+"""Number of plain tests that try a mutant: a number, not a duration, so that verdicts do not depend on the load."""
+SIMULATED_MAX = 30
+"""Number of tests of the simulator that try a mutant that no plain test kills."""
 FIRST = 12
 """Number of tests that are run before the files of the others are collected."""
 STEADY_S = 0.3
-"""A test that takes less starts no process and waits for nothing: once it fails, it is not run again to see whether it
-does so now and then."""
+"""A shorter test starts no process and waits for nothing: its failure counts at once. A longer test that fails runs
+again, since it may fail now and then without a mutant."""
 SLACK_S = 60.0
-"""Tests that take this much longer than four times their usual time have come to no end."""
+"""Tests that take this much longer than four times their usual time count as endless."""
 
 
 def try_all(
     path: Path, verdicts: dict[Key, Verdict], files: Sequence[str], jobs: int, killers: Mapping[Key, str]
 ) -> None:
-    """Try those that have no verdict yet, and write each verdict to the record as it is known.
+    """Try the mutants that have no verdict yet, and write each verdict to the record at once.
 
-    *killers*: the tests to begin with, as far as they are still there.
+    *killers*: the test to begin with, for each mutant, if that test still exists.
     """
-    known, names = homes(verdicts)
+    known, names = locate(verdicts)
     for key, one in verdicts.items():
         if key not in known and not one.word:
             verdicts[key] = Verdict("changed" if key.unit in names else "deleted")
@@ -42,7 +43,7 @@ def try_all(
     untried = [key for key in known if not verdicts[key].word]
     if not untried:
         return
-    random.Random(len(untried)).shuffle(untried)  # what is known by then is a sample, too
+    random.Random(len(untried)).shuffle(untried)  # the verdicts of an interrupted run are a sample, too
     with contextlib.ExitStack() as stack:
         scratches = [Scratch() for _ in range(jobs)]
         for one in scratches:
@@ -65,8 +66,9 @@ def try_all(
 
 
 def _killer(scratch: Scratch, tests: Sequence[Test]) -> str:
-    """Return the test that fails, or the fault of a simulation; ``""``: the mutant survives."""
-    plain, simulated = (_chosen([one for one in tests if one.is_simulated == simulated]) for simulated in (False, True))
+    """Return the test that fails, or the failure of the simulation; ``""`` if the mutant survives."""
+    plain = [one for one in tests if not one.is_simulated][:PLAIN_MAX]
+    simulated = [one for one in tests if one.is_simulated][:SIMULATED_MAX]
     for batch in (plain[:FIRST], plain[FIRST:], simulated):
         while batch:
             killer = _run(scratch, batch)
@@ -75,7 +77,7 @@ def _killer(scratch: Scratch, tests: Sequence[Test]) -> str:
             failed = [one for one in batch if one.name == killer.partition(" (")[0]]
             if not failed or failed[0].seconds < STEADY_S or _run(scratch, failed):
                 return killer
-            batch = batch[batch.index(failed[0]) + 1 :]  # it fails now and then, so it tells nothing
+            batch = batch[batch.index(failed[0]) + 1 :]  # this test fails now and then, which is no verdict
     return scratch.simulate()
 
 
@@ -83,13 +85,3 @@ def _run(scratch: Scratch, tests: Sequence[Test]) -> str:
     files = sorted({one.file for one in tests})
     wall_s = SLACK_S + 4 * sum(one.seconds for one in tests)
     return scratch.test(files, [one.name for one in tests], wall_s, "-x").killer
-
-
-def _chosen(tests: Sequence[Test]) -> list[Test]:
-    """Return the first tests that fit into the budget, at least one."""
-    spent_s, chosen = 0.0, []
-    for one in tests:
-        if len(chosen) < TESTS_MAX and (spent_s + one.seconds <= BUDGET_S or not chosen):
-            chosen.append(one)
-            spent_s += one.seconds
-    return chosen

@@ -17,7 +17,6 @@ from click.testing import CliRunner, Result
 
 from supervisor.control.error_messages import BadInput
 from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.simulation import bench as benching
 from supervisor.simulation.bench import METRICS, Bench, bench, check, nearest_rank, summary_of
 from supervisor.simulation.bench.plots import COLOURS, Panel, figure
 from supervisor.simulation.bench.suite import (
@@ -343,12 +342,14 @@ def test_a_bad_suite_is_told_with_its_field(text: str, words: str, tmp_path: Pat
         load_suite(str(path))
 
 
-def test_a_suite_has_loads_of_its_own(suite_file: Path) -> None:
+def test_a_suite_has_loads_of_its_own(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Load and operators of a suite replace those of the scenario; the rest stays."""
     under = ScenarioComparison(policies=("default",), load={"customers": 7}, operators=3)
     suite = load_suite(str(suite_file))[0].model_copy(update={"scenarios": {"quiet": under}})
-    (ask,) = benching._asks(suite, [1])
-    run = benching._drawn(ask)
+    runs: list[DrawnScenario] = []
+    monkeypatch.setattr("supervisor.simulation.bench.simulate", runs.append)
+    bench(suite, seeds=1)
+    (run,) = runs
     assert (run.load.customers, run.load.turns, run.load.crossing, run.operators) == (7, 3, 0.0, 3)
     assert Bench(suite=suite, first_seed=1, seeds=1).value()["under"] == {
         "quiet": {"intensity": 1.0, "load": {"customers": 7}, "operators": 3}

@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,10 +17,12 @@ import pytest
 from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
 from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.simulation import coverage, oracle
+from supervisor.ports import Append
+from supervisor.simulation import coverage
 from supervisor.simulation.commands import cli
 from supervisor.simulation.commands.run_request import RunRequest
 from supervisor.simulation.engine import Schedule
+from supervisor.simulation.oracle import Oracle
 from supervisor.simulation.scenario import load, named
 from supervisor.simulation.search import shrink
 from tests.verification import golden as goldens
@@ -50,14 +52,15 @@ def run_command(capsys: pytest.CaptureFixture[str]) -> RunCommand:
 @pytest.fixture
 def forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """An oracle that forbids what every run does: that a session is stopped."""
-    record = oracle.Oracle._record
+    wrote = Oracle.wrote
 
-    def forbid(self: Any, one: Any) -> None:
-        record(self, one)
-        if one.to_status == "Stopped" and one.from_status != "Stopped":
-            self.violated("bounded", one.entity_id, "was stopped")
+    def forbid(self: Oracle, batch: Sequence[Append], encoded: Sequence[bytes]) -> None:
+        wrote(self, batch, encoded)
+        for one in (written.record for written in batch):
+            if one.to_status == "Stopped" and one.from_status != "Stopped":
+                self.violated("bounded", one.entity_id, "was stopped")
 
-    monkeypatch.setattr(oracle.Oracle, "_record", forbid)
+    monkeypatch.setattr(Oracle, "wrote", forbid)
 
 
 # --------------------------------------------------------------------------------------------------------- one run
@@ -208,10 +211,10 @@ def test_ctrl_c_prints_what_was_reached(
 ) -> None:
     """An interrupt is no violation: exit status 130."""
 
-    def pressed(self: Any, one: Any) -> None:
+    def pressed(*given: Any) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(oracle.Oracle, "_record", pressed)
+    monkeypatch.setattr(Oracle, "wrote", pressed)
     status, out, err = run_command(*arguments, "--json")
     assert (status, json.loads(out)["interrupted"], err) == (130, True, "")
     assert "interrupted; what was reached until then:" in run_command(*arguments)[1]
@@ -269,15 +272,15 @@ def test_ctrl_c_ends_a_search_for_a_smaller_run(
     run_command: RunCommand, forbidden: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The result so far is printed and saved, and not run again: exit status 130."""
-    run_until = shrink._run_until
+    simulate = shrink.simulate
 
     def pressed(*arguments: Any, **more: Any) -> Any:
         if runs:
             signal.raise_signal(signal.SIGINT)
         runs.append(1)
-        return run_until(*arguments, **more)
+        return simulate(*arguments, **more)
 
-    monkeypatch.setattr(shrink, "_run_until", pressed)
+    monkeypatch.setattr(shrink, "simulate", pressed)
     runs: list[int] = []
     path = tmp_path / "small.toml"
     arguments = "shrink", "--seed", 3, "--scenario", "restart-storm", "--save", path
@@ -301,7 +304,7 @@ def test_what_cannot_be_kept_is_told_before_the_work(
     run_command: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, why: str
 ) -> None:
     """A file that cannot be written is bad input, with its name, before the work."""
-    monkeypatch.setattr(shrink, "_run_until", None)
+    monkeypatch.setattr(shrink, "simulate", None)
     (tmp_path / "folder.toml").mkdir()
     status, _, err = run_command("shrink", "--seed", 3, "--scenario", "quiet", "--save", tmp_path / name)
     assert status == 2

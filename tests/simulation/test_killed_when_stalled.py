@@ -28,10 +28,10 @@ from supervisor.work.plan_run import PlanRun
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.task_execution import Phase, TaskExecution
 from tests.verification import claims
-from tests.verification.claims import Claims, simulate_claims
+from tests.verification.claims import Bench, ClaimHost, Claims, simulate_claims
 
 
-class Host(claims._Host):
+class Host(ClaimHost):
     """Kills supervisor number N at a record that has all words that *at* has for N: of its entity, its event, and the
     state after it."""
 
@@ -61,7 +61,7 @@ class Host(claims._Host):
                 self._world.kill()
 
 
-async def work(bench: Any, turn: AgentTurn) -> str:
+async def work(bench: Bench, turn: AgentTurn) -> str:
     """Never answer in the first session; be done at once in later ones."""
     if turn.session_id == "t0":
         await anyio.sleep_forever()
@@ -74,16 +74,12 @@ def planned(*names: str, max_retries: int) -> tuple[TaskConfig, ...]:
 
 
 def killed(
-    monkeypatch: pytest.MonkeyPatch, *at: str, wanted: OperatorStop | None = None, worked: Any = work, **plan: Any
+    *at: str, wanted: OperatorStop | None = None, worked: Any = work, **changes: object
 ) -> tuple[Claims, list[str]]:
     """Run one task whose supervisors are killed *at* these events; return the result and the states of its runs."""
     tries: list[str] = []
-    drawn = claims._plan
     dying = type("Dying", (Host,), {"at": dict(enumerate(at, 1)), "wanted": wanted, "tries": tries})
-    monkeypatch.setattr(claims, "_Host", dying)
-    monkeypatch.setattr(claims._Bench, "work", worked)
-    monkeypatch.setattr(claims, "_plan", lambda *given: drawn(*given).model_copy(update=plan))
-    found = simulate_claims(1, workers=1, tasks=1, kills=0)
+    found = simulate_claims(1, workers=1, tasks=1, kills=0, host_type=dying, work=worked, changes=changes)
     assert found.killed == len(at)
     return found, tries
 
@@ -95,10 +91,10 @@ LATE = ["PENDING", "IN_PROGRESS", "TIMEOUT", "RETRYING", "IN_PROGRESS", "VALIDAT
 @pytest.mark.parametrize(
     "at", ["Ended", "execution_timed_out", "retry_decided", "execution_failed", "retry_delay_elapsed"]
 )
-def test_it_is_tried_again(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_tried_again(at: str) -> None:
     """At each of these records the try is judged once, charged once to a budget of one retry, and another session has
     the next try."""
-    found, tries = killed(monkeypatch, at, retry_budget=RetryBudgetConfig(least=1, share=0.0))
+    found, tries = killed(at, retry_budget=RetryBudgetConfig(least=1, share=0.0))
 
     assert found.report.problems == ()
     assert found.closed == 1
@@ -106,7 +102,7 @@ def test_it_is_tried_again(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_it_is_cancelled_if_somebody_else_wanted_that(now: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_cancelled_if_somebody_else_wanted_that(now: bool) -> None:
     """The task is cancelled, also if the request shortens the end of an agent that takes its time."""
 
     async def takes_its_time(bench: Any, turn: AgentTurn) -> str:
@@ -117,7 +113,7 @@ def test_it_is_cancelled_if_somebody_else_wanted_that(now: bool, monkeypatch: py
                 await anyio.sleep(4.0)
 
     wanted = OperatorStop(reason="nobody wants it", abort_id="theirs", now=now)
-    found, tries = killed(monkeypatch, "t0 Ended", wanted=wanted, worked=takes_its_time)
+    found, tries = killed("t0 Ended", wanted=wanted, worked=takes_its_time)
 
     assert found.closed == 0
     assert tries == ["PENDING", "IN_PROGRESS", "CANCELLED"]
@@ -142,7 +138,7 @@ def test_it_is_cancelled_if_that_was_asked_for_while_it_was_judged(monkeypatch: 
 
     monkeypatch.setattr(claims, "PlanRunner", Runner)
     monkeypatch.setattr(plugin_policies, "reclassify_failure", reclassify_failure)
-    found, tries = killed(monkeypatch, "retry_decided", worked=fails)
+    found, tries = killed("retry_decided", worked=fails)
 
     assert found.closed == 0
     assert tries == ["PENDING", "IN_PROGRESS", "FAILED", "RETRYING", "CANCELLED"]
@@ -155,7 +151,7 @@ def test_a_plug_in_has_its_say(monkeypatch: pytest.MonkeyPatch) -> None:
         return failure._replace(category=ErrorCategory.PERMANENT)
 
     monkeypatch.setattr(plugin_policies, "reclassify_failure", reclassify_failure)
-    _, tries = killed(monkeypatch, "Ended")
+    _, tries = killed("Ended")
 
     assert tries[:4] == ["PENDING", "IN_PROGRESS", "FAILED", "CIRCUIT_OPEN"]
 
@@ -169,44 +165,41 @@ def test_its_session_had_not_heard_of_that(monkeypatch: pytest.MonkeyPatch) -> N
         return MergeOutcome.BEGAN if len(heard) == 1 else end(tree, session_id, stop, **more)
 
     monkeypatch.setattr(EntityRegistry, "request_stop", unheard)
-    found, tries = killed(monkeypatch, "AbortRecord", "Ended")
+    found, tries = killed("AbortRecord", "Ended")
 
     assert heard[0] == "timeout"
     assert found.closed == 1
     assert tries == LATE
 
 
-class Busy:
-    """Gives the worker of the second supervisor a slot for the task it took over only after *FREE_S* seconds."""
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let sessions go on, and the worker of the second supervisor take such a session's task only after 400 s."""
+    monkeypatch.setattr(takeover, "loses_nothing", lambda *given: True)
+    offer, late = PlanRun.offer, list[TaskExecution]()
 
-    FREE_S = 400.0
+    async def offer_later(plan_run: PlanRun, execution: TaskExecution) -> None:
+        await anyio.sleep(400.0)
+        offer(plan_run, execution)
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(takeover, "loses_nothing", lambda *given: True)
-        offer, delayed = PlanRun.offer, list[TaskExecution]()
-
-        async def later(plan_run: PlanRun, execution: TaskExecution) -> None:
-            await anyio.sleep(self.FREE_S)
+    def offer_late(plan_run: PlanRun, execution: TaskExecution) -> None:
+        if execution.phase is not Phase.FOLLOWED or late:
             offer(plan_run, execution)
+        else:
+            late.append(execution)
+            plan_run.start(offer_later, plan_run, execution)
 
-        def offer_late(plan_run: PlanRun, execution: TaskExecution) -> None:
-            if execution.phase is Phase.FOLLOWED and not delayed:
-                delayed.append(execution)
-                plan_run.start(later, plan_run, execution)
-            else:
-                offer(plan_run, execution)
-
-        monkeypatch.setattr(PlanRun, "offer", offer_late)
+    monkeypatch.setattr(PlanRun, "offer", offer_late)
 
 
 FOLLOWED = ("SessionStarted",), ("SessionStarted", "Ended")
 
 
+@pytest.mark.usefixtures("busy")
 @pytest.mark.parametrize("at", [*FOLLOWED, ("SessionStarted", "Ended", "retry_decided RETRYING")])
-def test_nobody_had_followed_it_yet(at: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_had_followed_it_yet(at: tuple[str, ...]) -> None:
     """The session goes on under the second supervisor while the job waits for a worker; the delay is kept."""
-    Busy(monkeypatch)
-    found, tries = killed(monkeypatch, *at, task_lifecycle=TaskLifecycle(base_retry_delay=500.0, max_retry_delay=500.0))
+    found, tries = killed(*at, task_lifecycle=TaskLifecycle(base_retry_delay=500.0, max_retry_delay=500.0))
 
     assert found.report.problems == ()
     assert found.closed == 1
@@ -214,21 +207,21 @@ def test_nobody_had_followed_it_yet(at: tuple[str, ...], monkeypatch: pytest.Mon
     assert found.report.simulated_s > 600.0
 
 
-def test_a_delay_that_is_over_is_not_served_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delay_that_is_over_is_not_served_again() -> None:
     """The second supervisor is killed as the next attempt is about to begin."""
     delayed = TaskLifecycle(base_retry_delay=500.0, max_retry_delay=500.0)
-    found, tries = killed(monkeypatch, "Ended", "worker_started", task_lifecycle=delayed)
+    found, tries = killed("Ended", "worker_started", task_lifecycle=delayed)
 
     assert found.report.problems == ()
     assert tries == LATE
     assert 600.0 < found.report.simulated_s < 1000.0
 
 
+@pytest.mark.usefixtures("busy")
 @pytest.mark.parametrize("at", [*FOLLOWED, ("SessionStarted", "Ended", "retry_decided CIRCUIT_OPEN")])
-def test_it_had_no_other_attempt(at: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_had_no_other_attempt(at: tuple[str, ...]) -> None:
     """The task fails, though its job waits for a worker."""
-    Busy(monkeypatch)
-    found, tries = killed(monkeypatch, *at, task_lifecycle=ONCE, tasks=planned("t0", max_retries=0))
+    found, tries = killed(*at, task_lifecycle=ONCE, tasks=planned("t0", max_retries=0))
 
     assert found.closed == 0
     assert tries == ["PENDING", "IN_PROGRESS", "TIMEOUT", "FAILED", "CIRCUIT_OPEN"]
@@ -247,7 +240,6 @@ def test_a_retry_that_is_one_too_many_is_refused(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(takeover, "loses_nothing", lambda *given: True)
     found, tries = killed(
-        monkeypatch,
         "run:t1 retry_decided",
         worked=fails_first,
         tasks=planned("t0", "t1", max_retries=0),

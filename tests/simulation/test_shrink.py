@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.simulation import oracle
+from supervisor.ports import Append
+from supervisor.simulation.oracle import Oracle
 from supervisor.simulation.running import Report, simulate
 from supervisor.simulation.scenario import DrawnScenario, library, load, named
 from supervisor.simulation.search import shrink as shrinking
@@ -21,6 +22,7 @@ from supervisor.simulation.search.shrink import (
     ddmin,
     fails_again,
     invariant_of,
+    run_until,
     shrink,
     to_toml,
 )
@@ -79,14 +81,15 @@ def test_a_run_of_what_struck_is_the_run() -> None:
 @pytest.fixture
 def forbidden() -> Iterator[None]:
     """An oracle that reports interruptions."""
-    record = oracle.Oracle._record
+    wrote = Oracle.wrote
 
-    def forbid(self: oracle.Oracle, one: object) -> None:
-        record(self, one)  # type: ignore[arg-type]
-        if getattr(one, "to_status", "") == "Interrupting":
-            self.violated("bounded", one.entity_id, "was interrupted")  # type: ignore[attr-defined]
+    def forbid(self: Oracle, batch: Sequence[Append], encoded: Sequence[bytes]) -> None:
+        wrote(self, batch, encoded)
+        for one in (written.record for written in batch):
+            if one.to_status == "Interrupting":
+                self.violated("bounded", one.entity_id, "was interrupted")
 
-    with patch.object(oracle.Oracle, "_record", forbid):
+    with patch.object(Oracle, "wrote", forbid):
         yield
 
 
@@ -149,8 +152,6 @@ def test_other_seeds_are_tried_where_too_much_is_left(monkeypatch: pytest.Monkey
     """For a race that no smaller run has, the result is another seed of a smaller scenario, and fails by itself."""
     for name, value in (("FEW", 0), ("OTHER_SEEDS", 8), ("ROUNDS", 1)):
         monkeypatch.setattr(shrinking, name, value)
-    for way in ("work", "kinds"):
-        monkeypatch.setattr(shrinking._Search, way, lambda search: None)
     shrunk = shrunk_of()
     assert shrunk.seed != 2
     assert shrunk.scenario.world.seed == shrunk.seed
@@ -162,25 +163,24 @@ def test_a_smaller_run_that_takes_too_long_is_given_up() -> None:
     """A run is watched to the last allowed step, and not beyond; a run that is cut off there violates nothing."""
     drawn = named("quiet").draw(1)
     steps = simulate(drawn).steps
-    whole = shrinking._run_until(drawn, "bounded", lambda: True, steps)
+    whole = run_until(drawn, "bounded", lambda: True, steps)
     assert whole is not None
     assert whole.steps == steps
-    assert shrinking._run_until(drawn, "bounded", lambda: True, steps - 1) is None
+    assert run_until(drawn, "bounded", lambda: True, steps - 1) is None
 
 
 @pytest.mark.usefixtures("forbidden")
 def test_what_was_in_vain_is_not_tried_again() -> None:
     """No scenario is run twice under one seed, unless it was a step forward."""
     runs: list[str] = []
-    failed = shrinking._Search._failed
 
-    def counted(search: shrinking._Search, drawn: DrawnScenario, steps_max: float) -> Report | None:
-        report = failed(search, drawn, steps_max)
-        if report is None:
+    def counted(drawn: DrawnScenario, **given: Any) -> Report:
+        report = simulate(drawn, **given)
+        if not report.problems:
             runs.append(repr(drawn))
         return report
 
-    with patch.object(shrinking._Search, "_failed", counted):
+    with patch.object(shrinking, "simulate", counted):
         shrunk_of()
     assert len(runs) == len(set(runs)) > 0
 

@@ -8,8 +8,9 @@ fourteen invariants of spec 004 among it, at every commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import inf
 from typing import Final
 
@@ -29,7 +30,7 @@ from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.workers import WorkerPool
 from tests.verification.checkers import simulate
 
-__all__ = ["ClaimChecker", "Claims", "simulate_claims"]
+__all__ = ["Bench", "ClaimChecker", "ClaimHost", "Claims", "simulate_claims"]
 
 ROLES: Final = ("backend", "frontend", "docs", "qa")
 AGENT: Final = "worker"
@@ -140,7 +141,7 @@ class ClaimChecker:
             self._say("resource_cleanup", record.entity_id, f"is {record.to_status} and holds {sorted(held)}")
 
 
-class _Host:
+class ClaimHost:
     """Runs the plan on one supervisor after the other, kills them, and lets workers fall silent."""
 
     last_arrival_s = inf
@@ -194,7 +195,7 @@ class _Host:
             await pool.pause(random.between(*SILENT_S, "silent for", number) if silent else heartbeat_s)
 
 
-class _Bench:
+class Bench:
     """Workplace of the agents: what each of them sees of the others."""
 
     def __init__(self, random: KeyedRandom) -> None:
@@ -231,22 +232,28 @@ def simulate_claims(
     kills: int = 2,
     on_line: Callable[[str], None] | None = None,
     watch: Callable[[int], None] | None = None,
+    host_type: type[ClaimHost] = ClaimHost,
+    work: Callable[[Bench, AgentTurn], Awaitable[str]] = Bench.work,
+    changes: Mapping[str, object] | None = None,
 ) -> Claims:
     """Let *workers* workers claim *tasks* tasks, while *kills* supervisors are killed.
 
     Args:
-        tell: hears every line of the trace as it comes.
-        watch: told now and then how many steps there have been, and at the end.
+        on_line: gets every line of the trace as it comes.
+        watch: called now and then with the number of steps so far, and at the end.
+        host_type: class of the host that runs the plan.
+        work: the agent of all tasks.
+        changes: values of the plan instead of those that are drawn.
     """
-    plan, drawn = _plan(KeyedRandom(seed).below("plan"), workers, tasks), _drawn(seed)
-    bench, hosts = _Bench(KeyedRandom(seed).below("bench")), list[_Host]()
+    plan = _plan(KeyedRandom(seed).below("plan"), workers, tasks).model_copy(update=changes)
+    bench, hosts = Bench(KeyedRandom(seed).below("bench")), list[ClaimHost]()
 
-    def make(world: World) -> _Host:
+    def make(world: World) -> ClaimHost:
         bench.say = world.oracle.violated
-        hosts.append(_Host(world, plan, kills, bench.finished))
+        hosts.append(host_type(world, plan, kills, bench.finished))
         return hosts[0]
 
-    report = simulate(drawn, host=make, agents={AGENT: bench.work}, on_line=on_line, watch=watch)
+    report = simulate(_drawn(seed), host=make, agents={AGENT: partial(work, bench)}, on_line=on_line, watch=watch)
     [host] = hosts
     events = host.holders.events
     return Claims(

@@ -11,8 +11,7 @@ import signal
 from collections.abc import Sequence
 from typing import Final
 
-from supervisor.agents.protocols.codec_defaults import CodecDefaults
-from supervisor.agents.protocols.exit_status import signal_name
+from supervisor.agents.protocols.codec_base import CodecDefaults, signal_name
 from supervisor.ports import CloseInput, Out, Ready, Send, Signal, Text, TurnEnded
 
 __all__ = ["PROMPT", "CommandCodec"]

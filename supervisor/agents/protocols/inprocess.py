@@ -25,7 +25,7 @@ from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import AgentFunction, LiveSession, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
-from supervisor.sessions.agent_connection import AgentConnection, Delegate
+from supervisor.sessions.agent_connection import AgentConnection, ConnectionPhase, Delegate
 
 if TYPE_CHECKING:
     from supervisor.plans.task_control import CommandResult
@@ -236,13 +236,13 @@ class FunctionConnection(AgentConnection):
             self._scope.cancel()
 
     def close_when_idle(self) -> None:
-        self._finishing = True
+        self._advance(ConnectionPhase.CLOSING)
         if self.turn_id is None:
             self._stop.set()
 
     def kill(self, intent: Verdict) -> None:
         self._intent = self._intent or intent
-        self._dying = True
+        self._killed.set()
         self._stop.set()
         if self._scope is not None:
             self._scope.cancel()
@@ -264,7 +264,7 @@ class FunctionConnection(AgentConnection):
         stop, error = "cancelled", ""
         try:
             with anyio.CancelScope() as self._scope:
-                if not self._dying and self._intent is None:
+                if not self._killed.is_set() and self._intent is None:
                     result = await self._function(turn)
                     if isinstance(result, str):
                         self.speak(result)
@@ -276,7 +276,7 @@ class FunctionConnection(AgentConnection):
         finally:
             self._scope = None
             self._conclude(stop, error)
-            if self._finishing:
+            if self._phase is ConnectionPhase.CLOSING:
                 self._stop.set()
 
     def use(self, turn_id: str, amounts: Amounts) -> None:
@@ -323,7 +323,7 @@ class FunctionConnection(AgentConnection):
         if self.turn_id is not None and self._calls.pop(call_id, None) is not None:
             reason = "the agent gave it up" if self._intent is None else self._intent.error
             gone = ToolCompleted(call_id=call_id, outcome=ToolOutcome.ABORTED, reason=reason, abort_id=self._abort_id)
-            self._tell(self.turn_id, gone)
+            self._send(self.turn_id, gone)
 
     async def _returned(self, call: _Call) -> None:
         """Wait for the result. An aborted tool may clean up for ``cancel_s`` seconds before the agent continues."""
@@ -359,7 +359,7 @@ class FunctionConnection(AgentConnection):
             call.done.set()
 
         cause = Cause(self._causes.get(tool_id), None, self.session.session_id)
-        once = self._delegated(call_id, answer)
+        once = self._register_delegation(call_id, answer)
         self._delegate(self.session, name, prompt, agent, tool_id, once, cause, mode)
         try:
             await call.done.wait()

@@ -339,6 +339,11 @@ class SimulatedLoop(SealedLoop):
             else:
                 self._ready.append(timer)
 
+    @property
+    def timers(self) -> int:
+        """Number of timers in memory, cancelled ones included."""
+        return len(self._timers)
+
     def _sweep(self) -> None:
         if self._stale[0] > STALE_TIMERS and 2 * self._stale[0] > len(self._timers):
             self._timers = [one for one in self._timers if not one[3]._cancelled]

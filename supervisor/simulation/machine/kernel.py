@@ -23,7 +23,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from actors.waiter import current_backend
-from supervisor.agents.protocols.exit_status import signal_name
+from supervisor.agents.protocols.codec_base import signal_name
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import Launch
 from supervisor.runtime.one_shot_event import OneShotEvent

@@ -37,7 +37,7 @@ from supervisor.simulation.search.smaller import (
     with_strikes,
 )
 
-__all__ = ["NothingViolated", "Shrunk", "ddmin", "fails_again", "invariant_of", "shrink", "to_toml"]
+__all__ = ["NothingViolated", "Shrunk", "ddmin", "fails_again", "invariant_of", "run_until", "shrink", "to_toml"]
 
 T = TypeVar("T")
 WIDE = 100
@@ -116,7 +116,7 @@ class _StopCondition:
             raise _Enough
 
 
-def _run_until(
+def run_until(
     drawn: DrawnScenario,
     invariant: str,
     patience: Callable[[], bool],
@@ -154,7 +154,7 @@ class _Search:
     ) -> None:
         self._checkers = checkers
         drawn = scenario.draw(seed)
-        report = _run_until(drawn, "", lambda: True, watch=watch, checkers=checkers)
+        report = run_until(drawn, "", lambda: True, watch=watch, checkers=checkers)
         if report is None or not report.problems:
             raise NothingViolated(f"seed {seed} of {scenario.name} violates nothing, so there is nothing to shrink")
         self.seed = seed
@@ -191,7 +191,7 @@ class _Search:
 
     def _failed(self, drawn: DrawnScenario, steps_max: float) -> Report | None:
         """Run within so many steps; return the report if it violates the same invariant."""
-        report = _run_until(drawn, self.invariant, self.patience, steps_max, checkers=self._checkers)
+        report = run_until(drawn, self.invariant, self.patience, steps_max, checkers=self._checkers)
         self.runs += 1
         self._heard(self.runs)
         failed = report is not None and any(invariant_of(one) == self.invariant for one in report.problems)

@@ -10,6 +10,7 @@ import pytest
 from supervisor.agents.protocols.acp.codec import AcpCodec
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
+    CallNotEnded,
     ChildRequested,
     CloseInput,
     Compaction,
@@ -460,6 +461,20 @@ def test_who_cannot_be_told_within_a_turn_says_so(talk: Conversation) -> None:
     queueing.prompt()
     queueing.codec.interrupt()
     assert queueing.codec.steer("now") is None
+
+
+def test_an_agent_that_does_not_end_its_call_says_why() -> None:
+    """A refusal to end an open call is reported with the agent's text; the refusal of a call that has ended is not."""
+    talk = Conversation({**HELLO, "agentCapabilities": {"_meta": {"supervisor": {"endCalls": True}}}})
+    talk.prompt()
+    talk.update("tool_call", toolCallId="c", title="sleep", status="in_progress")
+    asked, asked_again = talk.codec.end_call("c"), talk.codec.end_call("c")
+    assert asked is not None
+    assert asked_again is not None
+    refusal = {"error": {"code": -32000, "message": "it does not stop"}}
+    assert talk.feed({"id": sent(asked)[0]["id"], **refusal}) == [CallNotEnded("c", "it does not stop (code -32000)")]
+    talk.update("tool_call_update", toolCallId="c", status="completed")
+    assert talk.feed({"id": sent(asked_again)[0]["id"], **refusal}) == []
 
 
 def test_a_second_turn_follows_in_the_same_session(talk: Conversation) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from supervisor.agents.protocols.codex.codec import CodexCodec
-from supervisor.agents.protocols.codex.model_errors import Problem, problem_of
+from supervisor.agents.protocols.codex.updates import Problem, problem_of
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
     CallNotEnded,

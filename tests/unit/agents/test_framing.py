@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.agents.protocols.framing import LINE_BYTES_MAX, LineBuffer
+from supervisor.agents.protocols.codec_base import LINE_BYTES_MAX, LineBuffer
 from supervisor.ports import Malformed
 
 MIB = 1024 * 1024

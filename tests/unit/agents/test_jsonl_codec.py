@@ -14,8 +14,7 @@ import pytest
 from supervisor import AgentConfig, open_supervisor
 from supervisor.agent_catalogue import known_agent
 from supervisor.agent_catalogue.line_rules import LineMapping
-from supervisor.agents.protocols.jsonl.codec import JsonlCodec
-from supervisor.agents.protocols.jsonl.paths import amount_at, fits, look, text_at
+from supervisor.agents.protocols.jsonl.codec import JsonlCodec, amount_at, fits, look, text_at
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
     CloseInput,

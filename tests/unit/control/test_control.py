@@ -58,7 +58,7 @@ class Played:
         self.may_abort.set()
         self.subscribed = 0
         self.origin: Origin | None = Origin.OPERATOR
-        """Who asks; ``None``: there is no descriptor for the look."""
+        """Origin of each caller; ``None``: there is no file descriptor to find it out."""
         self.stop_now = anyio.Event()
         self.outage: Outage | None = None
         self.shortage = None
@@ -217,7 +217,7 @@ async def test_a_dry_run_ends_nothing(path: Path) -> None:
 
 
 async def test_an_inspection_is_answered(path: Path) -> None:
-    """What goes on in an entity comes back, and an unknown one is an error of that kind."""
+    """An inspection returns the state of an entity; an unknown entity is an error of kind ``unknown``."""
     async with served(path, Played()):
         (answer,) = await answers(path, {"do": "inspect", "entity": "lead"})
         with pytest.raises(ControlError) as refused:
@@ -244,7 +244,7 @@ async def test_a_compaction_is_answered_with_what_was_moved(path: Path) -> None:
 
 
 async def test_messages_and_stops_arrive(path: Path) -> None:
-    """What is sent, how urgently and by whom is what the supervisor hears."""
+    """Text, urgency, delivery point and sender of a message reach the supervisor."""
     played = Played()
     async with served(path, played):
         message = {"do": "send", "session": "lead", "text": "hi", "urgent": True, "sender": "me", "at": "turn_end"}
@@ -287,7 +287,7 @@ async def test_a_wish_that_cannot_be_granted_is_answered(path: Path, message: An
 
 
 class Kept(logging.Handler):
-    """What was logged, as text."""
+    """Log lines, as text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -358,7 +358,7 @@ async def test_a_client_that_does_not_read_is_disconnected(path: Path) -> None:
 
 
 async def test_agents_cannot_keep_an_operator_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where agents have taken all places, and follow, an operator gets that of the oldest."""
+    """If agents hold all client slots, an operator gets the slot of the oldest one."""
     monkeypatch.setattr(server, "clients_max", lambda: 2)
     played = Played()
     played.origin = Origin.AGENT
@@ -399,7 +399,7 @@ async def test_a_client_that_cannot_be_looked_at_is_refused(path: Path) -> None:
     ids=["no JSON", "no UTF-8", "empty", "deep", "endless"],
 )
 async def test_garbage_gets_an_error_line(path: Path, line: bytes, words: str) -> None:
-    """Whatever comes instead of a request is answered with one error, and the server goes on."""
+    """A line that is no request is answered with one error, and the server goes on."""
     async with served(path, Played()):
         async with await anyio.connect_unix(path) as client:
             await client.send(line)
@@ -472,7 +472,7 @@ async def test_only_the_owner_may_ask(path: Path) -> None:
 
 
 async def test_a_stale_socket_is_replaced(path: Path) -> None:
-    """What a killed supervisor left behind is in nobody's way."""
+    """The socket that a killed supervisor left does not keep a new server from listening."""
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     assert not is_running(path)

@@ -96,8 +96,8 @@ class Work:
         return CommandResult(verb=verb, entity_id=f"task:{task}", state="OPEN", seq=7, repeated=repeated)
 
 
-class Told:
-    """What a command answered."""
+class Output:
+    """Output and exit status of a command."""
 
     def __init__(self, status: int, out: str, err: str) -> None:
         self.status, self.out, self.err = status, out, err
@@ -107,7 +107,7 @@ class Told:
         return msgspec.json.decode(self.out)
 
 
-Tell = Callable[..., Told]
+Tell = Callable[..., Output]
 
 
 async def _serve(state_dir: Path, work: Work | None, closing: anyio.Event, started: threading.Event) -> None:
@@ -150,10 +150,10 @@ def tell(
     monkeypatch.setattr("getpass.getuser", lambda: "me")
     monkeypatch.delenv("SUPERVISOR_TASK", raising=False)
 
-    def run(*arguments: object) -> Told:
+    def run(*arguments: object) -> Output:
         capsys.readouterr()
         status = execute(supervisor, [str(one) for one in arguments])
-        return Told(status, *capsys.readouterr())
+        return Output(status, *capsys.readouterr())
 
     with served(tmp_path / "state", work, request.param):
         yield run
@@ -189,7 +189,7 @@ def test_what_a_task_is_blocked_on_arrives(tell: Tell, work: Work) -> None:
 
 
 def test_who_why_and_its_id_arrive(tell: Tell, work: Work) -> None:
-    """What the options say is what the work hears; a repetition is told as one."""
+    """The options reach the work; a repeated command is reported as repeated."""
     options = ("--by", "ada", "--reason", "looks good", "--command-id", "c1")
     first, again = tell("approve", "a", *options), tell("approve", "a", *options)
     assert work.asked[0] == ("approve", "a", "operator:ada", "looks good", "c1")
@@ -287,7 +287,7 @@ def test_an_agent_splits_its_own_task_from_standard_input(
     ],
 )
 def test_bad_subtasks_are_told_with_their_place(tell: Tell, work: Work, tmp_path: Path, text: str, words: str) -> None:
-    """What is wrong with them is told with file, line and field where there is one, and nothing is split."""
+    """Errors in subtasks are reported with file, line and field where there is one, and nothing is split."""
     file = tmp_path / "parts.yaml"
     file.write_text(text)
     told = tell("task", "split", "a", "--from", file)
@@ -310,7 +310,7 @@ def test_bad_subtasks_are_told_with_their_place(tell: Tell, work: Work, tmp_path
     ],
 )
 def test_bad_input_asks_nothing(tell: Tell, work: Work, command: tuple[str, ...], words: str) -> None:
-    """What cannot be meant is one message and exit status 2, before anybody is asked."""
+    """An invalid command is one message and exit status 2, before the supervisor is asked."""
     told = tell(*command)
     assert (told.status, told.out, work.asked) == (2, "", [])
     assert words in told.err
@@ -320,7 +320,7 @@ def test_bad_input_asks_nothing(tell: Tell, work: Work, command: tuple[str, ...]
     ("data", "words"), [(b"\xff", "not UTF-8 at position 0"), (b" " * 524_289, "is larger than 524288 bytes")]
 )
 def test_a_file_that_cannot_be_subtasks(tell: Tell, work: Work, tmp_path: Path, data: bytes, words: str) -> None:
-    """What is no text, or too much, is refused before it is sent."""
+    """A file that is not UTF-8, or is too large, is refused before it is sent."""
     (tmp_path / "parts.yaml").write_bytes(data)
     told = tell("task", "split", "a", "--from", tmp_path / "parts.yaml")
     assert (told.status, work.asked) == (2, [])
@@ -344,12 +344,12 @@ def test_without_a_supervisor_there_is_nobody_to_ask(
         ({"do": "steer", "verb": "dance", "tasks": ["a"]}, "bad", "Invalid enum value 'dance'"),
         ({"do": "steer", "verb": "split", "tasks": ["a"]}, "bad", "split: give its subtasks too, with do: split"),
         ({"do": "steer", "verb": "cancel", "all_planned": True}, "bad", "can be approved or rejected, not cancel"),
-        ({"do": "steer", "verb": "approve", "tasks": ["a"], "all_planned": True}, "bad", "these are other tasks"),
-        ({"do": "steer", "verb": "approve", "all_planned": True, "command_id": "c"}, "bad", "these are other tasks"),
+        ({"do": "steer", "verb": "approve", "tasks": ["a"], "all_planned": True}, "bad", "these may be other tasks"),
+        ({"do": "steer", "verb": "approve", "all_planned": True, "command_id": "c"}, "bad", "these may be other tasks"),
     ],
 )
 async def test_a_request_that_cannot_be_meant(tmp_path: Path, message: Any, kind: str, words: str) -> None:
-    """Whoever speaks to the socket directly is told what is wrong, and nothing is asked of the work."""
+    """An invalid request on the socket is refused with the reason, and nothing is asked of the work."""
     work = Work()
     with pytest.raises(ControlError) as refused:
         await asked(tmp_path, work, message)

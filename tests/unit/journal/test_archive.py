@@ -207,7 +207,7 @@ def test_a_crash_between_any_two_pieces_loses_and_doubles_nothing(
 ) -> None:
     """The journal opens, holds all with its archives, and the next compaction finishes what was begun."""
     monkeypatch.setattr(archive, "RECORDS_PER_SLICE", 15)
-    monkeypatch.setattr(archive, "_PAGE", 15)
+    monkeypatch.setattr(archive, "RECORDS_PER_PAGE", 15)
     count, before = 0, None
     for number in crashes(tmp_path, 3):
         place = tmp_path / str(number)

@@ -9,7 +9,7 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -555,6 +555,13 @@ def test_the_chain_is_over_what_sqlite_gives_back(tmp_path: Path) -> None:
         database.append(records[:2])
         database.append(records[2:])
         assert check_chain(database.db) is None
+
+
+@pytest.mark.parametrize("operation", [JournalFiles().sync, JournalFiles().reread])
+def test_a_sync_that_the_kernel_refuses_raises(operation: Callable[[Path], None]) -> None:
+    """The error of fsync(2) reaches the caller. A device that cannot be synced stands in for a disk that fails."""
+    with pytest.raises(OSError, match="Invalid argument"):
+        operation(Path(os.devnull))
 
 
 async def test_a_missing_folder_is_an_error_with_the_path(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.journal.transcript import CAP_BYTES, Transcript, follow_from
+from supervisor.journal.transcript import CAP_BYTES, OpenTranscripts, Transcript, follow_from
 
 NOON = 12 * 3600.0
 
@@ -79,6 +79,15 @@ def test_a_transcript_is_continued_on_a_new_line(tmp_path: Path) -> None:
         "12:00:00.000 agent| back",
         "12:00:00.000 agent| again",
     ]
+
+
+def test_the_transcript_written_longest_ago_is_closed_for_another(tmp_path: Path) -> None:
+    """Of the open transcripts the one written longest ago is closed, not the one opened first; its line is ended."""
+    open_transcripts = OpenTranscripts(2)
+    logs = [Transcript(tmp_path / name / "log", open_transcripts=open_transcripts) for name in "abc"]
+    for log in (logs[0], logs[1], logs[0], logs[2], logs[0], logs[1]):
+        log.write("agent", "x", at=NOON)
+    assert [len(lines_of(log.path)) for log in logs] == [1, 2, 1]
 
 
 def test_what_cannot_be_encoded_is_replaced(tmp_path: Path) -> None:

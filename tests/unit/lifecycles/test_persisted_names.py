@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from actors.machine import Machine
-from supervisor.control.protocol import Asked
+from supervisor.control.protocol import BaseRequest
 from supervisor.lifecycles import MACHINES
 from supervisor.lifecycles.effects import EFFECTS
 
@@ -50,7 +50,7 @@ def test_effects_keep_their_names() -> None:
 
 def test_requests_keep_their_names() -> None:
     """A client of another version names its request by these."""
-    tags = [msgspec.inspect.type_info(kind).tag for kind in Asked.__subclasses__()]
+    tags = [msgspec.inspect.type_info(kind).tag for kind in BaseRequest.__subclasses__()]
     assert sorted(tags) == [
         "abort",
         "answer",

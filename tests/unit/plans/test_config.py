@@ -16,11 +16,11 @@ from supervisor.lifecycles.types import AbortPolicy, StageBudgets
 from supervisor.plans import (
     AgentConfig,
     BadPlan,
-    LadderConfig,
     LimitsConfig,
     Plan,
     PolicyConfig,
     Settings,
+    StageBudgetsConfig,
     TaskConfig,
     load_plan,
 )
@@ -81,7 +81,8 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "struct"), [(LadderConfig, StageBudgets), (PolicyConfig, AbortPolicy), (LimitsConfig, SessionLimits)]
+    ("model", "struct"),
+    [(StageBudgetsConfig, StageBudgets), (PolicyConfig, AbortPolicy), (LimitsConfig, SessionLimits)],
 )
 def test_bounds_mirror_the_vocabulary(model: type[BaseModel], struct: type[msgspec.Struct]) -> None:
     """Every limit of the runtime can be set in a plan, and has the runtime's default."""

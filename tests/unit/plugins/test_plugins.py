@@ -63,37 +63,37 @@ class Listener:
         self.told: dict[str, list[LifecycleEvent]] = {}
         self.threads: set[int] = set()
 
-    def _keep(self, kind: str, event: LifecycleEvent) -> None:
+    def keep(self, kind: str, event: LifecycleEvent) -> None:
         self.told.setdefault(kind, []).append(event)
         self.threads.add(threading.get_ident())
         event.metadata["spoilt"] = True
 
     @hookimpl
     def supervisor_task_event(self, event: LifecycleEvent) -> None:
-        self._keep("task", event)
+        self.keep("task", event)
 
     @hookimpl
     def supervisor_agent_event(self, event: LifecycleEvent) -> None:
-        self._keep("agent", event)
+        self.keep("agent", event)
 
     @hookimpl
     def supervisor_session_event(self, event: LifecycleEvent) -> None:
-        self._keep("session", event)
+        self.keep("session", event)
 
     @hookimpl
     def supervisor_turn_event(self, event: LifecycleEvent) -> None:
-        self._keep("turn", event)
+        self.keep("turn", event)
 
     @hookimpl
     def supervisor_abort_event(self, event: LifecycleEvent) -> None:
-        self._keep("abort", event)
+        self.keep("abort", event)
 
 
 class Broken(Listener):
     """Fails at everything that it is told, also by an exit."""
 
-    def _keep(self, kind: str, event: LifecycleEvent) -> None:
-        super()._keep(kind, event)
+    def keep(self, kind: str, event: LifecycleEvent) -> None:
+        super().keep(kind, event)
         if kind == "session":
             raise SystemExit(3)
         raise RuntimeError(f"no {kind} today")
@@ -124,7 +124,7 @@ async def test_an_abort_is_told_of(tmp_path: Path) -> None:
 
 
 async def test_a_plugin_that_fails_changes_nothing(tmp_path: Path) -> None:
-    """What was recorded is what is recorded without it; its failures are counted, and the next one hears everything."""
+    """A failing plug-in changes no record; its failures are counted, and the next plug-in gets every event."""
     plan = plan_of(task("good", "true"), task("bad", "exit 3"))
     alone, without = await carried_out(tmp_path, plan)
     broken, listener = Broken(), Listener()
@@ -141,7 +141,7 @@ async def test_a_plugin_that_fails_changes_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_plugin_that_blocks_holds_nobody_up(tmp_path: Path) -> None:
-    """It is left behind at the end: the run is over while its call still waits."""
+    """A run ends while a call of a blocked plug-in still waits."""
     gate = threading.Event()
 
     class Stuck:
@@ -164,10 +164,10 @@ def test_what_does_not_fit_is_dropped_and_counted() -> None:
     """A full queue takes no more; what is in it is heard in order once the plug-in goes on."""
     gate, begun, heard = threading.Event(), threading.Event(), list[int]()
     thread = PluginThread("slow", queue_max=3)
-    thread.tell("wait", lambda: (begun.set(), gate.wait(DEADLINE_S)))
+    thread.send("wait", lambda: (begun.set(), gate.wait(DEADLINE_S)))
     assert begun.wait(DEADLINE_S)
     for number in range(5):
-        thread.tell("hear", lambda number=number: heard.append(number))  # type: ignore[misc]
+        thread.send("hear", lambda number=number: heard.append(number))  # type: ignore[misc]
     gate.set()
     thread.stop()
     assert thread.join(DEADLINE_S)
@@ -179,12 +179,12 @@ def test_who_is_late_is_asked_nothing_until_it_returns() -> None:
     """While a call is late no question is even put; afterwards all is well."""
     gate, begun, done = threading.Event(), threading.Event(), threading.Event()
     thread = PluginThread("late", limit_s=0.0)
-    thread.tell("wait", lambda: (begun.set(), gate.wait(DEADLINE_S)))
+    thread.send("wait", lambda: (begun.set(), gate.wait(DEADLINE_S)))
     assert begun.wait(DEADLINE_S)
     assert thread.answer("more", lambda: 1) is None
     assert thread.counts.late == 1
     gate.set()
-    thread.tell("after", done.set)
+    thread.send("after", done.set)
     assert done.wait(DEADLINE_S)
     answer = thread.answer("more", lambda: 2, DEADLINE_S)
     assert answer is not None
@@ -198,12 +198,12 @@ def test_a_thread_that_died_is_replaced() -> None:
     """An error of our own in the thread loses the call in hand; what waits is called by the next thread."""
     gate, begun, heard = threading.Event(), threading.Event(), threading.Event()
     thread = PluginThread("died", limit_s=DEADLINE_S)
-    thread.tell("wait", lambda: (begun.set(), gate.wait(DEADLINE_S)))
+    thread.send("wait", lambda: (begun.set(), gate.wait(DEADLINE_S)))
     assert begun.wait(DEADLINE_S)
     lost = thread.ask("answered elsewhere", lambda: 1)
     assert lost is not None
     lost.set_result(Answer(None))  # the thread cannot answer it any more, and dies of that
-    thread.tell("hear", heard.set)
+    thread.send("hear", heard.set)
     thread.replace_dead()  # lives, and is left alone
     gate.set()
     died = [one for one in threading.enumerate() if one.name == "supervisor plug-in died"]
@@ -252,7 +252,7 @@ async def opinions_of(*plugins: object) -> tuple[int, str | None, bool | None]:
 
 
 async def test_the_first_opinion_is_heard() -> None:
-    """Who has none passes it on, in the reverse of the order in which they are given; ``tryfirst`` comes before."""
+    """The first answer that is not ``None`` counts; the plug-in that was given last is asked first."""
     assert await opinions_of() == (5, None, None)
     assert await opinions_of(Opinions(priority=9, retry=False)) == (9, None, False)
     first, second = Opinions(escalate="b"), Opinions(escalate="a", priority=1)
@@ -268,7 +268,7 @@ async def test_an_answer_that_is_none_is_no_opinion(wrong: object) -> None:
 
 
 async def test_opinions_reach_the_plan(tmp_path: Path) -> None:
-    """Who is preferred is claimed first; a failure is given to another agent, or to nobody; each stands on record."""
+    """A plug-in changes a task's priority, gives a failed task to another agent or to none; each is a record."""
     agents = {"late": AGENTS["sh"], "sh": AgentConfig(adapter="command", command=("false",))}
     tasks = tuple(
         TaskConfig(id=name, agent=agent, prompt=f"echo {name} >> order", max_retries=1)
@@ -348,11 +348,11 @@ async def test_a_plan_uses_an_adapter_by_name(tmp_path: Path) -> None:
     [
         ("argv", "the adapter bad failed in argv: RuntimeError('no command line today')"),
         ("feed", "the adapter bad failed in feed: RuntimeError('cannot read this')"),
-        ("words", "the adapter bad failed in feed: TypeError(\"'what?' is nothing that a codec may say\")"),
+        ("words", "the adapter bad failed in feed: TypeError(\"'what?' is no output of a codec\")"),
     ],
 )
 async def test_an_adapter_that_fails_fails_its_own_task(tmp_path: Path, fails: str, words: str) -> None:
-    """Its session ends with the error; the others never notice."""
+    """The session of a failing adapter ends with the error; other sessions are not affected."""
     agents = {"bad": AgentConfig(adapter="bad"), **AGENTS}
     plan = plan_of(task("t", "echo hello", "bad"), task("other", "true"), agents=agents)
     result, _ = await carried_out(tmp_path, plan, Adapters(bad=fails))
@@ -452,7 +452,7 @@ def test_what_cannot_be_called_as_hooks_are_is_not_used() -> None:
 
     wrapper, made_async, curious, newer = Plugins.load((), [Wrapper(), Async(), Curious(), Newer()]).reports()
     assert [one.used for one in (wrapper, made_async, curious, newer)] == [False, False, False, True]
-    assert "no plug-in may change what another one says" in wrapper.problems[0]
+    assert "no plug-in may change the results of another one" in wrapper.problems[0]
     assert "hooks are plain functions" in made_async.problems[0]
     assert "journal" in "".join(curious.problems)
     assert newer.problems == ("supervisor_weather_event is no hook of this version; it is left out",)
@@ -520,8 +520,8 @@ def test_one_that_cannot_be_imported_is_told_of(example: Callable[..., None]) ->
 
 
 def test_a_plan_names_what_plugins_add(tmp_path: Path, example: Callable[..., None]) -> None:
-    """What is none of ours is looked for among the plug-ins, of those that the plan chooses; what is not there is
-    refused with what there is."""
+    """A verifier or adapter that is not built in is looked up in the plug-ins that the plan chooses; the error for an
+    unknown name lists the known names."""
     example()
     plan = tmp_path / "plan.yaml"
     text = (
@@ -558,7 +558,7 @@ def test_they_are_listed(example: Callable[..., None]) -> None:
 
 
 def test_none_are_listed() -> None:
-    """Where none is installed, that is said."""
+    """Without a plug-in the list is one sentence."""
     assert stdout_of("plugins") == "no plug-in is installed"
 
 

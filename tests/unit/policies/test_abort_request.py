@@ -16,9 +16,16 @@ from supervisor.lifecycles.types import (
     TerminationStage,
     UnknownValue,
 )
-from supervisor.policies.abort_deadline import StageDeadlines, stage_deadlines
 from supervisor.policies.abort_plan import NodeReceipt, Receipt, scope_of
-from supervisor.policies.abort_request import CAUSES_MAX, AbortRequest, MergeOutcome, merge_request, same_abort
+from supervisor.policies.abort_request import (
+    CAUSES_MAX,
+    AbortRequest,
+    MergeOutcome,
+    StageDeadlines,
+    merge_request,
+    same_abort,
+    stage_deadlines,
+)
 
 
 def asked(name: str, severity: TerminationStage = TerminationStage.REQUEST, deadline: float = 10.0) -> AbortRequest:

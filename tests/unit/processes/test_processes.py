@@ -25,7 +25,8 @@ import anyio.lowlevel
 import pytest
 
 from supervisor.ports import SERVER_VARIABLE, Launch, Process, SpawnError
-from supervisor.processes import descent, fork_server_client, host, shim
+from supervisor.processes import descent, host, shim, shim_client
+from supervisor.processes.containment import Containment, group_for
 from supervisor.processes.host import ShimHost, ShimProcess
 from supervisor.processes.pipes import Descriptor, Output
 from supervisor.processes.spawn_errors import step_failed
@@ -373,16 +374,16 @@ def test_refusal_where_no_process_can_be_made() -> None:
 @pytest.mark.parametrize("is_gone", [False, True])
 async def test_a_shim_that_cannot_start_is_a_refusal(monkeypatch: pytest.MonkeyPatch, is_gone: bool) -> None:
     """The error quotes what a broken Python writes to standard error, also if it has exited before the message."""
-    monkeypatch.setattr(fork_server_client, "FORK_SERVER_PROGRAM", Path("/no/such/fork_server.py"))
+    monkeypatch.setattr(shim_client, "FORK_SERVER_PROGRAM", Path("/no/such/fork_server.py"))
     if is_gone:
-        send = fork_server_client.ForkServerClient._send
+        send = shim_client.ForkServerClient._send
 
-        def send_late(ours: fork_server_client.ForkServerClient, message: bytes, descriptors: Sequence[int]) -> None:
+        def send_late(ours: shim_client.ForkServerClient, message: bytes, descriptors: Sequence[int]) -> None:
             assert ours._fork_server is not None
             ours._fork_server.wait()
             send(ours, message, descriptors)
 
-        monkeypatch.setattr(fork_server_client.ForkServerClient, "_send", send_late)
+        monkeypatch.setattr(shim_client.ForkServerClient, "_send", send_late)
     with (
         anyio.fail_after(DEADLINE_S),
         pytest.raises(SpawnError, match=r"cannot start 'true'.*/no/such/fork_server\.py"),
@@ -455,6 +456,20 @@ async def test_signals_and_session_are_a_fresh_programs() -> None:
     assert int(told[b"SigBlk"], 16) & ~reserved == 0
     assert int(told[b"SigIgn"], 16) & ~reserved == 0
     assert {int(told[name].split()[-1]) for name in (b"NSpid", b"NSpgid", b"NSsid")} == {process.pid}
+
+
+async def test_the_control_group_holds_programs_and_is_removed_with_the_host() -> None:
+    """A program runs in the control group of its state directory; the host removes the group when it ends."""
+    group = group_for(f"test-{os.getpid()}")
+    if not group:
+        pytest.skip("no control group can be made here")
+    with anyio.fail_after(DEADLINE_S):
+        async with (
+            ShimHost(Containment(group=group)) as shims,
+            shims.spawn(launch("cat", "/proc/self/cgroup")) as process,
+        ):
+            assert f"/{Path(group).name}\n".encode() in await all_output(process)
+    assert not Path(group).exists()
 
 
 async def test_a_shim_hides_the_command_line_and_outlives_its_program() -> None:
@@ -754,7 +769,7 @@ async def test_what_cannot_be_ended_is_given_up(killed: bool, monkeypatch: pytes
     After a kill nothing of terminate_s is spent on it.
     """
     (tmp_path / "deaf.py").write_text(DEAF_WARDEN)
-    monkeypatch.setattr(fork_server_client, "FORK_SERVER_PROGRAM", tmp_path / "deaf.py")
+    monkeypatch.setattr(shim_client, "FORK_SERVER_PROGRAM", tmp_path / "deaf.py")
     monkeypatch.setattr(host, "KILL_EXTRA_S", 0.0)
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims:

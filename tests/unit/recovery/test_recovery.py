@@ -1,4 +1,4 @@
-"""What a restart finds in a journal, and makes of it: the parts of a take-over, each for itself."""
+"""Parts of the recovery: what a restart reads from a journal, and what follows from that."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ AGENTS = {"a": AgentConfig(adapter="command", command=("true",))}
 # ---------------------------------------------------------------------------------------------------- the table
 @pytest.mark.parametrize("state", [Session.SPAWNING, Session.RUNNING])
 def test_a_loss_is_charged_to_nobody(state: Session) -> None:
-    """What ended with its supervisor cools down, its counters as they were, also one failure before the threshold."""
+    """A turn that ended with its supervisor cools down without a change of its error counters, also one error before
+    the threshold."""
     limits = SessionLimits(max_consecutive_errors=2, max_total_errors=4)
     data = SessionData(id="s", agent="a", limits=limits, incarnation=3, consecutive_errors=1, total_errors=3)
     step = SESSION.step(state, data, SessionExited(incarnation=3, verdict=LOSS))
@@ -48,8 +49,8 @@ def test_a_loss_is_charged_to_nobody(state: Session) -> None:
 
 
 def test_its_time_goes_on_in_the_turn_that_asks_again() -> None:
-    """What was left when its supervisor ended is kept until an agent has started: over another loss before that, and
-    over a launch that fails. What is tried after that has its own."""
+    """The time left of a turn is kept until an agent has started, also over another loss and over a failed launch
+    before that. The next try has its own time."""
     data = SessionData(id="s", agent="a", incarnation=3, current=Request(id="r1", prompt="do"))
     state, opened, kept = Session.RUNNING, list[tuple[float | None, ...]](), list[tuple[float | None, ...]]()
     failed = Verdict(exit=Exit.ERROR, error="bad")
@@ -77,7 +78,7 @@ def test_who_was_being_interrupted_has_a_time_of_his_own() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize(("ran", "due_s"), [(True, 12.0), (False, None)])
 async def test_a_turn_that_does_not_know_its_deadline_has_one(ran: bool, due_s: float | None) -> None:
-    """Its log says since when it runs; earlier versions kept no more than that."""
+    """The deadline follows from the record by which the turn began to run, as in journals of earlier versions."""
     store, turn = MemoryStore(), {"entity_type": "turn", "event": "agent_spawned", "outcome": "transition"}
     store.write([entry(1, 1, "s:t1", **turn, to_status="SPAWNING", monotonic_s=1.0)])
     if ran:
@@ -117,7 +118,7 @@ def session(state: Session) -> Entity:
     ],
 )
 def test_who_loses_nothing(adapter: str, state: Session, had: Entity | None, goes_on: bool) -> None:
-    """Whose conversation can be loaded by the same adapter, or who has none to lose."""
+    """A session loses nothing if the same adapter can load its agent's conversation, or if it has none."""
     assert loses_nothing(AgentProfile(name="a", adapter=adapter), session(state), had) is goes_on
 
 
@@ -162,7 +163,7 @@ def test_its_place_is_on_record() -> None:
 
 
 def test_what_ruled_it_rules_it_when_it_is_adopted() -> None:
-    """It had its policy from a parent that has ended, and keeps it under the next supervisor, too."""
+    """A session that had its policy from a parent that has ended keeps the policy under the next supervisor."""
     policy = AbortPolicy(tool_to_sibling=True)
     placed = {"mode": "abandon", "policy": None}
     adopted = {"left": "p", "parent": None, "mode": "abandon", "policy": msgspec.to_builtins(policy)}
@@ -183,7 +184,8 @@ def test_its_crashes_are_counted_again() -> None:
 
 
 def test_a_conversation_outlives_two_crashes() -> None:
-    """What one restart was to load, the next one is, unless an agent was ready in between."""
+    """A conversation that one restart was to load is loaded by the next restart, unless an agent was ready in
+    between."""
     resumed = {"event": "Resumed", "outcome": "fact", "metadata": {"resume_id": "u1", "interrupted": True}}
     started = {"event": "SessionStarted", "from_status": "Spawning", "to_status": "Running"}
     assert (past_of(resumed).resume_id, past_of(resumed).interrupted) == ("u1", True)
@@ -191,7 +193,7 @@ def test_a_conversation_outlives_two_crashes() -> None:
 
 
 def test_an_abort_that_was_not_heard_is_found() -> None:
-    """Its record stands, and nothing that the session was told since."""
+    """An abort without a recorded stop of the session is kept; a recorded stop removes it."""
     asked = aborted("session")
     stopped = {"event": "OperatorStop", "from_status": "Running", "to_status": "Stopped"}
     assert [one.seq for one in past_of(asked).aborts] == [1]
@@ -202,7 +204,8 @@ def test_an_abort_that_was_not_heard_is_found() -> None:
     "abort", [("sibling", None), ("session", "sibling_to_session"), ("sibling", "tool_to_sibling")]
 )
 def test_an_abort_of_others_stands(abort: tuple[str, str | None]) -> None:
-    """Its own end reaches nobody of them; whether they are still beside or above it, its last parent tells."""
+    """The stop of a session does not settle an abort of its siblings or parent; the record of its last parent tells
+    which sessions these are."""
     asked = aborted(*abort)
     stopped = {"event": "OperatorStop", "from_status": "Running", "to_status": "Stopped"}
     adopted = {"event": "Adopted", "outcome": "fact"}
@@ -288,7 +291,8 @@ def test_what_has_failed_rests_once_its_workstream_has_ended() -> None:
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_what_a_workstream_had_when_it_ended_is_left_over(ended: bool) -> None:
-    """Its open tasks, who holds them, and their runs: nobody goes on with them. Of one that goes on nothing is."""
+    """The open tasks of an ended workstream, the sessions that hold them, and their runs are left over; of a live
+    workstream none is."""
     plan = plan_of(one="1", two="2", three="3")
     rows = rows_of(plan, "1.1", "CLOSED", "IN_PROGRESS", "OPEN", ended=ended)
     rows += [row_of("session", one, "Running", SessionData(id=one, agent="a")) for one in ("two", "another")]
@@ -314,7 +318,7 @@ WHERE = ({}, {"workspace": "worktree"}, {"workspace": "worktree", "merge_into": 
 @pytest.mark.parametrize("then", WHERE, ids=str)
 @pytest.mark.parametrize("now", WHERE, ids=str)
 def test_a_run_goes_on_where_its_work_is(then: dict[str, str], now: dict[str, str]) -> None:
-    """What was done in a worktree is merged from there, into the same branch: elsewhere a run of its own begins."""
+    """A run continues only with the same kind of workspace and target branch, since its work lies there."""
     plan = plan_of(one="1")
     rows = rows_of(plan.model_copy(update=then), "1.1", "DONE")
     assert bool(continued(plan, plan.model_copy(update=now), rows)) is (then == now)
@@ -334,7 +338,7 @@ async def test_worktrees_that_nobody_sees_to_are_named(tmp_path: Path, caplog: p
 
 @pytest.mark.parametrize("state", ["CLOSED", "FAILED", "CANCELLED"])
 def test_a_run_that_is_over_is_not_continued(state: str) -> None:
-    """Where the workstream has ended, the same plan starts a run of its own."""
+    """A plan whose workstream has ended starts a new run."""
     plan = plan_of(one="1")
     assert continued(plan, plan, rows_of(plan, "1.1", state, ended=True)) == {}
 
@@ -381,7 +385,7 @@ def test_what_a_task_was_split_into_must_fit() -> None:
 
 
 def test_of_two_interrupted_runs_the_newer_one_goes_on() -> None:
-    """One run continues one run."""
+    """A plan continues at most one run."""
     plan = plan_of(one="1")
     rows = rows_of(plan, "1.1", "OPEN") + rows_of(plan, "2.1", "OPEN")
     assert [task.data.workstream for task in continued(plan, plan, rows).values()] == ["2.1"]

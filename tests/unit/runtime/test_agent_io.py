@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Program:
-    """What is written to it; it takes nothing more where it is told to be *full*."""
+    """Process that keeps what is written to it; a *full* process never takes a line to its end."""
 
     def __init__(self, *, full: bool = False) -> None:
         self.told: list[object] = []

@@ -57,7 +57,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_wait_for_descriptors_ends_with_its_agent() -> None:
-    """What is tried again for want of a descriptor is given up as soon as its agent is killed."""
+    """A call that is repeated for want of a descriptor ends as soon as its agent is killed."""
     tried, killed = list[int](), OneShotEvent()
 
     async def fail() -> None:
@@ -78,7 +78,7 @@ class FailingJournal(MemoryJournal):
         super().__init__(store)
         self.broken = False
         self.lost = 0
-        """How many of the last records a look at the disk does not find."""
+        """Number of the last records that are not found when the journal is opened again."""
         self.batches: list[list[int]] = []
         """The numbers of the records of every try."""
         self._lands = lands
@@ -177,7 +177,7 @@ async def test_what_waits_keeps_its_order_and_wakes_nobody_early(tmp_path: Path)
 
 
 async def test_a_disk_that_lost_what_it_had_promised_is_no_outage(tmp_path: Path) -> None:
-    """Where a look finds less than was durable, or a part of a batch, no waiting helps: the run ends and says so."""
+    """The run ends with an error if the journal, opened again, lacks records that were durable."""
     with pytest.raises(JournalError, match="has lost what it had promised"):
         async with supervising(tmp_path, journal=FailingJournal) as run:
             await run.sup.start_session("s", agent=answers)
@@ -302,7 +302,7 @@ async def test_an_abort_ends_and_says_that_it_is_not_on_record_yet(tmp_path: Pat
 
 
 async def test_a_tool_abort_ends_its_call(tmp_path: Path) -> None:
-    """One call ends while the disk is down; its turn goes on when it can be told so."""
+    """A tool abort ends its call while the disk is down; the turn gets the result when the disk is up."""
     async with working(tmp_path) as (run, _, disk):
         receipt: Receipt = await run.sup.abort("s:t1:c1", "tool", reason="enough")
         assert [(one.id, one.outcome) for one in receipt.nodes] == [("s:t1:c1", "ended")]
@@ -324,7 +324,7 @@ async def test_whoever_runs_it_is_told(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------- the end of patience
 async def test_too_much_that_waits_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits in memory has a bound; beyond it everything is ended, and the error says so."""
+    """Records that wait in memory have a bound; beyond it everything ends, and the error says so."""
     with pytest.raises(JournalUnavailable, match=r"records waited for it: more than may wait in memory \(64 MiB\)"):
         async with supervising(tmp_path, journal=FailingJournal) as run:
             await run.sup.start_session("s", agent=answers)
@@ -397,7 +397,7 @@ async def test_tasks_that_nobody_took_up_do_not_keep_an_end(tmp_path: Path, left
     settings = quick_settings().model_copy(update={"drain_s": 0.01})
     with pytest.raises(left_by or JournalUnavailable):
         async with supervising(tmp_path, journal=journal, settings=settings) as run:
-            assert run.sup.inherited.work == {"task:left"}
+            assert run.sup.recovered_work.work == {"task:left"}
             await run.sup.start_session("s", agent=answers)
             disk_of(run).broken = True
             if left_by is not None:
@@ -485,7 +485,7 @@ async def test_what_was_saved_of_a_task_stays_where_its_end_is_lost(
 
 
 async def test_a_worker_that_could_not_register_has_no_slot(tmp_path: Path) -> None:
-    """Its journal failed before that was on record: it is no more, and nothing is given to it."""
+    """A worker whose registration the journal did not take has no slots."""
     with pytest.raises(JournalUnavailable):
         async with supervising(tmp_path, journal=FailingJournal) as run:
             await run.sup.start_session("s", agent=answers)
@@ -538,7 +538,7 @@ async def on_disk(path: Path) -> AsyncIterator[SqliteJournal]:
 
 async def test_a_locked_journal_is_unavailable_and_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody else's transaction is the disk's trouble: it is named, can be looked behind, and passes."""
-    monkeypatch.setattr(database, "_BUSY_MS", 10)
+    monkeypatch.setattr(database, "BUSY_MS", 10)
     path = tmp_path / "journal.db"
     async with on_disk(path) as journal:
         other = apsw.Connection(str(path))
@@ -569,7 +569,7 @@ async def test_a_journal_that_cannot_be_opened_again_is_looked_at_again(tmp_path
 
 
 async def test_a_look_at_the_disk_of_another_owner_is_fenced(tmp_path: Path) -> None:
-    """Who comes back after another supervisor has taken the journal over hears that, and nothing else."""
+    """A supervisor whose journal another supervisor has taken over gets ``Fenced``."""
     path = tmp_path / "journal.db"
     async with on_disk(path) as journal:
         later = await SqliteJournal.open(path, jsonl=None)
@@ -606,7 +606,7 @@ DOWN = Outage(since=0.0, why="the disk is full", attempts=3, waiting=2)
 
 
 async def reported(tmp_path: Path, teller: type[JsonView | PlainView]) -> list[str]:
-    """What the progress says of an outage that is looked at twice, and of its end."""
+    """Return the progress lines of an outage that is reported twice, and of its end."""
     state = StateDir.open(tmp_path / "state")
     journal = await SqliteJournal.open(state.journal, jsonl=None)
     out = io.StringIO()
@@ -620,7 +620,7 @@ async def reported(tmp_path: Path, teller: type[JsonView | PlainView]) -> list[s
 
 
 async def test_the_progress_tells_of_an_outage_once(tmp_path: Path) -> None:
-    """One line when it begins and one when it is over, for people."""
+    """The progress for people has one line when an outage begins and one when it is over."""
     began, over = await reported(tmp_path, PlainView)
     assert began == DOWN.words
     assert "2 records wait in memory" in began

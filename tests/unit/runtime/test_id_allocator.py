@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.runtime.id_allocator import IdAllocator
+from supervisor.runtime.entity_registry import IdAllocator
 
 
 def test_a_name_that_was_used_gets_a_number() -> None:
@@ -15,14 +15,14 @@ def test_a_name_that_was_used_gets_a_number() -> None:
 
 
 def test_a_numbered_name_can_be_asked_for_and_is_new_again() -> None:
-    """What was given with a number is taken under that very name."""
+    """An id that was allocated with a number is taken under that name."""
     names = IdAllocator({"a"})
     assert [names.new("a"), names.new("a-2"), names.new("a-02"), names.new("a-3")] == ["a-2", "a-2-2", "a-02", "a-3"]
 
 
 @given(st.lists(st.sampled_from(["a", "a-2", "a-3", "a-2-2", "b", "a-"]), max_size=40))
 def test_no_id_is_given_twice(wanted: list[str]) -> None:
-    """Whatever is asked for, in whatever order."""
+    """No order of requests gets the same id twice."""
     names = IdAllocator({"a-4"})
     given_ids = [names.new(one) for one in wanted]
     assert len({*given_ids, "a-4"}) == len(given_ids) + 1
@@ -37,7 +37,7 @@ def test_numbered_names_cost_one_number() -> None:
 
 
 def test_what_was_below_a_session_is_forgotten_with_it() -> None:
-    """Its own id stays taken, so nothing can be born there again."""
+    """Ids below a session are dropped with it; its own id stays taken, so none can be allocated below it again."""
     names = IdAllocator({"lead/docs"})
     assert names.new("lead/docs", below="lead") == "lead/docs-2"
     assert names.new("lead/docs", below="lead") == "lead/docs-3"

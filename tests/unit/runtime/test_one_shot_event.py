@@ -1,4 +1,4 @@
-"""What comes once, and what is under way."""
+"""``WaitGroup``: waiting until no work is in flight."""
 
 from __future__ import annotations
 

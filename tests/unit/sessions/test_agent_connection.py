@@ -1,4 +1,4 @@
-"""What every link does the same way: who waits for a turn's end waits for that of this one."""
+"""AgentConnection: waiting for the end of a turn, with any kind of agent."""
 
 from __future__ import annotations
 
@@ -8,16 +8,36 @@ from typing import Any
 import anyio
 import pytest
 
-from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.lifecycles.types import Verdict
 from supervisor.sessions.agent_connection import AgentConnection
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_who_waits_for_a_turn_does_not_wait_for_the_next_one() -> None:
-    """An agent may be given its next turn in the step in which it is done with the one before."""
-    connection = AgentConnection(SimpleNamespace(), SimpleNamespace(), "s:a1", 1)  # type: ignore[arg-type]  # neither is looked at
-    connection.turn_id = "s:t1"
+class IdleConnection(AgentConnection):
+    """Connection to an agent that does nothing."""
+
+    async def run(self) -> None: ...
+
+    def start_turn(self, turn_id: str, incarnation: int, prompt: str) -> None:
+        self._begin(turn_id, incarnation)
+
+    def interrupt(self, turn_id: str, intent: Verdict, abort_id: str | None) -> None: ...
+
+    def close_when_idle(self) -> None: ...
+
+    def kill(self, intent: Verdict) -> None: ...
+
+    def end_turn(self) -> None:
+        self._conclude("end_turn", "")
+
+
+async def test_a_caller_that_waits_for_one_turn_does_not_wait_for_the_next_turn() -> None:
+    """An agent may be given its next turn in the step in which it finishes the turn before."""
+    registry: Any = SimpleNamespace(send=lambda *event, **how: None, children_of=lambda session_id: ())
+    session: Any = SimpleNamespace(session_id="s", monitor=None, text="done", said="", cause=None)
+    connection = IdleConnection(registry, session, "s:a1", 1)
+    connection.start_turn("s:t1", 1, "")
     woken: list[str] = []
 
     async def wait(name: str, *turn_id: Any) -> None:
@@ -30,10 +50,9 @@ async def test_who_waits_for_a_turn_does_not_wait_for_the_next_one() -> None:
         group.start_soon(wait, "any")
         await anyio.wait_all_tasks_blocked()
         assert woken == ["another"]
-        freed, connection._freed, connection.turn_id = connection._freed, OneShotEvent(), "s:t2"
-        freed.set()
+        connection.end_turn()
+        connection.start_turn("s:t2", 2, "")
         await anyio.wait_all_tasks_blocked()
         assert woken == ["another", "that one"]
-        connection.turn_id = None
-        connection._freed.set()
+        connection.end_turn()
     assert woken == ["another", "that one", "any"]

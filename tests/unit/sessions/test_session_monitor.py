@@ -1,5 +1,4 @@
-"""A turn is opened while the agent of the last one still works: what that uses is the last one's, and what is leased
-for the next one is held for it."""
+"""Budget of a turn that is opened while the agent still works on the turn before."""
 
 from __future__ import annotations
 
@@ -11,39 +10,62 @@ from supervisor.policies.liveness import StallProfileName
 from supervisor.sessions.session_monitor import MonitorSettings, SessionMonitor
 
 
-def watched(notes: list[tuple[str, dict[str, Any]]], scope: BudgetScope) -> SessionMonitor:
-    def note(name: str, cause: object, metadata: dict[str, Any], **how: object) -> SimpleNamespace:
-        notes.append((name, metadata))
-        return SimpleNamespace(seq=len(notes))
+class Owner:
+    """Monitor registry that does nothing."""
 
-    tree: Any = SimpleNamespace(
-        entities={"s": SimpleNamespace(ended=False, record_fact=note)},
+    def turn_began(self, monitor: SessionMonitor) -> None: ...
+
+    def turn_ended(self, monitor: SessionMonitor) -> None: ...
+
+    def model_failed(self, session_id: str, failure: object) -> None: ...
+
+    def abort_session(self, *arguments: object) -> None: ...
+
+
+def session_monitor(facts: list[tuple[str, dict[str, Any]]], scope: BudgetScope) -> SessionMonitor:
+    """Return the monitor of a session ``s`` with 100 tokens a turn, which appends its facts to *facts*."""
+
+    def record_fact(name: str, cause: object, metadata: dict[str, Any], **how: object) -> SimpleNamespace:
+        facts.append((name, metadata))
+        return SimpleNamespace(seq=len(facts))
+
+    registry: Any = SimpleNamespace(
+        entities={"s": SimpleNamespace(ended=False, record_fact=record_fact)},
         journal_writer=SimpleNamespace(last_seq=0),
         system=SimpleNamespace(timers=SimpleNamespace(now=lambda: 0.0)),
-        send=lambda *told, **how: None,
+        send=lambda *event, **how: None,
     )
     session: Any = SimpleNamespace(
         session_id="s", cause_seq=0, progressed=False, profile=SimpleNamespace(adapter="acp")
     )
-    monitors: Any = SimpleNamespace(turn_began=lambda watch: None, turn_ended=lambda watch: None)
-    return SessionMonitor(
-        tree, session, monitors, MonitorSettings(turn=Budget(tokens=100)), scope, StallProfileName.DEFAULT
-    )
+    settings = MonitorSettings(turn=Budget(tokens=100))
+    return SessionMonitor(registry, session, Owner(), settings, scope, StallProfileName.DEFAULT)
 
 
-def test_the_next_turn_has_its_own() -> None:
-    notes, scope = list[tuple[str, dict[str, Any]]](), BudgetScope("s", "session s", Budget())
-    watch = watched(notes, scope)
-    watch.turn_opened("s:t1")
-    watch.turn_began()
-    watch.turn_opened("s:t2")
-    watch.record_usage(Amounts(input_tokens=90), {})
-    assert [told["turn"] for _, told in notes] == ["s:t1", "s:t1"]
-    watch.turn_ended()
-    assert notes[-1][1]["turn"] == "s:t2"
+def test_use_before_the_end_of_a_turn_does_not_count_for_the_next_turn() -> None:
+    """The next turn is opened while the agent works on the first one, and still has its whole budget afterwards."""
+    facts, scope = list[tuple[str, dict[str, Any]]](), BudgetScope("s", "session s", Budget())
+    monitor = session_monitor(facts, scope)
+    monitor.turn_opened("s:t1")
+    monitor.turn_began()
+    monitor.turn_opened("s:t2")
+    monitor.record_usage(Amounts(input_tokens=90), {})
+    assert [fact["turn"] for _, fact in facts] == ["s:t1", "s:t1"]
+    monitor.turn_ended()
+    assert facts[-1][1]["turn"] == "s:t2"
     assert scope.used.turns == 2
-    watch.turn_began()
-    watch.record_usage(Amounts(input_tokens=90), {})
-    assert "BudgetSpent" not in [name for name, _ in notes]
-    watch.record_usage(Amounts(input_tokens=11), {})
-    assert "BudgetSpent" in [name for name, _ in notes]
+    monitor.turn_began()
+    monitor.record_usage(Amounts(input_tokens=90), {})
+    assert "BudgetSpent" not in [name for name, _ in facts]
+    monitor.record_usage(Amounts(input_tokens=11), {})
+    assert "BudgetSpent" in [name for name, _ in facts]
+
+
+def test_the_end_of_a_turn_is_progress() -> None:
+    """A turn that has just ended counts as progress once, so that a parent session that waits for it is not stalled."""
+    monitor = session_monitor([], BudgetScope("s", "session s", Budget()))
+    monitor.turn_opened("s:t1")
+    monitor.turn_began()
+    assert [monitor.take_progress(), monitor.take_progress()] == [True, False]
+    monitor.turn_ended()
+    assert [monitor.take_progress(), monitor.take_progress()] == [True, False]

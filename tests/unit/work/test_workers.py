@@ -332,7 +332,7 @@ def leap(seconds: float) -> None:
 
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
-        loop._jumping.now += seconds
+        loop.leap(seconds)
 
 
 # ------------------------------------------------------------------------------------------------------------ draining

@@ -26,7 +26,7 @@ def check_closed(say: Callable[[str, str, str], None], sup: Supervisor, entities
     if sup.registry.sessions or sup.registry.entities:
         left = sorted({*sup.registry.sessions, *sup.registry.entities})
         say("bounded", left[0], f"is still in memory after the supervisor has closed: {left[:5]}")
-    if waiting := sup._prompting.waiting:
+    if waiting := sup._pending_requests.waiting:
         say("bounded", "run", f"answers are still waited for: {sorted(waiting)[:5]}")
     if left := counted(sup, entities):
         say("bounded", left[0], f"is still counted after the supervisor has closed: {left[:5]}")

@@ -5,7 +5,7 @@ Theory of operation
 We are the client. We open a session and send prompts; the agent reports what it does (``session/update``) and sends us
 requests: run a command, read or write a file, grant a permission, start a child session. Every request of the agent
 gets one response. The first message that breaks the protocol ends the conversation
-(:mod:`supervisor.agents.protocols.conversation`).
+(:mod:`supervisor.agents.protocols.codec_base`).
 
 One turn may hold several prompts: an agent that queues prompts takes a steering message as another prompt, and the turn
 ends when the last prompt is answered. Example::
@@ -25,22 +25,18 @@ Two rules keep the results honest, because agents report more success than there
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from io import StringIO
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET, Raw
 
 from supervisor.agents.protocols.acp import messages
-from supervisor.agents.protocols.acp.calls import ToolCallTable
 from supervisor.agents.protocols.acp.errors import problem_of, problem_of_text
 from supervisor.agents.protocols.acp.handshake import Handshake, HandshakeRequest, HandshakeSteps
 from supervisor.agents.protocols.acp.messages import Message, RpcError, RpcId
-from supervisor.agents.protocols.acp.permissions import AcpPermissionRequests, cancelled
 from supervisor.agents.protocols.acp.terminals import METHODS, AcpTerminals
-from supervisor.agents.protocols.acp.updates import AcpUsageMeter, arguments_and_result_of, model_trouble_of
-from supervisor.agents.protocols.conversation import Conversation
-from supervisor.agents.protocols.framing import LINE_BYTES_MAX
+from supervisor.agents.protocols.codec_base import COST_MAX, LINE_BYTES_MAX, Conversation, ToolCallTable
 from supervisor.agents.protocols.json_rpc import OutgoingRequests
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
@@ -52,15 +48,18 @@ from supervisor.ports import (
     FileRequested,
     MessageAccepted,
     Out,
+    PermissionNeeded,
     Ready,
     Send,
     Text,
     ToolOpened,
     TurnEnded,
+    Usage,
 )
 from supervisor.ports.input_limits import WORDS_CHARS_MAX
 
 __all__ = ["AcpCodec"]
+
 
 _STOPS: Final = {
     "end_turn": "end_turn",
@@ -88,6 +87,115 @@ class _FileRequest(NamedTuple):
     rpc_id: RpcId
     lines: tuple[int, int | None] | None
     """First line, from 0, and number of lines to read; ``None`` for a write."""
+
+
+class _OpenPermission(NamedTuple):
+    rpc_id: RpcId
+    options: dict[str, str]
+    """Kind of each option, by the option's id."""
+    call_id: str
+    opened: bool
+    """True if the request was the first message about its call."""
+
+
+class AcpPermissionRequests:
+    """Unanswered permission requests of one conversation, by the ids that we gave them. Each gets one response: an
+    option that the agent offered, or a cancel.
+
+    A request may be the first message about a tool call. Such a request opens the call and, if it is not granted,
+    closes it again, because some agents report nothing more of a call that they did not make.
+    """
+
+    def __init__(self, calls: ToolCallTable) -> None:
+        self._calls = calls
+        self._open: dict[str, _OpenPermission] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._open))
+
+    def open(self, rpc_id: RpcId, request_id: str, asked: messages.PermissionRequest) -> list[Out]:
+        call = asked.tool_call
+        title, kind = call.title or call.tool_call_id, call.kind or "other"
+        opened = self._calls.open_requested(call.tool_call_id, title, kind, call.parent)
+        options = {one.option_id: one.kind for one in asked.options}
+        self._open[request_id] = _OpenPermission(rpc_id, options, call.tool_call_id, bool(opened))
+        choices = tuple(options.items())
+        return [*opened, PermissionNeeded(request_id, title, choices, kind, call.tool, call.detail, call.paths)]
+
+    def answer(self, request_id: str, option_id: str | None) -> list[Out]:
+        """Answer a request; a request that was answered before is ignored.
+
+        Raises:
+            ValueError: the agent did not offer *option_id*.
+        """
+        if request_id not in self._open:
+            return []
+        options = self._open[request_id].options
+        if option_id is not None and option_id not in options:
+            raise ValueError(f"acp: permission option {option_id!r} was not offered; use one of: {', '.join(options)}")
+        one = self._open.pop(request_id)
+        if option_id is None:
+            response = cancelled(one.rpc_id)
+        else:
+            response = messages.result(one.rpc_id, {"outcome": {"outcome": "selected", "optionId": option_id}})
+        granted = option_id is not None and options[option_id].startswith("allow")
+        return [response, *(self._calls.close(one.call_id, "failed") if one.opened and not granted else ())]
+
+    def withdraw(self, rpc_id: RpcId) -> list[Out]:
+        """Close a request that the agent has cancelled; a later answer to the request has no effect."""
+        for request_id, one in self._open.items():
+            if one.rpc_id == rpc_id:
+                del self._open[request_id]
+                closed = self._calls.close(one.call_id, "failed") if one.opened else []
+                return [messages.error(rpc_id, messages.CANCELLED, "withdrawn"), *closed]
+        return []
+
+
+def cancelled(rpc_id: RpcId) -> Send:
+    """Return the response to a permission request of a turn that is being cancelled."""
+    return messages.result(rpc_id, {"outcome": {"outcome": "cancelled"}})
+
+
+class AcpUsageMeter:
+    """Last reported totals of one conversation; running totals become differences.
+
+    Cost is reported as a total of the conversation; tokens as a total of the turn, either in the response to a prompt
+    (still a draft of the protocol) or in ``_meta.usage`` of an update. ``used`` and ``size`` of an update describe the
+    context and count for no budget. A total that falls adds nothing.
+    """
+
+    def __init__(self) -> None:
+        self._cost_usd = 0.0
+        self._used = messages.TurnUsage()
+
+    def begin(self) -> None:
+        """Begin another turn: its token totals count from zero."""
+        self._used = messages.TurnUsage()
+
+    def update(self, update: messages.UsageUpdate) -> Usage:
+        """Return the usage that a ``usage_update`` adds."""
+        said: dict[str, Any] = {"used": update.used, "size": update.size}
+        added_usd = 0.0
+        if update.cost is not None:
+            said["cost"] = {"amount": update.cost.amount, "currency": update.cost.currency}
+            if update.cost.currency == "USD" and 0 <= update.cost.amount <= COST_MAX:
+                added_usd = max(0.0, update.cost.amount - self._cost_usd)
+                self._cost_usd += added_usd
+        return self._usage(said, update.turn_used, added_usd)
+
+    def at_end(self, answer: messages.PromptResponse) -> list[Usage]:
+        """Return the usage that the response to a prompt adds to the updates before it."""
+        used = self._usage({}, answer.used)
+        return [used] if used.input_tokens or used.output_tokens or used.requests else []
+
+    def _usage(self, said: dict[str, Any], used: messages.TurnUsage | None, added_usd: float = 0.0) -> Usage:
+        if used is None:
+            return Usage(said, cost_usd=added_usd)
+        before = self._used
+        self._used = messages.TurnUsage(*map(max, used, before))
+        into, out, cached, requests = (now - then for now, then in zip(self._used, before, strict=True))
+        reported = {name: amount for name, amount in used._asdict().items() if amount or name.endswith("put_tokens")}
+        return Usage({**said, **reported}, into, out, added_usd, cached, requests)
 
 
 class AcpCodec(Conversation):
@@ -138,10 +246,8 @@ class AcpCodec(Conversation):
             raise RuntimeError(f"acp: prompt {'during a turn' if self._prompts else 'before the session is open'}")
         self._cancelling, self._ended = False, None
         self._plan = self._last_text = ""
-        self._has_activity, self._needs_no_model = (
-            False,
-            self._silent or text.startswith("/"),
-        )  # that is a command of the agent's
+        self._has_activity = False
+        self._needs_no_model = self._silent or text.startswith("/")  # a command of the agent
         self._calls.begin_turn()
         self._meter.begin()
         self._compacting.clear()
@@ -253,7 +359,12 @@ class AcpCodec(Conversation):
             )
         match method:
             case "session/request_permission":
-                return self._permission_asked(rpc_id, messages.read(params, messages.PermissionRequest, method))
+                request = messages.read(params, messages.PermissionRequest, method)
+                return (
+                    [cancelled(rpc_id)]
+                    if self._cancelling
+                    else self._permissions.open(rpc_id, self._name("permission"), request)
+                )
             case "terminal/create":
                 asked = messages.read(params, messages.TerminalCreate, method)
                 return self._terminals.create(rpc_id, self._name("terminal"), asked)
@@ -361,12 +472,12 @@ class AcpCodec(Conversation):
         return [self._meter.update(update)]
 
     def _on_info_update(self, update: messages.InfoUpdate) -> list[Out]:
-        return [*model_trouble_of(update)]
+        return [one for one in (update.model_error,) if one is not None]
 
     def _tool(self, tool: messages.ToolUpdate) -> list[Out]:
         kind = "agent" if tool.tool in _AGENTS else tool.kind or "other"
         outs: list[Out] = [*self._calls.open(tool.tool_call_id, tool.title or tool.tool_call_id, kind, tool.parent)]
-        asked, answered = arguments_and_result_of(tool)
+        asked, answered = tool.arguments_and_result
         self._calls.record_digests(tool.tool_call_id, asked=asked, answered=answered)
         if tool.status in _TOOL_ENDS:
             outs += self._calls.close(tool.tool_call_id, "failed" if self._cancelling else _TOOL_ENDS[tool.status])
@@ -392,12 +503,7 @@ class AcpCodec(Conversation):
         before, self._mode = self._mode, mode.current_mode_id
         return [Text("log", f"the agent is in the mode {self._mode!r}\n")] if self._mode != before else []
 
-    # ------------------------------------------------------------------------------------------ its requests
-    def _permission_asked(self, rpc_id: RpcId, asked: messages.PermissionRequest) -> list[Out]:
-        if self._cancelling:
-            return [cancelled(rpc_id)]
-        return self._permissions.asked(rpc_id, self._name("permission"), asked)
-
+    # ------------------------------------------------------------------------------------------ requests of the agent
     def _file(self, rpc_id: RpcId, path: str, text: str | None, lines: tuple[int, int | None] | None) -> list[Out]:
         request_id = self._name("file")
         self._files[request_id] = _FileRequest(rpc_id, lines)

@@ -3,7 +3,7 @@
 The handshake is a generator: it yields one request at a time, is resumed with the response, and returns the session's
 id. A request that cannot be fulfilled ends the handshake with an error that lists the possible values. A setting is
 looked up among the values that the agent offers before it is sent, because agents answer unknown values in many ways,
-some of them with a success.
+some of them with a success. The module begins with the messages in which an agent describes itself and its settings.
 """
 
 from __future__ import annotations
@@ -11,13 +11,178 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+import msgspec
 from msgspec import Raw
 
-from supervisor.agents.protocols.acp import capabilities, messages
+from supervisor.agents.protocols.acp import messages
 from supervisor.agents.protocols.acp.messages import ProtocolError, RpcError
+from supervisor.agents.protocols.json_rpc import JsonRpcMessage
 from supervisor.ports import AgentOptions, McpServer
 
-__all__ = ["Handshake", "HandshakeRequest", "HandshakeSteps"]
+__all__ = [
+    "AgentCapabilities",
+    "AuthMethod",
+    "ConfigChoice",
+    "ConfigOption",
+    "Handshake",
+    "HandshakeRequest",
+    "HandshakeSteps",
+    "Implementation",
+    "Initialized",
+    "McpCapabilities",
+    "Mode",
+    "Model",
+    "Models",
+    "Modes",
+    "SessionCapabilities",
+    "SessionOpened",
+    "Settings",
+]
+
+
+class Implementation(JsonRpcMessage):
+    name: str
+    version: str | None = None
+
+
+class SessionCapabilities(JsonRpcMessage):
+    close: dict[str, Any] | None = None
+    resume: dict[str, Any] | None = None
+
+
+class McpCapabilities(JsonRpcMessage):
+    http: bool | None = None
+    sse: bool | None = None
+
+
+class AgentCapabilities(JsonRpcMessage):
+    load_session: bool | None = None
+    session_capabilities: SessionCapabilities | None = None
+    mcp_capabilities: McpCapabilities | None = None
+    meta: Any = msgspec.field(default=None, name="_meta")
+
+
+class AuthMethod(JsonRpcMessage):
+    id: str
+    name: str | None = None
+
+
+class Initialized(JsonRpcMessage):
+    protocol_version: int
+    agent_capabilities: AgentCapabilities | None = None
+    agent_info: Implementation | None = None
+    auth_methods: tuple[AuthMethod, ...] | None = None
+
+    @property
+    def closable(self) -> bool:
+        """True if the agent offers ``session/close``."""
+        return self._sessions.close is not None
+
+    @property
+    def reopens(self) -> str:
+        """Method that opens an earlier conversation again, or ``""``. ``session/resume`` does not repeat the
+        conversation."""
+        if self._sessions.resume is not None:
+            return "session/resume"
+        return "session/load" if self._agent.load_session else ""
+
+    @property
+    def queues(self) -> bool:
+        """True if the agent takes another prompt during a turn: an extension of the Claude bridge
+        (``promptQueueing``)."""
+        meta = self._agent.meta
+        told = [meta, *meta.values()] if isinstance(meta, dict) else []
+        return any(one.get("promptQueueing") is True for one in told if isinstance(one, dict))
+
+    @property
+    def ends_calls(self) -> bool:
+        """True if the agent can end one of its own calls: our extension ``_supervisor/tool_call/end``."""
+        return self._extends("endCalls")
+
+    @property
+    def steers(self) -> bool:
+        """True if the agent takes messages within a turn: our extension ``_supervisor/session/steer``."""
+        return self._extends("steer")
+
+    @property
+    def takes_up(self) -> bool:
+        """True if a message can reach the agent within a turn, by steering or by a queued prompt."""
+        return self.steers or self.queues
+
+    def _extends(self, what: str) -> bool:
+        ours = self._agent.meta.get("supervisor") if isinstance(self._agent.meta, dict) else None
+        return isinstance(ours, dict) and ours.get(what) is True
+
+    def connects(self, transport: str) -> bool:
+        """Return whether the agent can use a tool server over *transport*: stdio always, http and sse if the agent says
+        so."""
+        offered = self._agent.mcp_capabilities or McpCapabilities()
+        return {"http": bool(offered.http), "sse": bool(offered.sse)}.get(transport, True)
+
+    @property
+    def _agent(self) -> AgentCapabilities:
+        return self.agent_capabilities or AgentCapabilities()
+
+    @property
+    def _sessions(self) -> SessionCapabilities:
+        return self._agent.session_capabilities or SessionCapabilities()
+
+    @property
+    def info(self) -> str:
+        """Name and version of the agent, as far as given."""
+        return f"{self.agent_info.name} {self.agent_info.version or ''}".strip() if self.agent_info else ""
+
+
+class Mode(JsonRpcMessage):
+    id: str
+
+
+class Modes(JsonRpcMessage):
+    current_mode_id: str
+    available_modes: tuple[Mode, ...]
+
+
+class Model(JsonRpcMessage):
+    model_id: str
+
+
+class Models(JsonRpcMessage):
+    """Models to choose from: a draft of the protocol from before ``configOptions``, which agents still use."""
+
+    current_model_id: str
+    available_models: tuple[Model, ...]
+
+
+class ConfigChoice(JsonRpcMessage):
+    """A value, or a group of values."""
+
+    value: str = ""
+    options: tuple[ConfigChoice, ...] = ()
+
+
+class ConfigOption(JsonRpcMessage):
+    id: str
+    category: str | None = None
+    current_value: Any = None
+    options: tuple[ConfigChoice, ...] | None = None
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Values that the option may have; empty if the agent does not list them."""
+        return tuple(one.value for each in self.options or () for one in each.options or (each,))
+
+
+class Settings(JsonRpcMessage):
+    """Settings of a session and their current values: part of the responses that open a session or change a setting."""
+
+    modes: Modes | None = None
+    models: Models | None = None
+    config_options: tuple[ConfigOption, ...] | None = None
+
+
+class SessionOpened(Settings, kw_only=True):
+    session_id: str
+
 
 _CLIENT: Final = {"name": "supervisor-runtime", "version": "0.1.0"}
 _CAPABILITIES: Final = {
@@ -44,14 +209,14 @@ class Handshake:
     session."""
 
     def __init__(self, cwd: str, resume_id: str | None, wishes: AgentOptions) -> None:
-        self.agent = capabilities.Initialized(protocol_version=messages.PROTOCOL_VERSION)
+        self.agent = Initialized(protocol_version=messages.PROTOCOL_VERSION)
         self.loading = resume_id
         """Conversation that is being opened again; the agent's updates about it repeat what was reported before."""
         self.lost = ""
         """Reason why the earlier conversation could not be opened again."""
         self._cwd = cwd
         self._wishes = wishes
-        self._offered = capabilities.Settings()
+        self._offered = Settings()
 
     def script(self) -> HandshakeSteps[str]:
         """Run the whole handshake and return the session's id.
@@ -66,9 +231,7 @@ class Handshake:
         }
         answer = yield from self._with_login(HandshakeRequest("initialize", hello))
         self.agent = _check_version(
-            messages.read(
-                _require_success(answer, "open a session"), capabilities.Initialized, "the answer to initialize"
-            )
+            messages.read(_require_success(answer, "open a session"), Initialized, "the answer to initialize")
         )
         session_params = {"cwd": self._cwd, "mcpServers": [*map(self._server, self._wishes.mcp_servers)]}
         session = (yield from self._reopen(session_params)) or (yield from self._new(session_params))
@@ -99,7 +262,7 @@ class Handshake:
             (yield from self._with_login(HandshakeRequest("session/new", session_params))), "open a session"
         )
         self._record_settings(answer, "session/new")
-        return messages.read(answer, capabilities.SessionOpened, "the answer to session/new").session_id
+        return messages.read(answer, SessionOpened, "the answer to session/new").session_id
 
     def _with_login(self, request: HandshakeRequest) -> HandshakeSteps[Raw | RpcError]:
         """Return the response to *request*; if the agent asks for a login and the plan names a method, log in and try
@@ -147,7 +310,7 @@ class Handshake:
     def _record_settings(self, answer: Raw, method: str) -> None:
         """Keep the settings that a response lists, if it lists any."""
         if bytes(answer) != b"null":
-            self._offered = messages.read(answer, capabilities.Settings, f"the answer to {method}")
+            self._offered = messages.read(answer, Settings, f"the answer to {method}")
 
     def _apply_settings(self, session: str) -> HandshakeSteps[None]:
         if self._wishes.mode:
@@ -180,7 +343,7 @@ class Handshake:
             answer = yield HandshakeRequest("session/set_model", {"sessionId": session, "modelId": model})
             _require_success(answer, f"use the model {model!r}")
 
-    def _of_category(self, category: str) -> capabilities.ConfigOption:
+    def _of_category(self, category: str) -> ConfigOption:
         for one in self._offered.config_options or ():
             if one.category == category:
                 return one
@@ -188,7 +351,7 @@ class Handshake:
             f"{category}: the agent {self.agent.info} does not let clients choose it; remove it".replace("  ", " ")
         )
 
-    def _set(self, session: str, option: capabilities.ConfigOption, value: str, field: str) -> HandshakeSteps[None]:
+    def _set(self, session: str, option: ConfigOption, value: str, field: str) -> HandshakeSteps[None]:
         if option.choices:
             _check_offered(field, value, option.choices)
         if value != option.current_value:
@@ -206,7 +369,7 @@ def _require_success(answer: Raw | RpcError, what: str) -> Raw:
     return answer
 
 
-def _check_version(agent: capabilities.Initialized) -> capabilities.Initialized:
+def _check_version(agent: Initialized) -> Initialized:
     """Return *agent* if it uses our version of the protocol."""
     theirs, ours = agent.protocol_version, messages.PROTOCOL_VERSION
     if theirs != ours:

@@ -21,8 +21,10 @@ from supervisor.agents.protocols.json_rpc import (
     Writer,
     read,
 )
-from supervisor.lifecycles.types import CancelMode
+from supervisor.lifecycles.types import CancelMode, ModelProblem
 from supervisor.policies.budgets import COUNT_MAX
+from supervisor.policies.loop_detection import EDITS
+from supervisor.ports import ModelErrorReported
 
 __all__ = [
     "AUTHENTICATION_NEEDED",
@@ -61,7 +63,6 @@ __all__ = [
     "TurnUsage",
     "UpdateName",
     "UsageUpdate",
-    "amount",
     "error",
     "notification",
     "read",
@@ -171,6 +172,24 @@ class ToolUpdate(JsonRpcMessage):
     meta: Any = msgspec.field(default=None, name="_meta")
 
     @property
+    def arguments_and_result(self) -> tuple[bytes, bytes]:
+        """Arguments and result of the call, as far as this update has them; ``b""`` for what it does not hold.
+
+        The content of an edit counts as its arguments. The id of a terminal is no result: the terminal's output is.
+        """
+        asked, content = _filled(self.raw_input), _filled(self.content)
+        if b'"terminalId"' in content:
+            content = b""
+        if self.kind in EDITS and not asked:
+            asked, content = content, b""
+        return asked, _filled(self.raw_output) + content
+
+    @property
+    def detail(self) -> str:
+        """Part of the call that a person needs to see to judge it: the arguments, or else the content."""
+        return (_filled(self.raw_input) or _filled(self.content)).decode(errors="replace")
+
+    @property
     def paths(self) -> tuple[str, ...]:
         """Files that the call names."""
         return tuple(one.path for one in self.locations or ())
@@ -210,6 +229,12 @@ class UsageUpdate(JsonRpcMessage):
         return turn_usage_of(_inner(self.meta))
 
 
+def _filled(raw: Raw | UnsetType) -> bytes:
+    """Return *raw* as bytes; ``b""`` for an empty value."""
+    data = bytes(raw) if isinstance(raw, Raw) else b""
+    return b"" if data in (b"null", b"{}", b"[]", b'""') else data
+
+
 def _inner(meta: Any) -> Any:
     return meta.get("usage") if isinstance(meta, dict) else None
 
@@ -229,29 +254,55 @@ def turn_usage_of(usage: Any) -> TurnUsage | None:
     if not isinstance(usage, dict):
         return None
     tokens = [
-        amount(usage.get(f"{what}Tokens", usage.get(f"{what}_tokens")))
+        _count(usage.get(f"{what}Tokens", usage.get(f"{what}_tokens")))
         for what in ("input", "output", "total", "cachedRead")
     ]
-    amounts = [*tokens, amount(usage.get("requests"))]
+    amounts = [*tokens, _count(usage.get("requests"))]
     if all(one is None for one in amounts):
         return None
     into, out, total, cached, requests = (one or 0 for one in amounts)
     return TurnUsage(max(into, total - out), out, cached, requests)
 
 
-def amount(reported: Any) -> int | None:
-    """Return *told* if it is a count within the range of a budget, else ``None``."""
-    return (
-        reported
-        if isinstance(reported, int) and not isinstance(reported, bool) and 0 <= reported <= COUNT_MAX
-        else None
-    )
+def _count(reported: Any) -> int | None:
+    """Return *reported* if it is a count within the range of a budget, else ``None``."""
+    is_count = isinstance(reported, int) and not isinstance(reported, bool) and 0 <= reported <= COUNT_MAX
+    return reported if is_count else None
+
+
+_ERROR_KINDS: Final = {
+    **{one.value: one for one in ModelProblem},
+    "authentication_failed": ModelProblem.AUTH,
+    "billing_error": ModelProblem.QUOTA,
+    "server_error": ModelProblem.SERVER,
+}
+"""Kinds of model errors: ours, and the ``errorKind`` words of claude-agent-acp 0.49."""
 
 
 class InfoUpdate(JsonRpcMessage):
     """Information about the conversation, of which we read only ``_meta``."""
 
     meta: Any = msgspec.field(default=None, name="_meta")
+
+    @property
+    def model_error(self) -> ModelErrorReported | None:
+        """Failed model request that the agent repeats. The protocol has no message for it: agents that report such
+        errors use ``_meta.modelTrouble``."""
+        reported = self.meta.get("modelTrouble") if isinstance(self.meta, dict) else None
+        if not isinstance(reported, dict):
+            return None
+        status, retry_ms, words = (
+            _count(reported.get("status")),
+            _count(reported.get("retryMs")),
+            reported.get("message"),
+        )
+        return ModelErrorReported(
+            _ERROR_KINDS.get(str(reported.get("errorKind")), ModelProblem.UNKNOWN),
+            status=status if status is not None and 400 <= status < 600 else None,
+            attempt=_count(reported.get("attempt")) or 0,
+            retry_s=retry_ms / 1000 if retry_ms is not None else None,
+            words=words if isinstance(words, str) else "",
+        )
 
 
 class CompactionUpdate(JsonRpcMessage):

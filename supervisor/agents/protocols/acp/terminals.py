@@ -12,9 +12,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from supervisor.agents.protocols.acp import messages
-from supervisor.agents.protocols.acp.calls import ToolCallTable
 from supervisor.agents.protocols.acp.messages import RpcId
-from supervisor.agents.protocols.exit_status import signal_name
+from supervisor.agents.protocols.codec_base import ToolCallTable, signal_name
 from supervisor.ports import Out, TerminalKilled, TerminalOpened
 from supervisor.ports.input_limits import TERMINALS_BYTES_MAX, TERMINALS_MAX
 

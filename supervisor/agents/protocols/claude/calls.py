@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from msgspec import Raw
 
-from supervisor.agents.protocols.acp.calls import ToolCallTable
 from supervisor.agents.protocols.claude import messages
 from supervisor.agents.protocols.claude.updates import AGENT, EXECUTE, describe_call, kind_of
+from supervisor.agents.protocols.codec_base import ToolCallTable
 from supervisor.ports import Out
 
 __all__ = ["ClaudeToolCalls"]

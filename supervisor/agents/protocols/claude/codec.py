@@ -18,18 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
-
-from msgspec import Raw
+from typing import Any, Final, NamedTuple
 
 from supervisor.agents.protocols.claude import messages
 from supervisor.agents.protocols.claude.calls import ClaudeToolCalls
 from supervisor.agents.protocols.claude.messages import MessageHead
-from supervisor.agents.protocols.claude.permissions import ClaudePermissionRequests
-from supervisor.agents.protocols.claude.updates import ClaudeUsageMeter, problem_of, verdict_of
-from supervisor.agents.protocols.conversation import Conversation
-from supervisor.agents.protocols.framing import LINE_BYTES_MAX
-from supervisor.agents.protocols.json_rpc import read
+from supervisor.agents.protocols.claude.updates import ClaudeUsageMeter, describe_call, kind_of, problem_of, verdict_of
+from supervisor.agents.protocols.codec_base import LINE_BYTES_MAX, Conversation
+from supervisor.agents.protocols.json_rpc import ProtocolError, read
 from supervisor.ports import (
     AgentOptions,
     CallNotEnded,
@@ -38,6 +34,7 @@ from supervisor.ports import (
     MessageAccepted,
     ModelErrorReported,
     Out,
+    PermissionNeeded,
     Ready,
     Send,
     Text,
@@ -45,6 +42,95 @@ from supervisor.ports import (
 )
 
 __all__ = ["ClaudeCodec"]
+
+_ALLOW: Final = ("allow", "allow_once")
+_ALWAYS: Final = ("allow_always", "allow_always")
+_DENY: Final = ("deny", "reject_once")
+_REFUSED: Final = "this was not permitted"
+_ENDED: Final = "the supervisor has ended this call"
+_CANCELLED: Final = "the turn is being ended"
+_QUESTIONS: Final = "AskUserQuestion"
+_NOBODY: Final = "nobody is there to answer questions: decide by yourself, and say what you have assumed"
+
+
+class _Pending(NamedTuple):
+    asked: messages.PermissionRequest
+    options: tuple[tuple[str, str], ...]
+
+
+class ClaudePermissionRequests:
+    """Unanswered permission requests of one conversation, by the agent's own ids. Each gets one response, except those
+    that the agent takes back.
+
+    A permission for good holds for the conversation only: settings of the project or the user are not changed.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, _Pending] = {}
+
+    def ask(self, request_id: str, asked: messages.PermissionRequest) -> Send | PermissionNeeded:
+        """Register a request. A question to a person is answered at once: no person is there."""
+        if asked.tool_name == _QUESTIONS:
+            return _deny(request_id, _NOBODY)
+        options = (_ALLOW, _ALWAYS, _DENY) if _rules(asked) else (_ALLOW, _DENY)
+        self._waiting[request_id] = _Pending(asked, options)
+        about = describe_call(asked.tool_name, asked.input)
+        detail = "\n".join(one for one in (about.detail, asked.decision_reason) if one)
+        paths = about.paths if asked.blocked_path is None else (asked.blocked_path,)
+        return PermissionNeeded(
+            request_id, about.title, options, kind_of(asked.tool_name), asked.tool_name, detail, paths
+        )
+
+    def answer(self, request_id: str, option_id: str | None) -> list[Send]:
+        """Return the response to a request, or nothing if the request needs none any more. ``None`` cancels and ends
+        the turn.
+
+        Raises:
+            ValueError: *option_id* was not offered.
+        """
+        if request_id not in self._waiting:
+            return []
+        asked, options = self._waiting[request_id]
+        offered = [option for option, _ in options]
+        if option_id is not None and option_id not in offered:
+            raise ValueError(
+                f"claude: permission option {option_id!r} was not offered; use one of: {', '.join(offered)}"
+            )
+        del self._waiting[request_id]
+        if option_id is None:
+            return [_deny(request_id, _CANCELLED, interrupt=True)]
+        if option_id == _DENY[0]:
+            return [_deny(request_id, _REFUSED)]
+        given: dict[str, Any] = {"behavior": "allow", "updatedInput": asked.input}
+        if option_id == _ALWAYS[0]:
+            given["updatedPermissions"] = _rules(asked)
+        return [messages.control_answer(request_id, given)]
+
+    def end_call(self, call_id: str) -> list[Send]:
+        """Refuse the requests of that call, which ends the call."""
+        found = [name for name, one in self._waiting.items() if one.asked.tool_use_id == call_id]
+        for name in found:
+            del self._waiting[name]
+        return [_deny(name, _ENDED) for name in found]
+
+    def cancel_all(self) -> list[Send]:
+        return [one for name in list(self._waiting) for one in self.answer(name, None)]
+
+    def taken_back(self, request_id: str) -> None:
+        """Forget a request that the agent has taken back."""
+        self._waiting.pop(request_id, None)
+
+
+def _deny(request_id: str, why: str, *, interrupt: bool = False) -> Send:
+    return messages.control_answer(request_id, {"behavior": "deny", "message": why, "interrupt": interrupt})
+
+
+def _rules(asked: messages.PermissionRequest) -> list[dict[str, Any]]:
+    """Return the agent's suggested permanent rules, limited to its conversation."""
+    suggested = asked.permission_suggestions
+    known = [one for one in suggested if isinstance(one, dict)] if isinstance(suggested, list) else []
+    return [{**one, "destination": "session"} for one in known]
+
 
 _FLAGS: Final = (
     *("-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"),
@@ -166,12 +252,9 @@ class ClaudeCodec(Conversation):
         what = read(asked.request, messages.ControlRequestHead, "control_request").subtype
         if what != "can_use_tool":
             return [messages.control_refusal(asked.request_id, f"this client does not do {what}")]
-        return self._permission_asked(asked.request_id, asked.request)
-
-    def _permission_asked(self, request_id: str, request: Raw) -> list[Out]:
-        asked = read(request, messages.PermissionRequest, "can_use_tool")
-        opened = self._calls.asked(asked) if self._prompted else []
-        question = self._permissions.ask(request_id, asked)
+        request_id, wanted = asked.request_id, read(asked.request, messages.PermissionRequest, "can_use_tool")
+        opened = self._calls.asked(wanted) if self._prompted else []
+        question = self._permissions.ask(request_id, wanted)
         if self._prompted and not self._cancelling:
             return [*opened, question]
         return [*opened, question] if isinstance(question, Send) else [*opened, *self.permission(request_id, None)]
@@ -183,7 +266,7 @@ class ClaudeCodec(Conversation):
     # ------------------------------------------------------------------------------------------ opening
     def _on_initialized(self, answer: messages.ControlResult) -> list[Out]:
         if answer.subtype != "success":
-            return self._end(f"the agent refused to begin: {answer.error or answer.subtype}")
+            raise ProtocolError(f"the agent refused to begin: {answer.error or answer.subtype}")
         if self._wishes.mcp_servers:  # said to it, since a command line is for everybody to read
             servers = {one.name: messages.mcp_server(one) for one in self._wishes.mcp_servers}
             return [self._ask(self._on_tool_servers_set, "mcp_set_servers", servers=servers)]
@@ -191,7 +274,7 @@ class ClaudeCodec(Conversation):
 
     def _on_tool_servers_set(self, answer: messages.ControlResult) -> list[Out]:
         if answer.subtype != "success":
-            return self._end(f"the agent refused its tool servers: {answer.error or answer.subtype}")
+            raise ProtocolError(f"the agent refused its tool servers: {answer.error or answer.subtype}")
         return self._begin()
 
     def _begin(self) -> list[Out]:

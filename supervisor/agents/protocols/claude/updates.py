@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from supervisor.agents.protocols.acp.updates import COST_MAX
 from supervisor.agents.protocols.claude import messages
+from supervisor.agents.protocols.codec_base import COST_MAX
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.policies.budgets import COUNT_MAX
 from supervisor.ports import TurnEnded, Usage

@@ -1,22 +1,99 @@
 """Open tool calls of a codex turn, and its sub-agents.
 
 A sub-agent has a thread of its own. While a turn of that thread runs, the turn is a call of kind ``agent`` with the
-turn's id, and the calls of that turn are nested in it. Nothing here writes messages.
+turn's id, and the calls of that turn are nested in it. Functions describe the items that are calls: title, kind,
+outcome, arguments and result. Nothing here writes messages.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from supervisor.agents.protocols.acp.calls import ToolCallTable
+import msgspec
+
+from supervisor.agents.protocols.codec_base import ToolCallTable
 from supervisor.agents.protocols.codex import messages
-from supervisor.agents.protocols.codex.items import arguments_and_result_of, call_of, outcome_of
+from supervisor.agents.protocols.codex.messages import Item
 from supervisor.ports import Out, ToolClosed
 
-__all__ = ["AGENT", "CodexToolCalls", "OpenCall"]
+__all__ = [
+    "AGENT",
+    "AGENT_MESSAGE",
+    "COMMAND",
+    "COMPACTION",
+    "USER_MESSAGE",
+    "CallDescription",
+    "CodexToolCalls",
+    "OpenCall",
+    "arguments_and_result_of",
+    "call_of",
+    "outcome_of",
+]
+
+
+COMMAND: Final = "commandExecution"
+
+
+COMPACTION: Final = "contextCompaction"
+
+
+USER_MESSAGE: Final = "userMessage"
+"""Item that begins when the agent takes up a prompt or a message."""
+
+
+AGENT_MESSAGE: Final = "agentMessage"
+
 
 AGENT = "agent"
 """Type of calls that are sub-agents; every other call has the type of its item."""
+
+
+_ENDS: Final = {"completed": "completed", "failed": "failed", "declined": "failed", "interrupted": "failed"}
+
+
+class CallDescription(NamedTuple):
+    """Title and kind of a tool call."""
+
+    title: str
+    kind: str
+
+
+def call_of(item: Item) -> CallDescription | None:
+    """Return the tool call that *item* is; ``None`` for a message, a thought or a plan."""
+    match item.type:
+        case "commandExecution":
+            return CallDescription(item.command, "execute")
+        case "fileChange":
+            return CallDescription("edit " + ", ".join(one.path for one in item.changes), "edit")
+        case "mcpToolCall":
+            return CallDescription(f"{item.server}.{item.tool}", "other")
+        case "dynamicToolCall":
+            return CallDescription(item.tool or item.type, "other")
+        case "webSearch":
+            return CallDescription(f"search the web: {item.query}", "fetch")
+        case "collabAgentToolCall":
+            return CallDescription(f"{item.tool}: {item.prompt}" if item.prompt else item.tool, "other")
+        case _:
+            return None
+
+
+def outcome_of(item: Item) -> str:
+    """Return the outcome of an ended call. A web search has no status: it ended, so it was made."""
+    return "completed" if item.status is None else _ENDS.get(item.status, "failed")
+
+
+def arguments_and_result_of(item: Item) -> tuple[bytes, bytes]:
+    """Return the arguments and the result of a call; ``b""`` for what the item does not hold."""
+    if item.type == COMMAND:
+        asked = f"{item.command}\0{item.cwd}"
+        over = item.exit_code is not None or item.aggregated_output is not None
+        answered = f"{item.aggregated_output or ''}\0{item.exit_code}" if over else ""
+        return asked.encode(errors="replace"), answered.encode(errors="replace")
+    if item.changes:
+        return msgspec.json.encode(item.changes), b""
+    asked_with = bytes(item.arguments) or (item.query or item.prompt or "").encode(errors="replace")
+    result = bytes(item.result)
+    return asked_with, b"" if result == b"null" else result
 
 
 class OpenCall(NamedTuple):
@@ -37,7 +114,6 @@ class CodexToolCalls:
         """Prompt of each sub-agent, by its thread."""
 
     def begin_turn(self) -> None:
-        """Begin a new turn."""
         self._calls.begin_turn()
         self._running.clear()
         self._tasks.clear()
@@ -58,7 +134,8 @@ class CodexToolCalls:
     # ------------------------------------------------------------------------------------------ items
     def started(self, notification: messages.ItemNotification, item: messages.Item) -> list[Out]:
         """Open the call that *item* is; return nothing if the item is not a call."""
-        self._note_tasks(item)
+        for thread in item.receiver_thread_ids:
+            self._tasks.setdefault(thread, item.prompt or "")
         call = call_of(item)
         if call is None:
             return []
@@ -66,7 +143,8 @@ class CodexToolCalls:
         outs: list[Out] = [*self._calls.open(item.id, call.title, call.kind, parent)]
         if outs:
             self._running[item.id] = OpenCall(item.type, notification.thread_id, notification.turn_id)
-        self._record_digests(item)
+        asked, answered = arguments_and_result_of(item)
+        self._calls.record_digests(item.id, asked=asked, answered=answered)
         return outs
 
     def completed(self, notification: messages.ItemNotification, item: messages.Item) -> list[Out]:
@@ -75,14 +153,6 @@ class CodexToolCalls:
         if call_of(item) is None:
             return outs
         return [*outs, *self._close(item.id, outcome_of(item))]
-
-    def _record_digests(self, item: messages.Item) -> None:
-        asked, answered = arguments_and_result_of(item)
-        self._calls.record_digests(item.id, asked=asked, answered=answered)
-
-    def _note_tasks(self, item: messages.Item) -> None:
-        for thread in item.receiver_thread_ids:
-            self._tasks.setdefault(thread, item.prompt or "")
 
     # ------------------------------------------------------------------------------------------ sub-agents
     def agent_started(self, thread: str, turn: str) -> list[Out]:

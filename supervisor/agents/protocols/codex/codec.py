@@ -14,19 +14,25 @@ from typing import Any, Final
 
 from msgspec import UNSET, Raw
 
+from supervisor.agents.protocols.codec_base import LINE_BYTES_MAX, Conversation
 from supervisor.agents.protocols.codex import messages
 from supervisor.agents.protocols.codex.approvals import KINDS, CodexApprovalRequests, PendingApproval
-from supervisor.agents.protocols.codex.calls import AGENT, CodexToolCalls
-from supervisor.agents.protocols.codex.items import AGENT_MESSAGE, COMMAND, COMPACTION, USER_MESSAGE, call_of
-from supervisor.agents.protocols.codex.model_errors import Problem, problem_of
-from supervisor.agents.protocols.codex.usage import CodexUsageMeter
-from supervisor.agents.protocols.conversation import Conversation
-from supervisor.agents.protocols.framing import LINE_BYTES_MAX
+from supervisor.agents.protocols.codex.calls import (
+    AGENT,
+    AGENT_MESSAGE,
+    COMMAND,
+    COMPACTION,
+    USER_MESSAGE,
+    CodexToolCalls,
+    call_of,
+)
+from supervisor.agents.protocols.codex.updates import CodexUsageMeter, Problem, problem_of
 from supervisor.agents.protocols.json_rpc import (
     METHOD_NOT_FOUND,
     JsonRpcMessage,
     OnResult,
     OutgoingRequests,
+    ProtocolError,
     RpcError,
     RpcId,
     read,
@@ -194,7 +200,7 @@ class CodexCodec(Conversation):
         return [Text("log", words), self._new(cwd)]
 
     def _not_ready(self, error: RpcError) -> list[Out]:
-        return self._end(f"the agent refused to open a thread: {error.text} (code {error.code})")
+        raise ProtocolError(f"the agent refused to open a thread: {error.text} (code {error.code})")
 
     # ------------------------------------------------------------------------------------------ the turn
     def _begin_turn(self) -> None:

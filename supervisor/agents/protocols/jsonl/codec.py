@@ -7,7 +7,8 @@ protocol, and the conversation ends; later input is ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +19,6 @@ from supervisor.agent_catalogue.line_rules import (
     CompactionRule,
     EndRule,
     LineMapping,
-    LineRule,
     RequestRule,
     SessionRule,
     TextRule,
@@ -27,12 +27,7 @@ from supervisor.agent_catalogue.line_rules import (
     TroubleRule,
     UsageRule,
 )
-from supervisor.agents.protocols.acp.calls import ToolCallTable
-from supervisor.agents.protocols.codec_defaults import CodecDefaults
-from supervisor.agents.protocols.exit_status import exit_words
-from supervisor.agents.protocols.framing import LINE_BYTES_MAX, LineBuffer
-from supervisor.agents.protocols.jsonl.paths import amount_at, bytes_at, fits, look, text_at
-from supervisor.agents.protocols.jsonl.usage import JsonlUsageMeter
+from supervisor.agents.protocols.codec_base import LINE_BYTES_MAX, CodecDefaults, LineBuffer, ToolCallTable, exit_words
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.policies.error_classification import problem_of
 from supervisor.ports import (
@@ -50,11 +45,107 @@ from supervisor.ports import (
     Usage,
 )
 
-__all__ = ["JsonlCodec"]
+__all__ = ["COUNT_MAX", "JsonlCodec", "amount_at", "fits", "look", "text_at"]
+
+
+COUNT_MAX: Final = 10**12
+"""Largest number that is believed, for tokens and for dollars."""
+
 
 _LINE_CHARS: Final = 200
+
+
 _MS: Final = 1000.0
+
+
 _decode: Final = msgspec.json.Decoder().decode
+
+
+def look(value: Any, path: str) -> Any:
+    """Return the value at *path*: keys, or positions in lists, with dots between them."""
+    for part in path.split("."):
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif isinstance(value, list) and part.isascii() and part.isdigit() and len(part) < 10:
+            value = value[int(part)] if int(part) < len(value) else None
+        else:
+            return None
+    return value
+
+
+def first(value: Any, paths: Iterable[str]) -> Any:
+    """Return the first value that is present at one of *paths*."""
+    return next((found for path in paths if (found := look(value, path)) is not None), None)
+
+
+def fits(value: Any, wanted: Mapping[str, tuple[Any, ...]]) -> bool:
+    """Return whether every path of *wanted* holds one of the wanted values."""
+    return all(any(_same(look(value, path), one) for one in values) for path, values in wanted.items())
+
+
+def _same(found: Any, wanted: Any) -> bool:
+    if wanted == "*":
+        return found is not None
+    if isinstance(wanted, str):
+        return isinstance(found, str) and _like(found, wanted)
+    return isinstance(found, bool) == isinstance(wanted, bool) and bool(found == wanted)
+
+
+def _like(text: str, pattern: str) -> bool:
+    """Return whether *text* matches *pattern*, in which ``*`` stands for any text."""
+    head, *parts = pattern.split("*")
+    if not parts:
+        return text == head
+    *middle, tail = parts
+    if len(text) < len(head) + len(tail) or not (text.startswith(head) and text.endswith(tail)):
+        return False
+    at, end = len(head), len(text) - len(tail)
+    for part in middle:
+        at = text.find(part, at, end)
+        if at < 0:
+            return False
+        at += len(part)
+    return True
+
+
+def text_at(value: Any, paths: Iterable[str]) -> str:
+    """Return the first value present at *paths* as text: other values as JSON, a missing value as ``""``."""
+    found = first(value, paths)
+    if found is None or isinstance(found, str):
+        return found or ""
+    parts = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    texts = [one["text"] for one in parts if isinstance(one.get("text"), str)]  # [{"text": ...}, ...]
+    return "".join(texts) or msgspec.json.encode(found).decode()
+
+
+def amount_at(value: Any, paths: Iterable[str]) -> float | None:
+    """Return the first value present at *paths* if it is a number from 0 to ``COUNT_MAX``."""
+    found = first(value, paths)
+    if isinstance(found, bool) or not isinstance(found, int | float) or not isfinite(found):
+        return None
+    return found if 0 <= found <= COUNT_MAX else None
+
+
+def bytes_at(value: Any, paths: Iterable[str]) -> bytes:
+    """Return the first value present at *paths* as JSON, for a digest; ``b""`` for a missing or empty value."""
+    found = first(value, paths)
+    return msgspec.json.encode(found) if found not in (None, "", [], {}) else b""
+
+
+class JsonlUsageMeter:
+    """Last reported totals of one run: input tokens, output tokens and US dollars. A total that falls adds nothing."""
+
+    def __init__(self) -> None:
+        self._totals = [0.0, 0.0, 0.0]
+
+    def usage(self, tokens_in: float, tokens_out: float, cost_usd: float, *, total: bool) -> Usage:
+        """Return the reported usage, and what it adds to the reports before."""
+        added = reported = [tokens_in, tokens_out, cost_usd]
+        if total:
+            before, self._totals = self._totals, [max(pair) for pair in zip(reported, self._totals, strict=True)]
+            added = [now - was for now, was in zip(self._totals, before, strict=True)]
+        used = {"input_tokens": int(tokens_in), "output_tokens": int(tokens_out), "cost_usd": cost_usd}
+        return Usage(used, int(added[0]), int(added[1]), float(added[2]))
 
 
 class JsonlCodec(CodecDefaults):
@@ -73,7 +164,7 @@ class JsonlCodec(CodecDefaults):
         self._over = False
         self._end: TurnEnded | None = None
         """End of the turn that the program has reported last."""
-        self._told: dict[str, Callable[[Any, Any], Iterator[Out]]] = {
+        self._handlers: dict[str, Callable[[Any, Any], Iterator[Out]]] = {
             "session": self._session,
             "text": self._text,
             "thought": self._text,
@@ -143,19 +234,15 @@ class JsonlCodec(CodecDefaults):
         try:
             value = _decode(line)
         except (msgspec.DecodeError, RecursionError) as error:
-            return self._no_json(line, str(error))
+            if not line.lstrip().startswith("{"):
+                return _note(line)
+            if self._interrupted:  # a program that was interrupted may stop within a line
+                return []
+            shown = line if len(line) <= _LINE_CHARS else f"{line[:_LINE_CHARS]}..."
+            return self._end_here(f"the agent wrote a line that is not JSON: {shown!r}, {error}")
         if not isinstance(value, dict):
             return _note(line)
         return list(self._rules(value))
-
-    def _no_json(self, line: str, why: str) -> list[Out]:
-        """Handle a line that is not JSON. A program that was interrupted may stop within a line."""
-        if not line.lstrip().startswith("{"):
-            return _note(line)
-        if self._interrupted:
-            return []
-        shown = line if len(line) <= _LINE_CHARS else f"{line[:_LINE_CHARS]}..."
-        return self._end_here(f"the agent wrote a line that is not JSON: {shown!r}, {why}")
 
     def _end_here(self, why: str) -> list[Out]:
         self._over = True
@@ -165,12 +252,15 @@ class JsonlCodec(CodecDefaults):
         """Apply each rule that matches the line, in the order of the rules; only the first matching end rule counts."""
         ended = False
         for rule in self._mapping.rules:
-            if not _fits(line, rule) or (ended and isinstance(rule, EndRule)):
+            if not fits(line, rule.when) or (rule.unless and fits(line, rule.unless)):
                 continue
-            for item in (line,) if rule.each is None else _items(look(line, rule.each)):
+            if ended and isinstance(rule, EndRule):
+                continue
+            items = [line] if rule.each is None else look(line, rule.each)
+            for item in items if isinstance(items, list) else ():
                 if fits(item, rule.where):
                     ended = ended or isinstance(rule, EndRule)
-                    yield from self._told[rule.says](rule, item)
+                    yield from self._handlers[rule.says](rule, item)
 
     # ------------------------------------------------------------------------------------------ what rules say
     def _session(self, rule: SessionRule, item: Any) -> Iterator[Out]:
@@ -225,14 +315,6 @@ class JsonlCodec(CodecDefaults):
         if rule.active != self._compacting:
             self._compacting = rule.active
             yield Compaction(rule.active)
-
-
-def _fits(line: dict[str, Any], rule: LineRule) -> bool:
-    return fits(line, rule.when) and not (rule.unless and fits(line, rule.unless))
-
-
-def _items(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list) else ()
 
 
 def _note(line: str) -> list[Out]:

@@ -17,8 +17,7 @@ import anyio
 import msgspec
 import pytest
 
-from supervisor.policies.call_processes import ProcessSeen
-from supervisor.policies.turn_processes import processes_of_turn
+from supervisor.policies.call_processes import ProcessSeen, processes_of_turn
 from supervisor.ports import Launch, Process, ProcessReport, SpawnError
 from tests.unit.processes.contract.ports import Port, RealPort, SimulatedPort
 from tests.unit.processes.contract.scripts import (

@@ -1,0 +1,332 @@
+"""Shared parts of the codecs: texts for an exit status, lines, tool calls, optional methods, and conversations.
+
+Codecs of agents that stay alive and send one message per line (ACP, Claude Code, codex) derive from
+:class:`Conversation`. The process connection passes every chunk of the agent's standard output to
+:meth:`Conversation.feed`, which splits the chunks into lines and passes each line to the protocol's
+:meth:`Conversation._on_line`. The codec returns values of :mod:`supervisor.ports` (``Out``) and performs nothing
+itself.
+
+A conversation ends at the first message that breaks the protocol: ``feed`` returns one ``Malformed`` that names the
+fault, and later input is ignored. When the agent's process exits, the state of the protocol decides the result:
+``Malformed`` before the handshake is done, a failed turn while a prompt is unanswered, and nothing otherwise. An exit
+status never counts as success.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from supervisor.agents.protocols.json_rpc import ProtocolError
+from supervisor.ports import Malformed, Out, ToolClosed, ToolOpened, TurnEnded
+
+__all__ = [
+    "CLOSED_MAX",
+    "COST_MAX",
+    "LINE_BYTES_MAX",
+    "CodecDefaults",
+    "Conversation",
+    "LineBuffer",
+    "ToolCallTable",
+    "exit_words",
+    "signal_name",
+]
+
+
+LINE_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Longest line that is kept, in bytes without the newline: the byte limit of a mailbox."""
+
+
+COST_MAX: Final = 1e9
+"""Largest cost of a conversation that is believed, in US dollars."""
+
+CLOSED_MAX = 20_000
+"""Closed calls whose ids are remembered, so that a late message about a closed call does not open it again: twice the
+calls that a turn may have."""
+
+
+def signal_name(number: int) -> str:
+    """Return ``SIGKILL`` for 9, and ``SIG35`` where this platform has no name for the number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIG{number}"
+
+
+def exit_words(status: int | None) -> str:
+    """Return the end of a sentence about a process: ``exited with status 3``, ``was ended by SIGKILL``.
+
+    *status* has Python's form: a negative number is the signal that ended the process; ``None`` is an unknown status.
+    """
+    if status is None:
+        return "ended, and its exit status is not known"
+    if status < 0:
+        return f"was ended by {signal_name(-status)}"
+    return f"exited with status {status}"
+
+
+class LineBuffer:
+    """Split one byte stream into lines: call :meth:`feed` with each chunk and :meth:`end` when the stream ends.
+
+    The same bytes give the same lines, however the bytes are cut into chunks. Of a line longer than *limit_bytes* only
+    one ``Malformed`` is returned, and its bytes up to the newline are dropped as they arrive, so that a line never
+    takes more memory than the limit. A line must be UTF-8.
+    """
+
+    def __init__(self, limit_bytes: int = LINE_BYTES_MAX) -> None:
+        self._limit_bytes = limit_bytes
+        self._held = bytearray()
+        self._dropping = False
+
+    @property
+    def unfinished(self) -> bool:
+        """True while part of a line waits for its newline."""
+        return self._dropping or bool(self._held)
+
+    def feed(self, data: bytes) -> list[str | Malformed]:
+        """Return the lines that *data* completes, without newlines; a ``Malformed`` stands in the place of a bad
+        line."""
+        found: list[str | Malformed] = []
+        start = 0
+        if not self.unfinished and data.endswith(b"\n") and len(data) <= self._limit_bytes:
+            return [_decoded(line) for line in data[:-1].split(b"\n")]
+        while (end := data.find(b"\n", start)) >= 0:
+            found += self._hold(data[start:end])
+            found += self._complete()
+            start = end + 1
+        return found + self._hold(data[start:])
+
+    def end(self) -> list[Malformed]:
+        """Report the end of the stream: a line without its newline will never be complete."""
+        broken = bool(self._held)
+        self._held.clear()
+        self._dropping = False
+        return [Malformed("the agent's output ended in the middle of a message")] if broken else []
+
+    def _hold(self, part: bytes) -> list[Malformed]:
+        if self._dropping:
+            return []
+        if len(self._held) + len(part) <= self._limit_bytes:
+            self._held += part
+            return []
+        self._held.clear()
+        self._dropping = True
+        return [Malformed(f"the agent wrote a line longer than {self._limit_bytes} bytes, the most a message may have")]
+
+    def _complete(self) -> list[str | Malformed]:
+        if self._dropping:
+            self._dropping = False
+            return []
+        line = bytes(self._held)
+        self._held.clear()
+        return [_decoded(line)]
+
+
+def _decoded(line: bytes) -> str | Malformed:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        bad = f"byte 0x{line[error.start]:02x} at position {error.start}"
+        return Malformed(f"the agent wrote a line that is not UTF-8: {bad} ({error.reason})")
+
+
+class _CallDigests:
+    """Digests of a call's arguments and result."""
+
+    __slots__ = ("answered", "asked", "output_digest")
+
+    def __init__(self) -> None:
+        self.asked = self.answered = ""
+        self.output_digest: hashlib.blake2b | None = None
+        """Digest of the output and the exit status of the command that we ran for the call."""
+
+    @property
+    def result(self) -> str:
+        return self.answered + (self.output_digest.hexdigest() if self.output_digest is not None else "")
+
+
+_NOTHING = _CallDigests()
+
+
+class ToolCallTable:
+    """Tool calls of one agent: each call is opened once and closed once, whatever the agent repeats.
+
+    A call belongs to the turn in which it was opened. Digests of its arguments and result are kept: the last that the
+    agent reported of each, and everything that a command run by us wrote for the call.
+    """
+
+    def __init__(self) -> None:
+        self._served: dict[str, bool] = {}
+        """Open calls, and whether a command run by us serves the call."""
+        self._digests: dict[str, _CallDigests] = {}
+        self._closed: dict[str, None] = {}
+        self._only_requested: dict[str, None] = {}
+
+    def open_requested(self, call_id: str, title: str, kind: str, parent: str = "") -> list[ToolOpened]:
+        """Record a permission request for *call_id*, which opens the call unless it is known."""
+        opened = self.open(call_id, title, kind, parent)
+        self._only_requested.update(dict.fromkeys(one.call_id for one in opened))
+        return opened
+
+    def open(self, call_id: str, title: str, kind: str, parent: str = "") -> list[ToolOpened]:
+        """Open *call_id* unless it is known; *parent* is the call around it and counts only while that call is open."""
+        self._only_requested.pop(call_id, None)
+        if call_id in self._served or call_id in self._closed:
+            return []
+        self._served[call_id] = False
+        return [ToolOpened(call_id, title, kind, parent if parent in self._served else "")]
+
+    def close(self, call_id: str, outcome: str) -> list[ToolClosed]:
+        """Close *call_id*; a second close has no effect."""
+        if self._served.pop(call_id, None) is None:
+            return []
+        digests = self._digests.get(call_id, _NOTHING)
+        self._close(call_id)
+        return [ToolClosed(call_id, outcome, digests.asked, digests.result)]
+
+    def record_digests(self, call_id: str, *, asked: bytes = b"", answered: bytes = b"") -> None:
+        """Record the arguments or the result that the agent reports of an open call."""
+        if call_id in self._served and (asked or answered):
+            digests = self._digests.setdefault(call_id, _CallDigests())
+            digests.asked = _digest(asked) if asked else digests.asked
+            digests.answered = _digest(answered) if answered else digests.answered
+
+    def add_output(self, call_id: str, data: bytes) -> None:
+        """Add output or an exit status, as bytes, of the command that we run for an open call."""
+        if call_id in self._served:
+            digests = self._digests.setdefault(call_id, _CallDigests())
+            digests.output_digest = digests.output_digest or hashlib.blake2b(digest_size=8)
+            digests.output_digest.update(data)
+
+    def close_unreported(self) -> list[ToolClosed]:
+        """Close, at the end of a turn, the calls that were only requested: nobody knows what became of them."""
+        return [one for call_id in list(self._only_requested) for one in self.close(call_id, "unknown")]
+
+    def close_all(self, outcome: str) -> list[ToolClosed]:
+        """Close all open calls with *outcome*, oldest first."""
+        return [one for call_id in list(self._served) for one in self.close(call_id, outcome)]
+
+    def begin_turn(self) -> None:
+        """Begin a new turn: calls that the previous turn left open count as closed."""
+        for call_id in self._served:
+            self._close(call_id)
+        self._served.clear()
+
+    def _close(self, call_id: str) -> None:
+        self._digests.pop(call_id, None)
+        self._only_requested.pop(call_id, None)
+        self._closed[call_id] = None
+        if len(self._closed) > CLOSED_MAX:
+            del self._closed[next(iter(self._closed))]
+
+    def is_open(self, call_id: str | None) -> bool:
+        return call_id in self._served
+
+    def serve(self, wanted: str | None) -> str | None:
+        """Return the call that a new command serves: *wanted*, if open, else the only open call that no command serves
+        yet."""
+        unserved = [call_id for call_id, served in self._served.items() if not served]
+        call_id = wanted if wanted in self._served else unserved[0] if len(unserved) == 1 else None
+        if call_id is not None:
+            self._served[call_id] = True
+        return call_id
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+class CodecDefaults:
+    """The optional part of :class:`supervisor.ports.Codec`: every method does nothing and returns nothing.
+
+    Most agents run their own commands, edit their own files and start their own sub-agents, and so never ask us for
+    these. Some agents cannot take a message within a turn.
+    """
+
+    def steer(self, text: str) -> Iterable[Out] | None:
+        return None
+
+    def end_call(self, call_id: str) -> Iterable[Out] | None:
+        return None
+
+    def permission(self, request_id: str, option_id: str | None) -> Iterable[Out]:
+        return []
+
+    def terminal_output(self, terminal_id: str, data: bytes) -> Iterable[Out]:
+        return []
+
+    def terminal_exited(self, terminal_id: str, status: int | None) -> Iterable[Out]:
+        return []
+
+    def file_answered(self, request_id: str, text: str, why: str = "") -> Iterable[Out]:
+        return []
+
+    def child_ended(self, request_id: str, outcome: str, text: str) -> Iterable[Out]:
+        return []
+
+
+class Conversation(CodecDefaults, ABC):
+    """Line protocol with a limit of *line_bytes_max* bytes per line.
+
+    A subclass implements :meth:`_on_line`, :attr:`_is_ready` and :attr:`_in_turn`.
+    """
+
+    def __init__(self, line_bytes_max: int) -> None:
+        self._lines = LineBuffer(line_bytes_max)
+        self._over = False
+
+    @property
+    @abstractmethod
+    def _is_ready(self) -> bool:
+        """True once the handshake is complete."""
+
+    @property
+    @abstractmethod
+    def _in_turn(self) -> bool:
+        """True while a prompt is unanswered."""
+
+    @abstractmethod
+    def _on_line(self, line: str) -> list[Out]:
+        """Handle one line that is not empty.
+
+        Raises:
+            ProtocolError: the line breaks the protocol.
+        """
+
+    @property
+    def one_shot(self) -> bool:
+        return False
+
+    def argv(
+        self, command: Sequence[str], prompt: str, new_id: str = "", resume_id: str | None = None
+    ) -> tuple[str, ...]:
+        return tuple(command)
+
+    def feed(self, data: bytes) -> list[Out]:
+        outs: list[Out] = []
+        if self._over:
+            return outs
+        for line in self._lines.feed(data) if data else self._lines.end():
+            try:
+                if isinstance(line, Malformed):
+                    raise ProtocolError(line.why)
+                outs += self._on_line(line) if line.strip() else []
+            except ProtocolError as error:
+                self._over = True
+                outs.append(Malformed(str(error)))
+                break
+        return outs
+
+    def exited(self, status: int | None) -> list[Out]:
+        if self._over:
+            return []
+        self._over = True
+        half = ", after half a message" if self._lines.unfinished else ""
+        if not self._is_ready:
+            return [Malformed(f"the agent {exit_words(status)} before it was ready{half}")]
+        if self._in_turn:
+            return [TurnEnded("error", f"the agent {exit_words(status)} in the middle of a turn{half}")]
+        return []

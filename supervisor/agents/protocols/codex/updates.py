@@ -1,0 +1,126 @@
+"""Read model errors and usage from codex's notifications."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from supervisor.agents.protocols.codex.messages import Tokens, TokenUsageUpdated
+from supervisor.lifecycles.types import ModelProblem
+from supervisor.policies.error_classification import problem_of_status
+from supervisor.ports import Usage
+
+__all__ = ["THREADS_MAX", "CodexUsageMeter", "Problem", "problem_of"]
+
+
+THREADS_MAX = 1_000
+"""Threads of sub-agents whose totals are kept; usage of further threads is not counted."""
+
+
+_HTTP: Final = range(100, 600)
+
+
+_BY_WORD: Final[Mapping[str, ModelProblem]] = MappingProxyType(
+    {
+        "contextWindowExceeded": ModelProblem.CONTEXT_LENGTH,
+        "sessionBudgetExceeded": ModelProblem.QUOTA,
+        "usageLimitExceeded": ModelProblem.QUOTA,
+        "rateLimitExceeded": ModelProblem.RATE_LIMIT,
+        "flexUnavailable": ModelProblem.OVERLOADED,
+        "serverOverloaded": ModelProblem.OVERLOADED,
+        "policyCapacityUnavailable": ModelProblem.OVERLOADED,
+        "modelNotFound": ModelProblem.NOT_FOUND,
+        "cyberPolicy": ModelProblem.REFUSED,
+        "misalignmentPolicyViolation": ModelProblem.REFUSED,
+        "inferenceHookDenied": ModelProblem.REFUSED,
+        "internalServerError": ModelProblem.SERVER,
+        "unauthorized": ModelProblem.AUTH,
+        "httpConnectionFailed": ModelProblem.CONNECTION,
+        "responseStreamConnectionFailed": ModelProblem.CONNECTION,
+        "responseStreamDisconnected": ModelProblem.CONNECTION,
+        "responseTooManyFailedAttempts": ModelProblem.CONNECTION,
+    }
+)
+
+
+_OWN: Final = frozenset({"sandboxError", "threadRollbackFailed", "tooManyDenials", "activeTurnNotSteerable"})
+"""Errors of codex itself, in which its model has no part."""
+
+
+class Problem(NamedTuple):
+    """Kind of problem, and the HTTP status if reported. ``kind`` is ``None`` if the model has no part in the error."""
+
+    kind: ModelProblem | None
+    status: int | None = None
+
+
+def problem_of(info: Any) -> Problem:
+    """Return the problem in *info*, a ``codexErrorInfo``; ``other`` and unknown words are ``unknown``, never an error.
+
+    *info* is a word, or an object whose one key is a word and whose value may hold the HTTP status, which takes
+    precedence.
+    """
+    word, details = next(iter(info.items()), ("", None)) if isinstance(info, dict) else (info, None)
+    if not isinstance(word, str) or word in _OWN:
+        return Problem(None)
+    reported = details.get("httpStatusCode") if isinstance(details, dict) else None
+    status = reported if isinstance(reported, int) and reported in _HTTP else None
+    return Problem(problem_of_status(status) or _BY_WORD.get(word, ModelProblem.UNKNOWN), status)
+
+
+_NOTHING = Tokens()
+
+
+class CodexUsageMeter:
+    """Last reported totals of one conversation's threads; running totals become differences.
+
+    The total of a resumed thread counts from the first report after loading. A total that falls adds nothing; a
+    repeated total is no request.
+    """
+
+    def __init__(self) -> None:
+        self._totals: dict[str, Tokens] = {}
+        self._loaded: str | None = None
+
+    def loaded(self, thread_id: str) -> None:
+        """Mark a thread as resumed: its earlier usage was counted by an earlier process."""
+        self._loaded = thread_id
+
+    def add(self, notification: TokenUsageUpdated, *, in_turn: bool) -> list[Usage]:
+        """Return the usage that a ``thread/tokenUsage/updated`` adds; nothing if it adds none."""
+        thread, total = notification.thread_id, notification.token_usage.total
+        before = self._totals.get(thread) or self._first(notification, in_turn)
+        if thread not in self._totals and len(self._totals) >= THREADS_MAX:
+            return []
+        self._totals[thread] = total
+        into = max(0, total.input_tokens - before.input_tokens)
+        out = max(0, total.output_tokens - before.output_tokens)
+        if not (into or out):
+            return []
+        cached = max(0, total.cached_input_tokens - before.cached_input_tokens)
+        return [Usage(_summary(notification), into, out, cached_tokens=cached, requests=1)]
+
+    def _first(self, notification: TokenUsageUpdated, in_turn: bool) -> Tokens:
+        if notification.thread_id != self._loaded:
+            return _NOTHING
+        total, last = notification.token_usage.total, notification.token_usage.last
+        if not in_turn:
+            return total
+        return Tokens(
+            input_tokens=max(0, total.input_tokens - last.input_tokens),
+            cached_input_tokens=max(0, total.cached_input_tokens - last.cached_input_tokens),
+            output_tokens=max(0, total.output_tokens - last.output_tokens),
+        )
+
+
+def _summary(notification: TokenUsageUpdated) -> dict[str, int]:
+    total, window = notification.token_usage.total, notification.token_usage.model_context_window
+    summary = {
+        "input_tokens": total.input_tokens,
+        "cached_input_tokens": total.cached_input_tokens,
+        "output_tokens": total.output_tokens,
+        "reasoning_output_tokens": total.reasoning_output_tokens,
+        "used": notification.token_usage.last.total_tokens,
+    }
+    return summary if window is None else {**summary, "size": window}

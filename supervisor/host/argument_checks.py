@@ -1,0 +1,53 @@
+"""Checks of the arguments that an embedding program gives.
+
+A value of a wrong type would otherwise be found when it is encoded for the journal, and a journal that cannot be
+written ends every session.
+"""
+
+from __future__ import annotations
+
+from supervisor.lifecycles.types import DeliveryPoint
+
+__all__ = ["check_name", "check_text", "check_type", "check_types", "delivery_point"]
+
+
+def check_text(field: str, text: str) -> None:
+    """Raise ValueError unless *text* is valid UTF-8, as the journal needs: half a surrogate pair is not."""
+    check_type(field, text, str)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{field}: character {error.start} is half a surrogate pair; give valid Unicode text"
+        ) from None
+
+
+def check_type(field: str, value: object, wanted: type) -> None:
+    if not isinstance(value, wanted):
+        raise TypeError(f"{field}: {value!r} is no {wanted.__name__}")
+
+
+def check_types(wanted: type, **given: object) -> None:
+    """Check each argument that is given, i.e. not None."""
+    for field, value in given.items():
+        if value is not None:
+            check_type(field, value, wanted)
+
+
+def check_name(name: str) -> None:
+    check_type("name", name, str)
+    bad = [char for char in name if not (char.isalnum() or char in "._-")]
+    if not name or bad or len(name) > 64:
+        raise ValueError(f"name: {name!r} cannot be a session's name; use up to 64 letters, digits, '.', '_' and '-'")
+
+
+def delivery_point(urgent: bool, at: DeliveryPoint | str | None) -> DeliveryPoint:
+    """Return when an urgent message is delivered: *at*, by default at once."""
+    try:
+        point = DeliveryPoint.NOW if at is None else DeliveryPoint(at)
+    except ValueError:
+        known = ", ".join(DeliveryPoint)
+        raise ValueError(f"at: {at!r} is no delivery point of an urgent message; allowed: {known}") from None
+    if at is not None and not urgent:
+        raise ValueError(f"at: {point} is for urgent messages only; make it urgent, or leave it for the next prompt")
+    return point

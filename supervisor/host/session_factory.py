@@ -1,0 +1,156 @@
+"""Creation of sessions: id, rights, policy, budget, and the first record of each.
+
+A session is admitted to the registry before its entity exists, so that its policy, its transcript and its monitor are
+there when the entity handles its first event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from actors import ActorError
+from supervisor.host.argument_checks import check_name
+from supervisor.host.shutdown import Shutdown
+from supervisor.host.trust_scores import Trust
+from supervisor.host.workspace_cleanup import WorkspaceCleanup
+from supervisor.lifecycles.session import Session, SessionData
+from supervisor.lifecycles.types import AbortPolicy, CancelMode
+from supervisor.plans import Settings
+from supervisor.policies.access import intersect_rights
+from supervisor.ports import NO_WORKSPACE, TranscriptSink, WorkspaceSpec
+from supervisor.recovery.journal_state import PLACED
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.entity_registry import EntityRegistry
+from supervisor.runtime.entity_types import SESSION_KIND
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.live_session import AgentProfile, LiveSession
+from supervisor.runtime.redacting_transcript import RedactingTranscript
+from supervisor.sessions.monitor_registry import NO_GRANT, BudgetGrant, MonitorRegistry
+
+__all__ = ["SessionFactory"]
+
+ID_MAX: Final = 200
+"""Characters of a session's id, before the middle of its path is left out: delegation may be thousands deep."""
+
+
+class SessionFactory:
+    """Creates the sessions of one supervisor.
+
+    Args:
+        transcript_of: opens the transcript of a session, by its id.
+        settings: returns the settings that hold now.
+    """
+
+    def __init__(
+        self,
+        registry: EntityRegistry,
+        monitors: MonitorRegistry,
+        cleanup: WorkspaceCleanup,
+        trust: Trust,
+        shutdown: Shutdown,
+        transcript_of: Callable[[str], TranscriptSink],
+        settings: Callable[[], Settings],
+    ) -> None:
+        self._registry = registry
+        self._monitors = monitors
+        self._cleanup = cleanup
+        self._trust = trust
+        self._shutdown = shutdown
+        self._transcript_of = transcript_of
+        self._settings = settings
+
+    def create(
+        self,
+        name: str,
+        profile: AgentProfile,
+        parent: str | None,
+        policy: AbortPolicy | None,
+        started_by: str | None,
+        cause: Cause,
+        mode: CancelMode = CancelMode.WAIT_COMPLETED,
+        allowance: BudgetGrant = NO_GRANT,
+        workspace_spec: WorkspaceSpec = NO_WORKSPACE,
+    ) -> str:
+        """Create a session and return its id; its first record may not be durable yet.
+
+        Args:
+            policy: abort policy; ``None``: that of the parent, or of the settings.
+            started_by: id of the tool call that asks for the session.
+
+        Raises:
+            ValueError: the name has characters that ids may not have.
+            NoSuchEntity: the parent does not live.
+            Refused: the parent, the supervisor or the call is ending.
+        """
+        check_name(name)
+        settings = self._settings()
+        above = self._registry.session(parent) if parent is not None else None
+        if above is not None and above.is_stopping:
+            raise Refused(f"session {name!r} is not started: its parent {parent} is ending")
+        if started_by is not None and not self._registry.is_open(started_by):
+            raise Refused(f"session {name!r} is not started: the call {started_by} that asks for it is over")
+        if self._shutdown.now.is_set() or (self._shutdown.begun.is_set() and above is None):
+            raise Refused(f"session {name!r} is not started: the supervisor is ending")
+        session_id = self._registry.names.new(name) if above is None else self._child_id(above, name)
+        inherited = above.policy if above is not None else settings.policy.value()
+        session = self.admit(session_id, above, profile, policy or inherited, started_by, mode)
+        session.workspace_spec = workspace_spec
+        self._monitors.start_monitor(session, settings.monitor_settings, allowance)
+        try:
+            self._registry.create_entity(
+                SESSION_KIND,
+                session_id,
+                parent_id=parent,
+                state=Session.INITIALIZING,
+                data=SessionData(id=session_id, agent=profile.name, limits=settings.limits.value()),
+                cause=cause,
+                home=above.root_id if above is not None else None,
+                contained=above is not None and mode is CancelMode.WAIT_COMPLETED,
+            )
+        except ActorError as error:
+            self._registry.remove_session(session)
+            raise Refused(f"session {name!r} is not started: {error}") from error
+        if mode is not CancelMode.WAIT_COMPLETED or policy not in (None, inherited) or workspace_spec != NO_WORKSPACE:
+            placed = {
+                "mode": mode.value,
+                "policy": msgspec.to_builtins(policy),
+                "place": msgspec.to_builtins(workspace_spec),
+            }
+            self._registry.record_fact(session_id, PLACED, cause, placed)
+        self._monitors.note_budget(session, allowance, cause)
+        return session_id
+
+    def admit(
+        self,
+        session_id: str,
+        above: LiveSession | None,
+        profile: AgentProfile,
+        policy: AbortPolicy,
+        started_by: str | None,
+        mode: CancelMode,
+    ) -> LiveSession:
+        """Add a session, created or recovered, to the registry; *above* is its parent."""
+        session = LiveSession(
+            self._registry,
+            session_id=session_id,
+            parent=above,
+            profile=profile,
+            policy=policy,
+            started_by=started_by,
+            transcript=RedactingTranscript(self._transcript_of(session_id), self._registry.journal_writer),
+            mode=mode,
+        )
+        session.rights = intersect_rights(above.rights if above is not None else None, self._trust.rights(profile.name))
+        self._registry.add_session(session)
+        self._cleanup.remove_after(session)
+        return session
+
+    def _child_id(self, above: LiveSession, name: str) -> str:
+        """Return the path of a child, or ``root/~/name`` if the path is too long to be written in every record."""
+        path = f"{above.session_id}/{name}"
+        if len(path) <= ID_MAX:
+            return self._registry.names.new(path, below=above.session_id)
+        return self._registry.names.new(f"{above.root_id}/~/{name}", below=above.root_id)

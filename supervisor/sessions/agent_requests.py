@@ -1,0 +1,325 @@
+"""Requests of one agent to the supervisor: permissions, and commands that the supervisor runs for it in terminals.
+
+Each permission request is sent to the turn once, and answered once. The agent's rights decide first, then a standing
+decision of a human for the session, then the policy. No request is open longer than its turn: in a turn that is
+interrupted or over it is answered with no option chosen.
+
+A *service* is something that the supervisor does for the agent, such as running a command. It is decided in the same
+way, whether the agent has asked before or not. A service that an earlier permission covers (``permissions.covers``) is
+not asked about again: once for each permission that was given for once.
+
+A terminal runs in the scope of its tool call, and is killed with its agent. Whatever happens to a terminal, the agent
+is sent its output and its end.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple
+
+import anyio
+
+from actors import ActorStopped
+from supervisor.lifecycles.events import PermissionAnswered, PermissionRequested
+from supervisor.policies.abort_plan import PlannedProcess
+from supervisor.policies.access import call_refusal
+from supervisor.policies.permissions import (
+    Decision,
+    OptionChoice,
+    PermissionPolicy,
+    PermissionRequest,
+    PolicyDecision,
+    choose_option,
+    covers,
+    decide_permission,
+    decide_service,
+)
+from supervisor.ports import Codec, Launch, PermissionNeeded, Process, ProcessHost, SpawnError, TerminalOpened
+from supervisor.ports.input_limits import PERMISSIONS_MAX, bounded
+from supervisor.ports.path_safety import outside
+from supervisor.runtime.agent_io import AgentIO
+from supervisor.runtime.entity_registry import EntityRegistry
+from supervisor.runtime.live_session import LiveSession
+
+__all__ = ["PermissionRequests", "Terminals"]
+
+_ALLOW: Final = "allow"
+_CHOICES: Final = ((_ALLOW, "allow_once"), ("deny", "reject_once"))
+"""Options of a human for a service."""
+
+REFUSED = 126
+"""Exit status of a command that is not permitted; a shell uses it for a file that may not be executed."""
+NOT_RUN = 125
+"""Exit status of a command whose call is over."""
+NOT_STARTED = 127
+"""Exit status of a command that cannot be started."""
+
+
+class _OpenRequest(NamedTuple):
+    number: int
+    asked: PermissionNeeded
+    by_human: bool
+    """A human decides, not a rule."""
+
+
+class PermissionRequests:
+    """Open permission requests of one connection.
+
+    Args:
+        directory: base of relative paths.
+        codec: writes the answer in the agent's protocol.
+        agent_io: messages to the agent.
+    """
+
+    def __init__(
+        self, registry: EntityRegistry, session: LiveSession, directory: str, codec: Codec, agent_io: AgentIO
+    ) -> None:
+        self._registry = registry
+        self._session = session
+        self._directory = directory
+        self._codec, self._agent_io = codec, agent_io
+        self._count = 0
+        """Number of requests that were sent to the turn."""
+        self._open: dict[str, _OpenRequest] = {}
+        self._services: dict[str, Callable[[str], None]] = {}
+        """Callbacks of the open requests for a service, by request id."""
+        self._allowed: dict[str, tuple[PermissionNeeded, bool]] = {}
+        """Requests that a human has allowed, by request id, and whether for good."""
+
+    def begin_turn(self) -> None:
+        """Begin another turn: its requests count from 1, and permissions for once are over."""
+        self._count = 0
+        self._allowed = {key: one for key, one in self._allowed.items() if one[1]}
+
+    def handle_request(self, asked: PermissionNeeded, turn_id: str | None) -> str:
+        """Send the request to the turn, which answers it. Between turns the policy's answer is given at once.
+
+        Returns:
+            Why the agent may make no further request; ``""`` if it may.
+        """
+        decided = self._decide(_request_of(asked), decide_permission)
+        choice = choose_option(asked.options, allow=decided.decision is Decision.ALLOW)
+        if turn_id is None:
+            fact = {"title": asked.title, "option": choice.option, "kind": choice.kind, "by": "policy"}
+            self._registry.record_fact(
+                self._session.session_id, "PermissionAnswered", self._session.cause, {**fact, "why": decided.why}
+            )
+            self._reply(asked.request_id, choice.option)
+        elif len(self._open) >= PERMISSIONS_MAX:
+            return f"the agent waits for {len(self._open)} permissions; the most is {PERMISSIONS_MAX}"
+        else:
+            self._send_to_turn(asked, turn_id, decided, choice)
+        return ""
+
+    def decide_service(
+        self, request: PermissionRequest, detail: str, turn_id: str | None, on_answered: Callable[[str], None]
+    ) -> str | None:
+        """Decide whether a service is done for the agent.
+
+        Returns:
+            Why the service is refused; ``""``: it is permitted; ``None``: a human decides, and *on_answered* will be
+            called with one of the two.
+        """
+        decided = self._decide(request, decide_service)
+        if decided.decision is Decision.ALLOW or (decided.decision is Decision.ASK and self._was_allowed(request)):
+            return ""
+        if decided.decision is Decision.DENY:
+            return f"not permitted ({decided.why})"
+        if turn_id is None:
+            return f"not permitted ({decided.why}, and between turns nobody is asked)"
+        if len(self._open) >= PERMISSIONS_MAX:
+            return f"not permitted: {len(self._open)} permissions wait for a human already, the most there may be"
+        request_id = f"supervisor:{self._count + 1}"
+        asked = bounded(
+            PermissionNeeded(request_id, request.title, _CHOICES, request.kind, request.tool, detail, request.paths)
+        )
+        assert isinstance(asked, PermissionNeeded), "its ids are ours, and its path has been bounded"
+        self._services[request_id] = on_answered
+        self._send_to_turn(asked, turn_id, decided, choose_option(_CHOICES, allow=False))
+        return None
+
+    def _decide(
+        self,
+        request: PermissionRequest,
+        by_policy: Callable[[PermissionPolicy, PermissionRequest, str], PolicyDecision],
+    ) -> PolicyDecision:
+        if why := call_refusal(self._session.rights, request.kind):
+            return PolicyDecision(Decision.DENY, why)
+        if (settled := self._session.standing_decisions.get(request)) is not None:
+            return PolicyDecision(settled, "settled before, for this session")
+        return by_policy(self._session.profile.permissions, request, self._directory)
+
+    def _was_allowed(self, request: PermissionRequest) -> bool:
+        for request_id, (asked, for_good) in self._allowed.items():
+            if covers(_request_of(asked), asked.detail, request, self._directory):
+                if not for_good and request.kind != "read":
+                    del self._allowed[request_id]
+                return True
+        return False
+
+    def _send_to_turn(
+        self, asked: PermissionNeeded, turn_id: str, decided: PolicyDecision, choice: OptionChoice
+    ) -> None:
+        self._count += 1
+        by_human = decided.decision is Decision.ASK
+        self._open[asked.request_id] = _OpenRequest(self._count, asked, by_human)
+        requested = PermissionRequested(
+            number=self._count,
+            request_id=asked.request_id,
+            title=asked.title,
+            tool_kind=asked.tool_kind,
+            tool=asked.tool,
+            detail=asked.detail,
+            paths=asked.paths,
+            options=asked.options,
+            asked=by_human,
+            within_s=self._session.profile.permissions.answer_within_s,
+            decision=decided.decision.value,
+            option=choice.option,
+            kind=choice.kind,
+            why=decided.why,
+        )
+        self._registry.send(turn_id, requested, cause=self._session.cause)
+
+    def answer(self, request_id: str, option: str | None) -> None:
+        """Send a recorded answer to the agent, unless the request is no longer open."""
+        request = self._open.pop(request_id, None)
+        if request is not None:
+            self._session.progressed = True
+            kind = dict(request.asked.options).get(option or "", "")
+            # A rule has looked at the title, which the agent chooses: only a human's permission covers more.
+            if kind.startswith("allow") and request.by_human and request_id not in self._services:
+                self._allowed[request_id] = request.asked, kind == "allow_always"
+            self._reply(request_id, option)
+
+    def _reply(self, request_id: str, option: str | None) -> None:
+        on_answered = self._services.pop(request_id, None)
+        if on_answered is None:
+            self._agent_io.put(self._codec.permission(request_id, option))
+        else:
+            on_answered("" if option == _ALLOW else "not permitted: nobody has allowed it, or it was denied")
+
+    def withdraw(self, turn_id: str, why: str) -> None:
+        """Withdraw every open request of that turn."""
+        requests, self._open = self._open, {}
+        for request_id, request in requests.items():
+            withdrawn = PermissionAnswered(number=request.number, decision="withdrawn", by="supervisor", why=why)
+            self._registry.send(turn_id, withdrawn, cause=self._session.cause)
+            self._reply(request_id, None)
+
+
+def _request_of(asked: PermissionNeeded) -> PermissionRequest:
+    return PermissionRequest(title=asked.title, kind=asked.tool_kind, tool=asked.tool, paths=asked.paths)
+
+
+class Terminals:
+    """Terminals of one agent.
+
+    Args:
+        launch: the agent's launch: its terminals have its directory and environment.
+        agent_io: messages to the agent.
+        permissions: decides whether a command is run.
+    """
+
+    def __init__(
+        self,
+        registry: EntityRegistry,
+        session: LiveSession,
+        host: ProcessHost,
+        launch: Launch,
+        codec: Codec,
+        agent_io: AgentIO,
+        permissions: PermissionRequests,
+    ) -> None:
+        self._registry, self._session = registry, session
+        self._permissions = permissions
+        self._host, self._launch, self._codec = host, launch, codec
+        self._agent_io = agent_io
+        self._running: dict[str, Process] = {}
+        self._calls: dict[str, str] = {}
+        """Call of each terminal that runs or is being started."""
+
+    def serve(self, tool_id: str | None) -> bool:
+        """Return whether a terminal runs, or is being started, for that call."""
+        return tool_id in self._calls.values()
+
+    def processes(self) -> list[PlannedProcess]:
+        """Return the processes of the terminals that run, each with its call."""
+        return [PlannedProcess(owner=self._calls[one], pid=process.pid) for one, process in self._running.items()]
+
+    def kill(self, terminal_id: str | None = None) -> None:
+        """Kill one terminal, or all; do nothing for a terminal that does not run."""
+        for one, process in self._running.items():
+            if terminal_id in (None, one):
+                process.kill()
+
+    def open(self, asked: TerminalOpened, tool_id: str | None, turn_id: str | None) -> None:
+        """Run a command of the agent for that call, once it is permitted; ``None``: there is no such call."""
+
+        def begin(why: str) -> None:
+            self._begin(asked, tool_id, why)
+
+        why: str | None = ""
+        if asked.cwd:
+            why = outside("terminal/create: cwd", asked.cwd, self._launch.cwd)
+        if not why:
+            request = PermissionRequest(title=_command_line(asked.argv), kind="execute", tool="terminal/create")
+            detail = f"in {asked.cwd or self._launch.cwd}: {request.title}"
+            why = self._permissions.decide_service(request, detail, turn_id, begin)
+        if why is not None:
+            begin(why)
+
+    def _begin(self, asked: TerminalOpened, tool_id: str | None, refusal: str) -> None:
+        """Run the command, or send *refusal* as its output."""
+        if refusal:
+            fact = {"argv": list(asked.argv[:1]), "why": refusal}
+            self._registry.record_turn_fact(self._session, "TerminalRefused", fact)
+            self._agent_io.put(self._codec.terminal_output(asked.terminal_id, f"{refusal}\n".encode()))
+            self._agent_io.put(self._codec.terminal_exited(asked.terminal_id, REFUSED))
+            return
+        ctx = self._registry.system.context(tool_id) if tool_id is not None else None
+        try:
+            if ctx is None or tool_id is None:
+                raise ActorStopped(tool_id or "")
+            self._session.start(ctx, self._run, asked, tool_id)
+        except ActorStopped:
+            self._agent_io.put(self._codec.terminal_exited(asked.terminal_id, NOT_RUN))
+
+    async def _run(self, asked: TerminalOpened, tool_id: str) -> None:
+        env = {**self._launch.env, **asked.env}
+        launch = Launch(argv=asked.argv, cwd=asked.cwd or self._launch.cwd, env=env, session=self._session.session_id)
+        ladder = self._session.policy.ladder
+        status: int | None = NOT_STARTED
+        self._calls[asked.terminal_id] = tool_id
+        try:
+            async with self._host.spawn(launch, terminate_s=ladder.terminate_s, kill_s=ladder.kill_s) as process:
+                self._running[asked.terminal_id] = process
+                self._registry.record_turn_fact(self._session, "ProcessStarted", {"tool": tool_id, "pid": process.pid})
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._pass_output, asked.terminal_id, tool_id, process.receive)
+                    group.start_soon(self._pass_output, asked.terminal_id, tool_id, process.receive_err)
+                await process.wait_exit()  # the output ends first: leaving the context now would terminate the process
+        except SpawnError as error:
+            self._agent_io.put(self._codec.terminal_output(asked.terminal_id, f"{error}\n".encode()))
+        finally:
+            del self._calls[asked.terminal_id]
+            started = self._running.pop(asked.terminal_id, None)
+            if started is not None:
+                with anyio.CancelScope(shield=True):
+                    report = await started.wait_ended()
+                self._session.record_process(tool_id, report)
+                status = report.status
+            self._agent_io.put(self._codec.terminal_exited(asked.terminal_id, status))
+
+    async def _pass_output(self, terminal_id: str, tool_id: str, receive: Callable[[], Awaitable[bytes]]) -> None:
+        while data := await receive():
+            self._session.progressed = True
+            self._agent_io.put(self._codec.terminal_output(terminal_id, data))
+            self._registry.write_transcript(self._session, tool_id.rpartition(":")[2], data.decode(errors="replace"))
+
+
+def _command_line(argv: Sequence[str]) -> str:
+    """Return the command as a person types it; for ``sh -c LINE``, the line."""
+    is_shell = len(argv) == 3 and argv[1] == "-c" and argv[0].rpartition("/")[2] in ("sh", "bash")
+    return argv[2] if is_shell else shlex.join(argv)
