@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from supervisor.ports import JournalError, JournalLost, JournalUnavailable
     from supervisor.runtime.availability import Outage, Shortage
     from supervisor.runtime.live_session import NoSuchEntity
-    from supervisor.work.plan_runner import run_plan
+    from supervisor.work.plan_handle import PlanHandle, run_plan
     from supervisor.work.results import PlanResult, TaskResult
     from supervisor.workspaces.git_command import WorkspaceError
 
@@ -84,6 +84,7 @@ __all__ = [
     "OpenPermission",
     "Outage",
     "Plan",
+    "PlanHandle",
     "PlanResult",
     "PolicyConfig",
     "Receipt",
@@ -135,7 +136,7 @@ _HOMES = {
     "supervisor.policies.liveness": ("StallProfileName",),
     "supervisor.journal.statedir": ("StateDirBusy", "StateDirError"),
     "supervisor.work.results": ("PlanResult", "TaskResult"),
-    "supervisor.work.plan_runner": ("run_plan",),
+    "supervisor.work.plan_handle": ("PlanHandle", "run_plan"),
     "supervisor.runtime.availability": ("Outage", "Shortage"),
     "supervisor.policies.permissions": ("OpenPermission",),
     "supervisor.ports": ("JournalError", "JournalLost", "JournalUnavailable"),

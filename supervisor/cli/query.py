@@ -27,7 +27,7 @@ from supervisor.cli.rendering import (
     tree_json,
     tree_text,
 )
-from supervisor.control.client import is_running, problems_of
+from supervisor.control.client import problems_of
 from supervisor.control.error_messages import UnknownId
 from supervisor.diagnostics.task_status import DeadLetter, dead_letters
 from supervisor.diagnostics.tree_view import STAYING, EntityLine, ps, tool_calls, tree
@@ -80,7 +80,7 @@ _all = click.option("--all", "all_of_it", is_flag=True, help="Also agents and tu
 @json_option
 def ps_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
     state = StateDir.open(state_dir, create=False)
-    running = as_json or is_running(state.control_socket)  # before the rows: one that ends now leaves none alive
+    running = as_json or state.lock_holder() is not None  # before the rows: one that ends now leaves none alive
     rows, seen = seen_entities(state_dir, all_of_it=all_of_it)
     say(json_text(seen) if as_json else ps_text(seen))
     _warn_of_troubles(state, rows, running)
@@ -99,7 +99,7 @@ def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow],
 @json_option
 def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
     with open_history(state_dir) as (state, reader):
-        running = as_json or is_running(state.control_socket)  # before the rows, as in ``ps``
+        running = as_json or state.lock_holder() is not None  # before the rows, as in ``ps``
         rows = _wanted(reader.live.entities(), all_of_it)
         used = _used(reader) if as_json else {}
     nodes = tree(rows, used)
@@ -178,7 +178,7 @@ def _changed_at(transcript: Path) -> float | None:
 def dead_letters_command(state_dir: Path, as_json: bool) -> None:
     """Each with its attempts in all runs, and its last error."""
     with open_history(state_dir) as (state, reader):
-        running = is_running(state.control_socket)
+        running = state.lock_holder() is not None
         rows = reader.live.entities()
     live = {row.id for row in rows if row.kind == Kind.WORKSTREAM and not row.ended} if running else set()
     letters = [(one, _again(one, live=one.workstream in live)) for one in dead_letters(rows)]
@@ -207,7 +207,7 @@ def ended(state_dir: Path, entity_id: str) -> bool | None:
 def namesakes(state_dir: Path, entity_id: str) -> list[str]:
     """Return the running sessions that have the name of an ended session, or of the session that it belonged to."""
     with open_history(state_dir) as (state, reader):
-        if not is_running(state.control_socket):
+        if state.lock_holder() is None:
             return []
         rows = reader.live.entities(live_only=True)
     names = entity_id.partition(":")[0].split("/")
@@ -264,7 +264,7 @@ def _claimed_by(reader: History, task_id: str) -> str:
 
 def _goes_on(reader: History, state: StateDir, session: str) -> bool:
     row = reader.entity(session)
-    return row is not None and not row.ended and is_running(state.control_socket)
+    return row is not None and not row.ended and state.lock_holder() is not None
 
 
 class _TranscriptPrinter:

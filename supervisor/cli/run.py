@@ -22,7 +22,6 @@ from supervisor.cli.live_view import TICK_S, Reporter, view_for
 from supervisor.cli.options import PATH, json_option, state_dir_option, verbose_option, warn
 from supervisor.cli.run_controller import RunController
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
-from supervisor.control.server import serve_control
 from supervisor.embedding.runtime import Supervisor, close_sessions, open_supervisor, reconfigure
 from supervisor.journal.reader import JournalReader, last_seq_of
 from supervisor.journal.statedir import StateDir
@@ -176,10 +175,6 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
         ) as sup:
             reporter.start(view_for(as_json=request.as_json, state=state))
             runner = PlanRunner(sup)
-            work, closing = runner.commands, sup.services.closing
-            await sup.services.start(
-                "control", partial(serve_control, state.control_socket, sup, closing=closing, work=work)
-            )
             controller = RunController(sup, runner, load=request.load, apply=partial(_apply, sup, request))
             controlling = await around.start(controller.run_until_cancelled)
             around.start_soon(_update_view, reporter, sup)

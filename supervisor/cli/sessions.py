@@ -1,7 +1,7 @@
 """Commands that send requests to a running supervisor: ``abort``, ``send``, ``inspect`` and ``stop``.
 
-They use the control socket and print the reply. Aborting a target that has ended is not an error, even if its
-supervisor has ended with it: then the journal knows the target.
+They use the control socket and print the reply. Aborting a target that has ended is not an error, also where no
+supervisor runs any more: then the journal tells. Aborting a target that the journal shows alive needs a supervisor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from supervisor.cli.options import json_option, say, state_dir_option, warn
 from supervisor.cli.query import ended, namesakes, used_by
 from supervisor.cli.rendering import inspected_text, json_text, plan_text, receipt_text
 from supervisor.control.client import answers_to
-from supervisor.control.error_messages import BadInput, ControlError, NotRunning, UnknownId
+from supervisor.control.error_messages import BadInput, ControlError, NotRunning, UnknownId, WorkFailed
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.lifecycles.types import AbortScope
@@ -93,7 +93,12 @@ def _namesakes(state_dir: Path, target: str) -> list[str]:
 
 
 def _has_ended(state_dir: Path, target: str, error: NotRunning | ControlError) -> bool:
-    """Return whether the journal knows *target* and it cannot be running: it has ended, or its supervisor has."""
+    """Return whether the journal says that *target* has ended.
+
+    Raises:
+        WorkFailed: the journal shows *target* alive, and no supervisor runs that could end it.
+        UnknownId: the journal does not know *target*.
+    """
     if isinstance(error, ControlError) and error.kind != "unknown":
         return False
     try:
@@ -103,7 +108,11 @@ def _has_ended(state_dir: Path, target: str, error: NotRunning | ControlError) -
     if isinstance(error, NotRunning):
         if known is None and StateDir(state_dir).journal.exists():
             raise UnknownId(target) from error
-        return known is not None
+        if known is False:
+            raise WorkFailed(
+                f"{target} was not aborted: no supervisor runs on {state_dir}. It stopped with its supervisor; the "
+                "next `supervisor run` there ends it, or goes on with it"
+            ) from error
     return known is True
 
 

@@ -1,9 +1,13 @@
-"""Client of the control socket: sends a request to a running supervisor, and reads the answer line by line."""
+"""Client of the control socket: sends a request to a running supervisor, and reads the reply line by line.
+
+Each way to fail is an error with its own text: no supervisor runs, a supervisor runs and cannot be reached or does not
+answer, the supervisor refuses, or the supervisor ended before it had answered. Whether a supervisor runs is decided by
+the lock of the state directory, never by the socket.
+"""
 
 from __future__ import annotations
 
 import errno
-import socket
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
@@ -17,71 +21,91 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from supervisor.control.error_messages import BadInput, ControlError, NotRunning
 from supervisor.control.server import reach
-from supervisor.journal.statedir import StateDirError, unreadable_error
+from supervisor.journal.statedir import LockHolder, StateDir, StateDirError, unreadable_error
 from supervisor.runtime.availability import Outage, Shortage
 
-__all__ = ["answers_to", "is_running", "problems_of", "request"]
+__all__ = ["answers_to", "ping", "problems_of", "request"]
 
-ANSWER_S: Final = 5.0
-"""Seconds that the answer to a ping may take."""
+QUIET_S: Final = 2.5
+"""Seconds without an answer after which a client asks, on another connection, whether the supervisor still answers. The
+request itself has no bound: an abort, for example, is answered when all has ended."""
+
+PING_S: Final = 2.5
+"""Seconds that a supervisor has to answer a ping."""
 
 
 async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-    """Send a request to the supervisor on the socket at *path*; yield the lines of the answer without the last one.
+    """Send a request to the supervisor whose socket is at *path*, and yield the lines of the reply, all but the last.
 
-    Close the generator if it is not read to its end (``contextlib.aclosing``).
+    Close the generator where it is not read to its end (``contextlib.aclosing``).
 
     Raises:
-        NotRunning: no supervisor listens there.
-        StateDirError, BadInput: this user has no access, or the path is invalid.
-        ControlError: the supervisor refused, or ended before it had answered.
+        NotRunning: no supervisor runs on the state directory.
+        StateDirError, BadInput: this user may not ask, or there can be no such path.
+        ControlError: the supervisor cannot be reached, does not answer, has refused, or ended before it had answered.
     """
     async with await _connect(path) as stream:
-        with suppress(anyio.BrokenResourceError):  # a request that is too long is answered before it is read
+        with suppress(anyio.BrokenResourceError):  # it answers an endless request before it has read it
             await stream.send(msgspec.json.encode(message) + b"\n")
         lines = BufferedByteReceiveStream(stream)
         with suppress(anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            line = await _first_line(path, lines)
             while True:
-                answer = msgspec.json.decode(await lines.receive_until(b"\n", sys.maxsize))
+                answer = msgspec.json.decode(line)
                 if "error" in answer:
                     raise ControlError(answer["error"]["kind"], answer["error"]["message"])
                 if "done" in answer:
                     return
                 yield answer
+                line = await _next_line(lines)
     raise ControlError("failed", "the supervisor ended before it had answered; the journal says what came of it")
 
 
+async def _first_line(path: Path, lines: BufferedByteReceiveStream) -> bytes:
+    with anyio.move_on_after(QUIET_S):
+        return await _next_line(lines)
+    await ping(path)
+    return await _next_line(lines)
+
+
+async def _next_line(lines: BufferedByteReceiveStream) -> bytes:
+    return await lines.receive_until(b"\n", sys.maxsize)
+
+
+async def ping(path: Path) -> dict[str, Any]:
+    """Return the supervisor's answer to a ping: its pid, and what it waits for.
+
+    Raises:
+        ControlError: no answer came within ``PING_S``; and as :func:`request`.
+    """
+    with anyio.move_on_after(PING_S):
+        return (await answers_to(path, {"do": "ping"}))[0]
+    root = path.parent.parent
+    holder = StateDir(root).lock_holder() or LockHolder(None)
+    raise ControlError(
+        "failed",
+        f"{holder.words} runs on {root} and does not answer: the process is suspended, or too busy; ask again, or end "
+        "it with `kill -9`",
+    )
+
+
 async def answers_to(path: Path, message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return all lines of the answer; raise as :func:`request` does."""
+    """Return every line of the reply, once the reply is complete; raises what :func:`request` does."""
     async with aclosing(request(path, message)) as answers:
         return [answer async for answer in answers]
 
 
-def is_running(path: Path) -> bool:
-    """Whether a supervisor answers on the socket at *path*."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            with reach(path) as address:
-                probe.connect(address)
-        except OSError:
-            return False
-    return True
-
-
 def problems_of(path: Path) -> list[str]:
-    """Return a sentence for each resource (disk, descriptors) that the supervisor on the socket at *path* waits for
-    now; none if it does not answer."""
+    """Return a sentence for each thing that the supervisor waits for now, such as a disk or descriptors, or for the
+    reason why it cannot be asked."""
     try:
-        answer = anyio.run(_ping, path)
-    except (NotRunning, StateDirError, BadInput, ControlError, TimeoutError):
+        told = anyio.run(ping, path)
+    except (NotRunning, StateDirError, BadInput):
         return []
-    found = (msgspec.convert(answer["outage"], Outage | None), msgspec.convert(answer["shortage"], Shortage | None))
+    except ControlError as error:
+        return [str(error)]
+    found = (msgspec.convert(told["outage"], Outage | None), msgspec.convert(told["shortage"], Shortage | None))
     return [one.words for one in found if one is not None]
-
-
-async def _ping(path: Path) -> dict[str, Any]:
-    with anyio.fail_after(ANSWER_S):
-        return (await answers_to(path, {"do": "ping"}))[0]
 
 
 async def _connect(path: Path) -> ByteStream:
@@ -89,10 +113,23 @@ async def _connect(path: Path) -> ByteStream:
         with reach(path) as address:
             return await anyio.connect_unix(address)
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
-        raise NotRunning(path) from None
+        raise _unreachable(path) from None
     except PermissionError:
         raise unreadable_error(path.parent.parent) from None
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise BadInput(f"{path.parent.parent} cannot be a state directory: {error.strerror}") from None
         raise ControlError("failed", f"{path}: {error.strerror or error}") from None
+
+
+def _unreachable(path: Path) -> NotRunning | ControlError:
+    """Return the error for a socket that is missing, or on which no process listens."""
+    root = path.parent.parent
+    holder = StateDir(root).lock_holder()
+    if holder is None:
+        return NotRunning(path)
+    return ControlError(
+        "failed",
+        f"{holder.words} runs on {root} but cannot be reached: it has no control socket at {path} (it is starting or "
+        "ending, was opened with control=False, or the file was removed)",
+    )

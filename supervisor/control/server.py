@@ -44,7 +44,6 @@ from supervisor.control.protocol import (
     explained,
 )
 from supervisor.control.task_operations import steered
-from supervisor.plans.task_control import WorkControl
 from supervisor.policies.abort_plan import AbortPlan, scope_of
 from supervisor.ports import Caller, Origin
 from supervisor.ports.logs import get_logger
@@ -129,10 +128,10 @@ class _Client:
 
 
 class _Handler:
-    """Answers requests by calls to the supervisor and to the running plan."""
+    """Answers requests by calls to the supervisor and to the plans that it runs."""
 
-    def __init__(self, sup: Supervisor, work: WorkControl | None, stall_s: float) -> None:
-        self._sup, self._work, self._stall_s = sup, work, stall_s
+    def __init__(self, sup: Supervisor, stall_s: float) -> None:
+        self._sup, self._stall_s = sup, stall_s
         self._ending = anyio.Event()
         self._failed = False
         self.reserve = Reserve()
@@ -235,7 +234,7 @@ class _Handler:
             case Follow():
                 await self._follow(asked, client)
             case Steer() | Split():
-                async for answer in steered(self._work, asked):
+                async for answer in steered(self._sup.plan_commands, asked):
                     await client.send(answer)
 
     async def _follow(self, asked: Follow, client: _Client) -> None:
@@ -316,7 +315,6 @@ async def serve_control(
     sup: Supervisor,
     *,
     closing: anyio.Event,
-    work: WorkControl | None = None,
     stall_s: float = 10.0,
     grace_s: float = 5.0,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
@@ -331,13 +329,12 @@ async def serve_control(
     this.
 
     Args:
-        work: the plan that runs, if one does.
         stall_s: seconds after which a client that reads nothing is disconnected.
 
     Raises:
         OSError: the socket cannot be made.
     """
-    handler = _Handler(sup, work, stall_s)
+    handler = _Handler(sup, stall_s)
     failure: Exception | None = None
     try:
         async with await _listen(path) as listener, anyio.create_task_group() as clients:

@@ -5,7 +5,8 @@ A command for several tasks is executed for each of them: a refusal for one task
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -13,34 +14,38 @@ import msgspec
 from supervisor.control.protocol import Split, Steer, explained
 from supervisor.plans.task_control import CommandResult, Verb, WorkControl
 from supervisor.runtime.entity import Refused
+from supervisor.runtime.live_session import NoSuchEntity
 
 __all__ = ["steered"]
 
 
-async def steered(work: WorkControl | None, asked: Steer | Split) -> AsyncIterator[dict[str, Any]]:
-    """Execute a command; yield ``{"task", "answer"}`` for each task, or ``{"task", "refused"}`` with kind and reason.
+async def steered(plans: Sequence[WorkControl], asked: Steer | Split) -> AsyncIterator[dict[str, Any]]:
+    """Yield ``{"task", "answer"}`` for each task, or ``{"task", "refused"}`` with kind and reason.
+
+    Args:
+        plans: the commands of each plan that runs; a task belongs to the first plan that knows its name.
 
     Raises:
         Refused: no plan runs.
         ValueError: the options of the command contradict each other, or no task is named.
     """
-    if work is None:
-        raise Refused("no plan runs here, so there is no work to steer")
-    tasks = (asked.task,) if isinstance(asked, Split) else await _named(work, asked)
+    if not plans:
+        raise Refused("no plan runs here, so there is no task to command")
+    tasks = (asked.task,) if isinstance(asked, Split) else await _named(plans, asked)
     for task in tasks:
         # Each task has a command id of its own: a second command with the same id would not be executed.
         command_id = asked.command_id
         if command_id is not None and len(tasks) > 1:
             command_id = f"{command_id}/{task}"
         try:
-            answer = await _execute(work, asked, task, command_id)
+            answer = await _carry_out(plans, asked, task, command_id)
         except Exception as error:
             yield {"task": task, "refused": explained(error)}
         else:
             yield {"task": task, "answer": msgspec.to_builtins(answer)}
 
 
-async def _named(work: WorkControl, asked: Steer) -> tuple[str, ...]:
+async def _named(plans: Sequence[WorkControl], asked: Steer) -> tuple[str, ...]:
     if asked.verb is Verb.SPLIT:
         raise ValueError("split: give its subtasks too, with do: split")
     if asked.all_planned and (asked.tasks or asked.command_id is not None):
@@ -51,10 +56,23 @@ async def _named(work: WorkControl, asked: Steer) -> tuple[str, ...]:
         raise ValueError("tasks: none is named; name at least one")
     if bool(asked.on) is not (asked.verb is Verb.BLOCK):
         raise ValueError("on: what a task is to be blocked on; give it with block, and with nothing else")
-    return await work.planned() if asked.all_planned else tuple(dict.fromkeys(asked.tasks))
+    if asked.all_planned:
+        return tuple([task for work in plans for task in await work.planned()])
+    return tuple(dict.fromkeys(asked.tasks))
 
 
-async def _execute(work: WorkControl, asked: Steer | Split, task: str, command_id: str | None) -> CommandResult:
+async def _carry_out(
+    plans: Sequence[WorkControl], asked: Steer | Split, task: str, command_id: str | None
+) -> CommandResult:
+    """Give the command to the first plan that has the task."""
+    *others, last = plans
+    for work in others:
+        with suppress(NoSuchEntity):
+            return await _done(work, asked, task, command_id)
+    return await _done(last, asked, task, command_id)
+
+
+async def _done(work: WorkControl, asked: Steer | Split, task: str, command_id: str | None) -> CommandResult:
     how: dict[str, Any] = {"by": asked.by, "reason": asked.reason, "command_id": command_id}
     if isinstance(asked, Split):
         from supervisor.plans.splitting import read_subtasks  # here, since clients of the socket need no plans

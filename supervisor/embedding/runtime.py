@@ -8,16 +8,17 @@ aborts every session with that cause, within the stage budgets. Either way nothi
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
-from actors import Restart, open_system
+from actors import ActorStopped, Restart, open_system
 from actors.waiting import to_the_end
 from supervisor.agents.codecs import adapters, codec_for
+from supervisor.control.server import serve_control
 from supervisor.host.factories import WALL, contained, profile_of, real_parts, workspace_of
 from supervisor.host.journal_services import compact_periodically, watch_journal
 from supervisor.host.shutdown import LAST_RECORDS_S
@@ -65,6 +66,7 @@ async def open_supervisor(
     plugins: Sequence[object] = (),
     on_permission: OnPermission | None = None,
     journal: Journal | None = None,
+    control: bool = True,
 ) -> AsyncIterator[Supervisor]:
     """Run a supervisor for as long as the block lasts.
 
@@ -79,6 +81,8 @@ async def open_supervisor(
         on_permission: called for permission requests for which the agent's policy says ``ask``
             (docs/how-to/permissions.md); an operator may answer first.
         journal: journal to use instead of one in memory, closed when the block is left. A state directory has its own.
+        control: serve the control socket of the state directory, so that ``supervisor tree``, ``abort``, ``send`` and
+            the other commands work on this supervisor from a terminal. Only this user, and root, may connect.
 
     Raises:
         ValueError: both *state_dir* and *journal* are given; *settings* ask for worktrees without a state directory, or
@@ -114,7 +118,12 @@ async def open_supervisor(
         processes = RetryingProcessHost(host, WALL)
         workspace = await workspace_of(settings, opened, where, processes)
         parts = real_parts(journal, opened, host, processes, workspace, where)
-        yield await stack.enter_async_context(supervise(parts, profiles, settings, choose, plugged, on_permission))
+        sup = await stack.enter_async_context(supervise(parts, profiles, settings, choose, plugged, on_permission))
+        if opened is not None and control:
+            serve = partial(serve_control, opened.control_socket, sup, closing=sup.services.closing)
+            with suppress(ActorStopped):  # the journal was lost meanwhile: leaving the block says so
+                await sup.services.start("control", serve)
+        yield sup
 
 
 def reconfigure(
@@ -228,6 +237,7 @@ async def close_sessions(supervisor: Supervisor) -> None:
 
 async def _end(supervisor: Supervisor, why: str | None) -> None:
     """End every session: in order, or, for a reason, by an abort. Wait at most ``LAST_RECORDS_S`` for the disk."""
+    await supervisor.end_plans()
     if why is None:
         await supervisor.close_all()
     else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Protocol
 
 import anyio
 
@@ -23,10 +24,18 @@ from supervisor.runtime.live_session import LiveSession, Outcome, SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent, first_of
 from supervisor.sessions.pending_requests import PendingRequests
 
-__all__ = ["LAST_RECORDS_S", "Shutdown"]
+__all__ = ["LAST_RECORDS_S", "HostedPlan", "Shutdown"]
 
 LAST_RECORDS_S = 10.0
 """Seconds that the end of a supervisor waits for the disk, once everything else has ended."""
+
+
+class HostedPlan(Protocol):
+    """Plan that a host has started."""
+
+    ended: anyio.Event
+
+    def cancel(self) -> None: ...
 
 
 class Shutdown:
@@ -50,6 +59,8 @@ class Shutdown:
         self._drain_s = drain_s
         self._background = background
         self._drains = False
+        self.plans: list[HostedPlan] = []
+        """Plans that the host has started and that have not ended."""
         self.begun = anyio.Event()
         """Set when nothing new may begin."""
         self.now = anyio.Event()
@@ -152,6 +163,14 @@ class Shutdown:
         with self._system.timers.limit(self._drain_s()):
             while self._pending_requests.unanswered and not self.now.is_set() and self.failure is None:
                 await any_of(self._pending_requests.answer_given, self.now)
+            while self.plans and not self.now.is_set() and self.failure is None:
+                await any_of(self.plans[0].ended, self.now)
+
+    async def end_plans(self) -> None:
+        """Cancel the plans that the host has started and that have not ended, and wait for their end."""
+        for plan in list(self.plans):
+            plan.cancel()
+            await plan.ended.wait()
 
     async def all_ended(self, end_inherited: Callable[[], Awaitable[None]] | None) -> None:
         """Wait until all sessions have ended. Before that, await *end_inherited*, which ends the work that an earlier

@@ -27,7 +27,7 @@ from supervisor.host.factories import ConnectionFactory, clean_env
 from supervisor.host.inspection import inspect
 from supervisor.host.services import ServiceFailed, Services
 from supervisor.host.session_factory import SessionFactory
-from supervisor.host.shutdown import Shutdown
+from supervisor.host.shutdown import HostedPlan, Shutdown
 from supervisor.host.trust_scores import Trust
 from supervisor.host.verification import Verification
 from supervisor.host.workspace_cleanup import WorkspaceCleanup
@@ -43,6 +43,7 @@ from supervisor.lifecycles.types import (
     TimeLimit,
 )
 from supervisor.plans import Settings
+from supervisor.plans.task_control import WorkControl
 from supervisor.plugins import Plugins
 from supervisor.policies.abort_plan import AbortPlan, Receipt
 from supervisor.policies.budgets import Amounts, Budget, BudgetScope
@@ -130,6 +131,8 @@ class Supervisor:
         self._shutdown = Shutdown(
             self.registry, self._pending_requests, lambda: self.settings.drain_s, lambda: self._background
         )
+        self.plan_commands: list[WorkControl] = []
+        """Commands of each plan that runs, oldest first."""
         self.stopping, self.stop_now = self._shutdown.begun, self._shutdown.now
         self.timers = system.timers
         self.aborts = AbortService(self.registry, journal, self._shutdown.wait_finished)
@@ -141,7 +144,7 @@ class Supervisor:
             parts.processes,
             parts.files,
             lambda profile: codec_for(
-                profile.adapter, plugins.adapters, wishes=profile.wishes, mapping=profile.mapping
+                profile.adapter, plugins.adapters, agent_options=profile.agent_options, mapping=profile.mapping
             ),
         )
         self.cleanup = WorkspaceCleanup(self.registry, parts.workspace)
@@ -192,7 +195,7 @@ class Supervisor:
         self._agents, self.settings = dict(agents), settings
         self.trust.policy = settings.access.value() if settings.access is not None else None
         self._environments += [profile.env for profile in agents.values()]
-        servers = [one for profile in agents.values() for one in profile.wishes.mcp_servers]
+        servers = [one for profile in agents.values() for one in profile.agent_options.mcp_servers]
         self._environments += [secrets for one in servers for secrets in (one.env, one.headers)]
         self.journal_writer.redactor = Redactor(self._environments)
         conceal(self._environments)
@@ -471,7 +474,7 @@ class Supervisor:
     # ------------------------------------------------------------------ permissions
     def permissions(self) -> list[OpenPermission]:
         """Return the permission requests that wait for a human, oldest first."""
-        return self._approvals.listed()
+        return self._approvals.list_open()
 
     async def answer(
         self, permission_id: str, *, allow: bool, always: bool = False, because: str = "", by: str = "host"
@@ -728,6 +731,22 @@ class Supervisor:
     async def finish(self) -> None:
         """Wait until the open requests are finished, at most ``drain_s``; nothing new begins."""
         await self._shutdown.finish()
+
+    def begin_plan(self, plan: HostedPlan, run: Callable[[], Awaitable[None]]) -> None:
+        """Start *run* as a task of this supervisor, which ends with the supervisor at the latest."""
+
+        async def run_to_the_end() -> None:
+            try:
+                await run()
+            finally:
+                self._shutdown.plans.remove(plan)
+
+        self._shutdown.plans.append(plan)
+        self._system.group.start_soon(run_to_the_end)
+
+    async def end_plans(self) -> None:
+        """Cancel the plans that run, and wait for their end."""
+        await self._shutdown.end_plans()
 
     def under_way(self) -> int:
         """Return the number of requests that are not answered yet."""

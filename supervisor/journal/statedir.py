@@ -16,14 +16,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from supervisor.journal.ownership import why_untrusted
 from supervisor.journal.possession import Possession
 from supervisor.ports.secure_files import PRIVATE_FOLDER, write_private
 
-__all__ = ["StateDir", "StateDirBusy", "StateDirError", "folder_name", "session_id", "unreadable_error"]
+__all__ = ["LockHolder", "StateDir", "StateDirBusy", "StateDirError", "folder_name", "session_id", "unreadable_error"]
 
 _NAME_MAX: Final = 200
 """Characters of one folder's name; file systems allow 255 bytes."""
@@ -37,6 +37,10 @@ _FOLDER_MODE: Final = 0o777
 _LOCK_RELEASE_S: Final = 2.0
 """Seconds to wait for the lock of a holder that is dead. A holder that was killed while it started a program keeps the
 lock until that program has been executed; found by killing at random, once in some fifty times on a busy machine."""
+
+_LOOK_S: Final = 0.1
+"""Seconds that a start waits for a lock that a live process seems to hold: :meth:`StateDir.lock_holder` of another
+process takes it for a moment."""
 
 
 class StateDirError(Exception):
@@ -52,6 +56,16 @@ class StateDirBusy(StateDirError):
         super().__init__(
             f"another supervisor{who} already runs on {path}; use another --state-dir or stop it with `supervisor stop`"
         )
+
+
+class LockHolder(NamedTuple):
+    """Process that holds the lock of a state directory. ``pid`` is ``None`` until the process has written it."""
+
+    pid: int | None
+
+    @property
+    def words(self) -> str:
+        return f"a supervisor (pid {self.pid})" if self.pid else "a supervisor"
 
 
 class StateDir:
@@ -135,6 +149,24 @@ class StateDir:
         finally:
             os.close(fd)
 
+    def lock_holder(self) -> LockHolder | None:
+        """Return the holder of the lock, or ``None`` if no supervisor runs on the directory.
+
+        The lock and not the control socket decides that: a supervisor may serve no socket, and a socket's file may have
+        been removed.
+        """
+        try:
+            fd = os.open(self.lock_file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return LockHolder(_parse_pid(os.pread(fd, 64, 0)))
+        finally:
+            os.close(fd)
+        return None
+
     def _hold(self, fd: int) -> None:
         """Check that the locked file is the one that the next supervisor will try to lock."""
         try:
@@ -146,11 +178,12 @@ class StateDir:
             raise StateDirBusy(self.root, None)
 
     def _take(self, fd: int) -> None:
-        until_s = time.monotonic() + _LOCK_RELEASE_S
+        began_s = time.monotonic()
         try:
             while not _try_lock(fd):
                 holder = _parse_pid(os.pread(fd, 64, 0))
-                if holder is None or _is_running(holder) or time.monotonic() > until_s:
+                is_live = holder is None or _is_running(holder)
+                if time.monotonic() > began_s + (_LOOK_S if is_live else _LOCK_RELEASE_S):
                     raise StateDirBusy(self.root, holder)
                 time.sleep(0.01)
             os.ftruncate(fd, 0)

@@ -104,7 +104,7 @@ class AgentConfig(Model):
     quirks: Quirks = NO_QUIRKS
 
     @property
-    def wishes(self) -> AgentOptions:
+    def agent_options(self) -> AgentOptions:
         """Settings of the agent beyond its command."""
         servers = tuple(server.named(name) for name, server in self.mcp_servers.items())
         return AgentOptions(

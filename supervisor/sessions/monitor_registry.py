@@ -45,12 +45,12 @@ class RecordedUsage(NamedTuple):
     spent: tuple[SpentBudget, int] | None = None
     """The spent budget, and the number of its record."""
 
-    def apply(self, told: Mapping[str, Any]) -> RecordedUsage:
+    def apply(self, fact: Mapping[str, Any]) -> RecordedUsage:
         """Return the state after the next fact about the session's budget or use."""
-        used = msgspec.convert(told["used"], Amounts) if "used" in told else self.used
-        patience = StallProfileName(told["patience"]) if "patience" in told else self.patience
-        scopes, common = told.get("scopes", self.scopes), told.get("common", self.common)
-        return RecordedUsage(used, scopes, patience, common, told.get("in_a_row", self.troubles), self.spent)
+        used = msgspec.convert(fact["used"], Amounts) if "used" in fact else self.used
+        patience = StallProfileName(fact["patience"]) if "patience" in fact else self.patience
+        scopes, common = fact.get("scopes", self.scopes), fact.get("common", self.common)
+        return RecordedUsage(used, scopes, patience, common, fact.get("in_a_row", self.troubles), self.spent)
 
     def counting(self, used: Mapping[str, Amounts]) -> RecordedUsage:
         """Return the state with at least the amounts *used* in its scopes, given by scope id."""

@@ -474,7 +474,7 @@ class SessionMonitor:
     # ------------------------------------------------------------------ life
     def report_progress(self) -> None:
         """Note output of the agent that may mean nothing: it counts, unless the agent was woken or asked to stop."""
-        if not self._stall.stepped:
+        if not self._stall.taken:
             self.session.progressed = True
 
     def take_progress(self) -> bool:

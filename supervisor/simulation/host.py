@@ -29,7 +29,8 @@ from supervisor.simulation.ranges import drawn
 from supervisor.simulation.request_log import WITHDRAWN, RequestLog
 from supervisor.simulation.scenario import AGENTS, HOUR_S
 from supervisor.simulation.world import World
-from supervisor.work.plan_runner import PlanRunner, run_plan
+from supervisor.work.plan_handle import run_plan
+from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.previous_run import find_previous_run
 from supervisor.work.results import PlanResult, TaskResult
 

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-``run_plan`` is the entry point. A run goes through these steps::
+``plan_handle.run_plan`` is the entry point of a host. A run goes through these steps::
 
     earlier result   the last run of the same plan ended, and its host never had the result: return that, start nothing
     look back        go on with a run that an earlier supervisor left (PlanRecovery), or resume one that ended
@@ -48,29 +48,7 @@ from supervisor.work.workers import Heartbeat
 from supervisor.work.workstream import WorkstreamEntity
 from supervisor.work.workstream_export import export_workstream, record_usage
 
-__all__ = ["PlanRunner", "run_plan"]
-
-
-async def run_plan(sup: Supervisor, plan: Plan, *, resume: bool = False, fresh: bool = False) -> PlanResult:
-    """Run every task of *plan* on *sup*, and validate the whole.
-
-    If an earlier supervisor was killed after the last run of *plan* had ended, and before its host had the result, that
-    result is returned (``earlier`` names its workstream), and nothing is started.
-
-    Args:
-        sup: the supervisor to run on.
-        plan: the plan.
-        resume: do only what the last run of *plan* did not close, each task from its checkpoint.
-        fresh: run the plan although an earlier result was never reported.
-
-    Raises:
-        Refused: the last run of the plan has left nothing to *resume*.
-    """
-    runner = PlanRunner(sup)
-    result = await runner.run(plan, resume=resume, fresh=fresh)
-    # Nothing is awaited from here on: the record becomes durable when this task waits next, and the host has it then.
-    runner.note_reported("returned to the host")
-    return result
+__all__ = ["PlanRunner"]
 
 
 class PlanRunner:
@@ -118,7 +96,8 @@ class PlanRunner:
 
     # ------------------------------------------------------------------ the run
     async def run(self, plan: Plan, *, resume: bool = False, fresh: bool = False) -> PlanResult:
-        """Run every task of *plan*, and of the plans that are added meanwhile; see ``run_plan``.
+        """Run every task of *plan*, and of the plans that are added meanwhile. If an earlier supervisor was
+        killed before the result of the last run was reported, return that result, and start nothing.
 
         Whoever has given the result to a person or to the host calls ``note_reported``: until then the next run of the
         plan returns the result again.
@@ -133,6 +112,7 @@ class PlanRunner:
         self._scheduler = TaskScheduler(plan_run, pipeline, attempt_runner, recovery)
         if (earlier := await self._earlier_result(plan, anew=resume or fresh)) is not None:
             return earlier
+        self._sup.plan_commands.append(self.commands)
         error = ""
         cancellation = PlanCancellation(plan_run, pipeline, recovery)
         try:
@@ -147,19 +127,22 @@ class PlanRunner:
             if plan_run.workstream.is_opened:
                 with self._sup.timers.limit(cancellation.limit_s, shield=True):
                     await cancellation.run()
-            if plan_run.workstream.owes_result:  # the host was cancelled before it had the result
-                known = self._sup.recovered_work.finished.by_tasks
-                known[tasks_digest(plan, self._sup.settings)] = plan_run.workstream.id
             raise
         finally:
             self.commands.end()
+            self._sup.plan_commands.remove(self.commands)
             if plan_run.workstream.is_opened:
                 close_scopes(plan_run)
                 for execution in plan_run.executions.values():
                     execution.remove()
                 for one in (*cancellation.untouched, *recovery.over):
                     self._sup.registry.remove(one.id)
-                plan_run.workstream.bury()
+                plan_run.workstream.remove()
+            if (
+                plan_run.workstream.owes_result
+            ):  # until note_reported: the host may be cancelled before it has the result
+                known = self._sup.recovered_work.finished.by_tasks
+                known[tasks_digest(plan, self._sup.settings)] = plan_run.workstream.id
         return PlanResult(self.results, error)
 
     def note_reported(self, how: str) -> None:
@@ -179,9 +162,12 @@ class PlanRunner:
             return None
         await self._sup.journal_writer.durable()  # the last run may have been one of this supervisor, and cancelled
         left = await read_unreported_result(self._sup.journal, last)
-        if left is None or not same:
+        if left is None:
             known.forget(last)
-            self.unshown = f"{left.words}; the tasks of this plan are not the same" if left is not None else ""
+            return None
+        if not same:  # a plan with the tasks of that run still gets the result
+            known.by_name.pop(plan.workstream, None)
+            self.unshown = f"{left.words}; the tasks of this plan are not the same"
             return None
         workstream = WorkstreamEntity(self._sup)
         workstream.take_up_ended(entity_of(left.row, self._sup.journal_writer), left.last_seq)

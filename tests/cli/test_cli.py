@@ -30,7 +30,6 @@ from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
 from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
 from supervisor.cli.live_view import Reporter
-from supervisor.control.server import serve_control
 from supervisor.embedding.runtime import Supervisor, open_supervisor
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.tables import VERSION
@@ -108,14 +107,8 @@ async def _worker(turn: AgentTurn) -> None:
 
 @asynccontextmanager
 async def _running(state_dir: Path) -> AsyncIterator[Running]:
-    door = anyio.Event()
-
-    async def serve(sup: Supervisor, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        await serve_control(StateDir(state_dir).control_socket, sup, closing=door, task_status=task_status)
-
     async with anyio.create_task_group() as group:
         async with open_supervisor(state_dir) as sup:
-            await group.start(serve, sup)
             lead = await sup.start_session("lead", agent=_worker)
             docs = await lead.start_child("docs")
             await docs.run("say hello")
@@ -128,7 +121,6 @@ async def _running(state_dir: Path) -> AsyncIterator[Running]:
                 await events.aclose()  # type: ignore[attr-defined]
             yield Running(sup, state_dir)
             await sup.stop(now=True)
-        door.set()
 
 
 @contextmanager

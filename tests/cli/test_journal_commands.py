@@ -16,7 +16,6 @@ import pytest
 
 from supervisor import AgentTurn, open_supervisor
 from supervisor.control.error_messages import BadInput, ControlError, WorkFailed
-from supervisor.control.server import serve_control
 from supervisor.diagnostics.validate import validate_lines
 from supervisor.journal.database import open_database
 from supervisor.journal.reader import JournalReader
@@ -175,24 +174,17 @@ async def agent(turn: AgentTurn) -> str:
 async def test_a_running_supervisor_compacts_when_it_is_asked(state: StateDir, anyio_backend_name: str) -> None:
     """A running supervisor compacts on request: sessions continue, ids stay taken, and the reply counts the moved
     records."""
-    async with open_supervisor(state.root) as sup, anyio.create_task_group() as group:
-        closing_door = anyio.Event()
-        await group.start(lambda *, task_status: serve(state, sup, closing_door, task_status))
+    async with open_supervisor(state.root) as sup:
         session = await sup.start_session("works", agent=agent)
         assert session.id == "works-2"
         told = await anyio.to_thread.run_sync(lambda: compacted(state, "--keep-s", 0, "--json"))
         assert json.loads(told)["archives"] == ["journal-000001.db"]
         assert (await session.run("go on")).outcome == "completed"
         assert (await sup.start_session("works", agent=agent)).id == "works-3"
-        closing_door.set()
     async with open_supervisor(state.root) as sup:
         assert (await sup.start_session("works", agent=agent)).id == "works-4"
         assert (await sup.start_session("fails", agent=agent)).id == "fails-2"
     assert checked(state.root).count(": sound (") == 2
-
-
-async def serve(state: StateDir, sup: Any, closing_door: anyio.Event, task_status: Any) -> None:
-    await serve_control(state.control_socket, sup, closing=closing_door, task_status=task_status)
 
 
 async def test_an_archive_that_is_missing_is_told_through_the_socket(state: StateDir) -> None:
@@ -201,14 +193,11 @@ async def test_an_archive_that_is_missing_is_told_through_the_socket(state: Stat
     with closing(apsw.Connection(str(state.journal))) as db:
         db.execute("UPDATE archives SET done = 0")
     (state.archive / "journal-000001.db").unlink()
-    async with open_supervisor(state.root) as sup, anyio.create_task_group() as group:
-        closing_door = anyio.Event()
-        await group.start(lambda *, task_status: serve(state, sup, closing_door, task_status))
+    async with open_supervisor(state.root) as sup:
         with pytest.raises(ControlError, match="put the file back") as raised:
             await anyio.to_thread.run_sync(lambda: stdout_of("journal", "compact", "--json", "--state-dir", state.root))
         assert raised.value.kind == "failed"
         assert (await (await sup.start_session("a", agent=agent)).run("go on")).outcome == "completed"
-        closing_door.set()
 
 
 def test_what_cannot_be_compacted_to_the_end_has_failed(state: StateDir) -> None:

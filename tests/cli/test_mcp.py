@@ -16,9 +16,7 @@ from mcp import Client, StdioServerParameters
 
 from supervisor.cli.commands import mcp
 from supervisor.cli.mcp_server import server_of
-from supervisor.control.server import serve_control
 from supervisor.embedding.runtime import Session, Supervisor, open_supervisor
-from supervisor.journal.statedir import StateDir
 from supervisor.plans import AgentConfig
 from supervisor.plans.permissions import PermissionsConfig
 from supervisor.policies.permissions import Decision
@@ -33,23 +31,17 @@ TOOLS = ["abort", "answer", "inspect", "list", "permissions", "send", "why"]
 @asynccontextmanager
 async def waiting(state_dir: Path) -> AsyncIterator[Supervisor]:
     """A supervisor that can be spoken to, with one session whose agent waits for a permission."""
-    door = anyio.Event()
-
-    async def serve(sup: Supervisor, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        await serve_control(StateDir(state_dir).control_socket, sup, closing=door, task_status=task_status)
 
     async def work(session: Session) -> None:
         await session.run("@ask edit: a.txt\n@say did it")
 
     async with anyio.create_task_group() as group:
         async with open_supervisor(state_dir, agents=AGENTS, settings=quick_settings()) as sup:
-            await group.start(serve, sup)
             session = await sup.start_session("lead", agent="a")
             group.start_soon(work, session)
             await wait_for_record(sup, "PermissionRequested", "lead:t1")
             yield sup
             await sup.stop(now=True)
-        door.set()
 
 
 async def called(client: Client, tool: str, **given: Any) -> Any:

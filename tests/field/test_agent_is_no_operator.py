@@ -149,28 +149,19 @@ def test_a_plan_may_let_an_agent_operate(scratch: Scratch) -> None:
 
 HOST = """
     import sys
-    from pathlib import Path
 
     import anyio
     from supervisor import open_supervisor
-    from supervisor.journal.statedir import StateDir
-    from supervisor.control.server import serve_control
 
     async def agent(turn):
         pass
 
     async def main():
-        closing = anyio.Event()
-        async with open_supervisor("state") as sup, anyio.create_task_group() as group:
-            async def serve(*, task_status):
-                path = StateDir(Path("state")).control_socket
-                await serve_control(path, sup, closing=closing, task_status=task_status)
-            await group.start(serve)
+        async with open_supervisor("state") as sup:
             session = await sup.start_session("s", agent=agent)
             command = [sys.executable, "-m", "supervisor", "abort", "s", "--scope", "session", "--state-dir", "state"]
             done = await anyio.run_process(command, check=False)
             print(done.returncode, done.stdout, done.stderr)
-            closing.set()
 
     anyio.run(main)
 """

@@ -132,7 +132,7 @@ async def test_a_tool_abort_ends_the_processes_of_a_call_that_the_agent_runs(tmp
         await roll.all_gone()
         assert (await asked.result()).text.endswith("and on\n")
     [node] = receipt.nodes
-    assert (node.outcome, node.rung, node.how) == ("ended", "kill", tool_calls.STRUCK)
+    assert (node.outcome, node.rung, node.how) == ("ended", "kill", tool_calls.KILLED)
     assert {fate.owner for fate in receipt.processes} == {"s:t1:c1"}
     assert receipt.survivors == 0
     assert results_of(run, "s:t1") == ["aborted"]

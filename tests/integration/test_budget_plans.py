@@ -14,7 +14,7 @@ from supervisor.plans import AgentConfig, BudgetConfig, Plan, RecoveryConfig, Ta
 from supervisor.plans.source import BadPlan
 from supervisor.policies.budgets import Amounts, Budget
 from supervisor.work.budgeting import narrowings
-from supervisor.work.plan_runner import run_plan
+from supervisor.work.plan_handle import run_plan
 from tests.support import check_records, quick_settings, send_prompt, supervising, taking_over, wait_for_record
 from tests.verification.checkers.leaks import counted
 
@@ -98,7 +98,7 @@ async def test_a_plan_that_goes_on_knows_what_was_used(tmp_path: Path) -> None:
         budget=budget(tokens=1000),
     )
     async with supervising(tmp_path, agents=AGENTS, settings=plan.settings) as run, anyio.create_task_group() as group:
-        group.start_soon(run_plan, run.sup, plan)
+        group.start_soon(run_plan(run.sup, plan).wait)
         await wait_for_record(run.sup, "SessionStarted", "second")
         left = copy.deepcopy(run.store)
         await run.sup.abort("second", "session", reason="it has died")
@@ -138,7 +138,7 @@ async def test_a_plan_that_goes_on_knows_what_child_sessions_used(tmp_path: Path
     """After a crash the use of a child session of a task still counts in the workstream."""
     plan = plan_of({"id": "only", "prompt": "@wait gate\n@use 200 0\n@hang"}, budget=budget(tokens=1000))
     async with supervising(tmp_path, agents=AGENTS, settings=plan.settings) as run, anyio.create_task_group() as group:
-        group.start_soon(run_plan, run.sup, plan)
+        group.start_soon(run_plan(run.sup, plan).wait)
         await wait_for_record(run.sup, "SessionStarted", "only")
         child = await run.sup.session("only").start_child("below", agent="a")
         await child.run("@use 900 0")

@@ -25,7 +25,8 @@ from supervisor.plans import Plan
 from supervisor.plans.lifecycle import CheckpointConfig
 from supervisor.ports import Merge
 from supervisor.work.completion_pipeline import CompletionPipeline
-from supervisor.work.plan_runner import PlanRunner, run_plan
+from supervisor.work.plan_handle import run_plan
+from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.results import PlanResult
 from supervisor.work.workstream import WorkstreamEntity
 from supervisor.workspaces.git import GitWorkspaces
@@ -88,7 +89,7 @@ async def given_up(plan: Plan, where: Path, when: Path) -> None:
     """Run the plan with a journal on disk; cancel the run when a program opens *when* for writing."""
     async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
         async with anyio.create_task_group() as group:
-            group.start_soon(run_plan, sup, plan)
+            group.start_soon(run_plan(sup, plan).wait)
             async with await anyio.open_file(when, "rb"):  # opens when the agent has opened the other end
                 group.cancel_scope.cancel()
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from supervisor.plans import AgentConfig, CompletionConfig, Plan, TaskConfig
 from supervisor.plans.completion_checks import CompletionCheck, ask_again, missing
-from supervisor.work.plan_runner import run_plan
+from supervisor.work.plan_handle import run_plan
 from tests.support import quick_settings, states_of, supervising
 
 pytestmark = pytest.mark.anyio

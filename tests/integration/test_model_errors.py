@@ -29,7 +29,7 @@ from supervisor.policies.model_errors import PERMANENT, ModelLimits, ModelRecord
 from supervisor.policies.turn_outcome import decide_verdict, model_failure_verdict
 from supervisor.policies.usage import UsageTotals
 from supervisor.ports import ModelErrorReported
-from supervisor.work.plan_runner import run_plan
+from supervisor.work.plan_handle import run_plan
 from tests.support import Run, quick_settings, stdout_of, supervising, wait_for_record
 
 P = ModelProblem
@@ -335,7 +335,7 @@ async def test_retries_of_an_agent_open_its_providers_breaker(tmp_path: Path) ->
     )
     async with supervising(tmp_path, agents=plan.agents, settings=plan.settings) as run:
         async with anyio.create_task_group() as group:
-            group.start_soon(run_plan, run.sup, plan)
+            group.start_soon(run_plan(run.sup, plan).wait)
             await wait_for_record(run.sup, "circuit_opened", "run:a")
             group.cancel_scope.cancel()
         (breaker,) = facts(run, "task:a", "ProviderBreaker")

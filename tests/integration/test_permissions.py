@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.abc
 import anyio.to_thread
 import pytest
 
@@ -303,21 +302,6 @@ async def test_a_rule_decides_without_a_human(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- commands
-@asynccontextmanager
-async def spoken_to(run: Run, state_dir: Path) -> AsyncIterator[None]:
-    """Serve the control socket of that supervisor."""
-    closing = anyio.Event()
-    opened = StateDir.open(state_dir)
-    async with anyio.create_task_group() as group:
-
-        async def serve(*, task_status: anyio.abc.TaskStatus[None]) -> None:
-            await serve_control(opened.control_socket, run.sup, closing=closing, task_status=task_status)
-
-        await group.start(serve)
-        yield
-        closing.set()
-
-
 async def test_the_permission_commands(tmp_path: Path) -> None:
     """`permissions` lists the waiting requests with their details; `answer` answers a request once."""
     told: list[str] = []
@@ -326,15 +310,16 @@ async def test_the_permission_commands(tmp_path: Path) -> None:
         told.append(await anyio.to_thread.run_sync(stdout_of, *words, "--state-dir", tmp_path / "sd"))
 
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
-        async with spoken_to(run, tmp_path / "sd"):
-            await command("permissions")
-            session = await run.sup.start_session("s", agent="a")
-            group.start_soon(session.run, PROMPT)
-            await waiting(run)
-            await command("permissions")
-            await command("answer", "s:t1:p1", "deny", "--because", "no")
-            with pytest.raises(ControlError, match="s:t1:p1 is answered already: deny by operator"):
-                await command("answer", "s:t1:p1", "allow")
+        socket, closing = StateDir.open(tmp_path / "sd").control_socket, run.sup.services.closing
+        await run.sup.services.start("control", partial(serve_control, socket, run.sup, closing=closing))
+        await command("permissions")
+        session = await run.sup.start_session("s", agent="a")
+        group.start_soon(session.run, PROMPT)
+        await waiting(run)
+        await command("permissions")
+        await command("answer", "s:t1:p1", "deny", "--because", "no")
+        with pytest.raises(ControlError, match="s:t1:p1 is answered already: deny by operator"):
+            await command("answer", "s:t1:p1", "allow")
     assert told[0] == "no permission waits for an answer"
     assert told[1].splitlines()[1].split()[:4] == ["s:t1:p1", "a", "edit", "edit:"]
     assert told[2:] == ["s:t1:p1: denied"]

@@ -10,7 +10,7 @@ import pytest
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import AgentConfig, CircuitBreakerConfig, Plan, TaskConfig, TaskLifecycle
 from supervisor.plans.tasks import ConditionConfig
-from supervisor.work.plan_runner import run_plan
+from supervisor.work.plan_handle import run_plan
 from supervisor.work.results import PlanResult
 from tests.support import Run, quick_settings, start_call, states_of, supervising, wait_for_record
 

@@ -26,7 +26,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AgentConfig, Plan, Settings, TaskConfig
 from supervisor.plugins import hookimpl
-from supervisor.work.plan_runner import run_plan
+from supervisor.work.plan_handle import run_plan
 from tests.support import DEADLINE_S, quick_settings
 
 pytestmark = pytest.mark.anyio
@@ -102,8 +102,6 @@ async def running(
             async with open_supervisor(
                 where / "state", agents=agents, settings=settings, workdir=where, plugins=plugins
             ) as sup:
-                serve = partial(serve_control, socket_of(where), sup, closing=sup.services.closing)
-                await sup.services.start("control", serve)
                 yield sup, log
 
 

@@ -15,7 +15,7 @@ from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, RecoveryConfig, TaskConfig
 from supervisor.ports import JournalError
-from supervisor.work.plan_runner import run_plan
+from supervisor.work.plan_handle import run_plan
 from tests.support import (
     FrozenJournal,
     check_records,
@@ -127,7 +127,7 @@ async def test_a_completed_prompt_is_not_sent_again(tmp_path: Path) -> None:
     tasks = (TaskConfig(id="t", agent="scripted", prompt="@run echo once >> effects", acceptance=(test,)),)
     plan = Plan(agents={"scripted": AgentConfig(adapter="scripted")}, tasks=tasks)
     async with supervising(tmp_path, agents=plan.agents) as run, anyio.create_task_group() as group:
-        group.start_soon(run_plan, run.sup, plan)
+        group.start_soon(run_plan(run.sup, plan).wait)
         await wait_for_record(run.sup, "TurnReaped", "t")
         store = copy.deepcopy(run.store)
         group.cancel_scope.cancel()

@@ -17,7 +17,6 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from supervisor.agents.protocols.inprocess import AgentTurn
-from supervisor.control.server import serve_control
 from supervisor.diagnostics.causal_trace import why
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.host.verification import Verification
@@ -29,6 +28,7 @@ from supervisor.ports import Merge, WorkspaceSpec
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import AgentProfile, NoSuchEntity
 from supervisor.work import plan_runner as runner
+from supervisor.work.plan_handle import run_plan
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.results import PlanResult
@@ -788,23 +788,12 @@ ASKS = f"{sys.executable} -m supervisor task split --json > told 2>&1 <<'END'\n-
 
 
 async def _with_socket(workdir: Path, plan: Plan) -> PlanResult:
-    """Run *plan* with a control socket, as ``supervisor run`` does."""
-    state, closing = StateDir(workdir / "state"), anyio.Event()
+    """Run *plan* on a supervisor with a state directory, and so with a control socket."""
     with anyio.fail_after(60):
-        async with (
-            anyio.create_task_group() as group,
-            open_supervisor(workdir / "state", agents=plan.agents, settings=plan.settings, workdir=workdir) as sup,
-        ):
-            runner = PlanRunner(sup)
-
-            async def serve(*, task_status: anyio.abc.TaskStatus[None]) -> None:
-                path, work = state.control_socket, runner.commands
-                await serve_control(path, sup, closing=closing, work=work, task_status=task_status)
-
-            await group.start(serve)
-            result = await runner.run(plan)
-            closing.set()
-    return result
+        async with open_supervisor(
+            workdir / "state", agents=plan.agents, settings=plan.settings, workdir=workdir
+        ) as sup:
+            return await run_plan(sup, plan)
 
 
 async def test_an_agent_splits_its_own_task(tmp_path: Path) -> None:

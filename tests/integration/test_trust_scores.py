@@ -15,7 +15,7 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AccessConfig, AgentConfig, Plan, Settings
 from supervisor.runtime.journal_writer import Cause
 from supervisor.work.completion_pipeline import CompletionPipeline
-from supervisor.work.plan_runner import run_plan
+from supervisor.work.plan_handle import run_plan
 from supervisor.work.results import PlanResult
 from tests.support import quick_settings, states_of
 

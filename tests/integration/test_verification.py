@@ -13,7 +13,7 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, TaskConfig
-from supervisor.work.plan_runner import run_plan
+from supervisor.work.plan_handle import run_plan
 from supervisor.work.results import PlanResult
 from supervisor.workspaces.git_command import WorkspaceError
 from tests.support import git, quick_settings, start_call, states_of, supervising

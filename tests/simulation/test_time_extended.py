@@ -10,7 +10,7 @@ from supervisor.embedding.runtime import Supervisor
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import Plan, Settings
 from supervisor.simulation.testing import Simulate
-from supervisor.work.plan_runner import run_plan
+from supervisor.work.plan_handle import run_plan
 
 SMALL_S = 900.0
 CAP_S = 5400.0

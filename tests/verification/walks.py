@@ -15,14 +15,12 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import anyio
 
 from supervisor import AgentConfig, Settings, Supervisor, open_supervisor, run_plan
-from supervisor.control.server import serve_control
 from supervisor.plans import load_plan
 from tests.verification.module_trace import ModuleTrace
 
@@ -66,16 +64,11 @@ async def _abort(directory: Path) -> dict[str, int]:
     arguments = ("abort", "s", "--scope", "session", "--state-dir", str(directory / "sdd"), "--reason", "walk")
     settings = Settings.model_validate({"policy": {"ladder": STAGE_BUDGETS}})
     with trace.installed():
-        async with (
-            _session(directory, IGNORES_EVERYTHING, settings) as (sup, state),
-            anyio.create_task_group() as group,
-        ):
-            await group.start(partial(serve_control, state / "runtime" / "control.sock", sup, closing=anyio.Event()))
+        async with _session(directory, IGNORES_EVERYTHING, settings) as (_, state):
             await _recorded(state, "tool_started")
             await _idle(trace)
             with trace.recorded():
                 await _command(counts, *arguments, cwd=directory)
-            group.cancel_scope.cancel()
     return _sum(json.loads(counts.read_text(encoding="utf-8")), trace.entries)
 
 

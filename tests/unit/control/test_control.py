@@ -18,7 +18,7 @@ import anyio.abc
 import pytest
 
 from supervisor.control import server
-from supervisor.control.client import is_running, request
+from supervisor.control.client import request
 from supervisor.control.error_messages import ControlError, NotRunning
 from supervisor.control.server import LINE_BYTES_MAX, serve_control
 from supervisor.diagnostics.visual_state import Inspected
@@ -49,7 +49,8 @@ def event(seq: int, entity: str = "lead", reason: str = "") -> LifecycleEvent:
 class Played:
     """A supervisor that remembers what it was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, *plan_commands: Any) -> None:
+        self.plan_commands = plan_commands
         self.asked: list[Any] = []
         self.events: list[LifecycleEvent] = []
         self.endless: LifecycleEvent | None = None
@@ -475,9 +476,7 @@ async def test_a_stale_socket_is_replaced(path: Path) -> None:
     """The socket that a killed supervisor left does not keep a new server from listening."""
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    assert not is_running(path)
     async with served(path, Played()):
-        assert is_running(path)
         assert await answers(path, {"do": "ping"})
 
 
@@ -486,10 +485,8 @@ async def test_a_path_may_be_longer_than_an_address(tmp_path: Path) -> None:
     folder = tmp_path / ("d" * 100) / ("e" * 100)
     folder.mkdir(parents=True)
     path = folder / "control.sock"
-    assert not is_running(path)
     async with served(path, Played()):
         assert path.is_socket()
-        assert is_running(path)
         assert await answers(path, {"do": "ping"}) == [{"pid": os.getpid(), "outage": None, "shortage": None}]
 
 
@@ -505,6 +502,5 @@ async def test_a_socket_that_nobody_listens_on_is_nobody(path: Path) -> None:
     async with served(path, Played()):
         pass
     assert await anyio.Path(path).is_socket()
-    assert not is_running(path)
     with pytest.raises(NotRunning):
         await answers(path, {"do": "ping"})

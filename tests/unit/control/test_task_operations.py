@@ -33,6 +33,10 @@ from supervisor.runtime.live_session import NoSuchEntity
 from tests.unit.control.test_control import Played
 
 
+def supervisor_of(work: Work | None) -> Played:
+    return Played() if work is None else Played(work)
+
+
 class Work:
     """Work that remembers what was asked of it: ``open`` is refused, ``nobody`` is unknown, ``disk`` cannot be said."""
 
@@ -113,7 +117,7 @@ Tell = Callable[..., Output]
 async def _serve(state_dir: Path, work: Work | None, closing: anyio.Event, started: threading.Event) -> None:
     async def tell(*, task_status: anyio.abc.TaskStatus[None]) -> None:
         path = StateDir.open(state_dir).control_socket
-        await serve_control(path, Played(), closing=closing, work=work, task_status=task_status)
+        await serve_control(path, supervisor_of(work), closing=closing, task_status=task_status)
 
     async with anyio.create_task_group() as group:
         await group.start(tell)
@@ -372,7 +376,7 @@ async def asked(folder: Path, work: Work | None, message: Any) -> list[dict[str,
         async with anyio.create_task_group() as group:
 
             async def serve(*, task_status: anyio.abc.TaskStatus[None]) -> None:
-                await serve_control(path, Played(), closing=closing, work=work, task_status=task_status)
+                await serve_control(path, supervisor_of(work), closing=closing, task_status=task_status)
 
             await group.start(serve)
             try:

@@ -32,7 +32,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent, TransitionReason
 from supervisor.plans import AgentConfig, LimitsConfig, Plan, PolicyConfig, Settings, TaskConfig
 from supervisor.runtime.journal_writer import Cause
-from supervisor.work.plan_runner import run_plan
+from supervisor.work.plan_handle import run_plan
 from tests.record_log import Log
 from tests.simulated import SCENARIOS, simulated_journal
 from tests.support import supervising

@@ -22,7 +22,7 @@ from supervisor.plugins import FailedAttempt, Plugins, UnknownPlugin, Verificati
 from supervisor.plugins.reading import load_plan
 from supervisor.plugins.worker import Answer, PluginThread
 from supervisor.ports import Codec, Out
-from supervisor.work.plan_runner import run_plan
+from supervisor.work.plan_handle import run_plan
 from supervisor.work.results import PlanResult
 from tests.support import DEADLINE_S, Run, data_of, no_leaks, quick_settings, states_of, stdout_of, supervising
 

@@ -41,7 +41,8 @@ from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter, NewRe
 from supervisor.runtime.live_session import SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work import plan_cancellation
-from supervisor.work.plan_runner import PlanRunner, run_plan
+from supervisor.work.plan_handle import run_plan
+from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.workers import WorkerPool
 from tests.support import DEADLINE_S, Run, quick_settings, send_prompt, states_of, supervising, wait_for_record
 
@@ -437,7 +438,7 @@ async def test_a_plan_is_given_up_without_its_disk(tmp_path: Path) -> None:
     settings = quick_settings(ladder={"request_s": 0.1})
     async with supervising(tmp_path, journal=FailingJournal, settings=settings, agents=agents) as run:
         async with anyio.create_task_group() as group:
-            group.start_soon(run_plan, run.sup, plan)
+            group.start_soon(run_plan(run.sup, plan).wait)
             await wait_for_record(run.sup, "started", "task:a")
             disk_of(run).broken = True
             group.cancel_scope.cancel()

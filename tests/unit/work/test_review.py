@@ -15,7 +15,7 @@ from supervisor.embedding.runtime import open_supervisor
 from supervisor.lifecycles.task_run import TaskRun as RunState
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import AgentConfig, Plan
-from supervisor.work.plan_runner import run_plan
+from supervisor.work.plan_handle import run_plan
 from supervisor.work.results import PlanResult
 from supervisor.work.review import FINDINGS_MAX, read_verdict
 from tests.support import Run, data_of, no_leaks, quick_settings, states_of, supervising, wait_for_record

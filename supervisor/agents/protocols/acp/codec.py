@@ -76,7 +76,7 @@ _AGENTS: Final = ("Task", "Agent")
 _QUEUED_MAX: Final = 16
 """Prompts that may wait in the agent while it works on another."""
 
-_NO_WISHES: Final = AgentOptions()
+_NO_OPTIONS: Final = AgentOptions()
 _CUT_OFF: Final = "the agent reported success, but no answer of its model was complete: it counted no token"
 _SILENT: Final = "the agent reported success, but no text, tool call or token: its model may not have answered"
 
@@ -207,11 +207,11 @@ class AcpCodec(Conversation):
     """
 
     def __init__(
-        self, line_bytes_max: int = LINE_BYTES_MAX, *, wishes: AgentOptions = _NO_WISHES, silent: bool = False
+        self, line_bytes_max: int = LINE_BYTES_MAX, *, agent_options: AgentOptions = _NO_OPTIONS, silent: bool = False
     ) -> None:
         super().__init__(line_bytes_max)
-        self._wishes = wishes
-        self._opening = Handshake("/", None, wishes)
+        self._agent_options = agent_options
+        self._opening = Handshake("/", None, agent_options)
         self._requests = OutgoingRequests(messages.JSON_RPC)
         self._session: str | None = None
         self._prompts = 0
@@ -233,9 +233,9 @@ class AcpCodec(Conversation):
         self._files: dict[str, _FileRequest] = {}
         self._named = 0
 
-    # ------------------------------------------------------------------------------------------ what we ask for
+    # ------------------------------------------------------------------------------------------ our requests
     def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
-        self._opening = Handshake(cwd, resume_id, self._wishes)
+        self._opening = Handshake(cwd, resume_id, self._agent_options)
         script = self._opening.script()
         return self._open(script, next(script))
 
@@ -295,7 +295,7 @@ class AcpCodec(Conversation):
             return [CloseInput()]
         return [self._ask("session/close", {"sessionId": self._session}, lambda _: []), CloseInput()]
 
-    # ------------------------------------------------------------------------------------------ what we are told
+    # ------------------------------------------------------------------------------------------ answers to the agent
     def permission(self, request_id: str, option_id: str | None) -> list[Out]:
         """Answer a permission request once; a request that a cancel has answered is ignored.
 
@@ -410,7 +410,7 @@ class AcpCodec(Conversation):
             problem, status = problem_of(answer)
             return self._prompt_ended(TurnEnded("error", answer.text, problem, status))
         response = messages.read(answer, messages.PromptResponse, "the answer to session/prompt")
-        used = self._meter.at_end(response)  # it is heard after the turn's end
+        used = self._meter.at_end(response)  # reported after the turn's end
         self._meter.begin()
         return [*self._prompt_ended(self._end_of(response)), *used]
 
