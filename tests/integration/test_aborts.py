@@ -13,13 +13,13 @@ import pytest
 
 from supervisor.aborts import service, tool_calls
 from supervisor.embedding import runtime
-from supervisor.embedding.runtime import Refused
 from supervisor.host.supervision import BACKGROUND_ACTOR
 from supervisor.journal.memory import MemoryJournal
 from supervisor.lifecycles.types import AbortPolicy, AbortScope
 from supervisor.plans import AgentConfig
 from supervisor.policies.abort_plan import Receipt, UnknownTarget
 from supervisor.ports import Append, JournalError
+from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import SessionPhase
 from tests.support import (
     AGENTS,

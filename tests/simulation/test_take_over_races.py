@@ -13,12 +13,12 @@ import anyio
 import msgspec
 import pytest
 
-from supervisor.embedding.runtime import Session
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import Plan, TaskConfig
 from supervisor.plans.task_control import Verb
 from supervisor.ports import JournalError
 from supervisor.runtime.entity import Refused
+from supervisor.sessions.handle import Session
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.host import LoadGenerator
 from supervisor.simulation.journal import SupervisorKilled
