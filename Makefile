@@ -68,7 +68,7 @@ crash: $(VENV)/ready  ## Kill the real program CYCLES times (100) and compare wh
 test-agents: $(VENV)/ready  ## Real agents (AGENTS, by default six), pinned and offline, through every cell of a table
 	$(BIN)/python -m tests.real_agents $(AGENTS)
 
-mutants: $(VENV)/ready  ## The mutants that were killed when tests/mutation/guard.tsv was recorded: they still are (an hour)
+mutants: $(VENV)/ready  ## The mutants that tests/mutation/guard.tsv calls killed: they still are (an hour)
 	$(BIN)/python -m tests.mutation verify
 
 bench: $(VENV)/ready  ## The kernel, aborts, the journal, processes; ratios against what is measured in the same run

@@ -26,13 +26,15 @@ from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
 from supervisor.diagnostics.event_replay import KINDS
 from supervisor.diagnostics.invariants import RecordChecker
-from supervisor.embedding.runtime import Session, Supervisor, TurnResult, open_supervisor
+from supervisor.embedding.runtime import open_supervisor
+from supervisor.host.supervision import Supervisor
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles import MACHINES
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AgentConfig, LimitsConfig, PolicyConfig, Settings, StageBudgetsConfig
 from supervisor.ports import Append, EntityRow
 from supervisor.processes import shim
+from supervisor.sessions.handle import Session, TurnResult
 
 __all__ = [
     "AGENTS",

@@ -26,7 +26,7 @@ from actors import Lane
 from supervisor.aborts.termination import SLACK_S, stage_of_fates
 from supervisor.diagnostics.causal_trace import split_call
 from supervisor.lifecycles.events import OperatorStop, ToolCompleted, UrgentMessage
-from supervisor.lifecycles.turn import Call, Turn, TurnData
+from supervisor.lifecycles.turn import Call, Turn
 from supervisor.lifecycles.types import (
     AbortReason,
     AbortScope,
@@ -73,9 +73,9 @@ class _RunningAbort(NamedTuple):
     now: bool = False
     within_s: float | None = None
     cause_seq: int | None = None
-    """Record that the abort follows from, where nobody asked for it."""
+    """Record that the abort follows from, if no caller requested the abort."""
     abort_reason: AbortReason = AbortReason.USER_INTERRUPT
-    """Reason of the target; nodes that end for another one's sake have reasons of their own."""
+    """Reason of the target; nodes that end because of another node have reasons of their own."""
 
     def stop(self, abort_reason: AbortReason, scope: AbortScope) -> OperatorStop:
         siblings = scope is AbortScope.SIBLING
@@ -175,16 +175,13 @@ class AbortService:
         return await self._carry_out(_RunningAbort(plan, self._new_id(), reason, actor, now, within_s))
 
     def abort_session(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
-        """Abort a session, and everything below it, for the sake of the record *because*.
-
-        No receipt is made, and nothing is awaited. A session that is ending already gets no second reason.
-        """
+        """Abort a session, and everything below it, because of the record *because*; without a receipt, and without an
+        await. A session that is ending already gets no second reason."""
         with suppress(UnknownTarget):
             plan = self.plan(session_id, AbortScope.SESSION)
             if not plan.already_ended:
-                self._terminate(
-                    _RunningAbort(plan, self._new_id(), reason, actor, cause_seq=because, abort_reason=blamed)
-                )
+                new_id = self._new_id()
+                self._terminate(_RunningAbort(plan, new_id, reason, actor, cause_seq=because, abort_reason=blamed))
 
     def _new_id(self) -> str:
         return f"abort-{self._registry.journal_writer.last_seq + 1}"
@@ -377,7 +374,10 @@ class AbortService:
             self._registry.send(turn_id, result, cause=cause, lane=Lane.CONTROL)
             return ended
         connection.abort_own_call(call.call_id, request.reason, request.abort_id, cause.seq)
-        if self._ends_with_another(call, turn.data, connection, request.plan):
+        # A call made within another call that the agent runs by itself, and that the plan ends, ends with that call.
+        above = next((one for one in turn.data.open if one.number == call.within), None)
+        above_id = f"{turn_id}:c{above.number}" if above and not connection.runs_call(above.call_id) else None
+        if above_id in [one.id for one in request.plan.nodes]:
             ended.how = ENDED_WITHIN
             return ended
         ended.how = connection.terminate_call(
@@ -386,13 +386,6 @@ class AbortService:
         if not ended.how:
             self._interrupt(ended, call, request, cause, NOT_ASKED)
         return ended
-
-    def _ends_with_another(self, call: Call, turn: TurnData, connection: Connection, plan: AbortPlan) -> bool:
-        """Return whether *call* is made within another call that the agent runs by itself and that the plan ends."""
-        above = next((one for one in turn.open if one.number == call.within), None)
-        if above is None or connection.runs_call(above.call_id):
-            return False
-        return any(one.id == f"{turn.id}:c{above.number}" for one in plan.nodes)
 
     def _interrupt(self, ended: _AbortedNode, call: Call, request: _RunningAbort, cause: Cause, how: str) -> None:
         """Interrupt the turn of a call that the agent does not end alone; the next turn goes on without the call."""
@@ -442,7 +435,7 @@ class AbortService:
         )
 
     async def _stage_of_call(self, ended: _AbortedNode) -> TerminationStage:
-        """Return the stage at which a call has ended; first wait until the agent has let go of an interrupted turn."""
+        """Return the stage at which a call has ended; first wait until the agent has stopped an interrupted turn."""
         connection = ended.connection
         if ended.interrupted and connection is not None:
             await connection.wait_turn_over(ended.node.id.rpartition(":c")[0])

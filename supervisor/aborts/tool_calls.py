@@ -1,15 +1,16 @@
 """Terminate one tool call that an agent runs by itself, and account for the processes of terminated calls.
 
 Terminating a call leaves its turn running. The stages are request (the agent is asked, in its protocol, to end the
-call), kill (the processes that belong to the call are killed) and abandon (the caller is told that the call goes on,
-and interrupts the turn). ``policies.call_processes`` decides which processes belong to a call. This module decides when
-that is asked: before a terminated call has its result, and before an interrupted turn with an open call has its end.
+call), kill (the processes that belong to the call are killed) and abandon (the caller is notified that the call goes
+on, and interrupts the turn). ``policies.call_processes`` decides which processes belong to a call. This module decides
+when that is asked: before a terminated call has its result, and before an interrupted turn with an open call ends.
 
 Processes that belong to the call are killed; processes that may belong to it are named. While one of either is alive,
 or the processes could not be seen, the result of the call is ``unknown`` and not ``aborted``. When the agent has ended
 and its shim has proved that nothing is left, a record says so, and later receipts count these processes as dead.
 
-What an agent runs inside its own process is no process of a call. There the agent's word counts that the call ended.
+Work of a call inside the agent's own process is no process of the call. For it the agent's report counts that the call
+has ended.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import msgspec
 from actors import ActorStopped
 from actors.timers import TimerService
 from supervisor.aborts.termination import Termination
-from supervisor.lifecycles.types import TerminationStage
+from supervisor.lifecycles.types import Survivors, TerminationStage
 from supervisor.policies.abort_plan import ProcessFate
 from supervisor.policies.call_processes import CallProcesses, CallSpan, ProcessSeen, processes_of_calls
 from supervisor.ports import Out, Process
@@ -36,18 +37,18 @@ __all__ = ["KilledProcesses", "ToolCallTerminations", "end_processes"]
 
 ASKED: Final = "the agent, which runs this call by itself, ended it when asked to, and its turn went on"
 BESIDE: Final = "; what it may have left running cannot be told from what the calls beside it run"
-STRUCK: Final = "the agent runs this call by itself: the processes of the call were killed, and its turn went on"
+KILLED: Final = "the agent runs this call by itself: the processes of the call were killed, and its turn went on"
 """Ways in which a call was ended, for a receipt."""
 
 ASKED_S: Final = 1.0
 """Budget of the request stage, in seconds. Measured: an agent ends a call in 5 ms."""
 
-STRIKE_S: Final = 1.0
+KILL_S: Final = 1.0
 """Seconds for which processes are killed that start others meanwhile, before they are left until their agent ends."""
 LINGER_S: Final = 0.25
 """Seconds that a process that may belong to a call has to end by itself, after the agent said that the call ended."""
-NAP_S: Final = 0.005
-"""Seconds between two looks at the processes."""
+POLL_S: Final = 0.005
+"""Seconds between two listings of the processes."""
 
 
 class CallTermination(Termination):
@@ -120,7 +121,7 @@ class ToolCallTerminations:
         self._terminations: dict[str, CallTermination] = {}
         self._span = CallSpan(0, 0)
         """Time in which the processes of the open calls were born."""
-        self._begun: dict[str, None] = {}
+        self._opened: dict[str, None] = {}
         """Calls that were opened in that time."""
         self._written = (0, 0)
         """Ticks between which the agent wrote the output that is processed now."""
@@ -128,7 +129,7 @@ class ToolCallTerminations:
         """The output that is processed now has closed the last open call."""
         self._left: dict[tuple[str, int], None] = {}
         """Processes that may be alive, each with the call that it was found for. Pid 0: they could not be seen."""
-        self._looking = anyio.Lock(fast_acquire=True)
+        self._lock = anyio.Lock(fast_acquire=True)
 
     # ------------------------------------------------------------------ what the agent does
     def begin_turn(self) -> None:
@@ -136,7 +137,7 @@ class ToolCallTerminations:
         self.finish()
         now = self._agent_io.process.clock() if self._agent_io.process is not None else 0
         self._span, self._closed_last = CallSpan(now, now), False
-        self._begun.clear()
+        self._opened.clear()
 
     def finish(self) -> None:
         """End the terminations of all calls: the turn, or the agent, has ended."""
@@ -145,7 +146,7 @@ class ToolCallTerminations:
         self._terminations.clear()
 
     def note_closed(self, call_id: str) -> None:
-        """End the termination of a call that is open no more. The agent may open another call of that name."""
+        """End the termination of a call that has been closed. The agent may open another call of that name."""
         termination = self._terminations.pop(call_id, None)
         if termination is not None:
             termination.finish()
@@ -159,28 +160,28 @@ class ToolCallTerminations:
         self._written, self._closed_last = written, False
 
     def note_all_closed(self) -> None:
-        """Note that no call is open. The agent may open the next one right away, before that output is read."""
+        """Note that no call is open. The agent may open the next call right away, before that output is read."""
         begin, end = self._written
         self._span, self._closed_last = CallSpan(max(begin, self._span.since), max(end, self._span.since)), True
-        self._begun.clear()
+        self._opened.clear()
 
     def note_opened(self, call_id: str) -> None:
         """Note that a call is about to be opened, beside those that are open."""
-        self._begun[call_id] = None
+        self._opened[call_id] = None
 
     @property
     def _alone(self) -> bool:
         """True if every process that is born in that time belongs to a call that is being terminated."""
-        return all(one in self._aborted for one in self._begun)
+        return all(one in self._aborted for one in self._opened)
 
     async def before_result(self, call_id: str) -> bool:
-        """End what a terminated call has left running; return ``False`` if some of it may be alive."""
+        """End the processes that a terminated call has left; return ``False`` if some of them may be alive."""
         if call_id in self._aborted and call_id in self._calls:
             return await self._end_processes(self._calls[call_id], self._alone)
         return True
 
     async def before_end(self, tool_id: str) -> bool:
-        """End what all calls of an interrupted turn have left running; return ``False`` if some of it may be alive."""
+        """End the processes that all calls of an interrupted turn have left; return ``False`` if some may be alive."""
         return await self._end_processes(tool_id, alone=True)
 
     # ------------------------------------------------------------------ stages
@@ -199,14 +200,14 @@ class ToolCallTerminations:
         outs = self._ask(call_id) if is_alive else None
         if not is_alive or (outs is None and not self._alone):
             return ""
-        how = STRUCK if outs is None else ASKED if self._alone else f"{ASKED}{BESIDE}"
+        how = KILLED if outs is None else ASKED if self._alone else f"{ASKED}{BESIDE}"
         budget_s = self._session.policy.ladder.request_s
         termination = self._terminations[call_id] = CallTermination(
             self._registry.system.timers,
             tool_id,
             how,
             budget_s,
-            on_kill=lambda: self._start_strike(call_id, tool_id, asked=outs is not None),
+            on_kill=lambda: self._start_kill(call_id, tool_id, asked=outs is not None),
             on_abandon=lambda: self.give_up(call_id, f"it had not ended {budget_s:g} s later"),
         )
         termination.not_ended.append(not_ended)
@@ -214,23 +215,23 @@ class ToolCallTerminations:
         termination.enter(TerminationStage.KILL if outs is None else TerminationStage.REQUEST)
         return how if call_id in self._terminations else ""
 
-    def _start_strike(self, call_id: str, tool_id: str, *, asked: bool) -> None:
+    def _start_kill(self, call_id: str, tool_id: str, *, asked: bool) -> None:
         """Kill the call's processes, in the call's scope. An agent that was asked to end the call may have ended its
         own process, and wait for the processes that this one has started."""
         ctx = self._registry.system.context(tool_id)
         if ctx is not None and self._alone:
             try:
-                self._session.start(ctx, self._strike, call_id, tool_id, asked)
+                self._session.start(ctx, self._kill_processes, call_id, tool_id, asked)
             except ActorStopped:
                 self.note_closed(call_id)  # its scope is being cancelled
         elif not asked:
             self.give_up(call_id, "no process of it was found")
 
-    async def _strike(self, call_id: str, tool_id: str, asked: bool) -> None:
-        """Kill what belongs to the one call that is open and goes on."""
+    async def _kill_processes(self, call_id: str, tool_id: str, asked: bool) -> None:
+        """Kill the processes of the one call that is open and goes on."""
         process, killed = self._agent_io.process, False
         if process is not None:
-            async with self._looking:
+            async with self._lock:
                 found = await end_processes(
                     process, self._span, self._registry.system.timers, servers=self._session.profile.servers
                 )
@@ -240,7 +241,7 @@ class ToolCallTerminations:
             self.give_up(call_id, "no process of it was found")
 
     def give_up(self, call_id: str, why: str) -> None:
-        """Tell whoever terminates the call that the agent does not end it alone, and *why*."""
+        """Report to the callers that terminate the call that the agent does not end the call alone, and *why*."""
         termination = self._terminations.pop(call_id, None)
         if termination is not None:
             termination.finish()
@@ -249,11 +250,11 @@ class ToolCallTerminations:
 
     # ------------------------------------------------------------------ its processes
     async def _end_processes(self, tool_id: str, alone: bool) -> bool:
-        """Kill what belongs to the calls, and name what may belong to them; return ``True`` if none of it is alive."""
+        """Kill the processes of the calls, and name those that may belong to them; return ``True`` if none is alive."""
         process = self._agent_io.process
         if process is None:
             return True
-        async with self._looking:
+        async with self._lock:
             linger_s = LINGER_S if not self._left else 0.0  # a process that outlived the wait once gets no second one
             span = self._span._replace(alone=alone)
             found = await end_processes(
@@ -263,24 +264,24 @@ class ToolCallTerminations:
         if process.pid in found.alive:
             self._note_ended([one for one in self._left if one[1] and one[1] not in found.alive])
         if may_live := [pid for pid in found.may_live if (tool_id, pid) not in self._left]:
-            told = {"call": tool_id, "pids": [pid for pid in may_live if pid]}
-            self._registry.record_turn_fact(self._session, "CallProcessesLeft", told)
+            fact = {"call": tool_id, "pids": [pid for pid in may_live if pid]}
+            self._registry.record_turn_fact(self._session, "CallProcessesLeft", fact)
         for pid in may_live:
-            self._keep(ProcessFate(owner=tool_id, pid=pid, status=None, ended_by="", killed=0, survivors="unknown"))
+            self._record_fate(tool_id, pid, "", "unknown")
         return not (found.left or found.may_live)
 
     def _note_killed(self, tool_id: str, found: KilledProcesses) -> None:
         if found.killed:
-            told = {"call": tool_id, "pids": [*found.killed], "left": [*found.left]}
-            self._registry.record_turn_fact(self._session, "CallProcessesKilled", told)
+            fact = {"call": tool_id, "pids": [*found.killed], "left": [*found.left]}
+            self._registry.record_turn_fact(self._session, "CallProcessesKilled", fact)
         for pid in found.killed:
-            left = pid in found.left
-            self._keep(ProcessFate(owner=tool_id, pid=pid, status=None, ended_by="kill", killed=0, survivors=int(left)))
+            self._record_fate(tool_id, pid, "kill", int(pid in found.left))
 
-    def _keep(self, fate: ProcessFate) -> None:
+    def _record_fate(self, tool_id: str, pid: int, ended_by: str, survivors: Survivors) -> None:
+        fate = ProcessFate(owner=tool_id, pid=pid, status=None, ended_by=ended_by, killed=0, survivors=survivors)
         self._session.fates.append(fate)
-        if fate.survivors:
-            self._left[fate.owner, fate.pid] = None
+        if survivors:
+            self._left[tool_id, pid] = None
 
     def note_processes_gone(self) -> None:
         """Note that the agent has ended with every process that it had started."""
@@ -291,8 +292,8 @@ class ToolCallTerminations:
         for one in found:
             del self._left[one]
         for tool_id in dict.fromkeys(owner for owner, _ in found):
-            told = {"call": tool_id, "pids": [pid for owner, pid in found if owner == tool_id and pid]}
-            self._registry.record_fact(self._agent_id, "CallProcessesEnded", self._session.cause, told)
+            fact = {"call": tool_id, "pids": [pid for owner, pid in found if owner == tool_id and pid]}
+            self._registry.record_fact(self._agent_id, "CallProcessesEnded", self._session.cause, fact)
         for number, fate in enumerate(self._session.fates):
             if fate.survivors and (fate.owner, fate.pid) in found:
                 self._session.fates[number] = msgspec.structs.replace(fate, survivors=0)
@@ -314,7 +315,7 @@ async def end_processes(
     timers: TimerService,
     linger_s: float = 0.0,
     servers: Collection[str] = (),
-    within_s: float = STRIKE_S,
+    within_s: float = KILL_S,
 ) -> KilledProcesses:
     """Kill the processes of the calls in *span* until none is found, for *within_s* seconds at most.
 
@@ -335,7 +336,7 @@ async def end_processes(
                 break
             process.signal_processes(found.belong, signal.SIGKILL)
             killed.update(dict.fromkeys(one.pid for one in found.belong))
-            await anyio.sleep(NAP_S)
+            await anyio.sleep(POLL_S)
     return KilledProcesses(
         killed=tuple(killed),
         left=tuple([one.pid for one in found.belong]),

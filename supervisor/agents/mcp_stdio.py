@@ -147,7 +147,7 @@ class McpResource:
                     ends = add_restart(ends, self._registry.journal_writer.clock.now(), RESTARTS.period_s)
                     if RESTARTS.exceeded(ends):
                         self.given_up = f"given up after {len(ends)} ends within {RESTARTS.period_s:g} s: {why}"
-                        self._note("McpServerGivenUp", {"why": why})
+                        self._record_fact("McpServerGivenUp", {"why": why})
                         return
         finally:
             self.given_up = self.given_up or "its session has ended"
@@ -171,13 +171,13 @@ class McpResource:
                 with anyio.CancelScope(shield=True):
                     await self._account(process_, why)
             else:
-                self._note("McpServerEnded", {"why": why})
+                self._record_fact("McpServerEnded", {"why": why})
         return why
 
     async def _account(self, process: Process, why: str) -> None:
         report = await process.wait_ended()
-        told = {"why": why, "status": report.status, "killed": report.killed, "survivors": report.survivors}
-        self._note("McpServerEnded", told)
+        fact = {"why": why, "status": report.status, "killed": report.killed, "survivors": report.survivors}
+        self._record_fact("McpServerEnded", fact)
         self._session.record_process(self._session.session_id, report)
 
     async def _converse(self, process: Process) -> str:
@@ -198,7 +198,7 @@ class McpResource:
             return str(error)
         await self._send({"method": "notifications/initialized"})
         self._ready = True
-        self._note("McpServerStarted", {"pid": self._process.pid if self._process is not None else None})
+        self._record_fact("McpServerStarted", {"pid": self._process.pid if self._process is not None else None})
         self.settled.set()
         return ""
 
@@ -241,8 +241,8 @@ class McpResource:
             asked.result, asked.error = message.get("result"), "" if error is None else str(words)[:2_000]
             asked.over.set()
 
-    def _note(self, name: str, told: dict[str, Any]) -> None:
+    def _record_fact(self, name: str, fact: dict[str, Any]) -> None:
         cause = Cause(self._session.cause_seq, None, f"mcp:{self.name}")
         entity = self._registry.entities.get(self._session.session_id)
         if entity is not None and not entity.ended:
-            entity.record_fact(name, cause, {"server": self.name, **told})
+            entity.record_fact(name, cause, {"server": self.name, **fact})

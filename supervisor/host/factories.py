@@ -21,7 +21,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import OpenTranscripts, Transcript
 from supervisor.plans import AgentConfig, Settings
 from supervisor.plugins.guard import AdapterFailed, NoHost
-from supervisor.ports import AgentFiles, Journal, Launch, ProcessHost, TranscriptSink, Workspace
+from supervisor.ports import AgentFiles, Journal, Launch, ProcessHost, TranscriptSink, WallClock, Workspace
 from supervisor.ports.logs import get_logger
 from supervisor.processes.containment import UNCONTAINED, Containment, group_for, sweep
 from supervisor.processes.descriptors import agent_spare, transcripts_max
@@ -35,17 +35,6 @@ from supervisor.sessions.process_connection import ProcessConnection
 from supervisor.workspaces.directory import DirectoryWorkspace
 from supervisor.workspaces.files import DiskFiles
 from supervisor.workspaces.git import GitWorkspaces
-
-__all__ = [
-    "WALL",
-    "ConnectionFactory",
-    "NoTranscript",
-    "clean_env",
-    "contained",
-    "profile_of",
-    "real_parts",
-    "workspace_of",
-]
 
 _log = get_logger()
 
@@ -74,7 +63,7 @@ def profile_of(name: str, config: AgentConfig, workdir: Path) -> AgentProfile:
         directory=str(workdir / config.cwd) if config.cwd else str(workdir),
         permissions=config.permissions.value(),
         operates=config.operates,
-        wishes=config.wishes,
+        agent_options=config.agent_options,
         mapping=config.line_mapping,
         quirks=config.quirks,
         servers=config.servers,
@@ -151,12 +140,7 @@ class NoTranscript:
         return None
 
 
-class _Wall:
-    def time(self) -> float:
-        return time.time()
-
-
-WALL: Final = _Wall()
+WALL: Final[WallClock] = time
 """Clock that returns Unix time."""
 
 

@@ -16,6 +16,7 @@ from supervisor.host.argument_checks import check_name
 from supervisor.host.shutdown import Shutdown
 from supervisor.host.trust_scores import Trust
 from supervisor.host.workspace_cleanup import WorkspaceCleanup
+from supervisor.journal.transcript import RedactingTranscript
 from supervisor.lifecycles.session import Session, SessionData
 from supervisor.lifecycles.types import AbortPolicy, CancelMode
 from supervisor.plans import Settings
@@ -27,10 +28,7 @@ from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.entity_types import SESSION_KIND
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import AgentProfile, LiveSession
-from supervisor.runtime.redacting_transcript import RedactingTranscript
 from supervisor.sessions.monitor_registry import NO_GRANT, BudgetGrant, MonitorRegistry
-
-__all__ = ["SessionFactory"]
 
 ID_MAX: Final = 200
 """Characters of a session's id, before the middle of its path is left out: delegation may be thousands deep."""
@@ -133,6 +131,7 @@ class SessionFactory:
         mode: CancelMode,
     ) -> LiveSession:
         """Add a session, created or recovered, to the registry; *above* is its parent."""
+        journal_writer = self._registry.journal_writer
         session = LiveSession(
             self._registry,
             session_id=session_id,
@@ -140,7 +139,7 @@ class SessionFactory:
             profile=profile,
             policy=policy,
             started_by=started_by,
-            transcript=RedactingTranscript(self._transcript_of(session_id), self._registry.journal_writer),
+            transcript=RedactingTranscript(self._transcript_of(session_id), lambda: journal_writer.redactor),
             mode=mode,
         )
         session.rights = intersect_rights(above.rights if above is not None else None, self._trust.rights(profile.name))

@@ -80,8 +80,6 @@ from supervisor.sessions.handle import Session, TurnResult
 from supervisor.sessions.monitor_registry import BudgetGrant, MonitorRegistry, hosts_scope
 from supervisor.sessions.pending_requests import PendingRequests
 
-__all__ = ["Choose", "RecoveredWork", "Session", "Supervisor", "TurnResult"]
-
 _log = get_logger()
 _T = TypeVar("_T")
 
@@ -144,14 +142,14 @@ class Supervisor:
             parts.processes,
             parts.files,
             lambda profile: codec_for(
-                profile.adapter, plugins.adapters, wishes=profile.wishes, mapping=profile.mapping
+                profile.adapter, plugins.adapters, agent_options=profile.agent_options, mapping=profile.mapping
             ),
         )
         self.cleanup = WorkspaceCleanup(self.registry, parts.workspace)
         self.verification = Verification(
             self.registry, parts.processes, parts.workspace, self.cleanup, plugins.verified
         )
-        self._sessions = SessionFactory(
+        self.session_factory = SessionFactory(
             self.registry,
             self.monitors,
             self.cleanup,
@@ -176,7 +174,7 @@ class Supervisor:
             journal,
             self.effect_executor,
             self.terminations,
-            admit=self._sessions.admit,
+            admit=self.session_factory.admit,
             ended=self._shutdown.wait_recorded,
             revived=lambda session, past: self.monitors.restore_monitor(
                 session, self.settings.monitor_settings, past.budget
@@ -195,7 +193,7 @@ class Supervisor:
         self._agents, self.settings = dict(agents), settings
         self.trust.policy = settings.access.value() if settings.access is not None else None
         self._environments += [profile.env for profile in agents.values()]
-        servers = [one for profile in agents.values() for one in profile.wishes.mcp_servers]
+        servers = [one for profile in agents.values() for one in profile.agent_options.mcp_servers]
         self._environments += [secrets for one in servers for secrets in (one.env, one.headers)]
         self.journal_writer.redactor = Redactor(self._environments)
         conceal(self._environments)
@@ -259,7 +257,9 @@ class Supervisor:
         if parent is not None or not self.stopping.is_set():
             self._check_disk(f"session {name!r}")
         allowance = BudgetGrant(budget, within, patience)
-        session_id = self._sessions.create(name, profile, parent, policy, None, cause, mode, allowance, workspace_spec)
+        session_id = self.session_factory.create(
+            name, profile, parent, policy, None, cause, mode, allowance, workspace_spec
+        )
         try:
             await self.journal_writer.flush()
         except anyio.get_cancelled_exc_class():
@@ -474,7 +474,7 @@ class Supervisor:
     # ------------------------------------------------------------------ permissions
     def permissions(self) -> list[OpenPermission]:
         """Return the permission requests that wait for a human, oldest first."""
-        return self._approvals.listed()
+        return self._approvals.list_open()
 
     async def answer(
         self, permission_id: str, *, allow: bool, always: bool = False, because: str = "", by: str = "host"
@@ -589,7 +589,7 @@ class Supervisor:
         try:
             check_text("prompt", prompt)
             profile = self._profile(agent, session.session_id)
-            child_id = self._sessions.create(name, profile, session.session_id, None, started_by, cause, mode)
+            child_id = self.session_factory.create(name, profile, session.session_id, None, started_by, cause, mode)
         except (ValueError, Refused, NoSuchEntity) as error:
             answer(Outcome("failed", str(error), ""))
             return

@@ -2,7 +2,7 @@
 
 Text is written at once: it survives the supervisor's death, and a reader can follow it. Offsets count the whole text
 ever written. The beginning of the text is kept in the file itself, its end in two files beside it, each named by the
-offset of its first byte; when both are full the older one is removed, and a reader is told how many bytes are missing.
+offset of its first byte; when both are full the older one is removed, and a note says how many bytes are missing.
 A disk error never fails the session: once the file can be written again, the log says how much was lost. Times are
 arguments.
 """
@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Self
 
+from supervisor.policies.redaction import Redactor, StreamRedactor
+from supervisor.ports import TranscriptSink
 from supervisor.ports.secure_files import make_private
-
-__all__ = ["CAP_BYTES", "OpenTranscripts", "Transcript", "follow_from"]
 
 CAP_BYTES: Final = 8 * 1024 * 1024
 _CAP_LEAST_BYTES: Final = 1_024
@@ -91,7 +91,7 @@ class Transcript:
             self._open()
             self._store(("\n" if unsure and self._mid_line() else "") + lost + text)
             self._lost_bytes = 0
-        except OSError:  # not logged either: a log may lie on the same disk. the note tells it
+        except OSError:  # not logged: a log may lie on the same disk. The transcript gets a note
             self._lost_bytes += len(text.encode(errors="replace"))
             self._source = None
 
@@ -211,3 +211,44 @@ def _note(what: str) -> str:
 
 def _clock(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, UTC).strftime("%H:%M:%S.%f")[:-3]
+
+
+KEYS_MAX = 16
+"""Number of sources of one session that may each be in the middle of a private key."""
+
+
+class RedactingTranscript:
+    """Transcript without secrets. Text of another source ends the open text of the source before; only a private key
+    goes on when its own source does.
+
+    Args:
+        redactor: returns the present redactor: a plan that begins may add secrets.
+    """
+
+    def __init__(self, sink: TranscriptSink, redactor: Callable[[], Redactor]) -> None:
+        self._sink, self._redactor = sink, redactor
+        self._source, self._at = "", 0.0
+        self._stream = StreamRedactor(redactor())
+        self._in_key: dict[str, StreamRedactor] = {}
+
+    def write(self, source: str, text: str, *, at: float) -> None:
+        if source != self._source:
+            self._end()
+            if self._stream.in_key:
+                self._in_key[self._source] = self._stream
+                while len(self._in_key) > KEYS_MAX:
+                    del self._in_key[next(iter(self._in_key))]
+            self._source = source
+            known = source in self._in_key
+            self._stream = self._in_key.pop(source) if known else StreamRedactor(self._redactor())
+        self._at = at
+        if clean := self._stream.feed(text):
+            self._sink.write(source, clean, at=at)
+
+    def _end(self) -> None:
+        if rest := self._stream.end():
+            self._sink.write(self._source, rest, at=self._at)
+
+    def close(self) -> None:
+        self._end()
+        self._sink.close()

@@ -14,8 +14,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["ACTOR", "Liveness", "Stall", "StallAction", "StallProfile", "StallProfileName"]
-
 ACTOR: Final = "liveness"
 """Actor in the records of a session that is ended because its agent makes no progress."""
 
@@ -65,17 +63,13 @@ class Stall:
     the first action: an agent that says a word each time it is woken cannot go on like that for ever.
     """
 
-    __slots__ = ("_lively", "_taken", "silent")
+    __slots__ = ("_lively", "silent", "taken")
 
     def __init__(self) -> None:
         self.silent = 0
         self._lively = 0
-        self._taken = 0
-
-    @property
-    def stepped(self) -> bool:
-        """Whether an action was taken and not yet forgotten."""
-        return self._taken > 0
+        self.taken = 0
+        """Number of actions that were taken and not yet forgotten."""
 
     def snapshot(self, moved: bool, profile: StallProfile) -> StallAction | None:
         """Record the next snapshot; return the action that is due."""
@@ -83,15 +77,15 @@ class Stall:
             self.silent = 0
             self._lively += 1
             if self._lively >= profile.wake:
-                self._taken = 0
+                self.taken = 0
             return None
         self._lively = 0
         self.silent += 1
         bounds = (profile.wake, profile.stop, profile.kill)
         due = sum(self.silent >= bound for bound in bounds)
-        if due <= self._taken:
+        if due <= self.taken:
             return None
-        self._taken = due
+        self.taken = due
         return STEPS[due - 1]
 
 

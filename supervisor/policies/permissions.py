@@ -1,7 +1,7 @@
 """Permission policy: a request of an agent is allowed, denied, or put to a human.
 
 Pure. The first rule that matches decides; without a match the policy's default does. The trust level of an agent
-(``supervisor.policies.access``) is checked before all of this. A request that nobody answers in time is denied.
+(``supervisor.policies.access``) is checked before all of this. A request that is not answered in time is denied.
 """
 
 from __future__ import annotations
@@ -14,20 +14,6 @@ from glob import escape
 from typing import Final, NamedTuple
 
 import msgspec
-
-__all__ = [
-    "ANSWER_WITHIN_S",
-    "Decision",
-    "OpenPermission",
-    "OptionChoice",
-    "PermissionPolicy",
-    "PermissionRequest",
-    "PermissionRule",
-    "choose_option",
-    "covers",
-    "decide_permission",
-    "decide_service",
-]
 
 ANSWER_WITHIN_S: Final = 300.0
 """Seconds that a human has by default to answer; as long as a turn."""
@@ -85,7 +71,7 @@ class PolicyDecision(NamedTuple):
 
 
 class OptionChoice(NamedTuple):
-    """The option of the agent that expresses a decision; ``None`` if the agent offers none: it is told *cancelled*."""
+    """The option of the agent that expresses a decision; ``None`` if the agent offers none: it gets *cancelled*."""
 
     option: str | None
     kind: str | None
@@ -106,25 +92,25 @@ class OpenPermission(msgspec.Struct, frozen=True, kw_only=True):
     left_s: float
 
 
-def decide_permission(policy: PermissionPolicy, wish: PermissionRequest, directory: str) -> PolicyDecision:
-    """Decide *wish* by *policy*; relative paths of the rules are resolved in *directory*."""
-    return _by_rule(policy, wish, directory) or PolicyDecision(policy.default, f"default: {policy.default}")
+def decide_permission(policy: PermissionPolicy, request: PermissionRequest, directory: str) -> PolicyDecision:
+    """Decide *request* by *policy*; relative paths of the rules are resolved in *directory*."""
+    return _by_rule(policy, request, directory) or PolicyDecision(policy.default, f"default: {policy.default}")
 
 
-def decide_service(policy: PermissionPolicy, wish: PermissionRequest, directory: str) -> PolicyDecision:
+def decide_service(policy: PermissionPolicy, request: PermissionRequest, directory: str) -> PolicyDecision:
     """Decide by *policy* what the supervisor is to do for an agent: run a command, write a file, read a file.
 
     Reading is decided by the rules alone. The default is for what agents ask about, and none asks before it reads: a
     human would be asked about each file.
     """
-    if wish.kind == "read":
-        return _by_rule(policy, wish, directory) or PolicyDecision(Decision.ALLOW, "no rule fits")
-    return decide_permission(policy, wish, directory)
+    if request.kind == "read":
+        return _by_rule(policy, request, directory) or PolicyDecision(Decision.ALLOW, "no rule fits")
+    return decide_permission(policy, request, directory)
 
 
-def _by_rule(policy: PermissionPolicy, wish: PermissionRequest, directory: str) -> PolicyDecision | None:
+def _by_rule(policy: PermissionPolicy, request: PermissionRequest, directory: str) -> PolicyDecision | None:
     """Return the decision of the first rule that matches."""
-    fitting = (rule for rule in policy.rules if _fits(rule, wish, directory))
+    fitting = (rule for rule in policy.rules if _fits(rule, request, directory))
     return next((PolicyDecision(rule.then, rule.words) for rule in fitting), None)
 
 
@@ -143,12 +129,12 @@ def covers(allowed: PermissionRequest, detail: str, wanted: PermissionRequest, d
     return bool(wanted.paths) and all(_led(directory, path) in named for path in wanted.paths)
 
 
-def _fits(rule: PermissionRule, wish: PermissionRequest, directory: str) -> bool:
+def _fits(rule: PermissionRule, request: PermissionRequest, directory: str) -> bool:
     return (
-        (not rule.kinds or wish.kind in rule.kinds)
-        and (not rule.title or fnmatchcase(wish.title, rule.title))
-        and (not rule.tool or fnmatchcase(wish.tool, rule.tool))
-        and (not rule.path or _fits_paths(rule, wish.paths, directory))
+        (not rule.kinds or request.kind in rule.kinds)
+        and (not rule.title or fnmatchcase(request.title, rule.title))
+        and (not rule.tool or fnmatchcase(request.tool, rule.tool))
+        and (not rule.path or _fits_paths(rule, request.paths, directory))
     )
 
 

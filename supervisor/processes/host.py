@@ -12,14 +12,12 @@ import os
 import signal
 import socket
 from collections import deque
-from collections.abc import Iterable
-from contextlib import AbstractAsyncContextManager, ExitStack, suppress
-from types import TracebackType
+from collections.abc import AsyncIterator, Iterable
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Self, assert_never
 
 import anyio
 import msgspec
-from anyio.abc import TaskGroup
 
 from actors.waiting import to_the_end, within
 from supervisor.policies.call_processes import ProcessSeen
@@ -225,7 +223,20 @@ class ShimProcess:
         with self._reading:
             async for status in self.shim_client.statuses():
                 self._apply_status(status)
-            self._finish(self._report_after_loss() if self._end_status is None else self._report_of(self._end_status))
+            end = self._end_status
+            if end is None:
+                self._finish(self._report_after_loss())
+            else:
+                report = ProcessReport(
+                    pid=self._pid,
+                    status=self._status if end.status is None else end.status,
+                    ended_by=self._order if end.ended_by == "lost" else end.ended_by,
+                    killed=end.killed,
+                    survivors=0,
+                    took_s=end.took_s,
+                    outlived=end.outlived,
+                )
+                self._finish(report)
 
     def _apply_status(self, status: Status) -> None:
         match status:
@@ -254,19 +265,8 @@ class ShimProcess:
         if self._ordered_at_s is None:
             self._ordered_at_s = anyio.current_time()
 
-    def _report_of(self, end: Ended) -> ProcessReport:
-        return ProcessReport(
-            pid=self._pid,
-            status=self._status if end.status is None else end.status,
-            ended_by=self._order if end.ended_by == "lost" else end.ended_by,
-            killed=end.killed,
-            survivors=0,
-            took_s=end.took_s,
-            outlived=end.outlived,
-        )
-
     def _report_after_loss(self) -> ProcessReport:
-        """Return a report after the loss of both shim and fork server, whose fate nobody can tell.
+        """Return a report after the loss of both shim and fork server: the fate of the processes is unknown.
 
         The kernel kills the main process with its shim; of the other processes the process group is killed here.
         """
@@ -348,55 +348,6 @@ def _output(theirs: ExitStack, ours: ExitStack) -> tuple[int, Output]:
     return writing, end
 
 
-class _SpawnContext(AbstractAsyncContextManager[ShimProcess]):
-    """The context manager of ``host.spawn(...)``, entered and left by one task."""
-
-    def __init__(
-        self,
-        fork_server: ForkServerClient,
-        launch: Launch,
-        terminate_s: float,
-        kill_s: float,
-        running: dict[ShimProcess, None],
-    ) -> None:
-        self._fork_server = fork_server
-        self._running = running
-        self._launch = launch
-        self._terminate_s = terminate_s
-        self._kill_s = kill_s
-        self._task_group: TaskGroup = anyio.create_task_group()
-
-    async def __aenter__(self) -> ShimProcess:
-        check_launch(self._launch)
-        self._process = ShimProcess(self._launch, self._fork_server)
-        self._running[self._process] = None
-        await self._task_group.__aenter__()
-        self._task_group.start_soon(self._process.read_statuses)
-        try:
-            await self._process.wait_started()
-        except BaseException:
-            await self._leave()
-            raise
-        return self._process
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._leave()
-
-    async def _leave(self) -> None:
-        self._task_group.cancel_scope.shield = True
-        try:
-            await self._process.leave(self._terminate_s, self._kill_s)
-        finally:
-            try:
-                # Without the body's exception, which would otherwise leave wrapped in an exception group.
-                await self._task_group.__aexit__(None, None, None)
-            finally:
-                del self._running[self._process]
-                self._process.close()  # after the last task that waits on a descriptor has ended
-
-
 class ShimHost:
     """Starts programs, each under a shim of its own: ``supervisor.ports.ProcessHost``.
 
@@ -416,17 +367,38 @@ class ShimHost:
     async def __aexit__(self, *_: object) -> None:
         await to_the_end(self.fork_server.close)
 
-    def spawn(
+    @asynccontextmanager
+    async def spawn(
         self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0
-    ) -> AbstractAsyncContextManager[ShimProcess]:
-        """Start *launch*. Leaving the context ends the whole tree within ``terminate_s + kill_s + KILL_EXTRA_S``.
+    ) -> AsyncIterator[ShimProcess]:
+        """Start *launch*, in a context that one task enters and leaves. Leaving the context ends the whole tree within
+        ``terminate_s + kill_s + KILL_EXTRA_S``.
 
         Raises:
             SpawnError: the program is missing, not executable, or the working directory does not exist.
         """
         if self._tag:
             launch = msgspec.structs.replace(launch, env={**launch.env, **self._tag})
-        return _SpawnContext(self.fork_server, launch, terminate_s, kill_s, self._running)
+        check_launch(launch)
+        process = ShimProcess(launch, self.fork_server)
+        self._running[process] = None
+        group = anyio.create_task_group()
+        await group.__aenter__()
+        group.start_soon(process.read_statuses)
+        try:
+            await process.wait_started()
+            yield process
+        finally:
+            group.cancel_scope.shield = True
+            try:
+                await process.leave(terminate_s, kill_s)
+            finally:
+                try:
+                    # Without the body's exception, which would otherwise leave wrapped in an exception group.
+                    await group.__aexit__(None, None, None)
+                finally:
+                    del self._running[process]
+                    process.close()  # after the last task that waits on a descriptor has ended
 
     def caller_at(self, connection: socket.socket, pid: int) -> Caller:
         """Return whether the process *pid* that has connected is one of our programs, an operator's, or unknown.

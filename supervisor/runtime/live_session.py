@@ -70,7 +70,7 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     permissions: PermissionPolicy = PermissionPolicy()
     operates: tuple[str, ...] = ()
     """Operations that it may request of the supervisor, beyond its own session and those below."""
-    wishes: AgentOptions = AgentOptions()
+    agent_options: AgentOptions = AgentOptions()
     function: AgentFunction | None = None
     mapping: LineMapping | None = None
     """Meaning of its output lines, for adapters that need it."""

@@ -8,7 +8,7 @@ denied; a later caller gets an error with the answer, and with the name of who g
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 import anyio
@@ -27,13 +27,14 @@ from supervisor.runtime.live_session import LiveSession
 
 __all__ = ["ApprovalQueue", "OnPermission"]
 
-REMEMBERED_MAX: Final = 256
-"""Number of answers that a late caller is still told; the journal has the older ones."""
+ANSWERS_MAX: Final = 256
+"""Number of answers that are kept for late callers; the journal has the older ones."""
 
 OnPermission = Callable[[OpenPermission], Awaitable[bool | None]]
-"""The embedding program's answer: ``True`` allows once, ``False`` denies, ``None`` leaves it to an operator. It is
-cancelled when somebody else has answered, or the time is over. What it raises is logged, and denies; so is ``True``
-where the agent offers nothing that allows once."""
+"""Asks the embedding program: ``True`` allows once, ``False`` denies, ``None`` leaves the answer to an operator.
+
+The call is cancelled when another caller has answered, or the time is over. An exception is logged, and denies; so does
+``True`` if the agent offers no option that allows once."""
 
 _log = get_logger()
 
@@ -64,16 +65,17 @@ class ApprovalQueue:
         self._waiting: dict[tuple[str, int], _PendingApproval] = {}
         self._under_way: dict[str, str] = {}
         """Answers whose records are on their way to the disk."""
-        self._answers: deque[tuple[str, str]] = deque(maxlen=REMEMBERED_MAX)
+        self._answers: deque[tuple[str, str]] = deque(maxlen=ANSWERS_MAX)
 
-    # ------------------------------------------------------------------ what is open
+    # ------------------------------------------------------------------ open requests
     def open(self, session: LiveSession, turn_id: str, effect: AskPermission, cause: Cause) -> None:
         """Queue a request, with a deadline for the answer."""
-        wish = self._wish(turn_id, effect.number)
-        if wish is None:  # withdrawn before its record was durable
+        permission = self._permission(turn_id, effect.number)
+        if permission is None:  # withdrawn before its record was durable
             return
         key, timers = (turn_id, effect.number), self._registry.system.timers
-        timer = timers.set(None, None, effect.within_s, lambda _: self._too_late(key, effect.within_s, cause))
+        why = f"nobody answered within answer_within_s ({effect.within_s:g} s)"
+        timer = timers.set(None, None, effect.within_s, lambda _: self._deny(key, cause, "deadline", why))
         waiting = _PendingApproval(session, timers.now() + effect.within_s, timer, anyio.CancelScope())
         self._waiting[key] = waiting
         if self._on_permission is not None:
@@ -86,36 +88,31 @@ class ApprovalQueue:
             self._registry.system.timers.cancel(waiting.timer)
             waiting.asking.cancel()
 
-    def listed(self) -> list[OpenPermission]:
+    def list_open(self) -> list[OpenPermission]:
         """Return the open requests, oldest first."""
-        return list(self._listed())
+        found = [(key, waiting, self._permission(*key)) for key, waiting in self._waiting.items()]
+        return [self._describe(key, waiting, one) for key, waiting, one in found if one is not None]
 
-    def _listed(self) -> Iterator[OpenPermission]:
-        for key, waiting in self._waiting.items():
-            wish = self._wish(*key)
-            if wish is not None:
-                yield self._shown(key, waiting, wish)
-
-    def _shown(self, key: tuple[str, int], waiting: _PendingApproval, wish: Permission) -> OpenPermission:
+    def _describe(self, key: tuple[str, int], waiting: _PendingApproval, permission: Permission) -> OpenPermission:
         return OpenPermission(
             id=_id_of(*key),
             session=waiting.session.session_id,
             agent=waiting.session.profile.name,
-            title=wish.title,
-            kind=wish.tool_kind,
-            tool=wish.tool,
-            detail=wish.detail,
-            options=tuple(kind for _, kind in wish.options),
+            title=permission.title,
+            kind=permission.tool_kind,
+            tool=permission.tool,
+            detail=permission.detail,
+            options=tuple(kind for _, kind in permission.options),
             left_s=max(0.0, waiting.due_s - self._registry.system.timers.now()),
         )
 
-    def _wish(self, turn_id: str, number: int) -> Permission | None:
+    def _permission(self, turn_id: str, number: int) -> Permission | None:
         turn = self._registry.entities.get(turn_id)
         return permission_of(turn.data, number) if turn is not None else None
 
-    # ------------------------------------------------------------------ who answers
+    # ------------------------------------------------------------------ answers
     async def answer(self, permission_id: str, *, allow: bool, always: bool, because: str, by: str) -> OptionChoice:
-        """Answer an open request, and wait until the record is durable; return the option that the agent is told.
+        """Answer an open request, and wait until the record is durable; return the option that the agent is sent.
 
         Raises:
             Refused: the request is not open, or no longer; or the agent offers no such option.
@@ -124,26 +121,26 @@ class ApprovalQueue:
         if allow not in (True, False):  # "deny" is true as well
             raise TypeError(f"allow: {allow!r} is neither yes nor no; give True or False")
         key = next((one for one in self._waiting if _id_of(*one) == permission_id), None)
-        wish = self._wish(*key) if key is not None else None
-        if key is None or wish is None or permission_id in self._under_way:
+        permission = self._permission(*key) if key is not None else None
+        if key is None or permission is None or permission_id in self._under_way:
             raise Refused(self._not_open(permission_id))
         session = self._waiting[key].session
-        choice = _chosen(permission_id, wish, allow=allow, always=always)
-        answer = _answered(wish, choice, allow=allow, always=always, by=by, why=because)
+        choice = _chosen(permission_id, permission, allow=allow, always=always)
+        answer = _answered(permission, choice, allow=allow, always=always, by=by, why=because)
         self._under_way[permission_id] = f"{answer.decision} by {by}"
         try:
             record = await self._registry.post(key[0], answer, cause=Cause(actor=by))
         finally:
-            words = self._under_way.pop(permission_id)
+            answered = self._under_way.pop(permission_id)
         if record.outcome == "stale":  # its time was over, or its turn
             raise Refused(self._not_open(permission_id))
-        self._remember(permission_id, words)
+        self._answers.append((permission_id, answered))
         if always and not (choice.kind or "").endswith("_always"):
-            session.standing_decisions[_plain(wish)] = Decision.ALLOW if allow else Decision.DENY
+            request = PermissionRequest(
+                title=permission.title, kind=permission.tool_kind, tool=permission.tool, paths=permission.paths
+            )
+            session.standing_decisions[request] = Decision.ALLOW if allow else Decision.DENY
         return choice
-
-    def _remember(self, permission_id: str, words: str) -> None:
-        self._answers.append((permission_id, words))
 
     def _not_open(self, permission_id: str) -> str:
         known = self._under_way.get(permission_id) or dict(self._answers).get(permission_id)
@@ -155,24 +152,23 @@ class ApprovalQueue:
             f"`supervisor events {turn_id}` what became of others"
         )
 
-    def _too_late(self, key: tuple[str, int], within_s: float, cause: Cause) -> None:
-        self._deny(key, cause, "deadline", f"nobody answered within answer_within_s ({within_s:g} s)")
-
     def _deny(self, key: tuple[str, int], cause: Cause, by: str, why: str) -> None:
-        wish = self._wish(*key)
-        if wish is not None:
-            choice = choose_option(wish.options, allow=False)
-            self._remember(_id_of(*key), f"deny by {by}: {why}")
-            self._registry.send(key[0], _answered(wish, choice, allow=False, always=False, by=by, why=why), cause=cause)
+        permission = self._permission(*key)
+        if permission is not None:
+            choice = choose_option(permission.options, allow=False)
+            self._answers.append((_id_of(*key), f"deny by {by}: {why}"))
+            self._registry.send(
+                key[0], _answered(permission, choice, allow=False, always=False, by=by, why=why), cause=cause
+            )
 
     async def _ask_program(self, ask: OnPermission, key: tuple[str, int], cause: Cause) -> None:
         """Ask the embedding program. The task is cancelled when the request is answered otherwise."""
-        waiting, wish = self._waiting.get(key), self._wish(*key)
-        if waiting is None or wish is None:
+        waiting, permission = self._waiting.get(key), self._permission(*key)
+        if waiting is None or permission is None:
             return
         with waiting.asking:
             try:
-                allow = await ask(self._shown(key, waiting, wish))
+                allow = await ask(self._describe(key, waiting, permission))
                 if allow is not None:
                     await self.answer(_id_of(*key), allow=allow, always=False, because="", by="host")
             except Refused as error:
@@ -184,21 +180,21 @@ class ApprovalQueue:
                 self._deny(key, cause, "host", f"asking failed: {error!r}")
 
 
-def _chosen(permission_id: str, wish: Permission, *, allow: bool, always: bool) -> OptionChoice:
-    choice = choose_option(wish.options, allow=allow, always=always)
+def _chosen(permission_id: str, permission: Permission, *, allow: bool, always: bool) -> OptionChoice:
+    choice = choose_option(permission.options, allow=allow, always=always)
     if allow and choice.option is None:
-        offered = ", ".join(kind for _, kind in wish.options) or "nothing"
-        what = "allowing it once" if any(kind == "allow_always" for _, kind in wish.options) else "allowing it"
+        offered = ", ".join(kind for _, kind in permission.options) or "nothing"
+        what = "allowing it once" if any(kind == "allow_always" for _, kind in permission.options) else "allowing it"
         fix = "answer for good, or deny it" if what.endswith("once") else "deny it"
         raise Refused(f"{permission_id}: the agent does not offer {what} (it offers: {offered}); {fix}")
     return choice
 
 
 def _answered(
-    wish: Permission, choice: OptionChoice, *, allow: bool, always: bool, by: str, why: str
+    permission: Permission, choice: OptionChoice, *, allow: bool, always: bool, by: str, why: str
 ) -> PermissionAnswered:
     return PermissionAnswered(
-        number=wish.number,
+        number=permission.number,
         decision="allow" if allow else "deny",
         option=choice.option,
         kind=choice.kind,
@@ -206,10 +202,6 @@ def _answered(
         why=why,
         always=always,
     )
-
-
-def _plain(wish: Permission) -> PermissionRequest:
-    return PermissionRequest(title=wish.title, kind=wish.tool_kind, tool=wish.tool, paths=wish.paths)
 
 
 def _id_of(turn_id: str, number: int) -> str:

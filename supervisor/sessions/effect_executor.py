@@ -77,7 +77,6 @@ from supervisor.policies.turn_outcome import build_prompt
 from supervisor.ports import NO_WORKSPACE, Workspace
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import outlast_shortage
-from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.entity_types import AGENT_KIND, TURN_KIND
 from supervisor.runtime.journal_writer import Cause, PendingEffect
@@ -103,7 +102,7 @@ class TurnTermination(Termination):
 
     Args:
         intent: verdict of the turn that is terminated, if the agent gives none.
-        on_killed: called when the agent was killed, so that nobody waits for it to let go of the turn.
+        on_killed: called when the agent was killed, so that no caller waits for the end of its turn.
     """
 
     __slots__ = ("_abort_id", "_connection", "_grace_s", "_intent", "_on_killed", "_turn_id")
@@ -160,7 +159,6 @@ class EffectExecutor:
     ) -> None:
         self._registry = registry
         self._background = background
-        self._terminations = terminations
         self._make_connection = make_connection
         self._workspace = workspace
         self._on_reply = on_reply
@@ -169,17 +167,23 @@ class EffectExecutor:
         self.cleanup_s = CLEANUP_S
         """Clean-up budget of a turn, in seconds."""
         self._performed_always: Mapping[type, Callable[[LiveSession, str, Any, Cause], None]] = {
-            ReplyToRequest: self._answer,
+            ReplyToRequest: self._reply,
             AnswerPermission: self._answer_permission,
-            AskPermission: lambda session, turn_id, effect, cause: approvals.open(session, turn_id, effect, cause),
-            CancelSession: lambda session, entity_id, effect, cause: self._cancel_session(session, effect),
+            AskPermission: approvals.open,
+            CancelSession: self._cancel_session,
             CancelStep: lambda session, entity_id, effect, cause: self._cancel_launch(session),
             CancelTool: self._cancel_tool,
             CleanUp: self._clean_up,
-            TerminateSession: self._terminate_session,
+            TerminateSession: lambda session, entity_id, effect, cause: terminations.begin(
+                session, cause, effect.abort_id, now=effect.now
+            ),
             ForceStopSession: lambda session, entity_id, effect, cause: self._kill(session, effect.reason),
-            LogFatal: self._log_fatal,
-            StorePrompt: self._store_prompt,
+            LogFatal: lambda session, entity_id, effect, cause: _log.error(
+                "session gave up", session=session.session_id, reason=effect.message
+            ),
+            StorePrompt: lambda session, entity_id, effect, cause: registry.write_transcript(
+                session, "prompt", effect.prompt.rstrip("\n") + "\n"
+            ),
             Verify: self._verify,
         }
         """Effects that are performed also for a terminating session: (session, entity id, effect, cause)."""
@@ -187,9 +191,9 @@ class EffectExecutor:
             BuildPrompt: self._build_prompt,
             LaunchAgent: self._launch,
             OpenTurn: self._open_turn,
-            PrepareWorktree: lambda session, effect, cause: self._prepare(session, cause),
+            PrepareWorktree: self._prepare,
             SendPrompt: self._send_prompt,
-            SteerAgent: lambda session, effect, cause: self._steer(session, effect),
+            SteerAgent: self._steer,
         }
         """Effects that a terminating session drops: (session, effect, cause)."""
 
@@ -209,19 +213,14 @@ class EffectExecutor:
             session = self._registry.sessions.get(session_id)
             cause = Cause(pending.seq, None, pending.entity_id)
             if isinstance(effect, StartTimer):
-                self._set_timer(session, entity, effect, pending.epoch, cause)
+                if effect.name == "backoff" and session is not None:
+                    self._check_retry(session, cause)
+                ctx = self._registry.system.context(entity.id)
+                if ctx is not None:
+                    entity.start_timer(ctx, effect, pending.epoch, cause)
             elif session is not None:
                 self._perform_for(session, pending.entity_id, effect, cause)
         self._registry.journal_writer.acknowledge(pending.effect_id)
-
-    def _set_timer(
-        self, session: LiveSession | None, entity: Entity, effect: StartTimer, epoch: int, cause: Cause
-    ) -> None:
-        if effect.name == "backoff" and session is not None:
-            self._check_retry(session, cause)
-        ctx = self._registry.system.context(entity.id)
-        if ctx is not None:
-            entity.start_timer(ctx, effect, epoch, cause)
 
     def forward(self, effect: SendEvent, cause: Cause) -> bool:
         """Send an event, whose record acknowledges the effect; return ``False`` if the receiver does not accept it.
@@ -237,7 +236,9 @@ class EffectExecutor:
 
     def _perform_for(self, session: LiveSession, entity_id: str, effect: object, cause: Cause) -> None:
         kind = type(effect)
-        if kind in DRIVING and not session.is_terminating:  # a request that only hurries a termination is not its cause
+        if (
+            kind in DRIVING and not session.is_terminating
+        ):  # a request that only shortens a termination is not its cause
             session.cause_seq = cause.seq
         if kind in self._performed_always:
             self._performed_always[kind](session, entity_id, effect, cause)
@@ -246,8 +247,8 @@ class EffectExecutor:
                 raise AssertionError(f"nothing performs {kind.__name__}")
             self._performed_while_running[kind](session, effect, cause)
 
-    # ------------------------------------------------------------------ replies, log
-    def _answer(self, session: LiveSession, entity_id: str, effect: ReplyToRequest, cause: Cause) -> None:
+    # ------------------------------------------------------------------ replies
+    def _reply(self, session: LiveSession, entity_id: str, effect: ReplyToRequest, cause: Cause) -> None:
         text = session.text if session.text_of == effect.request_id else ""
         self._on_reply(effect.request_id, Outcome(effect.outcome, effect.error, text, cause.seq, effect.how))
 
@@ -255,12 +256,6 @@ class EffectExecutor:
         self._approvals.close(turn_id, effect.number)
         if session.connection is not None:
             session.connection.answer_permission(turn_id, effect.request_id, effect.option)
-
-    def _log_fatal(self, session: LiveSession, entity_id: str, effect: LogFatal, cause: Cause) -> None:
-        _log.error("session gave up", session=session.session_id, reason=effect.message)
-
-    def _store_prompt(self, session: LiveSession, entity_id: str, effect: StorePrompt, cause: Cause) -> None:
-        self._registry.write_transcript(session, "prompt", effect.prompt.rstrip("\n") + "\n")
 
     # ------------------------------------------------------------------ tasks
     def _start(self, session: LiveSession, actor_id: str, fn: Callable[..., object], *args: object) -> bool:
@@ -300,8 +295,8 @@ class EffectExecutor:
             self._registry.request_stop(session.session_id, stop, cause=cause)
         elif intensity.exceeded(session.crashes):
             counted = f"{len(session.crashes)} failures within {intensity.period_s:g} s"
-            words = f"restart limit exceeded ({counted}): {data.last_error}"
-            self._registry.send(session.session_id, FatalError(message=words), cause=cause)
+            message = f"restart limit exceeded ({counted}): {data.last_error}"
+            self._registry.send(session.session_id, FatalError(message=message), cause=cause)
 
     # ------------------------------------------------------------------ from the turn to its agent
     def _open_turn(self, session: LiveSession, effect: OpenTurn, cause: Cause) -> None:
@@ -324,7 +319,7 @@ class EffectExecutor:
             session.monitor.turn_opened(turn_id)
         self._registry.send(turn_id, TaskClaimed(request_id=effect.request_id), cause=cause)
 
-    def _prepare(self, session: LiveSession, cause: Cause) -> None:
+    def _prepare(self, session: LiveSession, effect: PrepareWorktree, cause: Cause) -> None:
         if session.monitor is not None:
             session.monitor.start_request()
         self._start(session, session.session_id, self._prepare_directory, session, cause)
@@ -348,9 +343,9 @@ class EffectExecutor:
         data = self._registry.entity(session.session_id).data
         again = session.interrupted and session.resume_id is not None
         asked = data.current.prompt if data.current is not None else ""
-        meant = data.inbox if session.monitor is None else session.monitor.select_messages(data.inbox)
+        selected = data.inbox if session.monitor is None else session.monitor.select_messages(data.inbox)
         # an empty prompt is never sent: then every message is in it
-        prompt = build_prompt(asked, meant if asked or meant else data.inbox, again=again)
+        prompt = build_prompt(asked, selected if asked or selected else data.inbox, again=again)
         if session.monitor is not None:
             prompt = session.monitor.complete_prompt(prompt)
         self._registry.send(session.session_id, PromptReady(prompt=prompt, messages=len(data.inbox)), cause=cause)
@@ -367,8 +362,11 @@ class EffectExecutor:
 
     async def _launch_later(self, session: LiveSession, effect: LaunchAgent, cause: Cause, may_reuse: bool) -> None:
         connection, incarnation = session.connection, effect.incarnation
-        if connection is not None:
-            await self._wait_idle_or_gone(connection, may_reuse)
+        if connection is not None:  # wait until the agent is idle, if it may be reused, or else gone
+            await connection.wait_turn_over()
+            if not (may_reuse and connection.reusable) or failpoint.active("agent.not_reused", connection.agent_id):
+                connection.close_when_idle()
+                await connection.ended.wait()
         if not self._is_awaited(session, incarnation):
             return
         if connection is not None and connection.reusable:
@@ -380,13 +378,6 @@ class EffectExecutor:
         """Return whether the session still waits for the agent of that incarnation."""
         data = self._registry.entity(session.session_id).data
         return not session.is_terminating and incarnation == data.incarnation and incarnation > data.concluded
-
-    async def _wait_idle_or_gone(self, connection: Connection, may_reuse: bool) -> None:
-        """Wait until the agent is idle, if it may be reused, or else gone."""
-        await connection.wait_turn_over()
-        if not (may_reuse and connection.reusable) or failpoint.active("agent.not_reused", connection.agent_id):
-            connection.close_when_idle()
-            await connection.ended.wait()
 
     def _launch_agent(self, session: LiveSession, incarnation: int, prompt: str, cause: Cause) -> None:
         session.launches += 1
@@ -421,11 +412,11 @@ class EffectExecutor:
             session.first_prompt_sent.set()
             session.connection.start_turn(effect.turn_id, effect.incarnation, effect.prompt)
 
-    def _steer(self, session: LiveSession, effect: SteerAgent) -> None:
+    def _steer(self, session: LiveSession, effect: SteerAgent, cause: Cause) -> None:
         """Send a message within the turn, worded as in a prompt."""
         if session.connection is not None:
-            said = Message(id=effect.message_id, sender=effect.sender, text=effect.text, urgent=True)
-            session.connection.steer(effect.message_id, effect.incarnation, build_prompt("", [said]))
+            message = Message(id=effect.message_id, sender=effect.sender, text=effect.text, urgent=True)
+            session.connection.steer(effect.message_id, effect.incarnation, build_prompt("", [message]))
 
     # ------------------------------------------------------------------ end of a turn
     def _verify(self, session: LiveSession, turn_id: str, effect: Verify, cause: Cause) -> None:
@@ -488,10 +479,7 @@ class EffectExecutor:
                 termination.finish()
 
     # ------------------------------------------------------------------ cancellation
-    def _terminate_session(self, session: LiveSession, entity_id: str, effect: TerminateSession, cause: Cause) -> None:
-        self._terminations.begin(session, cause, effect.abort_id, now=effect.now)
-
-    def _cancel_session(self, session: LiveSession, effect: CancelSession) -> None:
+    def _cancel_session(self, session: LiveSession, entity_id: str, effect: CancelSession, cause: Cause) -> None:
         intent = _aborted(effect.reason, effect.abort_reason)
         turn_id = self._registry.entity(session.session_id).data.turn_id
         if session.connection is not None:

@@ -1,4 +1,4 @@
-"""Handle of one session: passes every call on to the supervisor."""
+"""Handle of one session, for embedding programs: passes every call on to the supervisor."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["Session", "SupervisorApi", "TurnResult"]
 class TurnResult(NamedTuple):
     """Result of a prompt: ``completed``, ``failed`` or ``aborted``, the error, and the end of the agent's text.
 
-    ``seq`` is the number of the record that decided it (``None``: nothing could be written). A result that is delivered
-    twice, by two supervisors with a kill between them, has the same number.
+    ``seq`` is the number of the record that decided the result (``None``: nothing could be written). A result that is
+    delivered twice, by two supervisors with a kill between them, has the same number.
     """
 
     outcome: str
@@ -62,7 +62,7 @@ class SupervisorApi(Protocol):
 
 
 class Session:
-    """A handle on one session. It stays valid after the session has ended; then it only answers so."""
+    """Handle of one session. A method that is called after the session has ended reports that."""
 
     def __init__(self, supervisor: SupervisorApi, session_id: str) -> None:
         self._supervisor = supervisor
@@ -92,14 +92,14 @@ class Session:
         return self._supervisor.used_by(self.id)
 
     async def run(self, prompt: str) -> TurnResult:
-        """Have the agent work on *prompt*; how that ended. Prompts of one session queue up.
+        """Have the agent work on *prompt*, and return the result. Prompts of one session queue up.
 
-        Cancelling this call does not abort the turn: use :meth:`abort`. A prompt that the session has not heard of by
+        Cancelling this call does not abort the turn: use :meth:`abort`. A prompt that has not reached the session by
         then is withdrawn.
 
         Raises:
             NoSuchEntity: the session has ended.
-            Refused: it ends, or the journal cannot be written now (as :class:`Degraded`).
+            Refused: the session is ending, or the journal cannot be written now (as :class:`Degraded`).
         """
         return await self._supervisor.request(self.id, prompt)
 
@@ -111,15 +111,16 @@ class Session:
     async def send(
         self, text: str, *, urgent: bool = False, at: DeliveryPoint | str | None = None, sender: str = "host"
     ) -> str:
-        """Leave a message for the next prompt; an urgent one does not wait that long. The message's id.
+        """Leave a message for the next prompt, or interrupt the running turn with it; return the message's id.
 
         Args:
-            text: what the agent is told.
-            urgent: it interrupts the turn that runs.
-            at: when an urgent one does: ``now`` (the default), at the ``tool_boundary`` (as soon as no tool call is
-                open), or not at all, but in a turn of its own right at the ``turn_end``; whoever waits for the turn
-                that ran is answered after that one. After a turn that has failed for good it waits for the next prompt.
-            sender: who says it.
+            text: text for the agent.
+            urgent: interrupt the running turn.
+            at: point of an urgent message: ``now`` (the default); ``tool_boundary``, as soon as no tool call is open;
+                or ``turn_end``, in a turn of its own after the running one, without an interruption: the caller that
+                waits for the running turn gets the result after that extra turn. After a turn that has failed for good
+                the message waits for the next prompt.
+            sender: name of the sender, for the agent and the records.
 
         Raises:
             ValueError: *at* is none of these, or is given for a message that is not urgent.
@@ -135,16 +136,16 @@ class Session:
         cancel_mode: CancelMode | str = CancelMode.WAIT_COMPLETED,
         budget: Budget | None = None,
     ) -> Session:
-        """Start a child session. It ends before this one does, unless its cancel mode says otherwise. Its *budget*
-        lies in that of this one."""
+        """Start a child session. The child ends before this session does, unless its cancel mode says otherwise, and
+        its *budget* lies in that of this session."""
         return await self._supervisor.start_session(
             name, agent=agent, parent=self.id, cancel_mode=cancel_mode, budget=budget
         )
 
     async def abort(self, scope: AbortScope | str = AbortScope.SESSION, *, reason: str = "the host said so") -> Receipt:
-        """End it, and what the scope reaches."""
+        """Abort the session, and everything else that *scope* reaches; return the receipt."""
         return await self._supervisor.abort(self.id, scope, reason=reason, actor="host")
 
     async def close(self, reason: str = "no more work") -> None:
-        """End it in order, and wait until everything below it has ended."""
+        """Close the session in order, and wait until everything below it has ended."""
         await self._supervisor.close_session(self.id, reason=reason)

@@ -45,17 +45,17 @@ class RecordedUsage(NamedTuple):
     spent: tuple[SpentBudget, int] | None = None
     """The spent budget, and the number of its record."""
 
-    def apply(self, told: Mapping[str, Any]) -> RecordedUsage:
+    def apply(self, fact: Mapping[str, Any]) -> RecordedUsage:
         """Return the state after the next fact about the session's budget or use."""
-        used = msgspec.convert(told["used"], Amounts) if "used" in told else self.used
-        patience = StallProfileName(told["patience"]) if "patience" in told else self.patience
-        scopes, common = told.get("scopes", self.scopes), told.get("common", self.common)
-        return RecordedUsage(used, scopes, patience, common, told.get("in_a_row", self.troubles), self.spent)
+        used = msgspec.convert(fact["used"], Amounts) if "used" in fact else self.used
+        patience = StallProfileName(fact["patience"]) if "patience" in fact else self.patience
+        scopes, common = fact.get("scopes", self.scopes), fact.get("common", self.common)
+        return RecordedUsage(used, scopes, patience, common, fact.get("in_a_row", self.troubles), self.spent)
 
     def counting(self, used: Mapping[str, Amounts]) -> RecordedUsage:
         """Return the state with at least the amounts *used* in its scopes, given by scope id."""
         scopes = [
-            {**one, "used": msgspec.convert(one["used"], Amounts).at_least(used.get(one["id"], Amounts())).told}
+            {**one, "used": msgspec.convert(one["used"], Amounts).at_least(used.get(one["id"], Amounts())).as_record}
             for one in self.scopes
         ]
         return self._replace(scopes=scopes)
@@ -144,7 +144,7 @@ class MonitorRegistry:
         """Record the budget scopes and the stall profile of a session, unless both are the default."""
         scope = self._scope_of(session)
         if scope is not None or given.patience is not StallProfileName.DEFAULT:
-            fact = {"scopes": scope.told if scope is not None else [], "patience": given.patience.value}
+            fact = {"scopes": scope.as_record if scope is not None else [], "patience": given.patience.value}
             self._registry.record_fact(session.session_id, BUDGETED, cause, {**fact, "common": given.budget is None})
 
     def restore_monitor(self, session: LiveSession, rules: MonitorSettings, recalled: RecordedUsage) -> None:

@@ -19,12 +19,27 @@ from supervisor.ports import JournalError
 from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession, Outcome
+from supervisor.runtime.live_session import Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
 
-__all__ = ["Answer", "PendingRequests"]
+__all__ = ["PendingRequests"]
 
-Answer = Callable[[Outcome], None]
+
+class _Waiter:
+    """Caller that waits for the outcome of a request."""
+
+    def __init__(self) -> None:
+        self._outcome: Outcome | None = None
+        self._replied = OneShotEvent()
+
+    def reply(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+        self._replied.set()
+
+    async def wait(self) -> Outcome:
+        await self._replied.wait()
+        assert self._outcome is not None, "it is set before the event"
+        return self._outcome
 
 
 class PendingRequests:
@@ -39,14 +54,14 @@ class PendingRequests:
         self._registry = registry
         self._generation = generation
         self._waiting_max = waiting_max
-        self._waiting: dict[str, list[Answer]] = {}
-        """Callbacks of each request, by request id, in the order of the callers."""
+        self._waiting: dict[str, list[_Waiter]] = {}
+        """Callers of each request, by request id, in their order."""
         self._messages = 0
-        self._inherited: dict[str, bool] = {}
+        self._earlier: dict[str, bool] = {}
         """Open requests to an earlier supervisor, by id, and whether a plan made them."""
-        self._unheard: dict[tuple[str, bool], Outcome | None] = {}
+        self._last_outcomes: dict[tuple[str, bool], Outcome | None] = {}
         """Outcome of the last request to an earlier supervisor, by session, and by whether only requests of plans
-        count; ``None`` until it is complete. Removed when a later request comes."""
+        count; ``None`` until the request is complete. Removed when a later request comes."""
         self._end: Outcome | None = None
         """Outcome of every request once nothing can be recorded any more."""
         self.answer_given = OneShotEvent()
@@ -71,52 +86,40 @@ class PendingRequests:
             NoSuchEntity: no living session has that id.
             Refused: the session has ended, or the maximum of prompts waits for it already.
         """
-        answered = OneShotEvent()
-        outcomes: list[Outcome] = []
-
-        def answer(outcome: Outcome) -> None:
-            outcomes.append(outcome)
-            answered.set()
-
-        await self._request(session_id, prompt, answer, cause, once=once, limit=limit)
-        await answered.wait()
-        return outcomes[0]
-
-    async def _request(
-        self, session_id: str, prompt: str, answer: Answer, cause: Cause, *, once: bool, limit: TimeLimit
-    ) -> None:
+        waiter = _Waiter()
         session = self._registry.session(session_id)
         data: SessionData = self._registry.entity(session_id).data
         has = {one.id for one in (*data.queue, data.current) if one is not None}
         await self._check_waiting(session_id, "prompts", len(data.queue) + len(session.incoming_requests.keys() - has))
         session.requests += 1
         request_id = f"{session_id}:r{session.requests}"
-        self._waiting[request_id] = [answer]
+        self._waiting[request_id] = [waiter]
         session.incoming_requests[request_id] = None
         try:
             requested = TurnRequested(request_id=request_id, prompt=prompt, once=once, **limit._asdict())
             await self._registry.post(session_id, requested, cause=cause, withdraws=True)
         except BaseException:
-            self._forget(request_id, answer)
-            if request_id in [one.id for one in _asked_of(self._registry.entities.get(session_id))]:
-                self._taken(session_id, once=once)  # otherwise the prompt never reached the session
+            self._forget(request_id, waiter)
+            if request_id in [one.id for one in _requests_of(self._registry.entities.get(session_id))]:
+                self._note_prompt(session_id, once=once)  # otherwise the prompt never reached the session
             raise
         finally:
             del session.incoming_requests[request_id]
-        self._taken(session_id, once=once)
+        self._note_prompt(session_id, once=once)
+        return await waiter.wait()
 
-    def _taken(self, session_id: str, *, once: bool) -> None:
+    def _note_prompt(self, session_id: str, *, once: bool) -> None:
         """Note that the session has another prompt: earlier ones are no longer its last."""
-        self._unheard.pop((session_id, False), None)
+        self._last_outcomes.pop((session_id, False), None)
         if once:
-            self._unheard.pop((session_id, True), None)
+            self._last_outcomes.pop((session_id, True), None)
 
-    def _forget(self, request_id: str, answer: Answer) -> None:
-        """Remove one callback of a request; other callers may wait for the same request."""
-        answers = self._waiting.get(request_id, [])
-        if answer in answers:
-            answers.remove(answer)
-            if not answers:
+    def _forget(self, request_id: str, waiter: _Waiter) -> None:
+        """Remove one caller of a request; other callers may wait for the same request."""
+        waiters = self._waiting.get(request_id, [])
+        if waiter in waiters:
+            waiters.remove(waiter)
+            if not waiters:
                 del self._waiting[request_id]
 
     async def _check_waiting(self, session_id: str, what: str, waiting: int) -> None:
@@ -130,13 +133,13 @@ class PendingRequests:
     # ------------------------------------------------------------------ replies
     def complete_request(self, request_id: str, outcome: Outcome) -> None:
         """Reply to every caller of a request."""
-        for answer in self._waiting.pop(request_id, ()):
-            answer(outcome)
-        if request_id in self._inherited:
+        for waiter in self._waiting.pop(request_id, ()):
+            waiter.reply(outcome)
+        if request_id in self._earlier:
             session_id = request_id.rpartition(":r")[0]
-            for of_plans in dict.fromkeys((False, self._inherited.pop(request_id))):
-                if (session_id, of_plans) in self._unheard:
-                    self._unheard[session_id, of_plans] = outcome
+            for of_plans in dict.fromkeys((False, self._earlier.pop(request_id))):
+                if (session_id, of_plans) in self._last_outcomes:
+                    self._last_outcomes[session_id, of_plans] = outcome
         self.answer_given.set()
         self.answer_given = OneShotEvent()
 
@@ -149,14 +152,14 @@ class PendingRequests:
         """Complete every request, and later ones: nothing can be recorded any more."""
         self._end = outcome
         waiting, self._waiting = self._waiting, {}
-        for answer in [one for answers in waiting.values() for one in answers]:
-            answer(outcome)
+        for waiter in [one for waiters in waiting.values() for one in waiters]:
+            waiter.reply(outcome)
 
     def track_recovered(self, sessions: Iterable[SessionData]) -> None:
         """Keep the outcomes of prompts that were sent to an earlier supervisor, for callers that ask later."""
         for data in sessions:
-            self._unheard |= {(data.id, False): None, (data.id, True): None}
-            self._inherited |= {one.id: one.once for one in (*data.queue, data.current) if one is not None}
+            self._last_outcomes |= {(data.id, False): None, (data.id, True): None}
+            self._earlier |= {one.id: one.once for one in (*data.queue, data.current) if one is not None}
 
     async def last_outcome(self, session_id: str, *, once: bool) -> Outcome | None:
         """Wait for the last prompt of a session, from any caller, and return its outcome; ``None`` if it has none.
@@ -164,26 +167,20 @@ class PendingRequests:
         With *once* only prompts of plans count. The outcome of a prompt to an earlier supervisor is returned also after
         it is complete.
         """
-        waiting = [one for one in _asked_of(self._registry.entities.get(session_id)) if one.once or not once]
+        waiting = [one for one in _requests_of(self._registry.entities.get(session_id)) if one.once or not once]
         if not waiting:
-            if (session_id, once) in self._unheard:
+            if (session_id, once) in self._last_outcomes:
                 with suppress(JournalError):
                     await self._registry.journal_writer.flush()  # the record of its outcome may be on its way
-            return self._unheard.get((session_id, once))
+            return self._last_outcomes.get((session_id, once))
         if self._end is not None:
             return self._end
-        answered, outcomes, request_id = OneShotEvent(), list[Outcome](), waiting[-1].id
-
-        def answer(outcome: Outcome) -> None:
-            outcomes.append(outcome)
-            answered.set()
-
-        self._waiting.setdefault(request_id, []).append(answer)
+        waiter, request_id = _Waiter(), waiting[-1].id
+        self._waiting.setdefault(request_id, []).append(waiter)
         try:
-            await answered.wait()
+            return await waiter.wait()
         finally:
-            self._forget(request_id, answer)
-        return outcomes[0]
+            self._forget(request_id, waiter)
 
     # ------------------------------------------------------------------ messages
     async def send(self, session_id: str, text: str, *, sender: str, urgent: DeliveryPoint | None) -> str:
@@ -201,8 +198,11 @@ class PendingRequests:
         await self._check_waiting(session_id, "messages", len(has | session.incoming_messages.keys()))
         self._messages += 1
         message_id = f"m{self._generation}.{self._messages}"
-        event = _message(session, message_id, sender, text, urgent)
-        lane = Lane.NORMAL if urgent is None else Lane.URGENT
+        event: MessageReceived | UrgentMessage = MessageReceived(message_id=message_id, sender=sender, text=text)
+        lane = Lane.NORMAL
+        if urgent is not None:
+            steer, lane = session.connection is not None and session.connection.steers, Lane.URGENT
+            event = UrgentMessage(message_id=message_id, sender=sender, text=text, point=urgent, steer=steer)
         session.incoming_messages[message_id] = None
         try:
             await self._registry.post(session_id, event, cause=Cause(actor=sender), lane=lane, withdraws=True)
@@ -211,16 +211,7 @@ class PendingRequests:
         return message_id
 
 
-def _message(
-    session: LiveSession, message_id: str, sender: str, text: str, urgent: DeliveryPoint | None
-) -> UrgentMessage | MessageReceived:
-    if urgent is None:
-        return MessageReceived(message_id=message_id, sender=sender, text=text)
-    steer = session.connection is not None and session.connection.steers
-    return UrgentMessage(message_id=message_id, sender=sender, text=text, point=urgent, steer=steer)
-
-
-def _asked_of(session: Entity | None) -> list[Request]:
+def _requests_of(session: Entity | None) -> list[Request]:
     """Return the prompts that a session works on or has waiting."""
     asked = (session.data.current, *session.data.queue) if session is not None else ()
     return [one for one in asked if one is not None]

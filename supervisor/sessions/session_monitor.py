@@ -474,7 +474,7 @@ class SessionMonitor:
     # ------------------------------------------------------------------ life
     def report_progress(self) -> None:
         """Note output of the agent that may mean nothing: it counts, unless the agent was woken or asked to stop."""
-        if not self._stall.stepped:
+        if not self._stall.taken:
             self.session.progressed = True
 
     def take_progress(self) -> bool:
@@ -549,11 +549,11 @@ class SessionMonitor:
             return
         self._records += 1
         self._recorded = self.used
-        fact: dict[str, Any] = {"turn": self._turn_id, "used": self.used.told}
+        fact: dict[str, Any] = {"turn": self._turn_id, "used": self.used.as_record}
         if said:
             fact["said"] = said
         if self.scope is not None:
-            fact["scopes"] = self.scope.told
+            fact["scopes"] = self.scope.as_record
         self._record_fact(USAGE, fact, self.used.words)
 
 

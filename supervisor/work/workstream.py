@@ -151,7 +151,7 @@ class WorkstreamEntity:
     def record_usage(self, used: Amounts) -> None:
         """Record all that the agents of its tasks have used, by their own account."""
         self._sup.registry.record_fact(
-            self.id, "Used", Cause(self._seq, None, ACTOR), {"used": used.told}, reason=used.words
+            self.id, "Used", Cause(self._seq, None, ACTOR), {"used": used.as_record}, reason=used.words
         )
 
     def note_result(self, results: Iterable[TaskResult]) -> None:
@@ -201,7 +201,8 @@ class WorkstreamEntity:
                 await self._post(workstream.UserCancelled(reason=reason))
             self.note_reported(reason)  # the caller has given the plan up, and needs no result
 
-    def bury(self) -> None:
+    def remove(self) -> None:
+        """Remove the workstream from memory, if it has ended."""
         if self._entity is not None and self._entity.ended:
             self._sup.registry.remove(self.id)
 

@@ -18,20 +18,6 @@ import msgspec
 from supervisor.ports import Launch, Process, ProcessHost, SpawnError
 from supervisor.processes.helper_programs import CompletedCommand, run_command
 
-__all__ = [
-    "LISTED_MAX",
-    "RAW",
-    "SHOW_INNER",
-    "SUBMODULE",
-    "Git",
-    "WorkspaceError",
-    "error_of",
-    "names_in_list",
-    "repositories_listed",
-    "some_of",
-    "text_of",
-]
-
 GIT_S = 60.0
 """Seconds that one git command may take; a checkout of a large repository takes longest."""
 

@@ -7,7 +7,6 @@ import logging
 import os
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 
 from supervisor import open_supervisor
 from supervisor.diagnostics.event_replay import KINDS
+from supervisor.journal.transcript import RedactingTranscript
 from supervisor.lifecycles.events import SessionExited, TurnRequested
 from supervisor.lifecycles.types import Exit, Verdict
 from supervisor.plans import AgentConfig
@@ -29,7 +29,6 @@ from supervisor.policies.redaction import (
     is_secret_name,
 )
 from supervisor.ports.logs import conceal, get_logger
-from supervisor.runtime.redacting_transcript import RedactingTranscript
 
 SECRET = "hunter2-hunter2"
 ENVIRONMENT = {"MY_API_KEY": SECRET, "HOME": "/home/somebody", "PIN_TOKEN": "1234"}
@@ -207,8 +206,7 @@ def test_a_key_continues_after_output_of_another_source() -> None:
         def close(self) -> None:
             return None
 
-    journal_writer: Any = SimpleNamespace(redactor=Redactor())
-    transcript = RedactingTranscript(Sink(), journal_writer)
+    transcript = RedactingTranscript(Sink(), Redactor)
     for line in KEY.splitlines(keepends=True):
         transcript.write("message", line, at=0.0)
         transcript.write("stderr", "warning\n", at=0.0)

@@ -39,7 +39,6 @@ EXCLUDED = (
     "tests/test_layers.py",
     "tests/test_readme.py",
     "tests/unit/journal/test_journal_mistakes.py",
-    "tests/unit/lifecycles/test_specification_pages.py",
 )
 """Tests that compare texts or digests, so that any change fails them, and tests that only repeat others at scale."""
 

@@ -60,7 +60,7 @@ class Probe:
             took_s = time.monotonic() - began
             calls = [one for one in agent.said if isinstance(one, ToolClosed)]
             good = ended.stop == "end_turn" and [one.outcome for one in calls] == ["completed"]
-            words = f"{ended.stop} after {took_s:.1f} s, {len(calls)} tool calls told{': ' if ended.error else ''}"
+            words = f"{ended.stop} after {took_s:.1f} s, {len(calls)} tool calls reported{': ' if ended.error else ''}"
             self._tell("turn with a tool", f"{words}{ended.error[:80]}", good)
             self.resume_id = agent.resume_id
             self.found.append(_used([one for one in agent.said if isinstance(one, Usage)]))
@@ -71,9 +71,9 @@ class Probe:
         async with start_agent(self.host, self.sandbox, prompt := _sleeping(marker)) as agent:
             await agent.prompt(prompt)
             await _until_runs(marker, agent)
-            began, heard = time.monotonic(), len(agent.said)
+            began, seen = time.monotonic(), len(agent.said)
             await agent.interrupt()
-            ended = await agent.ended(CANCEL_S, heard)
+            ended = await agent.ended(CANCEL_S, seen)
             took_s = time.monotonic() - began
             self._tell("cancel", f"{ended.stop} in {took_s:.2f} s", ended.stop == "cancelled")
             dead = await _dies(marker)
@@ -86,9 +86,9 @@ class Probe:
             self.found.append(await self._resumed("second prompt after a cancel"))
 
     async def _again(self, agent: ProbedAgent) -> ProbeResult:
-        heard = len(agent.said)
+        seen = len(agent.said)
         await agent.prompt("SAY[[again]]")
-        ended = await agent.ended(TURN_S, heard)
+        ended = await agent.ended(TURN_S, seen)
         self.resume_id = agent.resume_id or self.resume_id
         return ProbeResult("second prompt after a cancel", ended.stop, ended.stop == "end_turn")
 
@@ -97,9 +97,9 @@ class Probe:
         async with start_agent(self.host, self.sandbox, "HANG") as agent:
             await agent.prompt("HANG")
             await anyio.sleep(SETTLE_S)
-            began, heard = time.monotonic(), len(agent.said)
+            began, seen = time.monotonic(), len(agent.said)
             await agent.interrupt()
-            ended = await agent.ended(CANCEL_S, heard)
+            ended = await agent.ended(CANCEL_S, seen)
             took_s = time.monotonic() - began
             self._tell("cancel of a silent model", f"{ended.stop} in {took_s:.2f} s", ended.stop == "cancelled")
 
@@ -223,7 +223,7 @@ async def _until_runs(marker: str, agent: ProbedAgent) -> None:
             await anyio.sleep(LOOK_S)
         await anyio.sleep(WORKED_S)
         return
-    raise NoResponse(f"no tool ran within {TOOL_S:.0f} s; it told {_kinds(agent.said)}")
+    raise NoResponse(f"no tool ran within {TOOL_S:.0f} s; it reported {_kinds(agent.said)}")
 
 
 async def _dies(marker: str) -> bool:
@@ -246,9 +246,9 @@ def _told(status: int, commands: list[str], marker: str) -> str:
     return f"{words}{len(commands)} LEFT, {tool}"
 
 
-def _used(told: list[Usage]) -> ProbeResult:
-    tokens = sum(one.input_tokens + one.output_tokens for one in told)
-    cost_usd = sum(one.cost_usd for one in told)
+def _used(reports: list[Usage]) -> ProbeResult:
+    tokens = sum(one.input_tokens + one.output_tokens for one in reports)
+    cost_usd = sum(one.cost_usd for one in reports)
     words = [f"{tokens} tokens"] if tokens else []
     words += [f"{cost_usd:.4f} US dollars"] if cost_usd else []
     return ProbeResult("reports its use", ", ".join(words) or "no", bool(words))

@@ -69,11 +69,11 @@ def _packaged(path: str, agent: KnownAgent) -> str:
     """Return the version in the ``package.json`` of the package that the program belongs to."""
     for folder in Path(path).resolve().parents:
         try:
-            told = json.loads((folder / "package.json").read_bytes())
+            package = json.loads((folder / "package.json").read_bytes())
         except (OSError, ValueError):
             continue
-        if isinstance(told, dict) and agent.install and told.get("name") == agent.install.package:
-            return str(told.get("version", ""))
+        if isinstance(package, dict) and agent.install and package.get("name") == agent.install.package:
+            return str(package.get("version", ""))
     return ""
 
 

@@ -77,7 +77,7 @@ class ProbedAgent:
         self._terminals: dict[str, Process] = {}
         self._group: anyio.abc.TaskGroup | None = None
 
-    # ------------------------------------------------------------------ what it is told
+    # ------------------------------------------------------------------ commands
     async def prompt(self, text: str) -> None:
         await self._take(self._codec.prompt(text))
 
@@ -97,15 +97,15 @@ class ProbedAgent:
         os.kill(int(self._report.with_suffix(".pid").read_text()), number)
 
     # ------------------------------------------------------------------ what it says
-    async def until(self, reached: Callable[[Out], bool], limit_s: float, heard: int = 0) -> Out:
-        """Return the first report after number *heard* for which *reached* is true.
+    async def until(self, reached: Callable[[Out], bool], limit_s: float, seen: int = 0) -> Out:
+        """Return the first report after number *seen* for which *reached* is true.
 
         Raises:
             NoResponse: no such report came within *limit_s*, or the agent broke its protocol.
         """
         with anyio.move_on_after(limit_s):
             while True:
-                found = next((one for one in self.said[heard:] if reached(one) or isinstance(one, Malformed)), None)
+                found = next((one for one in self.said[seen:] if reached(one) or isinstance(one, Malformed)), None)
                 if isinstance(found, Malformed) and not reached(found):
                     raise NoResponse(found.why)
                 if found is not None:
@@ -113,9 +113,9 @@ class ProbedAgent:
                 await self._news.wait()
         raise NoResponse(f"nothing came within {limit_s:.0f} s")
 
-    async def ended(self, limit_s: float, heard: int = 0) -> TurnEnded:
+    async def ended(self, limit_s: float, seen: int = 0) -> TurnEnded:
         """Return the end of the turn."""
-        found = await self.until(lambda one: isinstance(one, TurnEnded), limit_s, heard)
+        found = await self.until(lambda one: isinstance(one, TurnEnded), limit_s, seen)
         assert isinstance(found, TurnEnded)
         return found
 
@@ -125,8 +125,8 @@ class ProbedAgent:
         with anyio.move_on_after(limit_s + SETTLE_S):
             while not self._report.exists():  # noqa: ASYNC110 - a file that another process writes
                 await anyio.sleep(LOOK_S)
-            told = json.loads(self._report.read_text())
-            return ExitReport(told["status"], told["left"])
+            report = json.loads(self._report.read_text())
+            return ExitReport(report["status"], report["left"])
         return None
 
     # ------------------------------------------------------------------ the process
@@ -167,13 +167,10 @@ class ProbedAgent:
                     self._terminals[terminal_id].kill()
                 case Ready(resume_id) | ConversationNamed(resume_id):
                     self.resume_id = resume_id or self.resume_id
-            self._heard(out)
-
-    def _heard(self, out: Out) -> None:
-        if not isinstance(out, Send | CloseInput | Signal):
-            self.said.append(out)
-            self._news.set()
-            self._news = anyio.Event()
+            if not isinstance(out, Send | CloseInput | Signal):
+                self.said.append(out)
+                self._news.set()
+                self._news = anyio.Event()
 
     async def _file(self, path: str, text: str | None) -> tuple[str, str]:
         """Read a file of the agent's directory, or write *text* to it; return the content and the error text."""

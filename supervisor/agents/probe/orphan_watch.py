@@ -67,8 +67,8 @@ def main(report: Path, settle_s: float, argv: list[str]) -> None:
         ended, status = os.wait()
         if ended == pid:
             break
-    told = {"status": os.waitstatus_to_exitcode(status), "left": left_after(settle_s)}
-    report.with_suffix(".part").write_text(json.dumps(told))
+    report_of_exit = {"status": os.waitstatus_to_exitcode(status), "left": left_after(settle_s)}
+    report.with_suffix(".part").write_text(json.dumps(report_of_exit))
     report.with_suffix(".part").rename(report)
 
 

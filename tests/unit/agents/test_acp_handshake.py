@@ -30,8 +30,10 @@ WAYS = [{"id": "key", "name": "An API key"}, {"id": "browser"}]
 class Talk:
     """Codec with settings of a plan, and the agent's half of the handshake."""
 
-    def __init__(self, *, resume: str | None = None, capabilities: Any = None, ways: Any = (), **wishes: Any) -> None:
-        self.codec = AcpCodec(wishes=AgentOptions(**wishes))
+    def __init__(
+        self, *, resume: str | None = None, capabilities: Any = None, ways: Any = (), **agent_options: Any
+    ) -> None:
+        self.codec = AcpCodec(agent_options=AgentOptions(**agent_options))
         self.asked: list[dict[str, Any]] = []
         self.told: list[Out] = []
         self._hear(self.codec.start("/work", resume))
@@ -137,7 +139,7 @@ def test_a_lost_session_is_told_of_once() -> None:
     assert talk.methods[-2:] == ["session/new", "session/set_mode"]
 
 
-# ------------------------------------------------------------------------------------------------ wishes
+# ------------------------------------------------------------------------------------------------ settings
 def test_a_mode_is_set_before_the_first_prompt() -> None:
     """Ready comes after the mode is set."""
     talk = Talk(mode="yolo").opened(modes=MODES)
@@ -180,7 +182,7 @@ def test_a_mode_may_be_a_setting_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "offered", "why"),
+    ("agent_options", "offered", "why"),
     [
         ({"mode": "yoyo"}, {"modes": MODES}, "mode: the agent does not offer 'yoyo'; use one of: ask, yolo"),
         ({"mode": "yolo"}, {}, "mode: the agent robot does not let clients choose it; remove it"),
@@ -198,9 +200,9 @@ def test_a_mode_may_be_a_setting_too() -> None:
         ),
     ],
 )
-def test_a_wish_that_cannot_be_is_answered_with_what_there_is(wishes: Any, offered: Any, why: str) -> None:
+def test_a_setting_that_the_agent_does_not_offer_is_an_error(agent_options: Any, offered: Any, why: str) -> None:
     """A value that the agent does not offer is an error that lists the values, and is not sent."""
-    talk = Talk(**wishes).opened(**offered)
+    talk = Talk(**agent_options).opened(**offered)
     assert talk.why == why
     assert talk.methods == ["initialize", "session/new"]
 
@@ -239,13 +241,13 @@ def test_a_server_that_the_agent_cannot_reach_is_named() -> None:
 
 def test_the_catalogue_gives_wishes_to_the_acp_adapter_only() -> None:
     """The scripted agent and plain programs get no settings."""
-    wishes = AgentOptions(mode="yolo")
-    acp = codec_for("acp", wishes=wishes)()
+    agent_options = AgentOptions(mode="yolo")
+    acp = codec_for("acp", agent_options=agent_options)()
     acp.start("/work")
     acp.feed(b'{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1}}\n')
     (end,) = acp.feed(b'{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s"}}\n')
     assert isinstance(end, Malformed)
-    assert codec_for("command", wishes=wishes)().one_shot
+    assert codec_for("command", agent_options=agent_options)().one_shot
 
 
 def test_a_turn_ends_once_the_agent_is_gone() -> None:

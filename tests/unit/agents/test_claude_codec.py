@@ -32,8 +32,8 @@ NEW = "12345678-1234-4234-8234-123456789abc"
 class Told:
     """Codec with a prompt in progress, and the messages that it has written."""
 
-    def __init__(self, wishes: AgentOptions | None = None) -> None:
-        self.codec = ClaudeCodec(wishes=wishes or AgentOptions())
+    def __init__(self, agent_options: AgentOptions | None = None) -> None:
+        self.codec = ClaudeCodec(agent_options=agent_options or AgentOptions())
         self.argv = self.codec.argv(("claude",), "work", NEW)
         self.sent: list[Any] = []
         self._take(self.codec.start("/work"))

@@ -78,7 +78,7 @@ async def test_a_turn_is_probed_with_its_tool_and_its_use(place: Sandbox) -> Non
     """The probe reports a completed tool call and its usage, and resumes the conversation."""
     turn, used, resumed = await tried(place, "turn", "resume")
     assert turn.good
-    assert turn.found.endswith("1 tool calls told")
+    assert turn.found.endswith("1 tool calls reported")
     assert used == ProbeResult("reports its use", "18 tokens", True)
     assert resumed == ProbeResult("resumes", "end_turn", True)
 

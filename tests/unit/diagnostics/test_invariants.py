@@ -95,6 +95,54 @@ def test_who_succeeds_while_it_is_being_ended_has_no_time_to_be_idle(reason: str
     assert violations(log.records) == []
 
 
+@pytest.mark.parametrize(("reason", "broken"), [("", {"isolation"}), ("it was silent for too long", set())])
+def test_an_agent_that_is_killed_without_a_reason_breaks_isolation(reason: str, broken: set[str]) -> None:
+    """The supervisor kills an agent whose session goes on only for a reason, which is on record."""
+    log = Log()
+    log.running("s")
+    log.fail("s", "s:t1")
+    log.tell("s:a1", "agent_exited", ended_by="kill", status=-9, reason=reason)
+    assert {one.invariant for one in violations(log.records, quiescent=False)} == broken
+
+
+def test_more_messages_than_may_wait_break_a_bound() -> None:
+    """A session takes as many messages as its limit allows; the supervisor's own do not count."""
+    log = Log()
+    log.running("s", waiting_max=1)
+    log.tell("s", "MessageReceived", message_id="m1", sender="supervisor", text="hello")
+    log.tell("s", "MessageReceived", message_id="m2", sender="ann", text="hello")
+    assert violations(log.records, quiescent=False) == []
+    log.tell("s", "MessageReceived", message_id="m3", sender="ann", text="hello")
+    assert [(one.invariant, one.message) for one in violations(log.records, quiescent=False)] == [
+        ("bounded", "has 2 messages waiting; 1 may be")
+    ]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_journal_is_at_rest_when_every_session_has_ended(ended: bool) -> None:
+    """``all_ended`` is true after the last record of every session, and false before."""
+    log, checker = Log(), RecordChecker()
+    log.session("s")
+    stopped = log.stop("s")
+    if ended:
+        log.end("s", stopped)
+    for record in log.records:
+        checker.check(record)
+    assert checker.all_ended is ended
+
+
+@pytest.mark.parametrize(("ended", "how"), [(False, "is ending"), (True, "has ended")])
+def test_a_birth_below_a_session_that_ends_is_described(ended: bool, how: str) -> None:
+    """The report says whether the parent was ending or had ended."""
+    log = Log()
+    log.session("s")
+    stopped = log.stop("s")
+    if ended:
+        log.end("s", stopped)
+    log.session("s/a")
+    assert [one.message for one in violations(log.records, quiescent=False)] == [f"born below s, which {how}"]
+
+
 def test_what_is_under_way_breaks_nothing() -> None:
     """An entity that has not ended yet is no violation."""
     log = Log()
@@ -211,6 +259,15 @@ def tool_abort_fails_its_turn(log: Log) -> None:
     log.call("s:t1", 1)
     abort_id = log.abort("s:t1", "s:t1:c1", "tool")
     log.tell("s:t1", "task_failed", verdict=ERROR, abort_id=abort_id, cause_id=len(log.records))
+
+
+@breaks("tool_stays_tool")
+def turn_ends_as_aborted_with_its_call(log: Log) -> None:
+    log.running("s")
+    log.call("s:t1", 1)
+    log.abort("s:t1", "s:t1:c1", "tool")
+    log.tell("s:t1", "tool_completed", call_id="c1", outcome="aborted")
+    log.tell("s:t1", "task_failed", verdict={**ERROR, "transition_reason": "aborted"})
 
 
 @breaks("tool_stays_tool")
@@ -739,6 +796,13 @@ def too_often(log: Log) -> None:
 
 
 @breaks("counted_right")
+def given_up_before_the_limit(log: Log) -> None:
+    log.running("s", restarts_max=1)
+    log.fail("s", "s:t1")
+    log.tell("s", "FatalError", message="restart limit exceeded: 1 within 60 s")
+
+
+@breaks("counted_right")
 def charged_twice(log: Log) -> None:
     log.running("s")
     log.fail("s", "s:t1")
@@ -817,6 +881,12 @@ def reaped_with_an_open_call(log: Log) -> None:
 def caused_by_what_is_to_come(log: Log) -> None:
     log.session("s")
     log.tell("s", "WorktreeReady", cause_id=9)
+
+
+@breaks("honest_ends")
+def caused_by_no_record(log: Log) -> None:
+    log.session("s")
+    log.tell("s", "WorktreeReady", cause_id=0)
 
 
 @breaks("honest_ends")

@@ -21,7 +21,8 @@ from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
 from supervisor.diagnostics.replay import Replay
 from supervisor.diagnostics.tree_view import tree
 from supervisor.diagnostics.what_if import Outcome, what_if
-from supervisor.embedding.runtime import Supervisor, open_supervisor
+from supervisor.embedding.runtime import open_supervisor
+from supervisor.host.supervision import Supervisor
 from supervisor.journal.database import open_database
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
@@ -34,6 +35,9 @@ from tests.simulated import SCENARIOS, simulated_journal
 from tests.support import run_command, supervising
 
 # ------------------------------------------------------------------------------------------------------ real journals
+NO_SOCKET = shutil.ignore_patterns("control.sock")
+"""Python cannot copy the file of a socket."""
+
 SETTINGS = Settings(limits=LimitsConfig(backoff_base_ms=1, backoff_cap_ms=2, restarts_max=1), policy=PolicyConfig())
 
 
@@ -96,7 +100,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copy(ended: Path, tmp_path: Path) -> Path:
     """Copy of that state directory, to be tampered with."""
-    return Path(shutil.copytree(ended, tmp_path / "copy"))
+    return Path(shutil.copytree(ended, tmp_path / "copy", ignore=NO_SOCKET))
 
 
 def events(state_dir: Path) -> list[LifecycleEvent]:
@@ -172,7 +176,7 @@ async def test_a_supervisor_that_died(tmp_path: Path) -> None:
         session = await sup.start_session("s", agent=work)
         group.start_soon(session.run, "hang")
         await _until_open(sup, "s:t1:c1")
-        dead = Path(shutil.copytree(tmp_path / "state", tmp_path / "dead"))
+        dead = Path(shutil.copytree(tmp_path / "state", tmp_path / "dead", ignore=NO_SOCKET))
         await session.abort()
     assert run_command("replay", dead).status == 0
     async with open_supervisor(dead, settings=SETTINGS):
@@ -230,6 +234,20 @@ def test_a_tampered_row(copy: Path, statement: str, field: str) -> None:
     assert told.status == 1
     assert [one["field"] for one in told.json["differences"]] == [field]
     assert f": {field}: the journal has " in run_command("replay", copy).out
+
+
+def test_a_row_counts_the_records_of_its_log(copy: Path) -> None:
+    """A row that counts more records than there are is reported with both numbers."""
+    change(copy, "UPDATE entities SET entity_seq = entity_seq + 9 WHERE id = 'lead'")
+    [found] = run_command("replay", copy, "--json").json["differences"]
+    assert found["recorded"] == f"{int(found['replayed']) + 9} of its log"
+
+
+@pytest.mark.parametrize("field", ["$.cooled", "$.limits.waiting_max"])
+def test_a_field_that_an_earlier_version_did_not_write(copy: Path, field: str) -> None:
+    """A row without a field that its writer did not know, also of a nested value, differs in nothing."""
+    change(copy, f"UPDATE entities SET data = CAST(json_remove(data, '{field}') AS BLOB) WHERE id = 'lead'")
+    assert run_command("replay", copy, "--json").json["differences"] == []
 
 
 def test_a_missing_record(copy: Path) -> None:

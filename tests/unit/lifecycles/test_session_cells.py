@@ -347,6 +347,7 @@ def extension_cases() -> Iterator[Case]:
     yield case("", S.SPAWNING, EVENTS["AgentLaunched"], S.SPAWNING, launched)
     yield case("", S.RUNNING, EVENTS["SessionStable"], S.RUNNING, consecutive_errors=0)
     yield from reaped_cases()
+    yield from once_cases()
     yield from point_cases()
     yield case("", S.STOPPED, EVENTS["SessionExited"], S.STOPPED, concluded=3)
     yield from ended_cases()
@@ -371,6 +372,23 @@ def reaped_cases() -> Iterator[Case]:
     yield case("rejected", at, bad, at, no, data=replace(BETWEEN, queue=()), current=None)
     yield case("another turn", at, TurnReaped(turn_id="s:t3", completed=True), at)
     yield case("twice", at, done, at, data=replace(BETWEEN, current=None, queue=()))
+
+
+def once_cases() -> Iterator[Case]:
+    """A request for one attempt that failed is answered when its turn is reaped; the next one waits for the backoff."""
+    at, once = S.COOLING_DOWN, session(current=replace(FIRST, once=True))
+    failure: dict[str, Any] = {"concluded": 3, "consecutive_errors": 2, "total_errors": 8, "last_error": "bad"}
+    yield case("once", S.RUNNING, exited(ERROR), at, backoff(4.0), data=once, spent=True, **failure)
+    spent = replace(BETWEEN, spent=True)
+    yield case("spent", at, BackoffElapsed(), at, data=spent, cooled=True)
+    reaped = TurnReaped(turn_id="s:t4", completed=False, error="bad")
+    no = ReplyToRequest(request_id="r1", outcome="failed", error="bad")
+    following: dict[str, Any] = {"current": SECOND, "queue": (), "spent": False}
+    yield case("spent, next", at, reaped, at, no, data=spent, **following)
+    elapsed = SendEvent(to="s", event=BackoffElapsed())
+    cooled = replace(spent, cooled=True)
+    yield case("spent, cooled, next", at, reaped, at, no, elapsed, data=cooled, cooled=False, **following)
+    yield case("spent, last", at, reaped, at, no, data=replace(spent, queue=()), current=None)
 
 
 def urgent(point: DeliveryPoint, message_id: str = "m3") -> tuple[UrgentMessage, Message]:

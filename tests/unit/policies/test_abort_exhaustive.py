@@ -380,7 +380,7 @@ class Stage:
         started_by = self.ids[up] if up is not None and world[up].kind == "c" else None
         profile = AgentProfile(name="agent", adapter="inprocess", function=self._agent)
         ladder = quick_settings().policy.ladder.value()
-        return self.sup._start(  # of the public ways none gives a policy to the child session of a call
+        return self.sup.session_factory.create(  # of the public ways none gives a policy to the child session of a call
             f"{self.root}{name}" if parent is None else name,
             profile,
             self.ids[parent] if parent is not None else None,

@@ -288,6 +288,7 @@ def test_an_exit_status_counts_last(status: int | None, category: ErrorCategory)
         ("commit 9fceb0 at 0xdeadBEEF", "commit <n>fceb<n> at <id>"),
         ("commit 9fceb02", "commit <id>"),
         ("exit status 3", "exit status 3"),
+        ('{"type": "overloaded_error", "message": "Busy"}', "{<text>: overloaded_error, <text>: <text>}"),
         ("error code 42, errno 13", "error code 42, errno 13"),
         ("tmp7 of worker-12: -5 and +6,000", "tmp<n> of worker-<n>: <n> and <n>"),
         ("\x1b[31mred\x1b[0m\n\t words ", "red words"),
@@ -355,6 +356,26 @@ def test_the_same_error_with_other_numbers_is_the_same(parts: list[tuple[str, in
 def test_whose_trouble_it_is() -> None:
     """Model problems are the provider's, except those of the request itself."""
     assert {problem for problem, (_, provider, _) in PROBLEMS.items() if not provider} == OWN
+
+
+@pytest.mark.parametrize(
+    ("status", "problem"),
+    [
+        (401, ModelProblem.AUTH),
+        (402, ModelProblem.QUOTA),
+        (403, ModelProblem.AUTH),
+        (404, ModelProblem.NOT_FOUND),
+        (413, ModelProblem.CONTEXT_LENGTH),
+        (429, ModelProblem.RATE_LIMIT),
+        (418, ModelProblem.UNKNOWN),
+        (500, ModelProblem.SERVER),
+        (503, ModelProblem.OVERLOADED),
+        (529, ModelProblem.OVERLOADED),
+    ],
+)
+def test_a_status_decides_if_the_words_do_not(status: int, problem: ModelProblem) -> None:
+    """An HTTP status is a model problem even if the words of the error name none."""
+    assert problem_of("it broke", status) is problem
 
 
 @pytest.mark.parametrize("status", [None, 0, 200, 399])

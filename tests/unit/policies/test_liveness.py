@@ -48,7 +48,7 @@ def test_steady_progress_makes_good() -> None:
 def test_what_was_done_about_it_is_known() -> None:
     """``stepped`` is true from the first action on, until the actions are forgotten."""
     stall = Stall()
-    known = [stall.snapshot(moved, LIVENESS.default) is None and stall.stepped for moved in [False] * 4 + [True] * 3]
+    known = [stall.snapshot(moved, LIVENESS.default) is None and stall.taken > 0 for moved in [False] * 4 + [True] * 3]
     assert known == [False, False, False, True, True, True, False]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import Final
 
-from supervisor.embedding.runtime import Supervisor
+from supervisor.host.supervision import Supervisor
 
 __all__ = ["check_closed", "counted"]
 

@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from supervisor.agents.protocols.acp import messages
-from supervisor.agents.protocols.acp.messages import ProtocolError, RpcError
-from supervisor.agents.protocols.json_rpc import JsonRpcMessage
+from supervisor.agents.protocols.json_rpc import JsonRpcMessage, ProtocolError, RpcError, read
 from supervisor.ports import AgentOptions, McpServer
 
 __all__ = [
@@ -91,8 +90,8 @@ class Initialized(JsonRpcMessage):
         """True if the agent takes another prompt during a turn: an extension of the Claude bridge
         (``promptQueueing``)."""
         meta = self._agent.meta
-        told = [meta, *meta.values()] if isinstance(meta, dict) else []
-        return any(one.get("promptQueueing") is True for one in told if isinstance(one, dict))
+        places = [meta, *meta.values()] if isinstance(meta, dict) else []
+        return any(one.get("promptQueueing") is True for one in places if isinstance(one, dict))
 
     @property
     def ends_calls(self) -> bool:
@@ -208,14 +207,14 @@ class Handshake:
     """State of one handshake. ``agent`` is what the agent said of itself; ``loading`` and ``lost`` are about a resumed
     session."""
 
-    def __init__(self, cwd: str, resume_id: str | None, wishes: AgentOptions) -> None:
+    def __init__(self, cwd: str, resume_id: str | None, agent_options: AgentOptions) -> None:
         self.agent = Initialized(protocol_version=messages.PROTOCOL_VERSION)
         self.loading = resume_id
         """Conversation that is being opened again; the agent's updates about it repeat what was reported before."""
         self.lost = ""
         """Reason why the earlier conversation could not be opened again."""
         self._cwd = cwd
-        self._wishes = wishes
+        self._agent_options = agent_options
         self._offered = Settings()
 
     def script(self) -> HandshakeSteps[str]:
@@ -231,9 +230,9 @@ class Handshake:
         }
         answer = yield from self._with_login(HandshakeRequest("initialize", hello))
         self.agent = _check_version(
-            messages.read(_require_success(answer, "open a session"), Initialized, "the answer to initialize")
+            read(_require_success(answer, "open a session"), Initialized, "the answer to initialize")
         )
-        session_params = {"cwd": self._cwd, "mcpServers": [*map(self._server, self._wishes.mcp_servers)]}
+        session_params = {"cwd": self._cwd, "mcpServers": [*map(self._server, self._agent_options.mcp_servers)]}
         session = (yield from self._reopen(session_params)) or (yield from self._new(session_params))
         yield from self._apply_settings(session)
         self.loading = None
@@ -262,7 +261,7 @@ class Handshake:
             (yield from self._with_login(HandshakeRequest("session/new", session_params))), "open a session"
         )
         self._record_settings(answer, "session/new")
-        return messages.read(answer, SessionOpened, "the answer to session/new").session_id
+        return read(answer, SessionOpened, "the answer to session/new").session_id
 
     def _with_login(self, request: HandshakeRequest) -> HandshakeSteps[Raw | RpcError]:
         """Return the response to *request*; if the agent asks for a login and the plan names a method, log in and try
@@ -273,24 +272,24 @@ class Handshake:
         login = yield HandshakeRequest("authenticate", {"methodId": self._login_method(answer)})
         if isinstance(login, RpcError):
             raise ProtocolError(
-                f"the agent refused to log in by {self._wishes.auth!r}: {login.text} (code {login.code})"
+                f"the agent refused to log in by {self._agent_options.auth!r}: {login.text} (code {login.code})"
             )
         answer = yield request
         if isinstance(answer, RpcError) and answer.code == messages.AUTHENTICATION_NEEDED:
             raise ProtocolError(
-                f"the agent still needs authentication after a login by {self._wishes.auth!r}: {answer.text}"
+                f"the agent still needs authentication after a login by {self._agent_options.auth!r}: {answer.text}"
             )
         return answer
 
     def _login_method(self, why: RpcError) -> str:
         methods = {one.id: one.name or one.id for one in self.agent.auth_methods or ()}
-        if self._wishes.auth in methods:
-            return self._wishes.auth
+        if self._agent_options.auth in methods:
+            return self._agent_options.auth
         said = f"the agent needs authentication: {why.text}: log in with the agent's own program, then start it again"
         if not methods:
             raise ProtocolError(said)
         ways = ", ".join(f"{method!r} ({name})" for method, name in methods.items())
-        unknown = f"it does not offer {self._wishes.auth!r}; " if self._wishes.auth else ""
+        unknown = f"it does not offer {self._agent_options.auth!r}; " if self._agent_options.auth else ""
         raise ProtocolError(
             f"{said}, or let the supervisor log in ({unknown}`auth:` of the plan's agent may be {ways})"
         )
@@ -306,18 +305,18 @@ class Handshake:
         program, *args = server.command
         return {"name": server.name, "command": program, "args": args, "env": _pairs(server.env)}
 
-    # ------------------------------------------------------------------------------------------ what is wished for
+    # ------------------------------------------------------------------------------------------ settings
     def _record_settings(self, answer: Raw, method: str) -> None:
         """Keep the settings that a response lists, if it lists any."""
         if bytes(answer) != b"null":
-            self._offered = messages.read(answer, Settings, f"the answer to {method}")
+            self._offered = read(answer, Settings, f"the answer to {method}")
 
     def _apply_settings(self, session: str) -> HandshakeSteps[None]:
-        if self._wishes.mode:
-            yield from self._set_mode(session, self._wishes.mode)
-        if self._wishes.model:
-            yield from self._set_model(session, self._wishes.model)
-        for option_id, value in self._wishes.options.items():
+        if self._agent_options.mode:
+            yield from self._set_mode(session, self._agent_options.mode)
+        if self._agent_options.model:
+            yield from self._set_model(session, self._agent_options.model)
+        for option_id, value in self._agent_options.options.items():
             known = {one.id: one for one in self._offered.config_options or ()}
             _check_offered("options", option_id, known)
             yield from self._set(session, known[option_id], value, f"options: {option_id}")

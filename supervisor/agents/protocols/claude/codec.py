@@ -142,7 +142,7 @@ from being taken for a silent one."""
 _STEM: Final = "00000000-0000-4000-8000-"
 """Prefix of message uuids if we were given no id to derive one from."""
 
-_NO_WISHES: Final = AgentOptions()
+_NO_OPTIONS: Final = AgentOptions()
 
 _OnAnswer = Callable[[messages.ControlResult], list[Out]]
 
@@ -153,8 +153,8 @@ class ClaudeCodec(Conversation):
     ``prompt`` raises RuntimeError before :class:`Ready` and during a turn.
     """
 
-    def __init__(self, line_bytes_max: int = LINE_BYTES_MAX, wishes: AgentOptions = _NO_WISHES) -> None:
-        self._wishes = wishes
+    def __init__(self, line_bytes_max: int = LINE_BYTES_MAX, agent_options: AgentOptions = _NO_OPTIONS) -> None:
+        self._agent_options = agent_options
         super().__init__(line_bytes_max)
         self._waiting: dict[str, _OnAnswer] = {}
         self._requests_sent = self._sent = 0
@@ -171,13 +171,13 @@ class ClaudeCodec(Conversation):
         self._failed: str | None = None
         """Error of the model, if the model's last message was an error."""
 
-    # ------------------------------------------------------------------------------------------ what we ask for
+    # ------------------------------------------------------------------------------------------ our requests
     def argv(
         self, command: Sequence[str], prompt: str, new_id: str = "", resume_id: str | None = None
     ) -> tuple[str, ...]:
         self._stem, self._name = new_id[:24] or _STEM, resume_id or new_id or None
         named = ("--resume", resume_id) if resume_id is not None else ("--session-id", new_id) if new_id else ()
-        wished = (("--model", self._wishes.model), ("--permission-mode", self._wishes.mode))
+        wished = (("--model", self._agent_options.model), ("--permission-mode", self._agent_options.mode))
         return (*command, *_FLAGS, *(word for flag in wished if flag[1] for word in flag), *named)
 
     def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
@@ -217,7 +217,7 @@ class ClaudeCodec(Conversation):
     def close(self) -> list[Out]:
         return [CloseInput()]
 
-    # ------------------------------------------------------------------------------------------ what we are told
+    # ------------------------------------------------------------------------------------------ answers to the agent
     def permission(self, request_id: str, option_id: str | None) -> list[Out]:
         """Answer a permission request once; a request that needs no answer any more is ignored.
 
@@ -267,8 +267,8 @@ class ClaudeCodec(Conversation):
     def _on_initialized(self, answer: messages.ControlResult) -> list[Out]:
         if answer.subtype != "success":
             raise ProtocolError(f"the agent refused to begin: {answer.error or answer.subtype}")
-        if self._wishes.mcp_servers:  # said to it, since a command line is for everybody to read
-            servers = {one.name: messages.mcp_server(one) for one in self._wishes.mcp_servers}
+        if self._agent_options.mcp_servers:  # said to it, since a command line is for everybody to read
+            servers = {one.name: messages.mcp_server(one) for one in self._agent_options.mcp_servers}
             return [self._ask(self._on_tool_servers_set, "mcp_set_servers", servers=servers)]
         return self._begin()
 
@@ -317,12 +317,12 @@ class ClaudeCodec(Conversation):
         return [out for one in results for out in self._calls.returned(one)]
 
     def _on_result(self, result: messages.Result) -> list[Out]:
-        used = self._meter.at_end(result)  # what it used is heard after its end
+        used = self._meter.at_end(result)  # reported after the turn's end
         if not self._prompted or (result.origin is not None and result.origin.kind != "human"):
             return [*used]
         ended = verdict_of(result, self._failed)
         if ended.stop == "end_turn" and self._unread:
-            return [*used]  # it goes on by itself, with what it has not heard yet
+            return [*used]  # the agent goes on by itself with the unread messages
         return [*self._cancel_unread(), *self._turn_ended(ended), *used]
 
     def _turn_ended(self, ended: TurnEnded) -> list[Out]:
@@ -369,11 +369,11 @@ class ClaudeCodec(Conversation):
 
     # ------------------------------------------------------------------------------------------ small parts
     def _stop(self, task_id: str, call_id: str) -> Send:
-        def kept(answer: messages.ControlResult) -> list[Out]:
+        def on_answer(answer: messages.ControlResult) -> list[Out]:
             failed = answer.subtype != "success" and self._calls.is_open(call_id)
             return [CallNotEnded(call_id, answer.error or "the agent does not say why")] if failed else []
 
-        return self._ask(kept, "stop_task", task_id=task_id)
+        return self._ask(on_answer, "stop_task", task_id=task_id)
 
     def _ask(self, on_answer: _OnAnswer, subtype: str, **fields: object) -> Send:
         self._requests_sent += 1

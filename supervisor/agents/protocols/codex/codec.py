@@ -92,7 +92,7 @@ class CodexCodec(Conversation):
         self._problem = Problem(None)
         """``_failures``: failed model requests in this turn. ``_problem``: the problem of the last one."""
 
-    # ------------------------------------------------------------------------------------------ what we ask for
+    # ------------------------------------------------------------------------------------------ our requests
     def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
         return [self._ask("initialize", _HELLO, lambda result: self._on_initialized(result, cwd, resume_id))]
 
@@ -132,7 +132,7 @@ class CodexCodec(Conversation):
     def close(self) -> list[Out]:
         return [CloseInput()]
 
-    # ------------------------------------------------------------------------------------------ what we are told
+    # ------------------------------------------------------------------------------------------ answers to the agent
     def permission(self, request_id: str, option_id: str | None) -> list[Out]:
         """Answer an approval request once; a request that needs no answer any more is ignored.
 

@@ -178,7 +178,7 @@ class JsonlCodec(CodecDefaults):
             "compaction": self._compacted,
         }
 
-    # ------------------------------------------------------------------------------------------ what we ask for
+    # ------------------------------------------------------------------------------------------ our requests
     @property
     def one_shot(self) -> bool:
         return True
@@ -206,7 +206,7 @@ class JsonlCodec(CodecDefaults):
     def close(self) -> list[Out]:
         return []
 
-    # ------------------------------------------------------------------------------------------ what we are told
+    # ------------------------------------------------------------------------------------------ output of the program
     def feed(self, data: bytes) -> list[Out]:
         outs: list[Out] = []
         if not data and not self._lines.unfinished:

@@ -1,0 +1,158 @@
+"""The handle of a plan that a host runs: commands, questions, and the end of a run that is not awaited."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from supervisor import AgentConfig, NoSuchEntity, Plan, PlanHandle, Refused, Supervisor, TaskConfig, open_supervisor
+from supervisor.lifecycles.types import Kind
+from supervisor.work.plan_handle import run_plan
+from tests.support import quick_settings, wait_for_record
+
+pytestmark = pytest.mark.anyio
+
+AGENTS = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
+ONCE: dict[str, Any] = {"max_attempts": 1, "circuit_breaker": {"enabled": False}}
+DEADLINE_S = 60
+
+
+def task(name: str, prompt: str = "true", *depends_on: str, **more: Any) -> TaskConfig:
+    return TaskConfig(id=name, agent="sh", prompt=prompt, depends_on=depends_on, **{"max_retries": 0, **more})
+
+
+def plan_of(*tasks: TaskConfig) -> Plan:
+    bounds = quick_settings(max_total_errors=1, max_consecutive_errors=1)
+    settings = {"limits": bounds.limits, "policy": bounds.policy, "drain_s": bounds.drain_s}
+    return Plan.model_validate({"agents": AGENTS, "tasks": tasks, "task_lifecycle": ONCE, **settings})
+
+
+def supervisor_of(where: Path, plan: Plan) -> Any:
+    return open_supervisor(where / "sd", agents=plan.agents, settings=plan.settings, workdir=where)
+
+
+def outcomes(handle_or_result: Any) -> dict[str, str]:
+    tasks = handle_or_result.results if isinstance(handle_or_result, PlanHandle) else handle_or_result.tasks
+    return {name: one.outcome for name, one in tasks.items()}
+
+
+async def begun(sup: Supervisor, name: str) -> None:
+    await wait_for_record(sup, "started", f"task:{name}")
+
+
+async def release(gate: Path) -> None:
+    """Let the program go on that reads from the FIFO at *gate*."""
+    await anyio.to_thread.run_sync(gate.write_text, "go\n")
+
+
+async def test_a_host_steers_its_plan(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    plan = plan_of(
+        task("held", "read _ < gate"),
+        task("asks", approval="before"),
+        task("unwanted", approval="before"),
+        task("late", "true", "held"),
+    )
+    with anyio.fail_after(DEADLINE_S):
+        async with supervisor_of(tmp_path, plan) as sup:
+            run = run_plan(sup, plan)
+            await begun(sup, "held")
+            approved = await run.approve("asks", by="ops")
+            rejected = await run.reject("unwanted", reason="not today")
+            cancelled = await run.cancel_task("late")
+            assert [one.state for one in (approved, rejected, cancelled)] == ["OPEN", "CANCELLED", "CANCELLED"]
+            with pytest.raises(NoSuchEntity):
+                await run.approve("no such task")
+            with pytest.raises(Refused):
+                await run.approve("held")
+            assert await run.add(plan_of(*plan.tasks, task("more"))) == ["more"]
+            await release(tmp_path / "gate")
+            result = await run
+    assert outcomes(result) == {
+        "held": "completed",
+        "asks": "completed",
+        "unwanted": "aborted",
+        "late": "aborted",
+        "more": "completed",
+    }
+
+
+async def test_a_task_is_split_and_requeued_by_the_handle(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    again = task("again", "echo x >> tries; test $(wc -l < tries) -gt 1 || read _ < gate", max_retries=1)
+    whole = task("whole", "true", "again")
+    with anyio.fail_after(DEADLINE_S):
+        async with supervisor_of(tmp_path, plan := plan_of(again, whole)) as sup:
+            run = run_plan(sup, plan)
+            await begun(sup, "again")
+            split = await run.split("whole", [task("part")])
+            assert (split.state, split.subtasks) == ("WAITING_FOR_SUBTASKS", ("task:part",))
+            assert (await run.requeue("again", reason="another session")).state == "OPEN"
+            result = await run
+    assert outcomes(result) == {"again": "completed", "whole": "completed", "part": "completed"}
+
+
+async def test_the_handle_answers_questions(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    with anyio.fail_after(DEADLINE_S):
+        async with supervisor_of(tmp_path, plan := plan_of(task("a", "read _ < gate"))) as sup:
+            run = run_plan(sup, plan)
+            await begun(sup, "a")
+            assert repr(run) == "<PlanHandle 'plan', running>"
+            assert [one.kind for one in run.tree()][:1] == [Kind.WORKSTREAM]
+            await release(tmp_path / "gate")
+            await run
+            why = await run.why("a")
+            assert (why.entity_id, why.steps[-1].record.event) == ("task:a", "closed")
+            with pytest.raises(NoSuchEntity):
+                await run.why("no such task")
+            assert await run.usage() == {}
+            assert outcomes(run) == {"a": "completed"}
+            assert repr(run) == "<PlanHandle 'plan', ended>"
+
+
+async def test_cancelling_the_await_cancels_the_plan(tmp_path: Path) -> None:
+    """The await ends when every task of the plan is recorded as cancelled, and its programs are dead."""
+    with anyio.fail_after(DEADLINE_S):
+        async with supervisor_of(
+            tmp_path, plan := plan_of(task("a", "exec sleep 1000"), task("b", "true", "a"))
+        ) as sup:
+            run = run_plan(sup, plan)
+            async with anyio.create_task_group() as group:
+                group.start_soon(run.wait)
+                await begun(sup, "a")
+                group.cancel_scope.cancel()
+            assert run.ended.is_set()
+            assert sup.sessions() == []
+            with pytest.raises(Refused, match="the run of plan 'plan' was cancelled"):
+                await run
+
+
+async def test_a_run_that_is_not_awaited_ends_with_its_supervisor(tmp_path: Path) -> None:
+    """Leaving the block drains the run: what is in progress is finished, and nothing else begins."""
+    os.mkfifo(tmp_path / "gate")
+    with anyio.fail_after(DEADLINE_S):
+        async with supervisor_of(tmp_path, plan := plan_of(task("a", "read _ < gate"), task("b", "true", "a"))) as sup:
+            run = run_plan(sup, plan)
+            await begun(sup, "a")
+            await release(tmp_path / "gate")
+    assert run.ended.is_set()
+    assert outcomes(run) == {"a": "completed", "b": "aborted"}
+
+
+async def test_an_error_in_the_block_cancels_a_run_that_is_not_awaited(tmp_path: Path) -> None:
+    class HostError(Exception):
+        pass
+
+    plan = plan_of(task("a", "exec sleep 1000"))
+    with anyio.fail_after(DEADLINE_S), pytest.raises(HostError):
+        async with supervisor_of(tmp_path, plan) as sup:
+            run = run_plan(sup, plan)
+            await begun(sup, "a")
+            raise HostError
+    assert run.ended.is_set()
