@@ -4,7 +4,6 @@ The package does not depend on its user.
 """
 
 from actors.actor import (
-    DEFERRED,
     Abandoned,
     Actor,
     ActorCrashed,
@@ -36,7 +35,7 @@ from actors.errors import (
 from actors.inspection import Inspection, Stats, TaskSeen
 from actors.machine import ANY, Effect, Event, IllegalTransition, Machine, Rule, Step, rule
 from actors.mailbox import Lane, Limits, Mailbox
-from actors.ref import Ref
+from actors.ref import DEFERRED, Ref
 from actors.restart import Intensity, Restart
 from actors.scopes import Scope
 from actors.supervision import (

@@ -10,28 +10,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from actors.mailbox import DEFAULT_LIMITS, Envelope, Lane, Limits
-from actors.ref import DEFERRED, Ref
+from actors.ref import Ref
 from actors.scopes import Scope
-
-__all__ = [
-    "DEFERRED",
-    "SHUTDOWN_S",
-    "Abandoned",
-    "Actor",
-    "ActorCrashed",
-    "CancelSwallowed",
-    "Context",
-    "Crashed",
-    "DeadLetter",
-    "Down",
-    "KernelEvent",
-    "Killed",
-    "Normal",
-    "Paused",
-    "Shutdown",
-    "TaskFailed",
-    "is_clean",
-]
 
 SHUTDOWN_S = 5.0
 """Seconds that an actor's tasks have to end, unless it is spawned with another ``shutdown_s``."""

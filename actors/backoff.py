@@ -6,8 +6,6 @@ from typing import NamedTuple, Protocol
 
 from actors.errors import InvalidOption
 
-__all__ = ["Backoff", "Uniform"]
-
 
 class Uniform(Protocol):
     """Random stream, such as ``random.Random(seed)``."""

@@ -19,18 +19,6 @@ from msgspec.structs import replace
 from actors.errors import InvalidOption
 from actors.machine import Effect, Event, Machine, rule
 
-__all__ = [
-    "BREAKER",
-    "Answered",
-    "Breaker",
-    "BreakerLimits",
-    "Circuit",
-    "CircuitData",
-    "Failed",
-    "Launched",
-    "Withdrawn",
-]
-
 
 class Circuit(Enum):
     """State of a circuit."""

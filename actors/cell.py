@@ -44,8 +44,6 @@ from actors.task_runner import TaskRecord, TaskRunner, stack_of
 from actors.timers import Timer
 from actors.waiter import RAISED, as_error
 
-__all__ = ["ActorCell"]
-
 SWALLOWED_AFTER_S = 0.25
 """Seconds after its cancellation at which a task that still runs is reported."""
 KILL_S = 0.25

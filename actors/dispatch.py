@@ -18,8 +18,6 @@ import anyio
 from actors import failpoint
 from actors.waiter import Backend, Waiter
 
-__all__ = ["Dispatcher", "Runnable"]
-
 QUANTUM = 16
 """Messages that one actor handles per turn, and between two readings of the clock."""
 BATCH = 256

@@ -2,19 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "ActorError",
-    "ActorRestarting",
-    "ActorStopped",
-    "AskTimeout",
-    "InvalidOption",
-    "MailboxFull",
-    "NameTaken",
-    "NoSuchActor",
-    "StartFailed",
-    "StrayCancellation",
-]
-
 
 class ActorError(Exception):
     """Base of the kernel's errors."""

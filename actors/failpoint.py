@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 
-__all__ = ["InjectedCrash", "active", "controlled_by", "crash", "deciders"]
-
 deciders: dict[int, Callable[[str, str], bool]] = {}
 """Decision functions by thread id. Empty outside of tests and simulations, so that a failpoint costs one lookup."""
 

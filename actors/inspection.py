@@ -8,8 +8,6 @@ from typing import NamedTuple
 from actors.cell import ActorCell
 from actors.task_runner import stack_of
 
-__all__ = ["Inspection", "Stats", "TaskSeen", "inspection_of"]
-
 
 class Stats(NamedTuple):
     """Counters of one actor. ``queued`` is by lane."""

@@ -16,8 +16,6 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-__all__ = ["ANY", "Action", "Effect", "Event", "Guard", "IllegalTransition", "Machine", "Rule", "Step", "rule"]
-
 S = TypeVar("S", bound=Enum)
 D = TypeVar("D")
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from actors.machine import Machine, Rule
 
-__all__ = ["as_json", "faults", "markdown", "mermaid", "table"]
-
 AnyMachine = Machine[Any, Any]
 AnyRule = Rule[Any]
 

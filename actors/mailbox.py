@@ -16,17 +16,6 @@ from typing import Any, Final, NamedTuple, Protocol
 from actors.errors import InvalidOption, MailboxFull
 from actors.waiter import Backend, Waiter
 
-__all__ = [
-    "DEFAULT_LIMITS",
-    "Envelope",
-    "Lane",
-    "Limits",
-    "Mailbox",
-    "ReplyPort",
-    "SizeOf",
-    "Token",
-]
-
 URGENT_RUN_MAX = 32
 """URGENT messages in a row, after which one NORMAL message is taken."""
 

@@ -32,18 +32,16 @@ from enum import Enum
 from math import inf
 from typing import Any, Final, Protocol
 
-from actors.actor import DEFERRED, SHUTDOWN_S, Actor, ActorCrashed, Crashed, DeadLetter, Down, KernelEvent
+from actors.actor import SHUTDOWN_S, Actor, ActorCrashed, Crashed, DeadLetter, Down, KernelEvent
 from actors.backoff import Uniform
 from actors.dispatch import Dispatcher
 from actors.errors import ActorRestarting, ActorStopped
 from actors.mailbox import DEFAULT_LIMITS, Envelope, Lane, Limits, Mailbox
-from actors.ref import Ref, Reply
+from actors.ref import DEFERRED, Ref, Reply
 from actors.scopes import Scope
 from actors.task_runner import RunnerOwner, TaskRecord, TaskRunner
 from actors.timers import Timer, TimerService
 from actors.waiter import RAISED, Backend, as_error
-
-__all__ = ["NOTHING", "LazyFields", "MessageLoop", "Phase", "RestartHook", "SystemServices"]
 
 _CONTROL, _URGENT, _NORMAL = Lane.CONTROL, Lane.URGENT, Lane.NORMAL
 

@@ -22,8 +22,6 @@ from actors.mailbox import Envelope, Lane, Mailbox
 from actors.timers import Timer
 from actors.waiter import Backend, Waiter
 
-__all__ = ["CALL", "DEFERRED", "Call", "Deferred", "Ref", "Reply", "Target"]
-
 _NORMAL = Lane.NORMAL
 _INF = float("inf")
 _SIZED = (str, bytes)

@@ -12,13 +12,6 @@ from typing import NamedTuple
 
 from actors.errors import InvalidOption
 
-__all__ = [
-    "Intensity",
-    "Restart",
-    "add_restart",
-    "wanted",
-]
-
 
 class Restart(StrEnum):
     """Condition of a child's restart: always, after an end that was not clean, never."""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import anyio
 
-__all__ = ["Scope"]
-
 
 class Scope:
     """Cancel scope of a task group, with its causes. A cancellation before the group is open takes effect when it

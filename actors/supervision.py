@@ -24,17 +24,6 @@ from actors.ref import DEFERRED, Ref, Reply
 from actors.restart import Intensity, Restart, add_restart, wanted
 from actors.waiter import RAISED, as_error
 
-__all__ = [
-    "BRUTAL_KILL",
-    "ChildInfo",
-    "ChildSpec",
-    "RestartLimitExceeded",
-    "StartChild",
-    "StopChild",
-    "Supervisor",
-    "WhichChildren",
-]
-
 BRUTAL_KILL = 0.0
 """Value of ``shutdown_s`` that gives the child no time to clean up."""
 
@@ -344,7 +333,7 @@ class Supervisor:
         envelope = self._ctx.envelope
         if envelope is not None and isinstance(envelope.reply, Reply):
             child.stoppers.append(envelope.reply)
-        child.cell.stop_with_parent(Shutdown("its supervisor was told to stop it"), float("inf"))
+        child.cell.stop_with_parent(Shutdown("stopped by its supervisor"), float("inf"))
         return DEFERRED
 
     def _infos(self) -> tuple[ChildInfo, ...]:

@@ -41,8 +41,6 @@ from actors.task_runner import RunnerOwner
 from actors.timers import TimerService
 from actors.waiter import current_backend
 
-__all__ = ["ROOT", "ActorSystem", "open_system"]
-
 ROOT = "."
 
 

@@ -20,8 +20,6 @@ from actors.ref import CALL, Call, Reply
 from actors.scopes import Scope
 from actors.waiter import Backend, Waiter, as_error, is_cancellation
 
-__all__ = ["RunnerOwner", "TaskRecord", "TaskRunner", "first_error", "stack_of"]
-
 Start = tuple[Callable[..., Coroutine[Any, Any, Any]], tuple[Any, ...]]
 
 

@@ -23,8 +23,6 @@ import anyio
 from actors.errors import InvalidOption
 from actors.waiter import Backend, Waiter
 
-__all__ = ["GRACE_S", "LATE_S", "Timer", "TimerService"]
-
 DEAD_MAX = 64
 """Cancelled timers kept in the heap before it is rebuilt."""
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import trio
 
-__all__ = ["TrioWaiter", "wait_until"]
-
 
 async def wait_until(waiter: Any, deadline: float) -> None:
     """Wait until *waiter* is woken, or until *deadline* on trio's clock."""

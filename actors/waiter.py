@@ -15,17 +15,6 @@ from typing import Any, NamedTuple, Protocol
 
 from actors.errors import StrayCancellation
 
-__all__ = [
-    "RAISED",
-    "Backend",
-    "ResettableEvent",
-    "Waiter",
-    "as_error",
-    "current_backend",
-    "is_cancellation",
-    "new_waiter",
-]
-
 RAISED = (Exception, asyncio.CancelledError)
 """Exceptions of other code that end only that code: see :func:`is_cancellation`."""
 

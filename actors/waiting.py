@@ -9,8 +9,6 @@ import anyio
 
 from actors.timers import GRACE_S, LATE_S
 
-__all__ = ["Awaited", "any_of", "to_the_end", "within"]
-
 _T = TypeVar("_T")
 
 

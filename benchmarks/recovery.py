@@ -238,7 +238,7 @@ def table(folder: Path, effort: Effort) -> Path:
     for what in MEASURED:
         path = killed_after(state.journal, folder / "killed.db", effort) if what == "killed" else state.journal
         if what == "started":
-            shutil.copytree(state.root, folder / "started")
+            shutil.copytree(state.root, folder / "started", ignore=shutil.ignore_patterns("control.sock"))
             path = StateDir(folder / "started").journal
         found = measured(what, path)
         cpu_s = found["cpu_s"]

@@ -13,16 +13,8 @@ if TYPE_CHECKING:
     from supervisor.agents.mcp_stdio import McpError, McpResource
     from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
     from supervisor.diagnostics.visual_state import Inspected
-    from supervisor.embedding.runtime import (
-        Degraded,
-        Refused,
-        Session,
-        SubscriptionLagged,
-        Supervisor,
-        TurnResult,
-        open_supervisor,
-        reconfigure,
-    )
+    from supervisor.embedding.runtime import open_supervisor, reconfigure
+    from supervisor.host.supervision import Supervisor
     from supervisor.journal.statedir import StateDirBusy, StateDirError
     from supervisor.lifecycles.types import (
         AbortPolicy,
@@ -53,7 +45,10 @@ if TYPE_CHECKING:
     from supervisor.policies.permissions import OpenPermission
     from supervisor.ports import JournalError, JournalLost, JournalUnavailable
     from supervisor.runtime.availability import Outage, Shortage
+    from supervisor.runtime.entity import Degraded, Refused
     from supervisor.runtime.live_session import NoSuchEntity
+    from supervisor.runtime.subscriptions import SubscriptionLagged
+    from supervisor.sessions.handle import Session, TurnResult
     from supervisor.work.plan_handle import PlanHandle, run_plan
     from supervisor.work.results import PlanResult, TaskResult
     from supervisor.workspaces.git_command import WorkspaceError
@@ -140,16 +135,11 @@ _HOMES = {
     "supervisor.runtime.availability": ("Outage", "Shortage"),
     "supervisor.policies.permissions": ("OpenPermission",),
     "supervisor.ports": ("JournalError", "JournalLost", "JournalUnavailable"),
-    "supervisor.embedding.runtime": (
-        "Degraded",
-        "Refused",
-        "Session",
-        "SubscriptionLagged",
-        "Supervisor",
-        "TurnResult",
-        "open_supervisor",
-        "reconfigure",
-    ),
+    "supervisor.embedding.runtime": ("open_supervisor", "reconfigure"),
+    "supervisor.host.supervision": ("Supervisor",),
+    "supervisor.runtime.entity": ("Degraded", "Refused"),
+    "supervisor.runtime.subscriptions": ("SubscriptionLagged",),
+    "supervisor.sessions.handle": ("Session", "TurnResult"),
     "supervisor.diagnostics.visual_state": ("Inspected",),
     "supervisor.lifecycles.types": (
         "AbortPolicy",

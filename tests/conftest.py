@@ -28,7 +28,7 @@ def repository_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make the repository that ``repository`` copies."""
     where = tmp_path_factory.mktemp("template")
     (where / "a.txt").write_text("first\n")
-    git(where, "init", "--quiet", "--initial-branch=main", "--template=")
+    git(where, "init", "--quiet", "--initial-branch=main")
     git(where, "add", "--all")
     git(where, "commit", "--quiet", "--message", "first")
     return where
@@ -51,7 +51,7 @@ def hears_ctrl_c() -> Iterator[None]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options that set the size of the large tests."""
     parser.addoption(
-        "--sessions", type=int, default=2_000, help="sessions in tests/integration/test_scale.py, in hundreds"
+        "--sessions", type=int, default=1_000, help="sessions in tests/integration/test_scale.py, in hundreds"
     )
     parser.addoption("--runs", type=int, default=1, help="seeds in tests/integration/test_why_everywhere.py")
     parser.addoption("--levels", type=int, default=1_200, help="levels in tests/integration/test_scale.py")

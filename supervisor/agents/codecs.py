@@ -21,7 +21,7 @@ from supervisor.agents.protocols.command import CommandCodec
 from supervisor.agents.protocols.jsonl.codec import JsonlCodec
 from supervisor.ports import AgentOptions, Codec
 
-__all__ = ["TAKE_OPTIONS", "MakeCodec", "adapters", "codec_for", "scripted_command"]
+__all__ = ["MakeCodec", "adapters", "codec_for", "scripted_command"]
 
 _CODECS: Final[Mapping[str, Callable[[], Codec]]] = MappingProxyType(
     {
@@ -32,7 +32,7 @@ _CODECS: Final[Mapping[str, Callable[[], Codec]]] = MappingProxyType(
         "scripted": partial(AcpCodec, silent=True),
     }
 )
-TAKE_OPTIONS: Final[Mapping[str, Callable[..., Codec]]] = MappingProxyType({"acp": AcpCodec, "claude": ClaudeCodec})
+WITH_OPTIONS: Final[Mapping[str, Callable[..., Codec]]] = MappingProxyType({"acp": AcpCodec, "claude": ClaudeCodec})
 """Adapters whose codec takes the settings that a plan gives for an agent (model, mode, tool servers)."""
 _NO_OPTIONS: Final = AgentOptions()
 MAPPED: Final = "jsonl"
@@ -57,14 +57,14 @@ def codec_for(
     """Return the codec factory of *adapter*, which is one of ours or one of *more*, the plug-ins' adapters.
 
     Args:
-        wishes: the plan's settings for the agent; adapters outside ``TAKE_OPTIONS`` ignore them.
+        agent_options: the plan's settings for the agent; adapters outside ``WITH_OPTIONS`` ignore them.
         mapping: the meaning of the agent's lines, for the adapter ``jsonl``.
 
     Raises:
         ValueError: no adapter has that name (the message lists the names), or ``jsonl`` was given no mapping.
     """
-    if adapter in TAKE_OPTIONS:
-        return partial(TAKE_OPTIONS[adapter], agent_options=agent_options)
+    if adapter in WITH_OPTIONS:
+        return partial(WITH_OPTIONS[adapter], agent_options=agent_options)
     if adapter == MAPPED:
         if mapping is None:
             raise ValueError("adapter: 'jsonl' needs a mapping of the program's lines; give one")

@@ -21,9 +21,6 @@ from supervisor.cli.rendering import columns, json_text
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput
 from supervisor.processes.host import ShimHost
 
-__all__ = ["agents_group"]
-
-
 _ASKS: Final[Mapping[bool | str, str]] = {True: "yes", False: "no", "with flags": "with flags", "unknown": "unknown"}
 
 
@@ -83,8 +80,8 @@ def _probe(
         say(f"{agent.name} {found.version}, by {variant.adapter}:")
     rows = anyio.run(partial(_run, agent, variant, model_url, cases or CASES, not as_json), backend=backend)
     if as_json:
-        told = {"agent": agent.name, "version": found.version, "adapter": variant.adapter}
-        say(json_text({**told, "cases": msgspec.to_builtins(rows)}))
+        head = {"agent": agent.name, "version": found.version, "adapter": variant.adapter}
+        say(json_text({**head, "cases": msgspec.to_builtins(rows)}))
     return WORK_FAILED if any(one.good is False for one in rows) else DONE
 
 
@@ -107,9 +104,9 @@ async def _probed(
 ) -> list[ProbeResult]:
     rows: list[ProbeResult] = []
     with tempfile.TemporaryDirectory(prefix="supervisor-probe-", ignore_cleanup_errors=True) as folder:
-        place = make_sandbox(agent, variant, base_url, Path(folder))
+        sandbox = make_sandbox(agent, variant, base_url, Path(folder))
         async with ShimHost() as host:
-            async for one in probe(host, place, cases):
+            async for one in probe(host, sandbox, cases):
                 rows.append(one)
                 if shows:
                     say(f"  {one.case:<32} {one.found}")

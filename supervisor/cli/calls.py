@@ -9,8 +9,6 @@ from __future__ import annotations
 from supervisor.diagnostics.causal_trace import split_call
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 
-__all__ = ["ToolCallIndex"]
-
 
 class ToolCallIndex:
     """Tool calls in the records taken so far."""

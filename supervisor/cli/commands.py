@@ -16,8 +16,6 @@ import click
 from supervisor.cli.options import say, state_dir_option
 from supervisor.control.error_messages import BadInput
 
-__all__ = ["supervisor"]
-
 
 class _LazyCommand(click.Command):
     """Command whose module is imported when the command is run, not when the commands are listed.

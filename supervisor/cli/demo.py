@@ -27,15 +27,15 @@ from supervisor.cli.why import why_text
 from supervisor.diagnostics.causal_trace import roots, why
 from supervisor.diagnostics.tree_view import tool_calls, tree
 from supervisor.diagnostics.validate import validate_lines
-from supervisor.embedding.runtime import Session, Supervisor, TurnResult, open_supervisor
+from supervisor.embedding.runtime import open_supervisor
+from supervisor.host.supervision import Supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import AbortScope, Kind, LifecycleEvent, Survivors
 from supervisor.plans import AgentConfig, LimitsConfig, PolicyConfig, Settings, StageBudgetsConfig
 from supervisor.policies.abort_plan import Receipt, total_survivors
 from supervisor.processes.orphan_check import adopt_orphans, children_left
-
-__all__ = ["demo", "play", "repository", "run_demo", "summary"]
+from supervisor.sessions.handle import Session, TurnResult
 
 DEADLINE_S = 55.0
 """Seconds for the whole demo."""
@@ -97,9 +97,9 @@ def run_demo(*, as_json: bool) -> int:
     """Run the demo and print the results; return 0 if everything went as expected and no process is left."""
     proven = adopt_orphans()
     say: Say = (lambda text: None) if as_json else (lambda text: print_text(text))
-    with repository() as place:
-        state = StateDir(place / ".sdd")
-        receipts, results = anyio.run(play, place, state.root, say)
+    with repository() as folder:
+        state = StateDir(folder / ".sdd")
+        receipts, results = anyio.run(play, folder, state.root, say)
         left = children_left() if proven else total_survivors(receipt.survivors for receipt in receipts)
         summed = summary(state, receipts, results, left)
         _show(state, receipts, summed, say)

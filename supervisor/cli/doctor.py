@@ -13,8 +13,6 @@ import click
 from supervisor.cli.options import json_option, say
 from supervisor.processes.capabilities import Capability, Guarantee, guarantees, probe_capabilities
 
-__all__ = ["doctor"]
-
 
 @click.command("doctor")
 @json_option
@@ -23,8 +21,8 @@ def doctor(as_json: bool) -> None:
     found = probe_capabilities()
     promised = guarantees(found)
     if as_json:
-        told = {"abilities": [one._asdict() for one in found], "guarantees": [one._asdict() for one in promised]}
-        say(json.dumps(told, indent=2))
+        document = {"abilities": [one._asdict() for one in found], "guarantees": [one._asdict() for one in promised]}
+        say(json.dumps(document, indent=2))
         return
     say("When one of these dies, nothing of what it had started is left:")
     width = max(len(one.dies) for one in promised)

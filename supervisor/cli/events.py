@@ -26,8 +26,6 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = ["events"]
-
 
 @click.command("events")
 @click.argument("entity_id", metavar="[ID]", required=False)

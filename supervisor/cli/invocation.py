@@ -17,8 +17,6 @@ import click
 from supervisor.cli.options import say
 from supervisor.control.error_messages import BAD_INPUT, DONE, Failure, failure_of
 
-__all__ = ["execute"]
-
 
 def execute(group: click.Group, arguments: Sequence[str]) -> int:
     """Run one command line and return the exit status.
@@ -34,7 +32,7 @@ def execute(group: click.Group, arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return _reader_gone()
     except SystemExit:
-        if sys.stdout is stdout:  # click makes an exit of a broken pipe, and puts another stream in its place
+        if sys.stdout is stdout:  # click makes an exit of a broken pipe, and replaces the stream
             raise
         return _reader_gone()
     except (click.Abort, KeyboardInterrupt):
@@ -44,7 +42,7 @@ def execute(group: click.Group, arguments: Sequence[str]) -> int:
         return BAD_INPUT
     except click.ClickException as error:
         return _print_failure(Failure(BAD_INPUT, "bad", _usage(error)), arguments)
-    except Exception as error:  # the last one who can turn it into words
+    except Exception as error:  # the last place that can report it
         return _print_failure(_no_text(error, arguments) or failure_of(error), arguments)
     except BaseExceptionGroup as error:  # trio's Ctrl-C
         if error.subgroup(KeyboardInterrupt) is None:
@@ -106,7 +104,7 @@ def _reader_gone() -> int:
 
 
 def _silence() -> None:
-    """Redirect standard output to /dev/null for the interpreter's last flush: nobody reads it."""
+    """Redirect standard output to /dev/null for the interpreter's last flush, since its reader has gone."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -30,8 +30,6 @@ from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Compacted, JournalError, Retention
 
-__all__ = ["journal"]
-
 _encode = msgspec.json.Encoder().encode
 
 
@@ -99,10 +97,10 @@ def _compact(keep_s: float | None, records_max: int | None, state_dir: Path, as_
     state = StateDir.open(state_dir, create=False)
     try:
         answer = send_request(state_dir, {"do": "compact", "retention": msgspec.to_builtins(retention)})
-        told = msgspec.convert(answer["compacted"], Compacted)
+        compacted = msgspec.convert(answer["compacted"], Compacted)
     except NotRunning:
-        told = _compacted(state, retention or Retention())
-    say(json_text(told) if as_json else _moved(told))
+        compacted = _compacted(state, retention or Retention())
+    say(json_text(compacted) if as_json else _moved(compacted))
 
 
 def _compacted(state: StateDir, retention: Retention) -> Compacted:
@@ -110,25 +108,27 @@ def _compacted(state: StateDir, retention: Retention) -> Compacted:
         raise BadInput(f"no journal at {state.journal}: run `supervisor run` there first, or give --state-dir")
     with state.lock():
         database = open_database(state.journal, state.transitions)
-        told = Compacted()
+        compacted = Compacted()
         try:
-            for _, now_told in compact_pieces(database, state.archive, retention, time.time()):
-                told = now_told
-            if told.records:
+            for _, so_far in compact_pieces(database, state.archive, retention, time.time()):
+                compacted = so_far
+            if compacted.records:
                 with translate_errors(state.journal):
                     database.db.execute("VACUUM")  # a running supervisor fills the free pages instead
         except JournalError as error:  # it was opened: what is wrong now is no bad input
             raise WorkFailed(str(error)) from error
         finally:
             database.close()
-    return told
+    return compacted
 
 
-def _moved(told: Compacted) -> str:
-    left = f"the journal has {told.records_left} records of {told.entities_left} entities"
-    if not told.archives:
+def _moved(compacted: Compacted) -> str:
+    left = f"the journal has {compacted.records_left} records of {compacted.entities_left} entities"
+    if not compacted.archives:
         return f"nothing to move: {left}"
-    return f"moved {told.records} records of {told.entities} entities to {', '.join(told.archives)}; {left}"
+    return (
+        f"moved {compacted.records} records of {compacted.entities} entities to {', '.join(compacted.archives)}; {left}"
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- export
@@ -150,8 +150,8 @@ def _export(path: Path | None, out: Path | None, state_dir: Path, as_json: bool)
             raise BadInput(f"--out: {out} exists; name another file, or move it away") from None
         except OSError as error:
             raise BadInput(f"--out: {out} cannot be written: {error.strerror}; name another file") from None
-    told: dict[str, Any] = {"file": str(out), "lines": count}
-    say(json_text(told) if as_json else f"{out}: {count} transitions")
+    compacted: dict[str, Any] = {"file": str(out), "lines": count}
+    say(json_text(compacted) if as_json else f"{out}: {count} transitions")
 
 
 def _written(out: Path, lines: Iterable[str]) -> int:

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 The journal is the source. A :class:`Reporter` remembers the number of the last record that it has shown, and on each
 :meth:`Reporter.update` reads the records after it and passes them to a :class:`RunView`. The run calls ``update`` every
-``TICK_S`` seconds in a thread, so that a slow terminal misses no record and delays nobody.
+``TICK_S`` seconds in a thread, so that a slow terminal misses no record and delays no session.
 
 Two failures must not stop a run:
 
@@ -42,8 +42,6 @@ from supervisor.policies.redaction import printable
 from supervisor.ports import JournalUnavailable
 from supervisor.runtime.availability import Outage
 from supervisor.work.results import TaskResult
-
-__all__ = ["Reporter", "RunView", "results_json", "results_text", "view_for"]
 
 TICK_S: Final = 0.2
 """Seconds between updates, and between redraws of the table."""
@@ -243,12 +241,12 @@ class Reporter:
         if self._reader is not None:
             self._reader.close()
 
-    def _with_view(self, tell: Callable[[RunView], None]) -> None:
+    def _with_view(self, call: Callable[[RunView], None]) -> None:
         with self._lock:
             if self._view is None:
                 return
             try:
-                tell(self._view)
+                call(self._view)
             except OSError as error:
                 self._view = None
                 if not isinstance(error, BrokenPipeError):
@@ -258,7 +256,7 @@ class Reporter:
 
     def _show_new_records(self, view: RunView) -> None:
         assert self._reader is not None, "start() sets the view and the reader"
-        with suppress(JournalUnavailable):  # it is looked at again
+        with suppress(JournalUnavailable):  # the next update tries again
             for event in self._reader.events(after_seq=self.last):
                 self.last = event.seq
                 view.event(event)

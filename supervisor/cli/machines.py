@@ -16,8 +16,6 @@ from actors import machine_views as views
 from actors.machine import Machine
 from supervisor.lifecycles import MACHINES
 
-__all__ = ["FORMATS", "reference_pages", "render"]
-
 AnyMachine = Machine[Any, Any]
 
 FORMATS: Final = ("table", "mermaid", "markdown", "json")

@@ -26,8 +26,6 @@ from supervisor.control.error_messages import BadInput, ControlError, NotRunning
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.ports import JournalError
 
-__all__ = ["Answered", "Entity", "Permission", "Sent", "serve", "server_of"]
-
 ACTOR: Final = "mcp"
 """Actor of the commands in the records."""
 _REFUSALS: Final = (BadInput, NotRunning, ControlError, StateDirError, JournalError)
@@ -36,7 +34,7 @@ _CHANGES: Final = ToolAnnotations(destructive_hint=False, open_world_hint=False)
 _ENDS: Final = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 _INSTRUCTIONS: Final = (
     "A supervisor of AI agent sessions. `list` shows what there is; ids look like lead (a session), lead:t1 (a turn), "
-    "lead:t1:c2 (a tool call), lead:t1:p1 (a permission). Give `abort` dry_run=true first: it says whom it would end."
+    "lead:t1:c2 (a tool call), lead:t1:p1 (a permission). Give `abort` dry_run=true first: it lists what would end."
 )
 
 Id = Annotated[str, Field(description="the id of a session, turn, agent, task or tool call, as `list` shows it")]
@@ -77,7 +75,7 @@ class Sent(BaseModel):
 
 
 class Answered(BaseModel):
-    """Option that the agent is told, and the option's kind; ``None`` if no option fits the answer."""
+    """Option that is sent to the agent, and its kind; ``None`` if no option fits the answer."""
 
     option: str | None
     kind: str | None
@@ -116,14 +114,14 @@ class _Tools:
         return [Entity.model_validate(row) for row in rows]
 
     async def inspect(self, id: Id) -> dict[str, Any]:
-        """Show what goes on in something that lives, right now: its mailbox, its tasks, where each of them waits."""
-        told: dict[str, Any] = (await self._ask({"do": "inspect", "entity": id}))["inspected"]
-        return told
+        """Show the present activity of a live entity: its mailbox, its tasks, and where each of them waits."""
+        result: dict[str, Any] = (await self._ask({"do": "inspect", "entity": id}))["inspected"]
+        return result
 
     async def why(self, id: Id) -> dict[str, Any]:
-        """Explain how something came to be as it is: the tree of causes, from the one root event to the end."""
-        told: dict[str, Any] = await self._read(lambda: explained(self._state_dir, id)[0])
-        return told
+        """Explain the last change of an entity: the tree of causes, from the root event to the end."""
+        result: dict[str, Any] = await self._read(lambda: explained(self._state_dir, id)[0])
+        return result
 
     async def send(
         self,
@@ -132,10 +130,10 @@ class _Tools:
         urgent: Annotated[bool, Field(description="do not wait for the next prompt")] = False,
         at: Annotated[
             Literal["now", "tool_boundary", "turn_end"] | None,
-            Field(description="when an urgent message is heard; by default now"),
+            Field(description="when an urgent message is delivered; by default now"),
         ] = None,
     ) -> Sent:
-        """Give a session a message: for its next prompt, or, if it is urgent, within the turn that runs."""
+        """Send a session a message: for its next prompt, or, if it is urgent, within the running turn."""
         asked = {"do": "send", "session": session, "text": text, "urgent": urgent, "at": at, "sender": ACTOR}
         return Sent.model_validate(await self._ask(asked))
 
@@ -147,27 +145,29 @@ class _Tools:
             Field(description="that call; the siblings of the session; the session with all below it"),
         ],
         reason: str = "aborted over MCP",
-        dry_run: Annotated[bool, Field(description="only say whom it would end, and the plan's id")] = False,
-        plan: Annotated[str | None, Field(description="only if it would do what the plan of that id said")] = None,
+        dry_run: Annotated[bool, Field(description="only list what would end, and the plan's id")] = False,
+        plan: Annotated[
+            str | None, Field(description="abort only if the effect is that of the plan with this id")
+        ] = None,
         now: Annotated[bool, Field(description="kill at once, without asking first")] = False,
     ) -> dict[str, Any]:
-        """End a tool call, a session, or its siblings; the receipt says how. With dry_run it is only planned."""
+        """Abort a tool call, a session, or its siblings, and return a receipt. With dry_run, only return the plan."""
         asked = {"do": "abort", "target": target, "scope": scope, "reason": reason, "actor": ACTOR, "now": now}
-        told = await self._ask({**asked, "dry_run": dry_run, "plan": plan})
-        answer: dict[str, Any] = told["plan"] if dry_run else told["receipt"]
+        result = await self._ask({**asked, "dry_run": dry_run, "plan": plan})
+        answer: dict[str, Any] = result["plan"] if dry_run else result["receipt"]
         return answer
 
     async def permissions(self) -> list[Permission]:
-        """List what agents ask for and wait for, oldest first."""
-        told = (await self._ask({"do": "permissions"}))["permissions"]
-        return [Permission.model_validate(one) for one in told]
+        """List the permission requests that wait for an answer, oldest first."""
+        result = (await self._ask({"do": "permissions"}))["permissions"]
+        return [Permission.model_validate(one) for one in result]
 
     async def answer(
         self,
         permission: Annotated[str, Field(description="the id of the permission")],
         allow: bool,
-        always: Annotated[bool, Field(description="as often as the agent asks for the same in its session")] = False,
-        because: Annotated[str, Field(description="why, for the record")] = "",
+        always: Annotated[bool, Field(description="also for the same request later in the session")] = False,
+        because: Annotated[str, Field(description="reason, for the record")] = "",
     ) -> Answered:
         """Answer a permission that an agent waits for. The first answer counts; a later one is an error."""
         asked = {"do": "answer", "permission": permission, "allow": allow, "always": always, "because": because}

@@ -10,8 +10,6 @@ import click
 
 from supervisor.policies.redaction import printable
 
-__all__ = ["PATH", "TASK", "json_option", "say", "state_dir_option", "verbose_option", "warn"]
-
 PATH: Any = click.Path(path_type=Path)
 STATE_DIR: Final = "SUPERVISOR_STATE_DIR"
 TASK: Final = "SUPERVISOR_TASK"
@@ -20,7 +18,7 @@ DEFAULT: Final = Path(".sdd")
 
 
 class NonEmptyPath(click.Path):
-    """Path that is not empty: an empty one would mean the working directory, which nobody asked for."""
+    """Path that is not empty: an empty one would mean the working directory, unintentionally."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "" or (value == DEFAULT and _given_empty(param, ctx)):

@@ -14,16 +14,14 @@ from supervisor.cli.sessions import operator, send_request
 from supervisor.policies.permissions import OpenPermission
 from supervisor.policies.redaction import printable
 
-__all__ = ["answer", "permissions"]
-
 
 @click.command("permissions")
 @state_dir_option
 @json_option
 def permissions(state_dir: Path, as_json: bool) -> None:
     """Requests that a policy decides do not wait and are not listed."""
-    told = send_request(state_dir, {"do": "permissions"})["permissions"]
-    say(json_text(told) if as_json else _text(msgspec.convert(told, list[OpenPermission])))
+    reply = send_request(state_dir, {"do": "permissions"})["permissions"]
+    say(json_text(reply) if as_json else _text(msgspec.convert(reply, list[OpenPermission])))
 
 
 def _text(waiting: Sequence[OpenPermission]) -> str:
@@ -51,13 +49,15 @@ def _indented(detail: str) -> str:
 @state_dir_option
 @json_option
 def answer(permission_id: str, decision: str, always: bool, because: str, state_dir: Path, as_json: bool) -> None:
-    """The first answer counts; a later one is refused. A request that nobody answers in time is denied."""
+    """The first answer counts; a later one is refused. A request that is not answered in time is denied."""
     allow = decision == "allow"
     asked = {"do": "answer", "permission": permission_id, "allow": allow, "always": always, "because": because}
-    told = send_request(state_dir, {**asked, "by": operator()})["answered"]
-    for_good = " for good" if (told["kind"] or "").endswith("_always") else ""
+    reply = send_request(state_dir, {**asked, "by": operator()})["answered"]
+    for_good = " for good" if (reply["kind"] or "").endswith("_always") else ""
     nothing = (
-        "" if told["option"] is not None else " (the agent offers no such answer, and is told that nothing was chosen)"
+        ""
+        if reply["option"] is not None
+        else " (the agent offers no such answer, and gets the reply that none was chosen)"
     )
     words = f"{printable(permission_id)}: {'allowed' if allow else 'denied'}{for_good}{nothing}"
-    say(json_text(told) if as_json else words)
+    say(json_text(reply) if as_json else words)

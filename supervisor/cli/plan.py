@@ -16,8 +16,6 @@ from supervisor.plans.tasks import every_task
 from supervisor.plugins.reading import load_plan
 from supervisor.work.budgeting import narrowings
 
-__all__ = ["plan_group", "schema"]
-
 
 @click.group("plan")
 def plan_group() -> None:

@@ -15,8 +15,6 @@ from supervisor.cli.rendering import json_text
 from supervisor.plans.agents import ADAPTERS
 from supervisor.plugins import PluginReport, Plugins
 
-__all__ = ["plugins"]
-
 
 @click.command("plugins")
 @json_option
@@ -26,8 +24,8 @@ def plugins(as_json: bool) -> None:
     found.dismiss()
     reports = found.reports()
     if as_json:
-        told = msgspec.to_builtins(reports)
-        say(json_text([{key: value for key, value in one.items() if key != "counts"} for one in told]))
+        plain = msgspec.to_builtins(reports)
+        say(json_text([{key: value for key, value in one.items() if key != "counts"} for one in plain]))
     elif not reports:
         say("no plug-in is installed")
     for one in () if as_json else reports:

@@ -42,18 +42,6 @@ from supervisor.policies.budgets import Amounts
 from supervisor.policies.usage import USAGE_EVENTS, UsageTotals
 from supervisor.ports import EntityRow, JournalDamaged
 
-__all__ = [
-    "dead_letters_command",
-    "ended",
-    "logs_command",
-    "namesakes",
-    "open_history",
-    "ps_command",
-    "seen_entities",
-    "tree_command",
-    "used_by",
-]
-
 _LOOK_AGAIN_S: Final = 0.2
 _RESTING: Final = ((Kind.TASK, Task.FAILED.value), (Kind.RUN, TaskRun.CIRCUIT_OPEN.value))
 """States that only a person, or the run's task, leaves."""
@@ -138,9 +126,9 @@ def _warn_of_troubles(state: StateDir, rows: list[EntityRow], running: bool) -> 
         for words in problems_of(state.control_socket):
             warn(words)
     elif any(not _settled(row) for row in rows):
-        heard = max([*(row.changed_at for row in rows), *_last_output_times(state, rows).values()])
+        last_change = max([*(row.changed_at for row in rows), *_last_output_times(state, rows).values()])
         warn(
-            f"no supervisor runs on {state.root}: alive entities are shown as of its death at {clock(heard)[:8]};"
+            f"no supervisor runs on {state.root}: alive entities are shown as of its death at {clock(last_change)[:8]};"
             " the next run records their end"
         )
 
@@ -223,7 +211,7 @@ def _is_namesake(parts: list[str], names: list[str]) -> bool:
 
 
 # --------------------------------------------------------------------------------------------------------- logs
-def _pause() -> None:
+def pause() -> None:
     time.sleep(_LOOK_AGAIN_S)
 
 
@@ -241,7 +229,7 @@ def logs_command(entity_id: str, follow: bool, state_dir: Path, as_json: bool) -
             going_on = _goes_on(reader, state, session)  # asked first: what was said before the end is still read
             lines.print_new()
             if going_on:
-                _pause()
+                pause()
         lines.end()
 
 

@@ -30,25 +30,6 @@ from supervisor.policies.abort_plan import (
 )
 from supervisor.policies.redaction import printable
 
-__all__ = [
-    "clock",
-    "columns",
-    "counted",
-    "dead_letters_text",
-    "duration",
-    "event_line",
-    "inspected_text",
-    "json_line",
-    "json_text",
-    "plan_text",
-    "ps_text",
-    "receipt_text",
-    "report_text",
-    "tree_json",
-    "tree_text",
-]
-
-
 INDENTED_MAX = 64
 """Levels of a tree up to which its JSON is indented."""
 
@@ -82,7 +63,7 @@ def clock(timestamp: float) -> str:
 def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return lines with aligned columns; the last column is not padded."""
     cells = [list(heads), *([printable(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[place]) for row in cells) for place in range(len(heads))]
+    widths = [max(len(row[index]) for row in cells) for index in range(len(heads))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
     )
@@ -109,8 +90,8 @@ def _what(event: LifecycleEvent, call: str) -> str:
         parts.append(f"abort {event.abort_id}")
     if event.actor:
         parts.append(f"by {event.actor}")
-    told = printable("  ".join(part for part in parts if part))
-    return f"{told}: {printable(event.reason)}" if event.reason else told
+    text = printable("  ".join(part for part in parts if part))
+    return f"{text}: {printable(event.reason)}" if event.reason else text
 
 
 def _change(event: LifecycleEvent) -> str:
@@ -119,10 +100,10 @@ def _change(event: LifecycleEvent) -> str:
     return f"{event.from_status} -> {event.to_status}" if event.from_status else f"-> {event.to_status}"
 
 
-def _metadata(event: LifecycleEvent, told: str) -> list[str]:
-    """Return the few metadata without which a line is hard to understand, except the field *told*."""
+def _metadata(event: LifecycleEvent, left_out: str) -> list[str]:
+    """Return the few metadata without which a line is hard to understand, except the field *left_out*."""
     shown = ("title", "outcome", "status", "ended_by", "target", "scope", "policy_edge", "rung", "took_s")
-    found = {name: event.metadata.get(name) for name in shown if name != told}
+    found = {name: event.metadata.get(name) for name in shown if name != left_out}
     return [f"{name}={value}" for name, value in found.items() if value not in (None, "")]
 
 
@@ -206,8 +187,8 @@ def plan_text(plan: AbortPlan, namesakes: Sequence[str] = ()) -> str:
 
 def _planned_node(one: PlannedNode) -> tuple[str, ...]:
     due = one.due
-    rungs = (due.request_s, due.cancel_s, due.terminate_s, due.kill_s) if due is not None else ()
-    by = "/".join(f"{rung_s:g}" for rung_s in rungs) + " s"
+    stages = (due.request_s, due.cancel_s, due.terminate_s, due.kill_s) if due is not None else ()
+    by = "/".join(f"{stage_s:g}" for stage_s in stages) + " s"
     pids = " ".join(str(process.pid) for process in one.processes)
     return (one.kind, one.id, f"scope {one.scope}", one.edge or "asked for", one.mode, by, pids or "-")
 
@@ -244,9 +225,9 @@ def receipt_text(receipt: Receipt, namesakes: Sequence[str] = ()) -> str:
 
 
 def _ended_node(one: NodeReceipt) -> str:
-    rung = f" on the rung {one.rung}" if one.rung else ""
+    stage = f" at the stage {one.rung}" if one.rung else ""
     how = f" ({printable(one.how)})" if one.how else ""
-    return f"{one.kind} {printable(one.id)}: {one.outcome}{rung} after {duration(one.took_s)}{how}"
+    return f"{one.kind} {printable(one.id)}: {one.outcome}{stage} after {duration(one.took_s)}{how}"
 
 
 def _ended_process(one: ProcessFate) -> str:

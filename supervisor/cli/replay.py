@@ -26,8 +26,6 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
 from supervisor.policies.usage import USAGE_EVENTS, UsageTotals
 
-__all__ = ["replay"]
-
 _BOOLEANS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _VALUE_MAX: Final = 120
 """Characters of a value shown to people; JSON has the whole value."""
@@ -53,7 +51,8 @@ def replay(journal: Path, at: int | None, abort_policy: str | None, restart_poli
     tables again: the results are compared with the recorded ones, and the invariants are checked. Exit status 1: there
     is a difference. With a policy, it shows how the run would have gone under that policy."""
     edges = _edges(abort_policy) if abort_policy is not None else {}
-    limits = _limits(restart_policy) if restart_policy is not None else {}
+    pairs = _pairs("--restart-policy", restart_policy, tuple(LIMITS)) if restart_policy is not None else ()
+    limits = {key: _limit(key, value) for key, value in pairs}
     if at is not None and (edges or limits):
         raise BadInput("--at: it shows the recorded tree, a policy another run; give one of them")
     path = journal_at(journal)
@@ -120,27 +119,24 @@ def _short(text: str) -> str:
 # -------------------------------------------------------------------------------------------------- as of a record
 def _replay_tree(path: Path, at: int, *, as_json: bool) -> None:
     """Print the tree as it was after record *at*."""
-    replay, told = Replay(), list[LifecycleEvent]()
+    replay, usage_records = Replay(), list[LifecycleEvent]()
     with History(path) as reader:
         _refuse_part(path, reader)
         last_seq = reader.live.last_seq
         if not 1 <= at <= last_seq:
-            raise BadInput(f"--at: {path} has no record {at}; give 1 to {last_seq}" if last_seq else _empty(path))
+            has = f"no record {at}; give 1 to {last_seq}" if last_seq else "no records yet"
+            raise BadInput(f"--at: {path} has {has}")
         for record in reader.events():
             replay.replay(record)
             if as_json and record.event in USAGE_EVENTS:
-                told.append(record)
+                usage_records.append(record)
             if record.seq >= at:
                 break
     rows = replay.rows()
     parents = {row.id: row.parent_id for row in rows}
-    used = UsageTotals(told, parents.get).sums()
+    used = UsageTotals(usage_records, parents.get).sums()
     nodes = tree([row for row in rows if not row.ended or row.kind in STAYING], used)
     say(tree_json(nodes) if as_json else tree_text(nodes))
-
-
-def _empty(path: Path) -> str:
-    return f"--at: {path} has no records yet"
 
 
 # -------------------------------------------------------------------------------------------- under other policies
@@ -150,14 +146,18 @@ def _replay_under(path: Path, edges: Mapping[str, bool], limits: Mapping[str, An
         _refuse_part(path, reader)
         outcome = what_if(list(reader.events()), edges=edges, limits=limits)
     if as_json:
-        told = msgspec.to_builtins(outcome)
-        say(json_text({"file": str(path), "abort_policy": edges, "restart_policy": limits, **told}))
+        document = {"file": str(path), "abort_policy": edges, "restart_policy": limits}
+        say(json_text({**document, **msgspec.to_builtins(outcome)}))
     else:
         say(_outcome_text(outcome))
 
 
 def _outcome_text(outcome: Outcome) -> str:
-    lines = [_parting_text(outcome)]
+    lines = [
+        f"the runs do not differ: {outcome.records} records, the same ends"
+        if outcome.parts_at is None
+        else f"the runs differ from record {outcome.parts_at} of {outcome.records}"
+    ]
     for abort in outcome.aborts:
         lines.append(f"record {abort.seq}: {abort.abort_id}, a {abort.scope} abort of {abort.target}")
         lines += [f"  would have ended {one}" for one in abort.would_end]
@@ -174,12 +174,6 @@ def _outcome_text(outcome: Outcome) -> str:
             f"backoff: {duration(outcome.waited_s)} as it was, {duration(outcome.would_wait_s)} as it would be"
         )
     return "\n".join(printable(line) for line in lines)
-
-
-def _parting_text(outcome: Outcome) -> str:
-    if outcome.parts_at is None:
-        return f"the runs do not differ: {outcome.records} records, the same ends"
-    return f"the runs differ from record {outcome.parts_at} of {outcome.records}"
 
 
 def _names(ids: tuple[str, ...]) -> str:
@@ -204,16 +198,12 @@ def _edges(text: str) -> dict[str, bool]:
     return found
 
 
-def _limits(text: str) -> dict[str, int | float]:
-    """Parse ``max_total_errors=3,restarts_within_s=30``.
+def _limit(key: str, value: str) -> int | float:
+    """Parse a limit of ``max_total_errors=3,restarts_within_s=30``.
 
     Raises:
-        BadInput: a limit is unknown, or a value is invalid or larger than ``_MOST``.
+        BadInput: the value is invalid, or larger than ``_MOST``.
     """
-    return {key: _limit(key, value) for key, value in _pairs("--restart-policy", text, tuple(LIMITS))}
-
-
-def _limit(key: str, value: str) -> int | float:
     kind, least = LIMITS[key], _LEAST.get(key, 0)
     words = "a whole number" if kind is int else "seconds"
     try:

@@ -22,7 +22,8 @@ from supervisor.cli.live_view import TICK_S, Reporter, view_for
 from supervisor.cli.options import PATH, json_option, state_dir_option, verbose_option, warn
 from supervisor.cli.run_controller import RunController
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
-from supervisor.embedding.runtime import Supervisor, close_sessions, open_supervisor, reconfigure
+from supervisor.embedding.runtime import close_sessions, open_supervisor, reconfigure
+from supervisor.host.supervision import Supervisor
 from supervisor.journal.reader import JournalReader, last_seq_of
 from supervisor.journal.statedir import StateDir
 from supervisor.plans import BadPlan, Plan
@@ -32,8 +33,6 @@ from supervisor.recovery.resumable import continued, resumed_ids
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.previous_run import find_previous_run
 from supervisor.work.results import PlanResult
-
-__all__ = ["check_resumable", "configure_logging", "run_command"]
 
 
 class _Request(NamedTuple):

@@ -17,13 +17,11 @@ from anyio.abc import TaskStatus
 
 from actors import ActorStopped, AskTimeout
 from supervisor.cli.options import warn
-from supervisor.embedding.runtime import Supervisor
 from supervisor.host.shutdown import LAST_RECORDS_S
+from supervisor.host.supervision import Supervisor
 from supervisor.plans import BadPlan, Plan
 from supervisor.ports.systemd import Notifier
 from supervisor.work.plan_runner import PlanRunner
-
-__all__ = ["RunController"]
 
 PROGRESS_S = 10.0
 """Seconds between reports during a drain in which no task ends."""
@@ -101,17 +99,17 @@ class RunController:
     async def _report_progress(self) -> None:
         """Report the number of tasks that a drain waits for, whenever one has ended and from time to time."""
         until_s = anyio.current_time() + self._sup.settings.drain_s
-        told = self._sup.under_way()
-        while told and (left_s := until_s - anyio.current_time()) > 0:
+        reported = self._sup.under_way()
+        while reported and (left_s := until_s - anyio.current_time()) > 0:
             with anyio.move_on_after(min(PROGRESS_S, left_s)) as waited:
                 await self._sup.answer_or_stop()
             count = self._sup.under_way()
             if self._sup.stop_now.is_set():
                 return
-            if count and (count != told or waited.cancelled_caught):
+            if count and (count != reported or waited.cancelled_caught):
                 left_s = until_s - anyio.current_time()
                 self._say(f"draining: {count} {'task' if count == 1 else 'tasks'} in progress, {left_s:.0f} s left")
-            told = count
+            reported = count
 
     def _say_draining(self) -> None:
         drain_s = self._sup.settings.drain_s

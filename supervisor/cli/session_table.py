@@ -15,8 +15,6 @@ from supervisor.cli.work_table import WorkTable
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.redaction import printable
 
-__all__ = ["RunTable", "SessionRow"]
-
 
 class SessionRow:
     """State of one session in the table."""
@@ -98,8 +96,8 @@ class RunTable:
         """Return the table below the line about the workstream, if there is one."""
         table = self.table(now)
         table.caption = caption
-        told = self.work.headline()
-        return Group(_cut(told), table) if told else Group(table)
+        workstream = self.work.headline()
+        return Group(_cut(workstream), table) if workstream else Group(table)
 
     def _doing(self, row: SessionRow) -> str:
         """Return the activity of a session, with the attempt of its task unless that is the first."""

@@ -29,8 +29,6 @@ from supervisor.policies.redaction import encodable
 from supervisor.ports import JournalError
 from supervisor.runtime.availability import Outage
 
-__all__ = ["abort", "inspect", "operator", "send", "send_request", "stop"]
-
 _POINTS = ("now", "tool_boundary", "turn_end")
 _SCOPES = ("tool", "sibling", "session")
 
@@ -145,10 +143,10 @@ def inspect(entity_id: str, state_dir: Path, as_json: bool) -> None:
     which show where an entity is stuck."""
     answer = send_request(state_dir, {"do": "inspect", "entity": entity_id})
     used = used_by(state_dir, entity_id)
-    told = {**answer["inspected"], "used": used.told if used is not None else {}}
+    document = {**answer["inspected"], "used": used.as_record if used is not None else {}}
     inspected = msgspec.convert(answer["inspected"], Inspected)
     words = inspected_text(inspected) + (f"\n  used: {used.words}" if used is not None and used.words else "")
-    say(json_text(told) if as_json else words)
+    say(json_text(document) if as_json else words)
     _warn_of_outage(answer)
 
 

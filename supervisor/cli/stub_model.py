@@ -27,8 +27,6 @@ from supervisor.mock_model.log import LoggedRequest
 if TYPE_CHECKING:
     from supervisor.mock_model.server import StubModel
 
-__all__ = ["command"]
-
 SHOWN_CHARS = 100
 _TITLES = {
     "anthropic": "Anthropic messages: claude, claude-agent-acp",
@@ -50,8 +48,8 @@ def command(port: int, log: Path | None, as_json: bool, backend: str) -> int:
         import h11  # noqa: F401
     except ModuleNotFoundError:
         raise BadInput("stub-model: h11 is not installed; pip install 'supervisor-runtime[stub-model]'") from None
-    with _log(log) as tell:
-        anyio.run(_serve, port, tell, as_json, backend=backend)
+    with _log(log) as report:
+        anyio.run(_serve, port, report, as_json, backend=backend)
     return DONE
 
 
@@ -65,7 +63,7 @@ def _log(path: Path | None) -> Iterator[Callable[[LoggedRequest], None]]:
             f"--log: cannot write {str(path)!r}: {error.strerror}; name a file that can be written"
         ) from None
 
-    def tell(logged: LoggedRequest) -> None:
+    def report(logged: LoggedRequest) -> None:
         words = " ".join(logged.text[-SHOWN_CHARS:].split())
         say(f"{logged.number} {logged.dialect} {logged.status} {logged.answer or logged.error}: {words}", err=True)
         if file:
@@ -73,18 +71,18 @@ def _log(path: Path | None) -> Iterator[Callable[[LoggedRequest], None]]:
             file.flush()
 
     try:
-        yield tell
+        yield report
     finally:
         if file:
             file.close()
 
 
-async def _serve(port: int, tell: Callable[[LoggedRequest], None], as_json: bool) -> None:
+async def _serve(port: int, report: Callable[[LoggedRequest], None], as_json: bool) -> None:
     from supervisor.mock_model.server import open_stub_model
 
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         try:
-            async with open_stub_model(port, tell=tell) as stub:
+            async with open_stub_model(port, report=report) as stub:
                 _introduce(stub, as_json)
                 await anext(signals)
         except OSError as error:

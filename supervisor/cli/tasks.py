@@ -21,8 +21,6 @@ from supervisor.control.error_messages import BAD_INPUT, DONE, WORK_FAILED, BadI
 from supervisor.journal.statedir import StateDir
 from supervisor.policies.redaction import printable
 
-__all__ = ["approve", "reject", "task"]
-
 _DONE: Final[Mapping[str, str]] = {
     "approve": "approved",
     "reject": "rejected",
@@ -163,14 +161,14 @@ def _read(file: Path | None) -> tuple[str, str]:
 def _send(message: Mapping[str, Any], *, state_dir: Path, as_json: bool, by: str | None, **how: Any) -> int:
     """Send a request and print the replies; return the exit status. *how*: the reason and the command's id."""
     asked = {**message, **how, "by": operator() if by is None else f"operator:{by}"}
-    told = anyio.run(answers_to, StateDir(state_dir).control_socket, asked)
+    replies = anyio.run(answers_to, StateDir(state_dir).control_socket, asked)
     if as_json:
-        say(json_text(told))
-    elif not told:
+        say(json_text(replies))
+    elif not replies:
         say("no planned task waits for approval")
-    for one in [] if as_json else told:
+    for one in [] if as_json else replies:
         _print_reply(one)
-    return max((_status(one) for one in told), default=DONE)
+    return max((_status(one) for one in replies), default=DONE)
 
 
 def _print_reply(one: Mapping[str, Any]) -> None:

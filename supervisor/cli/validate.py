@@ -24,16 +24,6 @@ from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
 
-__all__ = [
-    "VIOLATIONS_MAX",
-    "CheckedRecords",
-    "changed_since",
-    "check_records",
-    "journal_at",
-    "validate",
-    "violation_line",
-]
-
 VIOLATIONS_MAX: Final = 1000
 """Violations that are kept; the others are counted."""
 _CHUNK_BYTES: Final = 1 << 16

@@ -17,8 +17,6 @@ from supervisor.diagnostics.causal_trace import Annotation, Explanation, SpineSt
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
 
-__all__ = ["explained", "why_command", "why_text"]
-
 
 @click.command("why")
 @click.argument("entity_id", metavar="ID")
@@ -78,7 +76,7 @@ def _asked(explanation: Explanation) -> str:
     if explanation.root is None:
         return f"the journal does not hold record {explanation.missing}, which caused the first one"
     roots = counted(explanation.roots, "root", "roots")
-    return f"{roots}, {explanation.root.event} by {printable(explanation.root.actor or 'nobody who is named')}"
+    return f"{roots}, {explanation.root.event} by {printable(explanation.root.actor or 'an unnamed actor')}"
 
 
 def _step_lines(step: SpineStep, calls: ToolCallIndex, *, first: bool, last: bool) -> list[str]:

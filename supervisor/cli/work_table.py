@@ -12,8 +12,6 @@ from typing import Any, Final
 from supervisor.diagnostics.task_status import plan_name, settling
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 
-__all__ = ["TaskRow", "WorkTable"]
-
 _NUMBERED: Final = re.compile(r"-\d+$")
 _ASKED: Final = ("PLANNED", "PENDING_APPROVAL")
 _ALONE: Final = ("OPEN", "BLOCKED", "WAITING_FOR_SUBTASKS", "FAILED", *_ASKED)
@@ -31,7 +29,7 @@ class TaskRow:
         self.attempts, self.attempts_max = 0, 0
         self.trouble = ""
         self.settling = ""
-        """Processes of the task's turn that are waited for before it is judged, and until when."""
+        """Processes of the task's turn that are waited for before its work is verified, and until when."""
 
     @property
     def alone(self) -> bool:
@@ -71,29 +69,29 @@ class WorkTable:
         self._state = event.to_status
 
     def _task(self, event: LifecycleEvent) -> None:
-        told = event.metadata
+        fact = event.metadata
         if event.outcome == "born":
-            row = TaskRow(str(told.get("name") or plan_name(event.entity_id)))
-            row.waits_for = tuple(told.get("waiting_for", ()))
+            row = TaskRow(str(fact.get("name") or plan_name(event.entity_id)))
+            row.waits_for = tuple(fact.get("waiting_for", ()))
             self.tasks[event.entity_id] = self._names[row.name] = row
         elif (known := self.tasks.get(event.entity_id)) is None:
             return
         else:
             row = known
         row.state = event.to_status
-        self._follow(row, event, told)
+        self._follow(row, event, fact)
 
-    def _follow(self, row: TaskRow, event: LifecycleEvent, told: dict[str, Any]) -> None:
+    def _follow(self, row: TaskRow, event: LifecycleEvent, fact: dict[str, Any]) -> None:
         match event.event:
             case "claimed":
                 row.claimed, row.trouble, row.waits_for = True, "", ()
-                self._holders[str(told.get("by"))] = row
+                self._holders[str(fact.get("by"))] = row
             case "split":
-                row.waits_for = tuple(told.get("subtasks", ()))
+                row.waits_for = tuple(fact.get("subtasks", ()))
             case "blocked":
-                row.waits_for = tuple(told.get("on", ()))
+                row.waits_for = tuple(fact.get("on", ()))
             case "subtask_timed_out":
-                row.waits_for = (str(told.get("subtask")),)
+                row.waits_for = (str(fact.get("subtask")),)
             case "failed" | "verification_rejected" | "approval_denied" | "recovery_failed":
                 row.trouble = event.reason
 
@@ -113,7 +111,7 @@ class WorkTable:
         elif event.to_status == "CIRCUIT_OPEN":
             row.trouble = f"circuit open: {row.trouble}" if row.trouble else "circuit open"
 
-    # ------------------------------------------------------------------ told
+    # ------------------------------------------------------------------ texts
     def headline(self) -> str:
         """Return ``workstream plan: executing, 2 of 6 tasks closed``; ``""`` without a workstream."""
         if not self._stream:

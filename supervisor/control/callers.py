@@ -35,15 +35,13 @@ from supervisor.policies.abort_plan import AbortPlan
 from supervisor.policies.caller_reach import CallerReach
 from supervisor.ports import Caller, Origin
 
-__all__ = ["as_asked_by", "refusal"]
-
 
 def refusal(caller: Caller, asked: Request, reach: CallerReach, plan_of: Callable[[Abort], AbortPlan]) -> str:
     """Return why *asked* is refused to *caller*; ``""`` if it is not. *plan_of* returns the plan of an abort."""
     if caller.origin is Origin.OPERATOR or _only_reads(asked):
         return ""
     right, what = _wanted(asked)
-    if caller.origin is Origin.UNTOLD:
+    if caller.origin is Origin.UNIDENTIFIED:
         return (
             f"{what} is refused: the caller cannot be identified, since process {caller.pid} has ended. A program must "
             "run until it is answered; ask again"

@@ -24,8 +24,6 @@ from supervisor.control.server import reach
 from supervisor.journal.statedir import LockHolder, StateDir, StateDirError, unreadable_error
 from supervisor.runtime.availability import Outage, Shortage
 
-__all__ = ["answers_to", "ping", "problems_of", "request"]
-
 QUIET_S: Final = 2.5
 """Seconds without an answer after which a client asks, on another connection, whether the supervisor still answers. The
 request itself has no bound: an abort, for example, is answered when all has ended."""
@@ -99,12 +97,12 @@ def problems_of(path: Path) -> list[str]:
     """Return a sentence for each thing that the supervisor waits for now, such as a disk or descriptors, or for the
     reason why it cannot be asked."""
     try:
-        told = anyio.run(ping, path)
+        answer = anyio.run(ping, path)
     except (NotRunning, StateDirError, BadInput):
         return []
     except ControlError as error:
         return [str(error)]
-    found = (msgspec.convert(told["outage"], Outage | None), msgspec.convert(told["shortage"], Shortage | None))
+    found = (msgspec.convert(answer["outage"], Outage | None), msgspec.convert(answer["shortage"], Shortage | None))
     return [one.words for one in found if one is not None]
 
 

@@ -10,19 +10,6 @@ import traceback
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = [
-    "BAD_INPUT",
-    "DONE",
-    "INTERRUPTED",
-    "WORK_FAILED",
-    "BadInput",
-    "Failure",
-    "UnknownId",
-    "WorkFailed",
-    "cause_of",
-    "failure_of",
-]
-
 DONE: Final = 0
 WORK_FAILED: Final = 1
 BAD_INPUT: Final = 2

@@ -16,23 +16,6 @@ from supervisor.ports import JournalError, Retention
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Degraded, Refused
 
-__all__ = [
-    "Abort",
-    "Answer",
-    "BaseRequest",
-    "Compact",
-    "Follow",
-    "Inspect",
-    "Permissions",
-    "Ping",
-    "Request",
-    "Send",
-    "Split",
-    "Steer",
-    "Stop",
-    "explained",
-]
-
 _log = get_logger()
 _KINDS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (Degraded, "degraded"),

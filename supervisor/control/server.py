@@ -54,8 +54,6 @@ from supervisor.runtime.entity import Refused
 if TYPE_CHECKING:  # clients of the socket need no supervisor
     from supervisor.host.supervision import Supervisor
 
-__all__ = ["peer", "reach", "serve_control"]
-
 LINE_BYTES_MAX: Final = 1024 * 1024
 """Bytes of the longest request."""
 

@@ -16,8 +16,6 @@ from supervisor.plans.task_control import CommandResult, Verb, WorkControl
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import NoSuchEntity
 
-__all__ = ["steered"]
-
 
 async def steered(plans: Sequence[WorkControl], asked: Steer | Split) -> AsyncIterator[dict[str, Any]]:
     """Yield ``{"task", "answer"}`` for each task, or ``{"task", "refused"}`` with kind and reason.

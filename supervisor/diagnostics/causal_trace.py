@@ -34,8 +34,6 @@ import msgspec
 
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = ["Annotation", "Explanation", "RecordRole", "SpineStep", "roots", "split_call", "why"]
-
 ABORT_RECORD: Final = "AbortRecord"
 _CALL: Final = re.compile(r"\A(?P<turn>.+:t\d+):c(?P<number>[1-9][0-9]{0,8})")
 """Id of a tool call. A number has one spelling, and the largest number of calls of a turn has fewer digits."""

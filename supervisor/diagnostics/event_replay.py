@@ -34,8 +34,6 @@ from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.lifecycles.worker import WorkerData
 from supervisor.lifecycles.workstream import WorkstreamData
 
-__all__ = ["KINDS", "EntityKind", "Mismatch", "data_of", "event_of", "step_of"]
-
 _DATA: Final[Mapping[str, type[msgspec.Struct]]] = {
     Kind.SESSION: SessionData,
     Kind.AGENT: AgentData,

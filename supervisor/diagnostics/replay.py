@@ -21,8 +21,6 @@ from supervisor.lifecycles.effects import SendEvent, StartTimer, SupervisorEffec
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.ports import EntityRow
 
-__all__ = ["Difference", "Replay"]
-
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """Difference between the journal and its replayed records.

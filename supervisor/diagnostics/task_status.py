@@ -18,8 +18,6 @@ from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import Kind
 from supervisor.ports import EntityRow
 
-__all__ = ["WORK", "DeadLetter", "TaskStatus", "checkpoint_name", "data_of", "dead_letters", "plan_name", "settling"]
-
 WORK: Final = frozenset({Kind.WORKSTREAM, Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKER})
 
 _ANYTHING: Final = "*"

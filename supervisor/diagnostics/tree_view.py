@@ -16,9 +16,6 @@ from supervisor.lifecycles.types import Kind
 from supervisor.policies.budgets import Amounts
 from supervisor.ports import EntityRow
 
-__all__ = ["STAYING", "EntityLine", "Node", "ps", "tool_calls", "tree"]
-
-
 NOTHING: Final[Mapping[str, Amounts]] = {}
 STAYING: Final = (Kind.SESSION, Kind.TASK, Kind.WORKSTREAM)
 """Kinds that are shown after they have ended, too: now, and in the tree as of a record."""
@@ -70,7 +67,7 @@ def _node(row: EntityRow, children: tuple[Node, ...], task_status: TaskStatus, u
         state=row.state,
         note=_note(row, data, task_status),
         ended=row.ended,
-        used=used.told if used is not None else None,
+        used=used.as_record if used is not None else None,
         children=(*calls, *permissions, *children),
     )
 

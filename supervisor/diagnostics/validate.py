@@ -24,8 +24,6 @@ from supervisor.diagnostics.work_invariants import (
 )
 from supervisor.lifecycles.types import Severity
 
-__all__ = ["LINE_BYTES_MAX", "Problem", "Report", "split_lines", "validate_lines"]
-
 LINE_BYTES_MAX: Final = 1 << 20
 """Longest line that is examined, in bytes; a longer line is reported."""
 

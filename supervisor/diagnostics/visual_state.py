@@ -13,8 +13,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["AgentStateThresholds", "Inspected", "TaskStack", "VisualState", "visual_state"]
-
 
 class VisualState(Enum):
     """The seven visual states, each with its symbol and its colour on a terminal."""

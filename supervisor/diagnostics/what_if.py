@@ -2,7 +2,7 @@
 
 Aborts are planned again on the tree as it was (:func:`supervisor.policies.abort_plan.plan_abort`); sessions are stepped
 again through their table under other limits. An entity that would have ended earlier is followed: its later records
-would not exist. An entity that would have lived longer is not: nobody knows what it would have done.
+would not exist. An entity that would have lived longer is not: its actions are unknown.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from supervisor.lifecycles.effects import SendPrompt
 from supervisor.lifecycles.session import Session, SessionData, SessionLimits, backoff_ms
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, LifecycleEvent, TransitionReason, UnknownValue
 from supervisor.policies.abort_plan import AbortPlan, NoSiblings, TreeNode, UnknownTarget, plan_abort
-
-__all__ = ["LIMITS", "AbortDiffers", "Outcome", "SessionDiffers", "what_if"]
 
 LIMITS: Final[Mapping[str, type]] = {
     "max_consecutive_errors": int,

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
-__all__ = ["INTEGER_MAX", "ReportProblem", "WorkInvariants", "count_of", "is_text", "moment_of", "name_of", "shortened"]
-
 ReportProblem = Callable[[str | None, str], None]
 """Report a problem: the field, and the text."""
 
@@ -169,7 +167,7 @@ class WorkInvariants:
             elif (seen := self._jobs.get(one)) is None or seen.state != "completed":
                 now = seen.state if seen else "not in this log"
                 self._report_metadata("depends_on", f"a queued job waits for nothing, but {shortened(one)} is {now}")
-        job.depends_on = []  # what is completed stays so, and what is not has been said
+        job.depends_on = []  # completed dependencies stay completed; the others were reported
 
     # --------------------------------------------------------------------------------- workers, workstreams
     def _take_worker(self, entity_id: str, state: str, metadata: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from supervisor.control.server import serve_control
 from supervisor.host.factories import WALL, contained, profile_of, real_parts, workspace_of
 from supervisor.host.journal_services import compact_periodically, watch_journal
 from supervisor.host.shutdown import LAST_RECORDS_S
-from supervisor.host.supervision import Choose, Session, Supervisor, TurnResult
+from supervisor.host.supervision import Supervisor
 from supervisor.journal.memory import MemoryJournal
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
@@ -32,25 +32,11 @@ from supervisor.plugins.loading import installed
 from supervisor.ports import Journal
 from supervisor.ports.logs import get_logger
 from supervisor.processes.host import ShimHost
+from supervisor.recovery.takeover import Choose
 from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.runtime.dependencies import Dependencies
-from supervisor.runtime.entity import Degraded, Refused
 from supervisor.runtime.live_session import AgentProfile
-from supervisor.runtime.subscriptions import SubscriptionLagged
 from supervisor.sessions.approval_queue import OnPermission
-
-__all__ = [
-    "Degraded",
-    "Refused",
-    "Session",
-    "SubscriptionLagged",
-    "Supervisor",
-    "TurnResult",
-    "close_sessions",
-    "open_supervisor",
-    "reconfigure",
-    "supervise",
-]
 
 _log = get_logger()
 

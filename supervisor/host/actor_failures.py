@@ -19,8 +19,6 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession, Outcome, SessionPhase
 from supervisor.sessions.pending_requests import PendingRequests
 
-__all__ = ["ActorFailures"]
-
 _log = get_logger()
 
 KERNEL = Cause(actor="kernel")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from supervisor.lifecycles.types import DeliveryPoint
 
-__all__ = ["check_name", "check_text", "check_type", "check_types", "delivery_point"]
-
 
 def check_text(field: str, text: str) -> None:
     """Raise ValueError unless *text* is valid UTF-8, as the journal needs: half a surrogate pair is not."""

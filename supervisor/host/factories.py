@@ -36,17 +36,6 @@ from supervisor.workspaces.directory import DirectoryWorkspace
 from supervisor.workspaces.files import DiskFiles
 from supervisor.workspaces.git import GitWorkspaces
 
-__all__ = [
-    "WALL",
-    "ConnectionFactory",
-    "NoTranscript",
-    "clean_env",
-    "contained",
-    "profile_of",
-    "real_parts",
-    "workspace_of",
-]
-
 _log = get_logger()
 
 CLEAN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

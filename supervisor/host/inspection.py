@@ -12,8 +12,6 @@ from supervisor.diagnostics.visual_state import Inspected, TaskStack
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.live_session import NoSuchEntity
 
-__all__ = ["inspect"]
-
 
 def inspect(registry: EntityRegistry, entity_id: str) -> Inspected:
     """Inspect a live session, turn, agent, task, or open tool call.

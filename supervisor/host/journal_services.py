@@ -15,8 +15,6 @@ from supervisor.host.supervision import Supervisor
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
 
-__all__ = ["compact_periodically", "watch_journal"]
-
 CHECK_S: Final = 1.0
 """Seconds between two checks. Each commit checks too, but a supervisor that waits commits nothing."""
 

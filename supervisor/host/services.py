@@ -48,8 +48,6 @@ from actors import (
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.one_shot_event import OneShotEvent, first_of
 
-__all__ = ["BACKOFF", "INTENSITY", "Loop", "ServiceFailed", "Services"]
-
 SERVICES: Final = ":services"
 """Id of the services' supervisor: no session can have it."""
 

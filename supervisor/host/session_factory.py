@@ -30,8 +30,6 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import AgentProfile, LiveSession
 from supervisor.sessions.monitor_registry import NO_GRANT, BudgetGrant, MonitorRegistry
 
-__all__ = ["SessionFactory"]
-
 ID_MAX: Final = 200
 """Characters of a session's id, before the middle of its path is left out: delegation may be thousands deep."""
 

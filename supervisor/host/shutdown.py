@@ -24,8 +24,6 @@ from supervisor.runtime.live_session import LiveSession, Outcome, SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent, first_of
 from supervisor.sessions.pending_requests import PendingRequests
 
-__all__ = ["LAST_RECORDS_S", "HostedPlan", "Shutdown"]
-
 LAST_RECORDS_S = 10.0
 """Seconds that the end of a supervisor waits for the disk, once everything else has ended."""
 

@@ -80,8 +80,6 @@ from supervisor.sessions.handle import Session, TurnResult
 from supervisor.sessions.monitor_registry import BudgetGrant, MonitorRegistry, hosts_scope
 from supervisor.sessions.pending_requests import PendingRequests
 
-__all__ = ["Choose", "RecoveredWork", "Session", "Supervisor", "TurnResult"]
-
 _log = get_logger()
 _T = TypeVar("_T")
 
@@ -151,7 +149,7 @@ class Supervisor:
         self.verification = Verification(
             self.registry, parts.processes, parts.workspace, self.cleanup, plugins.verified
         )
-        self._sessions = SessionFactory(
+        self.session_factory = SessionFactory(
             self.registry,
             self.monitors,
             self.cleanup,
@@ -176,7 +174,7 @@ class Supervisor:
             journal,
             self.effect_executor,
             self.terminations,
-            admit=self._sessions.admit,
+            admit=self.session_factory.admit,
             ended=self._shutdown.wait_recorded,
             revived=lambda session, past: self.monitors.restore_monitor(
                 session, self.settings.monitor_settings, past.budget
@@ -259,7 +257,9 @@ class Supervisor:
         if parent is not None or not self.stopping.is_set():
             self._check_disk(f"session {name!r}")
         allowance = BudgetGrant(budget, within, patience)
-        session_id = self._sessions.create(name, profile, parent, policy, None, cause, mode, allowance, workspace_spec)
+        session_id = self.session_factory.create(
+            name, profile, parent, policy, None, cause, mode, allowance, workspace_spec
+        )
         try:
             await self.journal_writer.flush()
         except anyio.get_cancelled_exc_class():
@@ -589,7 +589,7 @@ class Supervisor:
         try:
             check_text("prompt", prompt)
             profile = self._profile(agent, session.session_id)
-            child_id = self._sessions.create(name, profile, session.session_id, None, started_by, cause, mode)
+            child_id = self.session_factory.create(name, profile, session.session_id, None, started_by, cause, mode)
         except (ValueError, Refused, NoSuchEntity) as error:
             answer(Outcome("failed", str(error), ""))
             return

@@ -28,8 +28,6 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 
-__all__ = ["STANDING", "Trust"]
-
 _log = get_logger()
 
 STANDING: Final = "Standing"

@@ -26,8 +26,6 @@ from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.live_session import LiveSession, SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent
 
-__all__ = ["Verification"]
-
 _log = get_logger()
 
 OUTPUT_MAX = 2_000

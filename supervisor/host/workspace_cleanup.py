@@ -21,8 +21,6 @@ from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.live_session import LiveSession, SessionPhase
 from supervisor.runtime.one_shot_event import WaitGroup
 
-__all__ = ["REMOVE_S", "WorkspaceCleanup"]
-
 _log = get_logger()
 
 REMOVE_S = 60.0

@@ -26,8 +26,6 @@ from supervisor.journal.schema import translate_errors
 from supervisor.journal.tables import TABLES, VERSION
 from supervisor.ports import Compacted, JournalError, Retention
 
-__all__ = ["OWN_CONNECTION", "RECORDS_PER_ARCHIVE", "WRITING", "compact_pieces", "digest_of"]
-
 RECORDS_PER_ARCHIVE: Final = 50_000
 RECORDS_PER_SLICE: Final = 100
 """Records that leave in one transaction, which a commit of the supervisor may have to wait for."""

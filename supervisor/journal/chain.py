@@ -27,23 +27,6 @@ import msgspec
 
 from supervisor.journal.schema import ENTITY_FIELDS, EVENT_FIELDS
 
-__all__ = [
-    "START",
-    "BatchEffects",
-    "BrokenChain",
-    "EffectsByRecord",
-    "RecordEffects",
-    "SeqCursor",
-    "check_chain",
-    "check_entities",
-    "entity_hash",
-    "hash_rows",
-    "link_at",
-    "link_before",
-    "read_end",
-    "walk_chain",
-]
-
 _SIZE: Final = 16
 START: Final = bytes(_SIZE)
 """The hash that the first row is chained to."""

@@ -19,8 +19,6 @@ from supervisor.journal.sqlite import SqliteJournal
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Compacted, Retention, WallClock
 
-__all__ = ["JournalArchiver"]
-
 _PAUSE_S: Final = 0.02
 """Seconds between two pieces: with some 5 ms of work in each, a compaction takes a fifth of a core at most."""
 

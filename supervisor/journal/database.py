@@ -42,8 +42,6 @@ from supervisor.journal.tables import TABLES, VERSION
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, JournalError
 
-__all__ = ["Database", "open_database"]
-
 BUSY_MS: Final = 5_000
 """Milliseconds to wait for a lock: only a second writer, or a checkpoint by a reader's tool, ever holds one."""
 _PAGE: Final = 1_000
@@ -78,7 +76,7 @@ class Database:
             with self.writing():
                 checksums = self._write(batch, events)
         finally:
-            self.last_seq = read_last_seq(self.db)  # whatever was said, this is what is there
+            self.last_seq = read_last_seq(self.db)  # also after a commit that was reported as failed
             if checksums.seq == self.last_seq:
                 self.checksums = checksums
         self._publish([one.record for one in batch])

@@ -17,8 +17,6 @@ from supervisor.journal.database import Database
 from supervisor.journal.integrity import read_snapshot
 from supervisor.journal.schema import DERIVED_ID_KINDS, ENTITY_FIELDS
 
-__all__ = ["delete_slice"]
-
 _ROW: Final = f"SELECT {', '.join(ENTITY_FIELDS)} FROM entities WHERE id = ? AND entity_seq = ? AND ended = 1"
 _LOG: Final = "SELECT seq, chain FROM events WHERE entity_id = ? ORDER BY entity_seq LIMIT ?"
 _STRAYS: Final = """
@@ -55,7 +53,9 @@ def delete_slice(database: Database, selected: list[tuple[str, int]], most: int)
             database.write_snapshot(checksums)
     finally:
         db.pragma("foreign_keys", "on")
-        if (found := read_snapshot(db)) is not None and found[0] == checksums:  # whatever was said
+        if (found := read_snapshot(db)) is not None and found[
+            0
+        ] == checksums:  # also after a commit that was reported as failed
             database.checksums = checksums
     selected[:] = rest
     return len(links), len(rows)

@@ -14,8 +14,6 @@ import apsw
 
 from supervisor.ports.secure_files import touch_private
 
-__all__ = ["DISK", "JournalFiles"]
-
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 

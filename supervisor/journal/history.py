@@ -19,8 +19,6 @@ from supervisor.journal.reader import Damage, JournalReader
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import EntityRow, JournalDamaged, JournalError, JournalUnavailable
 
-__all__ = ["FileCheck", "History", "archives_beside"]
-
 _CHANGED: Final = "it is not as it was archived"
 
 

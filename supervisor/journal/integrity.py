@@ -27,8 +27,6 @@ import msgspec
 
 from supervisor.journal.chain import START, check_entities, link_at, walk_chain
 
-__all__ = ["SNAPSHOT_EVERY", "ChecksumState", "check_all", "read_snapshot", "verify_journal", "write_snapshot"]
-
 SNAPSHOT_EVERY: Final = 10_000
 """Records between two snapshots: an opening after a kill verifies at most so many, in about 0.1 s."""
 

@@ -20,8 +20,6 @@ import msgspec
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import JournalError
 
-__all__ = ["TransitionLine", "TransitionLog", "transition_line"]
-
 
 class TransitionLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line (spec 004's event schema), with the journal's number, the abort and the cause if there is one."""

@@ -17,8 +17,6 @@ from supervisor.journal.schema import DERIVED_ID_KINDS, apply_batch, check_gener
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, EntityRow, JournalError
 
-__all__ = ["MemoryJournal", "MemoryStore"]
-
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(LifecycleEvent).decode
 

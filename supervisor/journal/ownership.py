@@ -11,8 +11,6 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["why_untrusted"]
-
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 

@@ -2,10 +2,10 @@
 
 A lock and a database are identified by their inodes, not by their names. If the state directory is deleted (an agent
 runs ``git clean -fdx``) or moved away, or a file is replaced by a copy, the open descriptors go on to work: every
-commit succeeds, into files that nobody will ever find, and a second supervisor can lock the new file of the old name.
-So the device and inode of each file are noted when it is opened, and compared with the file at its path before and
-after each commit, and each second. A loss is final: the supervisor writes nothing more into that directory, which may
-be another supervisor's by then.
+commit succeeds, into files that no program will ever find, and a second supervisor can lock the new file of the old
+name. So the device and inode of each file are noted when it is opened, and compared with the file at its path before
+and after each commit, and each second. A loss is final: the supervisor writes nothing more into that directory, which
+may be another supervisor's by then.
 
 A path that cannot be examined (an I/O error, no permission) proves nothing, and is examined again.
 """
@@ -16,8 +16,6 @@ import os
 from pathlib import Path
 
 from supervisor.ports import JournalLost
-
-__all__ = ["Possession"]
 
 
 class Possession:

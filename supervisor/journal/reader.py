@@ -28,8 +28,6 @@ from supervisor.journal.schema import (
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import EntityRow, JournalError
 
-__all__ = ["Damage", "JournalReader", "last_seq_of"]
-
 _PAGE: Final = 1_000
 _BUSY_MS: Final = 5_000
 _ELSEWHERE: Final = "SELECT coalesce(sum(last_seq - max(first_seq - 1, ?1)), 0) FROM gaps WHERE last_seq > ?1"

@@ -25,8 +25,6 @@ import msgspec
 
 from supervisor.ports import Retention
 
-__all__ = ["SETTLED_S", "RetentionSelection", "select_entities"]
-
 SETTLED_S: Final = 60.0
 """Seconds that every ended entity stays, since late facts about it may be on their way."""
 

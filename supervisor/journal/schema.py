@@ -19,29 +19,6 @@ from supervisor.journal.tables import VERSION
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.ports import Append, EntityRow, Fenced, JournalDamaged, JournalError, JournalUnavailable
 
-__all__ = [
-    "DERIVED_ID_KINDS",
-    "ENTITY_FIELDS",
-    "EVENT_FIELDS",
-    "WRITE_EFFECT",
-    "WRITE_ENTITY",
-    "WRITE_EVENT",
-    "apply_batch",
-    "check_generation",
-    "check_version",
-    "effect_rows",
-    "entity_values",
-    "event_values",
-    "read_entities",
-    "read_events",
-    "read_ids",
-    "read_last_seq",
-    "read_meta",
-    "read_named",
-    "transaction",
-    "translate_errors",
-]
-
 EVENT_FIELDS: Final = LifecycleEvent.__struct_fields__
 ENTITY_FIELDS: Final = EntityRow.__struct_fields__
 
@@ -255,7 +232,7 @@ def transaction(db: apsw.Connection) -> Iterator[None]:
         yield
         db.execute("COMMIT")
     except BaseException:
-        with suppress(apsw.Error):  # the first error is the one to tell; SQLite itself rolls back after most
+        with suppress(apsw.Error):  # the first error is the one to report; SQLite itself rolls back after most
             if db.in_transaction:
                 db.execute("ROLLBACK")
         raise

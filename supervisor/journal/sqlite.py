@@ -38,8 +38,6 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, Compacted, EntityRow, JournalError, Retention
 from supervisor.ports.logs import get_logger
 
-__all__ = ["SqliteJournal"]
-
 _T = TypeVar("_T")
 _Alone = AbstractContextManager[Any]
 """Context manager that keeps other operations out of the journal."""
@@ -66,7 +64,7 @@ class SqliteJournal:
     async def open(cls, path: Path, *, jsonl: Path | None, possession: Possession | None = None) -> SqliteJournal:
         """Open or create the journal at *path* as its next generation, and bring *jsonl* up to date.
 
-        *possession* is told the opened files, so that it notices when they are deleted or replaced.
+        *possession* gets the opened files, so that it notices when they are deleted or replaced.
 
         Raises:
             JournalError: another version, damage, or another program's file; a journal of another version is unchanged.
@@ -79,7 +77,7 @@ class SqliteJournal:
         try:
             await to_the_end(partial(anyio.to_thread.run_sync, on_thread))
         except BaseException:
-            for database in opened:  # nobody else will
+            for database in opened:  # no caller has it
                 await to_the_end(partial(anyio.to_thread.run_sync, database.close))
             raise
         return cls(path, opened[0])

@@ -23,8 +23,6 @@ from supervisor.journal.ownership import why_untrusted
 from supervisor.journal.possession import Possession
 from supervisor.ports.secure_files import PRIVATE_FOLDER, write_private
 
-__all__ = ["LockHolder", "StateDir", "StateDirBusy", "StateDirError", "folder_name", "session_id", "unreadable_error"]
-
 _NAME_MAX: Final = 200
 """Characters of one folder's name; file systems allow 255 bytes."""
 
@@ -276,7 +274,7 @@ def _make(state: StateDir) -> None:
     made: list[Path] = []
     try:
         _make_folders(state.root, made, PRIVATE_FOLDER)
-        if not any(state.root.iterdir()):  # never hide the files of somebody who names a directory of his own
+        if not any(state.root.iterdir()):  # never hide the files of a user who names a directory that exists
             made.append(state.root / ".gitignore")
             write_private(made[-1], "*\n")
         _make_folders(state.runtime, made, PRIVATE_FOLDER)
@@ -297,13 +295,13 @@ def _make_folders(path: Path, made: list[Path], mode: int) -> None:
 
 def _undo(made: list[Path]) -> None:
     for path in reversed(made):
-        with suppress(OSError):  # the first error is the one to tell; a folder that is in use by now stays
+        with suppress(OSError):  # the first error is the one to report; a folder that is in use by now stays
             path.rmdir() if path.is_dir() else path.unlink()
 
 
 def _unusable(path: Path, error: OSError) -> StateDirError:
-    told = error.filename in (None, str(path)) or error.errno == errno.ENAMETOOLONG
-    where = "" if told else f"{error.filename}: "
+    names_path = error.filename in (None, str(path)) or error.errno == errno.ENAMETOOLONG
+    where = "" if names_path else f"{error.filename}: "
     return StateDirError(f"{path} cannot be a state directory: {where}{error.strerror}; use another --state-dir")
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["TABLES", "VERSION"]
-
 VERSION: Final = 3
 """The schema that this code writes, and the only one that it reads: other journals are refused."""
 
@@ -55,7 +53,7 @@ WITH spent AS (
         lead(timestamp) OVER (PARTITION BY entity_id ORDER BY entity_seq) - timestamp AS stayed_s
     FROM events
     WHERE entity_type IN ('task', 'run') AND (outcome = 'born' OR outcome = 'transition' AND from_status <> to_status)
-), told AS (
+), summary AS (
     SELECT entity_id,
         min(timestamp) FILTER (WHERE to_status = 'IN_PROGRESS') AS started_s,
         max(timestamp) FILTER (WHERE to_status IN ('COMPLETED', 'CLOSED')) AS completed_s,
@@ -78,11 +76,11 @@ SELECT one.id AS task_id,
         SELECT from_status FROM events WHERE entity_id = one.id AND outcome = 'transition' AND from_status <> to_status
         ORDER BY entity_seq DESC LIMIT 1
     ) AS previous_state,
-    told.attempts AS attempt_count,
+    summary.attempts AS attempt_count,
     strftime('%Y-%m-%d %H:%M:%f', one.born_at, 'unixepoch') AS created_at,
-    strftime('%Y-%m-%d %H:%M:%f', told.started_s, 'unixepoch') AS started_at,
-    strftime('%Y-%m-%d %H:%M:%f', told.completed_s, 'unixepoch') AS completed_at,
-    strftime('%Y-%m-%d %H:%M:%f', told.failed_s, 'unixepoch') AS failed_at,
+    strftime('%Y-%m-%d %H:%M:%f', summary.started_s, 'unixepoch') AS started_at,
+    strftime('%Y-%m-%d %H:%M:%f', summary.completed_s, 'unixepoch') AS completed_at,
+    strftime('%Y-%m-%d %H:%M:%f', summary.failed_s, 'unixepoch') AS failed_at,
     coalesce(
         nullif(coalesce(
             json_extract(CAST(one.data AS TEXT), '$.last_error'), json_extract(CAST(one.data AS TEXT), '$.last_failure')
@@ -92,14 +90,14 @@ SELECT one.id AS task_id,
             AND outcome = 'transition' ORDER BY entity_seq DESC LIMIT 1
         )
     ) AS last_error,
-    coalesce(json_extract(CAST(one.data AS TEXT), '$.failures'), told.failures) AS error_count,
+    coalesce(json_extract(CAST(one.data AS TEXT), '$.failures'), summary.failures) AS error_count,
     CASE one.state WHEN 'CIRCUIT_OPEN' THEN 'OPEN' WHEN 'HALF_OPEN' THEN 'HALF_OPEN' ELSE 'CLOSED' END AS circuit_state,
-    CAST(round(told.executing_s * 1000) AS INTEGER) AS execution_duration_ms,
-    CAST(round(told.validating_s * 1000) AS INTEGER) AS validation_duration_ms,
+    CAST(round(summary.executing_s * 1000) AS INTEGER) AS execution_duration_ms,
+    CAST(round(summary.validating_s * 1000) AS INTEGER) AS validation_duration_ms,
     CASE WHEN one.ended THEN CAST(round((one.changed_at - one.born_at) * 1000) AS INTEGER) END AS total_duration_ms,
     NULL AS output_size_bytes,
     NULL AS exit_code
-FROM entities AS one LEFT JOIN told ON told.entity_id = one.id
+FROM entities AS one LEFT JOIN summary ON summary.entity_id = one.id
 WHERE one.kind IN ('task', 'run');
 """
 

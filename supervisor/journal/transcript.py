@@ -2,7 +2,7 @@
 
 Text is written at once: it survives the supervisor's death, and a reader can follow it. Offsets count the whole text
 ever written. The beginning of the text is kept in the file itself, its end in two files beside it, each named by the
-offset of its first byte; when both are full the older one is removed, and a reader is told how many bytes are missing.
+offset of its first byte; when both are full the older one is removed, and a note says how many bytes are missing.
 A disk error never fails the session: once the file can be written again, the log says how much was lost. Times are
 arguments.
 """
@@ -20,8 +20,6 @@ from typing import Final, Self
 from supervisor.policies.redaction import Redactor, StreamRedactor
 from supervisor.ports import TranscriptSink
 from supervisor.ports.secure_files import make_private
-
-__all__ = ["CAP_BYTES", "OpenTranscripts", "RedactingTranscript", "Transcript", "follow_from"]
 
 CAP_BYTES: Final = 8 * 1024 * 1024
 _CAP_LEAST_BYTES: Final = 1_024
@@ -93,7 +91,7 @@ class Transcript:
             self._open()
             self._store(("\n" if unsure and self._mid_line() else "") + lost + text)
             self._lost_bytes = 0
-        except OSError:  # not logged either: a log may lie on the same disk. the note tells it
+        except OSError:  # not logged: a log may lie on the same disk. The transcript gets a note
             self._lost_bytes += len(text.encode(errors="replace"))
             self._source = None
 

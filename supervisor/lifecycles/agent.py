@@ -13,8 +13,6 @@ from actors.machine import Effect, Event, Machine, rule
 from supervisor.lifecycles.effects import FinalizeEntity
 from supervisor.lifecycles.events import AgentExited, AgentNamed, AgentReady, AgentStarted, TaskAssigned, TaskFinished
 
-__all__ = ["AGENT", "Agent", "AgentData", "stale"]
-
 
 class Agent(Enum):
     STARTING = "starting"

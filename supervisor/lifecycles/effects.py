@@ -14,35 +14,6 @@ import msgspec
 from actors.machine import Effect, Event
 from supervisor.lifecycles.types import Verdict
 
-__all__ = [
-    "EFFECTS",
-    "AnswerPermission",
-    "AskPermission",
-    "BuildPrompt",
-    "CancelSession",
-    "CancelStep",
-    "CancelTool",
-    "CleanUp",
-    "FinalizeEntity",
-    "ForceStopSession",
-    "LaunchAgent",
-    "LogFatal",
-    "OpenTurn",
-    "PrepareWorktree",
-    "ReplyToRequest",
-    "SendEvent",
-    "SendEventNow",
-    "SendPrompt",
-    "StartTimer",
-    "SteerAgent",
-    "StorePrompt",
-    "SupervisorEffect",
-    "TerminateSession",
-    "Verify",
-    "decode_effect",
-    "encode_effect",
-]
-
 
 class SupervisorEffect(Effect, frozen=True, kw_only=True, tag_field="effect"):
     """An effect of the supervisor's lifecycles. ``exempt`` effects do not wait until their record is durable.
@@ -260,7 +231,7 @@ def decode_effect(payload: bytes, event_of: Callable[[str, Any], Event]) -> Supe
     fields: dict[str, Any] = msgspec.json.decode(payload)
     kind = EFFECTS[fields.pop("effect")]
     if "event" in fields:
-        told = fields["event"]
-        fields["event"] = event_of(told["name"], told["fields"])
+        inner = fields["event"]
+        fields["event"] = event_of(inner["name"], inner["fields"])
         return kind(**fields)
     return msgspec.json.decode(payload, type=kind)

@@ -9,47 +9,6 @@ from __future__ import annotations
 from actors.machine import Event
 from supervisor.lifecycles.types import DeliveryPoint, Exit, Survivors, ToolOutcome, Verdict
 
-__all__ = [
-    "AgentExited",
-    "AgentLaunched",
-    "AgentNamed",
-    "AgentReady",
-    "AgentReaped",
-    "AgentSpawned",
-    "AgentStarted",
-    "BackoffElapsed",
-    "BoundaryAwaited",
-    "BoundaryReached",
-    "CompactNeeded",
-    "CompactionCompleted",
-    "Ended",
-    "FatalError",
-    "GraceExceeded",
-    "MessageReceived",
-    "MessageTakenUp",
-    "OperatorStop",
-    "PermissionAnswered",
-    "PermissionRequested",
-    "ProgressSeen",
-    "PromptReady",
-    "SessionExited",
-    "SessionStable",
-    "SessionStarted",
-    "SteerElapsed",
-    "TaskAssigned",
-    "TaskClaimed",
-    "TaskCompleted",
-    "TaskFailed",
-    "TaskFinished",
-    "ToolCompleted",
-    "ToolStarted",
-    "TurnReaped",
-    "TurnRequested",
-    "UrgentMessage",
-    "VerifyRequested",
-    "WorktreeReady",
-]
-
 
 # ---------------------------------------------------------------------------------------------------- session (003)
 class TurnRequested(Event, frozen=True, kw_only=True):
@@ -276,7 +235,7 @@ class TaskFailed(Event, frozen=True, kw_only=True):
     """The turn cannot succeed any more; the verdict says why, and an abort names itself. ``stopped`` names the open
     calls whose work is known to have ended; of the others it is unknown.
 
-    ``stopped`` names the open calls whose work is known to be ended with it; of the others nobody can tell.
+    ``stopped`` names the open calls whose work is known to be ended with it; of the others it is not known.
     """
 
     spelled = "task_failed"
@@ -321,7 +280,8 @@ class PermissionRequested(Event, frozen=True, kw_only=True):
 
 class PermissionAnswered(Event, frozen=True, kw_only=True):
     """The one answer to a permission: ``allow``, ``deny``, or ``withdrawn`` with the turn that asked. *option* is the
-    agent's option that is sent, *kind* the kind of that option; ``None``: the agent is told that none was chosen."""
+    agent's option that is sent, *kind* the kind of that option; ``None``: the agent gets the reply that none was
+    chosen."""
 
     spelled = "PermissionAnswered"
     number: int

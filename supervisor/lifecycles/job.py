@@ -13,21 +13,6 @@ from msgspec.structs import replace
 
 from actors.machine import Effect, Event, Machine, rule
 
-__all__ = [
-    "JOB",
-    "ExecutionCompleted",
-    "ExecutionFailed",
-    "Job",
-    "JobData",
-    "RetryDelayElapsed",
-    "SchedulerAssigned",
-    "UserCancelled",
-    "ValidationFailed",
-    "ValidationPassed",
-    "WorkerLost",
-    "WorkerStarted",
-]
-
 
 class Job(Enum):
     """The eight states, spelled as in the specification."""

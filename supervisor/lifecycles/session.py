@@ -56,17 +56,6 @@ from supervisor.lifecycles.events import (
 )
 from supervisor.lifecycles.types import AbortReason, DeliveryPoint, Exit, TransitionReason, Verdict
 
-__all__ = [
-    "SESSION",
-    "Message",
-    "Request",
-    "Session",
-    "SessionData",
-    "SessionLimits",
-    "backoff_ms",
-    "stale",
-]
-
 
 class Session(Enum):
     INITIALIZING = "Initializing"
@@ -251,11 +240,11 @@ def can_be_told(data: SessionData, event: UrgentMessage) -> bool:
 
 def waits_to_be_told(data: SessionData, event: BoundaryReached) -> bool:
     """Whether every message that waited for the tool boundary can be sent to the agent within the turn."""
-    waiting = _unheard(data)
+    waiting = _not_sent(data)
     return bool(waiting) and all(message.steer and not message.told for message in waiting)
 
 
-def not_heard(data: SessionData, event: SteerElapsed) -> bool:
+def not_taken_up(data: SessionData, event: SteerElapsed) -> bool:
     return any(message.id == event.message_id for message in data.inbox[data.offered :])
 
 
@@ -264,10 +253,10 @@ def for_tool_boundary(data: SessionData, event: UrgentMessage) -> bool:
 
 
 def message_interrupts(data: SessionData, event: Event) -> bool:
-    return bool(_unheard(data))
+    return bool(_not_sent(data))
 
 
-def _unheard(data: SessionData) -> list[Message]:
+def _not_sent(data: SessionData) -> list[Message]:
     """Return the interrupting messages that are neither in the prompt nor taken up."""
     return [message for message in data.inbox[data.offered :] if message.interrupts]
 
@@ -426,31 +415,31 @@ def steer(data: SessionData, event: UrgentMessage) -> Answered:
 
 
 def steer_at_boundary(data: SessionData, event: BoundaryReached) -> Answered:
-    return _tell_agent(data, _unheard(data))
+    return _tell_agent(data, _not_sent(data))
 
 
 def _tell_agent(data: SessionData, messages: Sequence[Message]) -> Answered:
     """Send each message once within the running turn; if the last is not taken up in time, the turn is interrupted."""
     ids = {message.id for message in messages}
     inbox = tuple(msgspec.structs.replace(one, told=True) if one.id in ids else one for one in data.inbox)
-    told = tuple(
+    offers = tuple(
         SteerAgent(incarnation=data.incarnation, message_id=one.id, sender=one.sender, text=one.text)
         for one in messages
     )
     late = SteerElapsed(incarnation=data.incarnation, message_id=messages[-1].id)
     grace = StartTimer(name=f"steer {messages[-1].id}", delay_s=data.limits.steer_grace_s, event=late)
-    return _change(data, inbox=inbox), (*told, grace)
+    return _change(data, inbox=inbox), (*offers, grace)
 
 
-def note_heard(data: SessionData, event: MessageTakenUp) -> Answered:
+def note_taken_up(data: SessionData, event: MessageTakenUp) -> Answered:
     """Move the message to those of the prompt, which are removed when the turn has succeeded."""
     known, waiting = data.inbox[: data.offered], data.inbox[data.offered :]
-    heard = tuple(one for one in waiting if one.id == event.message_id)
+    taken_up = tuple(one for one in waiting if one.id == event.message_id)
     others = tuple(one for one in waiting if one.id != event.message_id)
-    return _change(data, inbox=(*known, *heard, *others), offered=data.offered + len(heard)), ()
+    return _change(data, inbox=(*known, *taken_up, *others), offered=data.offered + len(taken_up)), ()
 
 
-def interrupt_unheard(data: SessionData, event: SteerElapsed) -> Answered:
+def interrupt_not_taken_up(data: SessionData, event: SteerElapsed) -> Answered:
     return _interrupt_for(data, next(one.sender for one in data.inbox if one.id == event.message_id))
 
 
@@ -463,7 +452,7 @@ def interrupt(data: SessionData, event: UrgentMessage) -> Answered:
 
 
 def interrupt_at_boundary(data: SessionData, event: BoundaryReached) -> Answered:
-    return _interrupt_for(data, _unheard(data)[-1].sender)
+    return _interrupt_for(data, _not_sent(data)[-1].sender)
 
 
 def _interrupt_for(data: SessionData, sender: str) -> Answered:
@@ -643,12 +632,12 @@ LIVE = [*RESTING, *ACTIVE]
 POINTS = list(DeliveryPoint)
 PROMPTS = "the specification does not say where prompts come from: they are queued, one request at a time"
 KEPT = "the specification interrupts only in Running; elsewhere a message is kept for the next prompt"
-STEERED = "the specification interrupts; an agent that can be told within its turn is first told"
+STEERED = "the specification interrupts; an agent that takes messages within its turn gets the message first"
 POINT = "the specification interrupts at once; a sender may ask for the tool boundary, or for the end of the turn"
 BEFORE_READY = "a clean exit before it was ready is an error"
 ONCE = "a failure after the start is charged to the run: it launches again when the run asks"
-LOST = "what ended with its supervisor is tried again, and charged to nobody"
-NOT_CHARGED = "what ended with its supervisor, or lacked descriptors to start, is tried again, and charged to nobody"
+LOST = "what ended with its supervisor is tried again, and charged to no agent"
+NOT_CHARGED = "what ended with its supervisor, or lacked descriptors to start, is tried again, and charged to no agent"
 JOINED = "Stopped is committed at once; what was below it is joined afterwards"
 
 SESSION: Machine[Session, SessionData] = Machine(
@@ -805,14 +794,14 @@ SESSION: Machine[Session, SessionData] = Machine(
             None,
             extension="nothing waits for it any more, or the turn is being interrupted already",
         ),
-        rule(MessageTakenUp, ACTIVE, None, do=[note_heard], extension=STEERED),
+        rule(MessageTakenUp, ACTIVE, None, do=[note_taken_up], extension=STEERED),
         rule(MessageTakenUp, S.STOPPED, None, extension=STEERED),
         rule(
             SteerElapsed,
             S.RUNNING,
             S.INTERRUPTING,
-            when=not_heard,
-            do=[interrupt_unheard],
+            when=not_taken_up,
+            do=[interrupt_not_taken_up],
             extension=STEERED,
         ),
         rule(SteerElapsed, ACTIVE, None, extension=STEERED),

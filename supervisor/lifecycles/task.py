@@ -16,38 +16,6 @@ from msgspec.structs import replace
 from actors.machine import Effect, Event, Machine, rule
 from supervisor.lifecycles.types import AbortReason, TransitionReason
 
-__all__ = [
-    "TASK",
-    "ApprovalDenied",
-    "ApprovalGranted",
-    "ApprovalRequested",
-    "Approved",
-    "Blocked",
-    "Cancelled",
-    "Claimed",
-    "Closed",
-    "Completed",
-    "Failed",
-    "Orphaned",
-    "Recovered",
-    "RecoveryFailed",
-    "Rejected",
-    "Reopened",
-    "Requeued",
-    "Retried",
-    "Split",
-    "Started",
-    "SubtaskFailed",
-    "SubtaskTimedOut",
-    "SubtasksCompleted",
-    "Task",
-    "TaskData",
-    "TaskEvent",
-    "Unblocked",
-    "Unclaimed",
-    "VerificationRejected",
-]
-
 
 class Task(Enum):
     """The twelve states, spelled as in the specification."""

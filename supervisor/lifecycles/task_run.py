@@ -14,32 +14,6 @@ from msgspec.structs import replace
 
 from actors.machine import Effect, Event, Machine, rule
 
-__all__ = [
-    "RUN",
-    "BackoffCompleted",
-    "Cancelled",
-    "CheckpointSaved",
-    "CircuitOpened",
-    "CooldownExpired",
-    "ErrorCategory",
-    "ExecutionCompleted",
-    "ExecutionFailed",
-    "ExecutionTimedOut",
-    "ExecutorStarted",
-    "ManualReset",
-    "ProbeFailed",
-    "ProbeStarted",
-    "RetryDecided",
-    "SkipCause",
-    "Skipped",
-    "TaskRun",
-    "TaskRunData",
-    "TestsFailed",
-    "TestsPassed",
-    "TurnSettling",
-    "retry_delay_s",
-]
-
 
 class TaskRun(Enum):
     """The eleven states, spelled as in the specification."""

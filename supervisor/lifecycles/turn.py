@@ -44,21 +44,6 @@ from supervisor.lifecycles.events import (
 )
 from supervisor.lifecycles.types import AbortReason, Exit, ToolOutcome, TransitionReason, Verdict
 
-__all__ = [
-    "DEADLINE",
-    "EXTENSION_LEAST_S",
-    "EXTENSION_S",
-    "TURN",
-    "Call",
-    "Permission",
-    "Turn",
-    "TurnData",
-    "call_of",
-    "permission_of",
-    "stale",
-]
-
-
 EXTENSION_S = 600.0
 """Seconds by which the time of a turn is extended at once while progress is seen (spec, defaults)."""
 EXTENSION_LEAST_S = 1.0
@@ -257,7 +242,7 @@ def reach_awaited_boundary(data: TurnData, event: ToolCompleted) -> Answered:
 
 def open_permission(data: TurnData, event: PermissionRequested) -> Answered:
     """Open a permission request; one that no human is asked about is answered with the next event."""
-    wish = Permission(
+    permission = Permission(
         number=event.number,
         request_id=event.request_id,
         title=event.title,
@@ -268,7 +253,7 @@ def open_permission(data: TurnData, event: PermissionRequested) -> Answered:
         options=event.options,
         asked=event.asked,
     )
-    changed = _change(data, permissions=data.permissions + 1, asking=(*data.asking, wish))
+    changed = _change(data, permissions=data.permissions + 1, asking=(*data.asking, permission))
     if event.asked:
         return changed, (AskPermission(number=event.number, within_s=event.within_s),)
     answer = PermissionAnswered(
@@ -283,10 +268,10 @@ def open_permission(data: TurnData, event: PermissionRequested) -> Answered:
 
 
 def close_permission(data: TurnData, event: PermissionAnswered) -> Answered:
-    wish = permission_of(data, event.number)
-    assert wish is not None, "an answer to a permission that is not open is stale"
-    changed = _change(data, asking=tuple(one for one in data.asking if one is not wish))
-    return changed, (AnswerPermission(number=wish.number, request_id=wish.request_id, option=event.option),)
+    permission = permission_of(data, event.number)
+    assert permission is not None, "an answer to a permission that is not open is stale"
+    changed = _change(data, asking=tuple(one for one in data.asking if one is not permission))
+    return changed, (AnswerPermission(number=permission.number, request_id=permission.request_id, option=event.option),)
 
 
 def withdraw_permissions(data: TurnData, event: TaskFailed) -> Answered:

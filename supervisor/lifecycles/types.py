@@ -10,29 +10,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-__all__ = [
-    "USUAL_TIME",
-    "AbortPolicy",
-    "AbortReason",
-    "AbortScope",
-    "CancelMode",
-    "DeliveryPoint",
-    "Exit",
-    "Kind",
-    "LifecycleEvent",
-    "ModelFailure",
-    "ModelProblem",
-    "Severity",
-    "StageBudgets",
-    "Survivors",
-    "TerminationStage",
-    "TimeLimit",
-    "ToolOutcome",
-    "TransitionReason",
-    "UnknownValue",
-    "Verdict",
-]
-
 
 class Kind(StrEnum):
     """Kinds of entities that have a log of their own."""
@@ -82,7 +59,7 @@ class CancelMode(StrEnum):
 
 
 class ToolOutcome(StrEnum):
-    """Result of a tool call. An abandoned call is ``aborted``, or ``unknown`` if nobody can tell whether its effect
+    """Result of a tool call. An abandoned call is ``aborted``, or ``unknown`` if it is not known whether its effect
     happened."""
 
     COMPLETED = "completed"
@@ -92,7 +69,7 @@ class ToolOutcome(StrEnum):
 
 
 Survivors = int | Literal["unknown"]
-"""Number of processes that are still alive; ``unknown`` if that cannot be told, which is neither 0 nor another
+"""Number of processes that are still alive; ``unknown`` if that is not known, which is neither 0 nor another
 number."""
 
 

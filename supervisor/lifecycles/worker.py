@@ -14,21 +14,6 @@ from msgspec.structs import replace
 
 from actors.machine import Effect, Event, Machine, rule
 
-__all__ = [
-    "EVERY",
-    "WORKER",
-    "HealthCheckRecovered",
-    "HealthCheckTimeout",
-    "MaxTimeoutExceeded",
-    "RegistrationComplete",
-    "ShutdownRequested",
-    "TaskAssigned",
-    "TaskCompleted",
-    "Worker",
-    "WorkerData",
-]
-
-
 EVERY = "*"
 """Capability that stands for all capabilities."""
 

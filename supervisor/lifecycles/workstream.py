@@ -13,22 +13,6 @@ from msgspec.structs import replace
 
 from actors.machine import Effect, Event, Machine, rule
 
-__all__ = [
-    "WORKSTREAM",
-    "AllTasksCompleted",
-    "AllTasksCreated",
-    "CriticalTaskFailed",
-    "FirstTaskStarted",
-    "SettledWithCancellations",
-    "SettledWithFailures",
-    "TasksAdded",
-    "UserCancelled",
-    "ValidationFailed",
-    "ValidationPassed",
-    "Workstream",
-    "WorkstreamData",
-]
-
 
 class Workstream(Enum):
     """The seven states, spelled as in the specification."""

@@ -14,25 +14,6 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = [
-    "CALLS",
-    "FAILURES",
-    "Answer",
-    "Delegate",
-    "Drop",
-    "Fail",
-    "Hang",
-    "Loop",
-    "Run",
-    "Say",
-    "Slow",
-    "Spent",
-    "Use",
-    "answers_in",
-    "has_script",
-    "spent_in",
-]
-
 
 class Spent(msgspec.Struct, frozen=True):
     """Usage that an answer reports, in tokens; the defaults are small and constant."""
@@ -86,7 +67,7 @@ class Fail(msgspec.Struct, frozen=True):
         status: 400 to 599.
         why: the cause, if the status does not say: ``context`` (too long), ``quota`` (nothing left to spend).
         times: number of requests with the same prompt that fail before the script continues; ``None``: all.
-        retry_after_s: seconds that the client is told to wait; ``None``: 1 second with status 429, else none.
+        retry_after_s: seconds that the client is asked to wait; ``None``: 1 second with status 429, else none.
     """
 
     status: int = 500

@@ -14,8 +14,6 @@ import anyio
 import anyio.abc
 import h11
 
-__all__ = ["BODY_BYTES_MAX", "Connection", "Disconnected", "Request"]
-
 BODY_BYTES_MAX: Final = 32 * 1024 * 1024
 """Limit of Anthropic, the largest of the providers."""
 HEAD_BYTES_MAX: Final = 64 * 1024

@@ -10,8 +10,6 @@ from typing import Final
 
 from supervisor.mock_model.dialects.sse import MODEL
 
-__all__ = ["KEY", "codex_arguments", "environment", "environments"]
-
 KEY: Final = "stub-key"
 
 

@@ -9,8 +9,6 @@ from anyio.from_thread import start_blocking_portal
 
 from supervisor.mock_model.server import StubModel, open_stub_model
 
-__all__ = ["hosted_stub_model"]
-
 
 @contextmanager
 def hosted_stub_model(port: int = 0) -> Iterator[StubModel]:

@@ -17,8 +17,6 @@ from supervisor.mock_model.answers import Answer, Fail, Spent
 from supervisor.mock_model.matcher import answer_to, reply_to
 from supervisor.mock_model.request import ModelRequest, Reply
 
-__all__ = ["KEPT_MAX", "TEXT_CHARS_MAX", "LoggedRequest", "RequestLog", "path_of"]
-
 KEPT_MAX: Final = 10_000
 """Requests that are kept."""
 TEXT_CHARS_MAX: Final = 4_000

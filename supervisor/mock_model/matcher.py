@@ -29,8 +29,6 @@ from supervisor.mock_model.answers import (
 from supervisor.mock_model.request import Call, Ending, ModelAnswer, ModelRequest, Reply, Tool, mapping
 from supervisor.mock_model.tools import AGENT_TOOLS, SHELL_TOOLS, delegation, find, shell_call
 
-__all__ = ["answer_to", "reply_to"]
-
 OPENING: Final = "stub: this is not the whole"
 DONE: Final = "stub: done"
 

@@ -14,8 +14,6 @@ import pytest
 if TYPE_CHECKING:
     from supervisor.mock_model.server import StubModel
 
-__all__ = ["stub_model"]
-
 
 @pytest.fixture
 def stub_model() -> Iterator[StubModel]:

@@ -14,21 +14,6 @@ import msgspec
 
 from supervisor.mock_model.answers import Fail, Spent, has_script
 
-__all__ = [
-    "BadRequest",
-    "Call",
-    "Ending",
-    "ModelAnswer",
-    "ModelRequest",
-    "Reply",
-    "Tool",
-    "flat",
-    "mapping",
-    "objects",
-    "script_in_force",
-    "word",
-]
-
 
 class BadRequest(Exception):
     """The provider would answer 400 because of *problem* in *field*."""

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from supervisor.mock_model.dialects import ANTHROPIC, CHAT, GOOGLE, RESPONSES, Dialect
 
-__all__ = ["Endpoint", "Route", "route"]
-
 
 class Endpoint(StrEnum):
     """Endpoint: an answer, a token count, the list of models, a health check, or an unknown path."""

@@ -26,8 +26,6 @@ from supervisor.mock_model.log import LoggedRequest, RequestLog
 from supervisor.mock_model.request import BadRequest, Ending, ModelAnswer, ModelRequest
 from supervisor.mock_model.routes import Endpoint, route
 
-__all__ = ["StubModel", "open_stub_model"]
-
 COUNTED: Final = {"input_tokens": 10, "totalTokens": 10}
 """Answer to a request for a token count, in the form of both APIs that have one."""
 CONNECTIONS_MAX: Final = 512
@@ -76,7 +74,7 @@ class StubModel:
 
 @asynccontextmanager
 async def open_stub_model(
-    port: int = 0, *, tell: Callable[[LoggedRequest], None] | None = None
+    port: int = 0, *, report: Callable[[LoggedRequest], None] | None = None
 ) -> AsyncIterator[StubModel]:
     """Run a model server on 127.0.0.1 for the duration of the block.
 
@@ -90,7 +88,7 @@ async def open_stub_model(
     log = RequestLog()
     async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port) as listener:
         stub = StubModel(listener.extra(anyio.abc.SocketAttribute.local_port), log)
-        clients = _Clients(log, tell)
+        clients = _Clients(log, report)
         async with anyio.create_task_group() as group:
             for one in listener.listeners:
                 group.start_soon(_serve, one, clients, group)
@@ -113,9 +111,9 @@ async def _serve(
 class _Clients:
     """Server of the clients' connections."""
 
-    def __init__(self, log: RequestLog, tell: Callable[[LoggedRequest], None] | None) -> None:
+    def __init__(self, log: RequestLog, report: Callable[[LoggedRequest], None] | None) -> None:
         self._log = log
-        self._tell = tell
+        self._report = report
         self._numbers = count(1)
         self._slots = anyio.Semaphore(CONNECTIONS_MAX)
         self._salt = secrets.token_hex(4)
@@ -174,8 +172,8 @@ class _Clients:
             await speak(connection, dialect, model_request, reply, serial)
 
     def _log_newest(self) -> None:
-        if self._tell is not None:
-            self._tell(self._log.requests[-1])
+        if self._report is not None:
+            self._report(self._log.requests[-1])
 
 
 def _object(body: bytes) -> dict[str, Any]:

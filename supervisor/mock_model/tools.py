@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from supervisor.mock_model.request import Tool, mapping, word
 
-__all__ = ["AGENT_TOOLS", "SHELL_TOOLS", "delegation", "find", "shell_call"]
-
 SHELL_TOOLS: Final = (
     "bash",
     "shell",

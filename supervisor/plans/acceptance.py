@@ -20,8 +20,6 @@ from supervisor.ports import Launch, ProcessHost
 from supervisor.ports.path_safety import absent
 from supervisor.processes.helper_programs import CompletedCommand, run_command
 
-__all__ = ["ARGV", "KINDS", "TIMEOUT_S", "AcceptanceResult", "AcceptanceTest", "Verify", "run_acceptance_tests"]
-
 ARGV: Final = ("unit_tests", "lint", "command")
 """Kinds of tests that run a program of the user."""
 

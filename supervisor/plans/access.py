@@ -10,8 +10,6 @@ import msgspec
 from supervisor.plans.fields import Amount, Duration, Flag, Model, Name, OwnedPath
 from supervisor.policies.access import RIGHTS, AccessPolicy, Level, Rights
 
-__all__ = ["AccessConfig", "RightsConfig"]
-
 
 class RightsConfig(Model):
     """Rights of a task whose agent has a certain level: what it may change, and whether it may declare the network. A

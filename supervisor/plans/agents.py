@@ -24,8 +24,6 @@ from supervisor.plans.fields import Count, Duration, Flag, Model, Name, Text, pl
 from supervisor.plans.permissions import Permissions, PermissionsConfig
 from supervisor.ports import SERVER_VARIABLE, AgentOptions, McpServer
 
-__all__ = ["ADAPTERS", "AgentConfig", "McpServerConfig", "WorkerConfig", "role_capability"]
-
 ADAPTERS: Final = ("command", "acp", "claude", "codex", "jsonl", "scripted")
 """Adapters that are always available. Plug-ins add others: the adapter in a plan file is looked up when the plan is
 read, the adapter of an agent that an embedding program builds when a supervisor is opened with it."""

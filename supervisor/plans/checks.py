@@ -13,8 +13,6 @@ from supervisor.plans.fields import closest
 from supervisor.plans.source import FieldPath, spelled
 from supervisor.plans.tasks import SUBTASK_LEVELS_MAX, PlacedTask
 
-__all__ = ["agent_problems", "circle_problems", "need_problems", "task_problems"]
-
 
 def task_problems(placed: Sequence[PlacedTask]) -> Iterator[Problem]:
     """Yield problems of ids, of names of other tasks, and of the depth of subtasks."""
@@ -23,7 +21,7 @@ def task_problems(placed: Sequence[PlacedTask]) -> Iterator[Problem]:
         if one.task.id in first:
             yield (*one.path, "id"), f"{one.task.id!r} is the id of {spelled(first[one.task.id])} too; give it another"
         first.setdefault(one.task.id, one.path)
-        if one.level == SUBTASK_LEVELS_MAX + 1:  # what is deeper still need not be told too
+        if one.level == SUBTASK_LEVELS_MAX + 1:  # deeper levels need no message of their own
             yield one.path, f"subtasks are nested deeper than {SUBTASK_LEVELS_MAX} levels; make them siblings"
     for one in placed:
         for wanted, path in _named(one):
@@ -33,15 +31,15 @@ def task_problems(placed: Sequence[PlacedTask]) -> Iterator[Problem]:
 
 def _named(one: PlacedTask) -> Iterator[tuple[str, FieldPath]]:
     """Yield the tasks that a task waits for by name, each with its field."""
-    for place, wanted in enumerate(one.task.depends_on):
-        yield wanted, (*one.path, "depends_on", place)
+    for position, wanted in enumerate(one.task.depends_on):
+        yield wanted, (*one.path, "depends_on", position)
     if one.task.when is not None and one.task.when.task is not None:
         yield one.task.when.task, (*one.path, "when", "task")
 
 
 def agent_problems(placed: Sequence[PlacedTask], agents: Mapping[str, object]) -> Iterator[Problem]:
     for one in placed:
-        if not one.task.agent and (one.parent is None or one.parent.task.agent):  # told once, where it is missing
+        if not one.task.agent and (one.parent is None or one.parent.task.agent):  # reported once, where it is missing
             yield (*one.path, "agent"), "missing; give the name of one of the agents"
         named = [(one.task.agent, (*one.path, "agent"))] if one.task.agent else []
         named += [(name, (*one.path, "fallback_agents", n)) for n, name in enumerate(one.task.fallback_agents)]
@@ -70,9 +68,9 @@ def _missing(one: PlacedTask, roles: set[str], capabilities: set[str]) -> Iterat
     role = one.task.role
     if role is not None and role not in roles:
         yield (*one.path, "role"), f"no worker has the role {role!r}; {closest(role, sorted(roles), 'the roles are')}"
-    for place, wanted in enumerate(one.task.capabilities):
+    for position, wanted in enumerate(one.task.capabilities):
         if wanted not in capabilities:
-            path: FieldPath = (*one.path, "capabilities", place)
+            path: FieldPath = (*one.path, "capabilities", position)
             yield path, f"no worker has {wanted!r}; {closest(wanted, sorted(capabilities), 'the capabilities are')}"
 
 
@@ -84,8 +82,8 @@ def circle_problems(placed: Sequence[PlacedTask]) -> Iterator[Problem]:
     if circle:
         following = circle[1] if len(circle) > 1 else circle[0]
         path = needs[circle[0]][following]
-        told = " -> ".join([*circle, circle[0]])
-        yield path, f"is part of a cycle: {told}; remove one of these dependencies"
+        described = " -> ".join([*circle, circle[0]])
+        yield path, f"is part of a cycle: {described}; remove one of these dependencies"
 
 
 def _waits_for(one: PlacedTask) -> Mapping[str, FieldPath]:
@@ -123,6 +121,6 @@ def _cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _from_the_first(cycle: list[str], order: list[str]) -> list[str]:
-    places = {name: place for place, name in enumerate(order)}
-    start = cycle.index(min(cycle, key=places.__getitem__))
+    positions = {name: position for position, name in enumerate(order)}
+    start = cycle.index(min(cycle, key=positions.__getitem__))
     return cycle[start:] + cycle[:start]

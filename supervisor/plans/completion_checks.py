@@ -19,8 +19,6 @@ import msgspec
 from supervisor.ports.shortages import shortage_of
 from supervisor.runtime.availability import outlast_shortage
 
-__all__ = ["READ_MAX", "CompletionCheck", "ask_again", "missing"]
-
 READ_MAX = 8 * 1024 * 1024
 """Bytes that are searched at the beginning of a file."""
 GLOB_MAX = 10_000
@@ -76,6 +74,6 @@ def _looked_for(signal: CompletionCheck, directory: Path) -> str:
             holds = signal.text.encode() in file.read(READ_MAX)
         return "" if holds else f"{signal.path} does not contain {signal.text!r}"
     except (OSError, RuntimeError, ValueError) as error:  # not there, a link to itself, a pattern that is none
-        if shortage_of(error):  # that says nothing of the file
+        if shortage_of(error):  # no reason to count the file as missing
             raise
         return f"{signal.path} cannot be read: {error}"

@@ -19,8 +19,6 @@ from supervisor.plans.error_texts import Problem
 from supervisor.plans.permissions import PermissionsConfig
 from supervisor.policies.permissions import Decision
 
-__all__ = ["Program", "enforcement_problems", "needs_asking"]
-
 _SILENT: Final[Mapping[str, str]] = {
     "command": "adapter: command passes no permission requests",
     "jsonl": "adapter: jsonl passes no permission requests",
@@ -90,7 +88,7 @@ def enforcement_problems(program: Program, permissions: PermissionsConfig) -> It
 
 
 def _why_silent(program: Program, agent: KnownAgent | None, variant: AgentVariant | None) -> str:
-    """Return the reason why the agent never asks; ``""`` if it asks or nobody can tell."""
+    """Return the reason why the agent never asks; ``""`` if it asks or this is unknown."""
     if (why := _SILENT.get(program.adapter)) is not None:
         return why
     if agent is None or variant is None:

@@ -17,8 +17,6 @@ from supervisor.plans.source import FieldPath, Source, spelled
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["FieldErrors", "Problem", "complaints"]
-
 Problem = tuple[FieldPath, str]
 """Field, and the text of its problem."""
 
@@ -36,7 +34,7 @@ _WANTED: Final = {
     "access": "a mapping, for example {initial: {coder: trusted}}",
     "completion": "a list of signals, for example [{glob_exists: dist/*.whl}]",
     "review": "a mapping, for example {agent: reviewer}",
-    "with": "a mapping of what the verifier is told, for example {suffix: .py}",
+    "with": "a mapping of the verifier's options, for example {suffix: .py}",
     "id": "a name of its own, for example build",
     "agent": "the name of one of the agents",
     "command": "the argv as a list, for example [git, status]",

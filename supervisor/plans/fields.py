@@ -17,26 +17,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, Valid
 from supervisor.plans.error_texts import FieldErrors, Problem
 from supervisor.ports.path_safety import climbs
 
-__all__ = [
-    "Amount",
-    "Count",
-    "Duration",
-    "Flag",
-    "InnerPath",
-    "Milliseconds",
-    "Model",
-    "Name",
-    "OwnedPath",
-    "Percentage",
-    "PluginNames",
-    "Seconds",
-    "Share",
-    "Text",
-    "Whole",
-    "closest",
-    "plugin_name",
-]
-
 _PATTERN: Final = frozenset("*?")
 
 

@@ -13,8 +13,6 @@ from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.plans.error_texts import Problem
 from supervisor.plans.fields import Amount, Count, Duration, Flag, Model, Percentage, Seconds, Share
 
-__all__ = ["CheckpointConfig", "CircuitBreakerConfig", "RetryBudgetConfig", "TaskLifecycle"]
-
 _RUN: Final = TaskRunData()
 _SAVED: Final = (TaskRun.COMPLETED, TaskRun.FAILED, TaskRun.TIMEOUT, TaskRun.CIRCUIT_OPEN, TaskRun.CANCELLED)
 """States of a task run in which an attempt has ended, so that there is work to save."""

@@ -24,9 +24,6 @@ from supervisor.plans.source import BadPlan, FieldPath, Source, read_source
 from supervisor.plans.tasks import every_task
 from supervisor.ports.path_safety import outside
 
-__all__ = ["PluginNamesFor", "load_plan", "model_at"]
-
-
 PluginNamesFor = Callable[[Sequence[str] | None], Mapping[str, Sequence[str]]]
 """Names that plug-ins add, given the plug-ins that the plan chooses (``None`` for all installed ones)."""
 

@@ -19,8 +19,6 @@ from supervisor.policies.liveness import Liveness
 from supervisor.policies.loop_detection import LoopLimits
 from supervisor.policies.model_errors import ModelLimits
 
-__all__ = ["BudgetConfig", "HandBackConfig", "LivenessConfig", "LoopsConfig", "ModelErrorsConfig", "StallConfig"]
-
 _LOOPS, _LIVENESS, _TROUBLE = LoopLimits(), Liveness(), ModelLimits()
 
 Dollars = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]

@@ -11,8 +11,6 @@ from supervisor.plans.error_texts import Problem
 from supervisor.plans.fields import Duration, Model, Name, Text
 from supervisor.policies.permissions import ANSWER_WITHIN_S, Decision, PermissionPolicy, PermissionRule
 
-__all__ = ["PermissionRuleConfig", "Permissions", "PermissionsConfig"]
-
 Pattern = Annotated[Text, Field(min_length=1)]
 _KEYS = ("kind", "title", "tool", "path")
 

@@ -20,8 +20,6 @@ from supervisor.plans.settings import Settings
 from supervisor.plans.tasks import AcceptanceConfig, PlacedTask, TaskConfig, every_task
 from supervisor.plans.verification import ReviewConfig
 
-__all__ = ["Plan"]
-
 
 class Plan(Settings):
     """Workstream: agents, tasks, workers, and the rules for retries, approval and validation."""
@@ -65,7 +63,7 @@ def _problems(plan: Plan, placed: list[PlacedTask]) -> Iterator[Problem]:
             yield (*one.path, "review"), f"{plan.review.agent!r} may have done the work itself; name another reviewer"
     for one in placed:
         if one.task.rollback and not one.task.files and plan.workspace != "worktree":
-            words = "changes of the task cannot be told from others in a shared directory"
+            words = "changes of the task cannot be distinguished from others in a shared directory"
             yield (*one.path, "rollback"), f"{words}; give the files that it owns, or set workspace: worktree"
 
 

@@ -18,8 +18,6 @@ from supervisor.plans.monitoring import BudgetConfig, HandBackConfig, LivenessCo
 from supervisor.ports import Retention
 from supervisor.sessions.session_monitor import MonitorSettings
 
-__all__ = ["LimitsConfig", "PolicyConfig", "RecoveryConfig", "RetentionConfig", "Settings", "StageBudgetsConfig"]
-
 _LADDER, _LIMITS = StageBudgets(), SessionLimits()
 
 

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 import yaml
 
-__all__ = ["BYTES_MAX", "NODES_MAX", "BadPlan", "FieldPath", "Source", "parse", "read_source", "spelled"]
-
 BYTES_MAX: Final = 1024 * 1024
 NODES_MAX: Final = 100_000
 

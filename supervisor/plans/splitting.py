@@ -17,8 +17,6 @@ from supervisor.plans.plan import Plan
 from supervisor.plans.source import BadPlan, parse, spelled
 from supervisor.plans.tasks import TaskConfig, every_task
 
-__all__ = ["plain_subtasks", "read_subtasks", "recalled_subtasks", "with_subtasks"]
-
 _WANTED = "give a list of tasks, for example [{id: part, prompt: '@say hello'}]"
 _SUBTASKS: TypeAdapter[tuple[TaskConfig, ...]] = TypeAdapter(tuple[TaskConfig, ...])
 

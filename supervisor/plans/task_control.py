@@ -15,8 +15,6 @@ import msgspec
 if TYPE_CHECKING:
     from supervisor.plans.tasks import TaskConfig
 
-__all__ = ["CommandResult", "Verb", "WorkControl"]
-
 
 class Verb(StrEnum):
     """Commands, as typed and recorded."""

@@ -30,8 +30,6 @@ from supervisor.plans.monitoring import BudgetConfig
 from supervisor.plans.source import FieldPath
 from supervisor.plans.verification import CompletionConfig, ReviewConfig
 
-__all__ = ["SUBTASK_LEVELS_MAX", "AcceptanceConfig", "ConditionConfig", "PlacedTask", "TaskConfig", "every_task"]
-
 SUBTASK_LEVELS_MAX = 8
 """Levels of nested subtasks."""
 
@@ -166,9 +164,9 @@ def _review_problems(task: TaskConfig) -> Iterator[Problem]:
 
 
 def _fallback_problems(task: TaskConfig) -> Iterator[Problem]:
-    for place, name in enumerate(task.fallback_agents):
-        if name in (task.agent, *task.fallback_agents[:place]):
-            yield ("fallback_agents", place), f"{name!r} has been tried before; name another agent, or remove it"
+    for index, name in enumerate(task.fallback_agents):
+        if name in (task.agent, *task.fallback_agents[:index]):
+            yield ("fallback_agents", index), f"{name!r} has been tried before; name another agent, or remove it"
 
 
 class PlacedTask:

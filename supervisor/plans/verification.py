@@ -9,8 +9,6 @@ from supervisor.plans.completion_checks import CompletionCheck
 from supervisor.plans.error_texts import Problem
 from supervisor.plans.fields import Duration, InnerPath, Model, Text
 
-__all__ = ["CompletionConfig", "ReviewConfig"]
-
 _KINDS: Final = ("glob_exists", "file_contains", "answer_contains")
 
 

@@ -13,8 +13,6 @@ from typing import Any, get_args
 
 from supervisor.ports import Codec, Launch, Malformed, Out, Process, SpawnError
 
-__all__ = ["AdapterFailed", "GuardedCodec", "NoHost"]
-
 _OUTS = get_args(Out)
 _MAY_DECLINE = ("steer", "end_call")
 """Methods that return None if the protocol cannot do this."""

@@ -16,20 +16,6 @@ import pluggy
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.ports import Codec
 
-__all__ = [
-    "ABORT_HOOK",
-    "ABORT_RECORDS",
-    "EVENT_HOOKS",
-    "PROJECT",
-    "FailedAttempt",
-    "Hooks",
-    "Verification",
-    "Verifier",
-    "WorkItem",
-    "hookimpl",
-    "hookspec",
-]
-
 PROJECT: Final = "supervisor"
 """Name of these hooks in pluggy."""
 

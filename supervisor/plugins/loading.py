@@ -21,8 +21,6 @@ from supervisor.plugins.hooks import PROJECT, Hooks
 from supervisor.plugins.worker import Counts, PluginThread
 from supervisor.ports.logs import get_logger
 
-__all__ = ["GROUP", "LOAD_S", "Impl", "Loaded", "UnknownPlugin", "installed", "load"]
-
 GROUP: Final = "supervisor.plugins"
 """The entry point group."""
 

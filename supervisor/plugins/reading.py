@@ -13,8 +13,6 @@ from supervisor.plans.agents import ADAPTERS
 from supervisor.plugins.loading import installed as find
 from supervisor.plugins.running import Plugins
 
-__all__ = ["load_plan"]
-
 
 def load_plan(
     path: Path,

@@ -37,8 +37,6 @@ from supervisor.plugins.worker import CALL_S, Counts
 from supervisor.ports import Codec
 from supervisor.ports.logs import get_logger
 
-__all__ = ["CLOSE_S", "PluginReport", "Plugins"]
-
 CLOSE_S: Final = 1.0
 """Seconds that the end of a supervisor waits for all plug-ins to process the records that are queued for them."""
 

@@ -20,8 +20,6 @@ import msgspec
 
 from supervisor.ports.logs import get_logger
 
-__all__ = ["CALL_S", "QUEUE_MAX", "Answer", "Counts", "PluginThread"]
-
 QUEUE_MAX: Final = 4_096
 """Records that may wait for a plug-in, as for any subscriber."""
 

@@ -35,25 +35,6 @@ import msgspec
 from supervisor.lifecycles.types import AbortPolicy, AbortReason, AbortScope, CancelMode, Survivors, UnknownValue
 from supervisor.policies.abort_request import StageDeadlines, stage_deadlines
 
-__all__ = [
-    "AbortPlan",
-    "AbortRecord",
-    "Crossing",
-    "EndingNode",
-    "NoSiblings",
-    "NodeReceipt",
-    "PlannedNode",
-    "PlannedProcess",
-    "ProcessFate",
-    "Receipt",
-    "SparedNode",
-    "TreeNode",
-    "UnknownTarget",
-    "plan_abort",
-    "scope_of",
-    "total_survivors",
-]
-
 
 class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A live process, and the id of the agent or tool call that it belongs to."""
@@ -198,7 +179,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     ``killed_at`` and ``recorded_at`` are Unix times. ``recorded_at`` is ``None`` if the journal had not confirmed by
     the deadline, or cannot be written: then ``outage`` says why, and the end is recorded after the journal has
     recovered. ``survivors`` is 0 only if nothing can have survived: a number if processes are known to live,
-    ``unknown`` if that cannot be told; ``processes`` names them.
+    ``unknown`` if that is not known; ``processes`` names them.
 
     ``already_ended``: the target had ended or was terminating; ``joined`` is the id of the abort that it was
     terminating by. ``spared`` sessions live on.

@@ -16,23 +16,11 @@ import msgspec
 
 from supervisor.lifecycles.types import StageBudgets, TerminationStage
 
-__all__ = [
-    "CAUSES_MAX",
-    "AbortRequest",
-    "LaterCause",
-    "MergeOutcome",
-    "StageDeadlines",
-    "merge_request",
-    "same_abort",
-    "stage_deadlines",
-]
-
-
 CAUSES_MAX = 16
 """Later causes that are kept in memory; every one of them is in the journal."""
 
 
-_RANKS = {rung: rank for rank, rung in enumerate(TerminationStage)}
+_RANKS = {stage: rank for rank, stage in enumerate(TerminationStage)}
 
 
 class StageDeadlines(msgspec.Struct, frozen=True, kw_only=True, gc=False):

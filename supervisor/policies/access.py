@@ -15,24 +15,6 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-__all__ = [
-    "RIGHTS",
-    "SUCCESSES_NEEDED",
-    "AccessPolicy",
-    "Level",
-    "Rights",
-    "TrustScore",
-    "after_success",
-    "after_violation",
-    "call_refusal",
-    "claim_refusal",
-    "decode_scores",
-    "encode_scores",
-    "file_refusal",
-    "intersect_rights",
-    "transition_refusal",
-]
-
 
 class Level(StrEnum):
     """Trust levels of an agent, lowest first."""
@@ -112,10 +94,10 @@ def _open(standing: TrustScore, at: float, decay_s: float) -> tuple[float, ...]:
 def after_success(standing: TrustScore, at: float, decay_s: float) -> TrustScore:
     """Return the score after a task was closed: at most one level higher."""
     after = replace(standing, successes=standing.successes + 1, violations=_open(standing, at, decay_s))
-    place = _ORDER.index(after.level)
-    if after.violations or place + 1 == len(_ORDER) or after.successes < SUCCESSES_NEEDED[_ORDER[place + 1]]:
+    position = _ORDER.index(after.level)
+    if after.violations or position + 1 == len(_ORDER) or after.successes < SUCCESSES_NEEDED[_ORDER[position + 1]]:
         return after
-    return replace(after, level=_ORDER[place + 1])
+    return replace(after, level=_ORDER[position + 1])
 
 
 def after_violation(standing: TrustScore, at: float, decay_s: float) -> TrustScore:

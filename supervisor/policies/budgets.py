@@ -14,21 +14,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-__all__ = [
-    "COUNT_MAX",
-    "MEASURES",
-    "PARTS",
-    "PARTS_MAX",
-    "WHOLE",
-    "Amounts",
-    "Budget",
-    "BudgetLease",
-    "BudgetScope",
-    "SpentBudget",
-    "hand_back_budget",
-    "narrow_budget",
-]
-
 MEASURES: Final = ("tokens", "cost_usd", "turns", "tool_calls", "wall_s")
 """Measures of a budget: tokens (in and out together), US dollars, turns, tool calls, seconds of turns (summed)."""
 
@@ -105,7 +90,7 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return ", ".join(words for measure, words in named if getattr(self, measure))
 
     @property
-    def told(self) -> dict[str, Any]:
+    def as_record(self) -> dict[str, Any]:
         """The amounts that are not 0, as a record holds them: money and time rounded to millionths."""
         found = {name: getattr(self, name) for name in self.__struct_fields__}
         return {name: round(one, 6) if isinstance(one, float) else one for name, one in found.items() if one}
@@ -221,9 +206,11 @@ class BudgetScope:
         self.used = self.used.at_least(used)
 
     @property
-    def told(self) -> list[dict[str, Any]]:
+    def as_record(self) -> list[dict[str, Any]]:
         """The chain as a record holds it."""
-        return [{"id": one.id, "title": one.title, "limits": one.limits, "used": one.used.told} for one in self.chain]
+        return [
+            {"id": one.id, "title": one.title, "limits": one.limits, "used": one.used.as_record} for one in self.chain
+        ]
 
 
 class BudgetLease:

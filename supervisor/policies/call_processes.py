@@ -17,7 +17,7 @@ does not        dead, or born before                                          le
 the moment at which we read that the call began: a tool may start before that line is read. ``since`` is that moment.
 Where one piece of output closes a call and opens the next one, no such moment lies between the two: ``since`` is then
 the begin of the time in which that piece was written, ``clear`` its end, and a process born in between may be of either
-call. Linux tells births in ticks (10 ms), so both bounds are rounded down, and a process born in the tick of ``since``
+call. Linux gives births in ticks (10 ms), so both bounds are rounded down, and a process born in the tick of ``since``
 belongs.
 
 **Session.** Nine of nine agents that were measured run their tools in sessions of their own. What an agent starts in
@@ -46,8 +46,6 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
-
-__all__ = ["CallProcesses", "CallSpan", "ProcessSeen", "processes_of_calls", "processes_of_turn", "servers_in"]
 
 
 class ProcessSeen(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["NOWHERE", "CallerReach"]
-
 
 class CallerReach(NamedTuple):
     """Reach of the agent of a session: its session and those below it, the task that it may split (by its

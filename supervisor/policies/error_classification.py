@@ -17,22 +17,8 @@ from typing import Final, NamedTuple
 from supervisor.lifecycles.task_run import ErrorCategory
 from supervisor.lifecycles.types import AbortReason, ModelFailure, ModelProblem, TransitionReason
 
-__all__ = [
-    "PROBLEMS",
-    "SIGNATURE_CHARS_MAX",
-    "TABLE",
-    "ErrorRule",
-    "Failure",
-    "classify",
-    "ends_of",
-    "problem_of",
-    "problem_of_status",
-    "signature_of",
-    "spoken_failure",
-]
-
 SIGNATURE_CHARS_MAX: Final = 200
-"""Longest signature; of a longer one the beginning and the end are kept, which tell errors apart best."""
+"""Longest signature; of a longer one the beginning and the end are kept, which distinguish errors best."""
 READ_CHARS_MAX: Final = 8192
 """Characters of an error that are read, half from its beginning and half from its end, so that a flood costs no more
 than a page."""
@@ -75,8 +61,8 @@ def _row(
 def _http(codes: str) -> str:
     """Return a pattern for HTTP statuses where they are named as such: ``status code 503``, ``API Error: 529``,
     ``Error: 429 {``."""
-    told = rf"(?:\bhttp[/\d.]*|\bstatus(?:[ _]?code)?|\bapi error|\berror code)\W{{0,4}}(?:{codes})\b"
-    return rf"{told}|\b(?:{codes})\s+\{{"
+    named = rf"(?:\bhttp[/\d.]*|\bstatus(?:[ _]?code)?|\bapi error|\berror code)\W{{0,4}}(?:{codes})\b"
+    return rf"{named}|\b(?:{codes})\s+\{{"
 
 
 TABLE: Final[tuple[ErrorRule, ...]] = (
@@ -371,8 +357,8 @@ def problem_of(words: str, status: int | None = None) -> ModelProblem | None:
     said = next((row.problem for row in TABLE if row.words.search(ends_of(words))), None) if words else None
     if status is None or status < 400:
         return said
-    told = problem_of_status(status) or ModelProblem.UNKNOWN
-    return said if said in MORE_PRECISE.get(told, ()) else told
+    by_status = problem_of_status(status) or ModelProblem.UNKNOWN
+    return said if said in MORE_PRECISE.get(by_status, ()) else by_status
 
 
 def problem_of_status(status: int | None) -> ModelProblem | None:

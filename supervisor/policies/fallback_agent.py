@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["next_agent"]
-
 
 def next_agent(agent: str, fallback_agents: Sequence[str], failures: int) -> str:
     """Return the name of the agent for the attempt after *failures* that were charged to the task."""
-    ladder = (agent, *fallback_agents)
-    return ladder[min(failures, len(ladder) - 1)]
+    agents = (agent, *fallback_agents)
+    return agents[min(failures, len(agents) - 1)]

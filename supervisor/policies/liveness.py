@@ -14,8 +14,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["ACTOR", "Liveness", "Stall", "StallAction", "StallProfile", "StallProfileName"]
-
 ACTOR: Final = "liveness"
 """Actor in the records of a session that is ended because its agent makes no progress."""
 

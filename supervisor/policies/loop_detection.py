@@ -14,18 +14,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-__all__ = [
-    "DEPTH_MAX",
-    "EDITS",
-    "KNOWN_MAX",
-    "PLAIN_MAX",
-    "FinishedCall",
-    "LoopDetector",
-    "LoopLimits",
-    "Repeated",
-    "digest",
-]
-
 KNOWN_MAX: Final = 512
 """Observations that are remembered: a loop of more calls than this is not noticed."""
 
@@ -68,7 +56,7 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Repetitions of the same call, and of the same edit, that are allowed with nothing new in between; 0 means no
     bound.
 
-    At the limit the agent is told so, once for each prompt; when it is reached again, the session is aborted.
+    At the limit the agent gets a message, once for each prompt; at the next repetition the session is aborted.
     """
 
     same_call_max: int = 5
@@ -85,8 +73,8 @@ class FinishedCall(NamedTuple):
 
 
 class Repeated(NamedTuple):
-    """A repetition that reached the limit: the call, the number of times, and whether the agent had been told
-    before."""
+    """A repetition that reached the limit: the call, the number of times, and whether the agent had a message
+    about it before."""
 
     title: str
     edit: bool

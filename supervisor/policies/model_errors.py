@@ -20,8 +20,6 @@ import msgspec
 from supervisor.lifecycles.types import ModelFailure, ModelProblem, Verdict
 from supervisor.policies.turn_outcome import model_failure_verdict
 
-__all__ = ["PERMANENT", "SAID_MAX", "ModelErrorStatus", "ModelLimits", "ModelRecord"]
-
 PERMANENT: Final = (ModelProblem.AUTH, ModelProblem.QUOTA, ModelProblem.NOT_FOUND, ModelProblem.CONTEXT_LENGTH)
 """Problems that a retry of the same request meets again."""
 
@@ -148,5 +146,5 @@ class ModelRecord:
         self.in_a_row += 1
         most = self._limits.retries_max
         final = model.problem in PERMANENT or bool(most and self.in_a_row > most)
-        told = msgspec.structs.replace(model, attempts=self.attempts, final=final)
-        return msgspec.structs.replace(verdict, model=told)
+        counted = msgspec.structs.replace(model, attempts=self.attempts, final=final)
+        return msgspec.structs.replace(verdict, model=counted)

@@ -1,7 +1,7 @@
 """Permission policy: a request of an agent is allowed, denied, or put to a human.
 
 Pure. The first rule that matches decides; without a match the policy's default does. The trust level of an agent
-(``supervisor.policies.access``) is checked before all of this. A request that nobody answers in time is denied.
+(``supervisor.policies.access``) is checked before all of this. A request that is not answered in time is denied.
 """
 
 from __future__ import annotations
@@ -14,20 +14,6 @@ from glob import escape
 from typing import Final, NamedTuple
 
 import msgspec
-
-__all__ = [
-    "ANSWER_WITHIN_S",
-    "Decision",
-    "OpenPermission",
-    "OptionChoice",
-    "PermissionPolicy",
-    "PermissionRequest",
-    "PermissionRule",
-    "choose_option",
-    "covers",
-    "decide_permission",
-    "decide_service",
-]
 
 ANSWER_WITHIN_S: Final = 300.0
 """Seconds that a human has by default to answer; as long as a turn."""
@@ -85,7 +71,7 @@ class PolicyDecision(NamedTuple):
 
 
 class OptionChoice(NamedTuple):
-    """The option of the agent that expresses a decision; ``None`` if the agent offers none: it is told *cancelled*."""
+    """The option of the agent that expresses a decision; ``None`` if the agent offers none: it gets *cancelled*."""
 
     option: str | None
     kind: str | None
@@ -107,7 +93,7 @@ class OpenPermission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide_permission(policy: PermissionPolicy, request: PermissionRequest, directory: str) -> PolicyDecision:
-    """Decide *wish* by *policy*; relative paths of the rules are resolved in *directory*."""
+    """Decide *request* by *policy*; relative paths of the rules are resolved in *directory*."""
     return _by_rule(policy, request, directory) or PolicyDecision(policy.default, f"default: {policy.default}")
 
 

@@ -17,8 +17,6 @@ from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 
-__all__ = ["TRUSTED_FIELDS", "Redactor", "StreamRedactor", "encodable", "is_secret_name", "printable"]
-
 VALUE_CHARS_MIN: Final = 8
 """Shortest value that is redacted: a shorter one would be found in ordinary words."""
 TAIL_CHARS: Final = 256
@@ -167,7 +165,7 @@ class Redactor:
         for secret in (value, follows[1] if follows is not None else ""):
             if len(secret) >= VALUE_CHARS_MIN:
                 self._names.setdefault(secret, name)
-                self._names.setdefault(encodable(secret), name)  # as somebody may have escaped it before
+                self._names.setdefault(encodable(secret), name)  # a program may have escaped it before
 
     def text(self, text: str) -> str:
         """Return *text* with secrets replaced and with characters escaped that the journal cannot hold."""

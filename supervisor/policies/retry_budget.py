@@ -1,5 +1,8 @@
 """Retry budget of a workstream: one bound above the retry limits of sessions, task runs and tasks.
 
+This module only counts. The decision whether a failed task is tried again is ``PlanRun.decide_retry`` in
+``supervisor/work/plan_run.py``; its guards are in the tables of ``lifecycles.task_run`` and ``lifecycles.task``.
+
 Each of those limits bounds its own retries, and their product would be large: three claims of five attempts of five
 launches. Every launch but the first of each task spends one retry of the workstream; when none is left, nothing is
 tried again. A budget is a value: spending returns a new one. The budget grows with the workstream. A retry is given
@@ -16,8 +19,6 @@ from msgspec.structs import replace
 
 from supervisor.lifecycles.task import TaskData
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
-
-__all__ = ["RETRIES_MIN", "SHARE", "RetryBudget", "retries_spent"]
 
 SHARE: Final = 0.2
 """Retries per task of the workstream."""
@@ -62,7 +63,7 @@ class RetryBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def retries_spent(tasks: Iterable[TaskData], runs: Iterable[tuple[TaskRun, TaskRunData]]) -> int:
-    """Return how many retries *tasks* and their *runs* have had, as far as their data tell.
+    """Return how many retries *tasks* and their *runs* have had, as far as their data show.
 
     Each retry of a task counts, and each charged failure of a run except the one that opened its circuit and those of
     the probes since. Counters that an operator's reset has set to 0 are not counted.

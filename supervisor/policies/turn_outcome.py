@@ -24,16 +24,6 @@ from supervisor.lifecycles.types import (
 )
 from supervisor.policies.error_classification import problem_of, spoken_failure
 
-__all__ = [
-    "INTERRUPTED",
-    "abort_reason_of",
-    "build_prompt",
-    "decide_verdict",
-    "describe_status",
-    "model_failure_verdict",
-    "severity_of",
-]
-
 STOPS: dict[str, tuple[str, TransitionReason | None, AbortReason | None]] = {
     "max_tokens": ("the model reached its output limit", TransitionReason.MAX_OUTPUT_TOKENS, None),
     "max_turns": ("the agent reached its limit of model requests", TransitionReason.MAX_TURNS, None),

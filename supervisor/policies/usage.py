@@ -16,8 +16,6 @@ import msgspec
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.budgets import Amounts
 
-__all__ = ["USAGE", "USAGE_EVENTS", "UsageTotals"]
-
 USAGE: Final = "Usage"
 """The fact that records what a session has used so far, and every budget scope that it counts in."""
 USAGE_EVENTS: Final = ("Born", USAGE, "claimed")
@@ -51,11 +49,11 @@ class UsageTotals:
 
     def take(self, record: LifecycleEvent) -> None:
         """Add the next record."""
-        told = record.metadata
+        fact = record.metadata
         if record.event == USAGE and record.outcome == "fact":
-            self._used(record.entity_id, str(told["turn"]), msgspec.convert(told["used"], Amounts))
-        elif record.event == "claimed" and record.outcome == "transition" and told.get("by"):
-            self._above[str(told["by"])] = record.entity_id
+            self._used(record.entity_id, str(fact["turn"]), msgspec.convert(fact["used"], Amounts))
+        elif record.event == "claimed" and record.outcome == "transition" and fact.get("by"):
+            self._above[str(fact["by"])] = record.entity_id
         elif record.outcome == "born":
             self._born(record)
 

@@ -12,33 +12,6 @@ import msgspec
 
 from supervisor.lifecycles.types import CancelMode, ModelProblem
 
-__all__ = [
-    "AgentOptions",
-    "CallNotEnded",
-    "ChildRequested",
-    "CloseInput",
-    "Codec",
-    "Compaction",
-    "ConversationNamed",
-    "FileRequested",
-    "Malformed",
-    "McpServer",
-    "MessageAccepted",
-    "ModelErrorReported",
-    "Out",
-    "PermissionNeeded",
-    "Ready",
-    "Send",
-    "Signal",
-    "TerminalKilled",
-    "TerminalOpened",
-    "Text",
-    "ToolClosed",
-    "ToolOpened",
-    "TurnEnded",
-    "Usage",
-]
-
 
 class Send(msgspec.Struct, frozen=True):
     """Write these bytes to the agent's standard input."""
@@ -118,9 +91,6 @@ class PermissionNeeded(msgspec.Struct, frozen=True):
 
     ``tool_kind`` is the kind of the request in ACP's terms, ``tool`` the agent's name for the tool, ``paths`` the files
     that it names, and ``detail`` what a human must see to decide: a command line, a change. Long texts are cut.
-
-    ``tool_kind`` is what it asks for, in the words of ACP, ``tool`` its own name for the tool, ``paths`` the files it
-    names, and ``detail`` what a human has to see to judge: a command line, a change. What is too long is cut.
     """
 
     request_id: str

@@ -28,28 +28,6 @@ from supervisor.ports import (
     Usage,
 )
 
-__all__ = [
-    "CALLS_MAX",
-    "CHILDREN_MAX",
-    "COMMAND_BYTES_MAX",
-    "FILE_BYTES_MAX",
-    "ID_CHARS_MAX",
-    "OPEN_CALLS_MAX",
-    "OPTIONS_MAX",
-    "PATH_CHARS_MAX",
-    "PERMISSIONS_MAX",
-    "PROMPT_CHARS_MAX",
-    "TERMINALS_BYTES_MAX",
-    "TERMINALS_MAX",
-    "UNREAD_BYTES_MAX",
-    "UNREAD_S",
-    "USAGE_BYTES_MAX",
-    "VARIABLES_BYTES_MAX",
-    "VARIABLES_MAX",
-    "WORDS_CHARS_MAX",
-    "bounded",
-]
-
 ID_CHARS_MAX: Final = 256
 """Characters of the id or name of a call, a request, a terminal, a conversation or a child."""
 WORDS_CHARS_MAX: Final = 2_000

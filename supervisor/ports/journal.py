@@ -9,20 +9,6 @@ import msgspec
 
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = [
-    "Append",
-    "Archiver",
-    "Compacted",
-    "EntityRow",
-    "Fenced",
-    "Journal",
-    "JournalDamaged",
-    "JournalError",
-    "JournalLost",
-    "JournalUnavailable",
-    "Retention",
-]
-
 
 class JournalError(Exception):
     """The journal cannot be used, and retrying does not help: it is another supervisor's, damaged, or no journal."""
@@ -156,7 +142,7 @@ class Journal(Protocol):
         ...
 
     async def ids(self) -> set[str]:
-        """Return every id that was ever used, archived ones too, without those of turns and agents, which nobody
+        """Return every id that was ever used, archived ones too, without those of turns and agents, which no caller
         chooses."""
         ...
 

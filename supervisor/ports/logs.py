@@ -13,8 +13,6 @@ import structlog
 
 from supervisor.policies.redaction import Redactor, printable
 
-__all__ = ["conceal", "get_logger"]
-
 logging.getLogger("supervisor").addHandler(logging.NullHandler())
 
 _secrets: dict[str, str] = {}

@@ -11,8 +11,6 @@ import os
 import posixpath
 from pathlib import Path
 
-__all__ = ["absent", "climbs", "outside"]
-
 
 def climbs(path: str) -> str:
     """Return why a path relative to some workspace cannot stay within it; ``""`` if it can."""

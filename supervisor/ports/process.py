@@ -11,18 +11,6 @@ import msgspec
 
 from supervisor.policies.call_processes import ProcessSeen
 
-__all__ = [
-    "SERVER_VARIABLE",
-    "Caller",
-    "Launch",
-    "Origin",
-    "Process",
-    "ProcessHost",
-    "ProcessReport",
-    "SpawnError",
-    "SpawnShortage",
-]
-
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """A program to start: its argv, working directory, and whole environment (nothing is inherited).
@@ -46,7 +34,7 @@ class Origin(StrEnum):
     """A program that the supervisor did not start: on a person's terminal, or the embedding program."""
     AGENT = "agent"
     """A program that the supervisor started, or a descendant of one."""
-    UNTOLD = "untold"
+    UNIDENTIFIED = "unidentified"
     """Unknown: the program had ended before its ancestors could be read."""
 
 
@@ -62,8 +50,8 @@ class Caller(NamedTuple):
         operator only, not for an agent."""
         if self.origin is Origin.OPERATOR:
             return said
-        if self.origin is Origin.UNTOLD:
-            return "a process that cannot be told"
+        if self.origin is Origin.UNIDENTIFIED:
+            return "an unidentified process"
         return f"agent of {self.session}" if self.session else "a program of the supervisor"
 
 

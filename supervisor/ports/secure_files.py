@@ -10,8 +10,6 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["PRIVATE_FILE", "PRIVATE_FOLDER", "make_private", "touch_private", "write_private"]
-
 PRIVATE_FOLDER: Final = 0o700
 PRIVATE_FILE: Final = 0o600
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-__all__ = ["DESCRIPTORS", "shortage_of"]
-
 DESCRIPTORS: Final = "file descriptors"
 _LACKS: Final = {
     errno.EMFILE: DESCRIPTORS,

@@ -11,8 +11,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-__all__ = ["Notifier"]
-
 
 class Notifier:
     """Sends notifications to the manager of this service."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["TranscriptSink"]
-
 
 class TranscriptSink(Protocol):
     """Transcript of a session's agent, for people; never raises."""

@@ -6,8 +6,6 @@ from typing import Final, Protocol
 
 import msgspec
 
-__all__ = ["NO_WORKSPACE", "AgentFiles", "Changes", "FileRefused", "Merge", "Released", "Workspace", "WorkspaceSpec"]
-
 
 class Merge(msgspec.Struct, frozen=True, kw_only=True):
     """Outcome of a merge of a session's work: ``merged`` (*commit* is the target now), ``nothing`` to merge, or
@@ -63,7 +61,7 @@ class WorkspaceSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NO_WORKSPACE: Final = WorkspaceSpec()
-"""No wishes about the workspace."""
+"""Workspace without requirements."""
 
 
 class Workspace(Protocol):

@@ -7,7 +7,7 @@ adopts the processes of a lost shim. Other children of the program that embeds t
 
 The steps of a walk must have been true at one moment: a parent may end between two steps, and its pid may be given to
 another process. So a lineage counts only if a second walk finds the same processes with the same start times, and if
-the process itself still runs at the end. Otherwise the origin is unknown: ``UNTOLD``.
+the process itself still runs at the end. Otherwise the origin is unknown: ``UNIDENTIFIED``.
 
 Example: ``supervisor answer`` (90) below a shell (80) below an agent (70) below the shim (60) of session ``t``::
 
@@ -90,7 +90,7 @@ def origin_of(lineage: Sequence[Process] | None, ours: Mapping[Process, str]) ->
     run this one, are not in it.
     """
     if lineage is None:
-        return Caller(Origin.UNTOLD, 0)
+        return Caller(Origin.UNIDENTIFIED, 0)
     pid = lineage[0][0]
     for process in lineage:
         if process in ours:
@@ -161,7 +161,7 @@ def caller_at(connection: socket.socket, pid: int, ours: Callable[[], Mapping[Pr
         return Caller(Origin.OPERATOR, pid)
     found = origin_of(lineage_of(pid, read_stat), ours())
     # Checked after the walk: a client that still runs has had its pid all the time, so the walk was about the client.
-    return Caller(Origin.UNTOLD, pid) if _has_ended(connection) else found
+    return Caller(Origin.UNIDENTIFIED, pid) if _has_ended(connection) else found
 
 
 def _has_ended(connection: socket.socket) -> bool:

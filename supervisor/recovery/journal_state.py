@@ -42,25 +42,6 @@ from supervisor.runtime.entity_types import (
 from supervisor.runtime.journal_writer import JournalWriter
 from supervisor.sessions.monitor_registry import RecordedUsage
 
-__all__ = [
-    "LOST",
-    "PLACED",
-    "RESUMED",
-    "RecordedOutcome",
-    "RecoveredEffect",
-    "SessionHistory",
-    "at_rest",
-    "crossed_from",
-    "due_of",
-    "entity_of",
-    "is_own",
-    "is_stalled",
-    "left_over",
-    "past_of",
-    "used_in",
-    "used_meanwhile",
-]
-
 PLACED = "Placed"
 """Name of the fact that holds how a session differs from what its parent, or the settings, would have given it."""
 RESUMED = "Resumed"

@@ -91,17 +91,6 @@ from supervisor.runtime.journal_writer import Cause, PendingEffect
 from supervisor.runtime.live_session import AgentProfile, LiveSession, NoSuchEntity, SessionPhase
 from supervisor.sessions.effect_executor import EffectExecutor
 
-__all__ = [
-    "VERIFIED",
-    "WHY",
-    "Recovered",
-    "Recovery",
-    "end_of_worker",
-    "end_work",
-    "loses_nothing",
-    "record_end_of_work",
-]
-
 WHY: Final = "its supervisor ended without closing it"
 CAUSE: Final = Cause(actor="recovery")
 LOSS: Final = Verdict(

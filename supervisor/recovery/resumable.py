@@ -25,17 +25,6 @@ from supervisor.plans.splitting import recalled_subtasks, with_subtasks
 from supervisor.plans.tasks import every_task
 from supervisor.ports import EntityRow
 
-__all__ = [
-    "FinishedRuns",
-    "InterruptedTask",
-    "continued",
-    "digest_of",
-    "finished",
-    "grown",
-    "resumed_ids",
-    "tasks_digest",
-]
-
 _SAID_FIRST: Final = {"id", "agent", "prompt", "depends_on", "acceptance"}
 
 

@@ -23,8 +23,6 @@ from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.live_session import AgentProfile, LiveSession
 from supervisor.sessions.effect_executor import EffectExecutor
 
-__all__ = ["Choose", "RecoveredWork", "Takeover"]
-
 Choose = Callable[[Sequence[EntityRow]], Collection[str]]
 """Returns, given all entities of the journal, the ids of the sessions and tasks that go on."""
 Admit = Callable[[str, LiveSession | None, AgentProfile, AbortPolicy, str | None, CancelMode], LiveSession]

@@ -55,7 +55,7 @@ class RecordedUsage(NamedTuple):
     def counting(self, used: Mapping[str, Amounts]) -> RecordedUsage:
         """Return the state with at least the amounts *used* in its scopes, given by scope id."""
         scopes = [
-            {**one, "used": msgspec.convert(one["used"], Amounts).at_least(used.get(one["id"], Amounts())).told}
+            {**one, "used": msgspec.convert(one["used"], Amounts).at_least(used.get(one["id"], Amounts())).as_record}
             for one in self.scopes
         ]
         return self._replace(scopes=scopes)
@@ -144,7 +144,7 @@ class MonitorRegistry:
         """Record the budget scopes and the stall profile of a session, unless both are the default."""
         scope = self._scope_of(session)
         if scope is not None or given.patience is not StallProfileName.DEFAULT:
-            fact = {"scopes": scope.told if scope is not None else [], "patience": given.patience.value}
+            fact = {"scopes": scope.as_record if scope is not None else [], "patience": given.patience.value}
             self._registry.record_fact(session.session_id, BUDGETED, cause, {**fact, "common": given.budget is None})
 
     def restore_monitor(self, session: LiveSession, rules: MonitorSettings, recalled: RecordedUsage) -> None:

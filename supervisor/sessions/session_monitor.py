@@ -549,11 +549,11 @@ class SessionMonitor:
             return
         self._records += 1
         self._recorded = self.used
-        fact: dict[str, Any] = {"turn": self._turn_id, "used": self.used.told}
+        fact: dict[str, Any] = {"turn": self._turn_id, "used": self.used.as_record}
         if said:
             fact["said"] = said
         if self.scope is not None:
-            fact["scopes"] = self.scope.told
+            fact["scopes"] = self.scope.as_record
         self._record_fact(USAGE, fact, self.used.words)
 
 

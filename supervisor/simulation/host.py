@@ -15,10 +15,11 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from supervisor.embedding.runtime import Session, Supervisor, TurnResult
+from supervisor.host.supervision import Supervisor
 from supervisor.lifecycles.types import AbortPolicy, AbortScope
 from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.plans.tasks import every_task
+from supervisor.sessions.handle import Session, TurnResult
 from supervisor.simulation.checkers import Heartbeat, PlanEnded, PlanGiven, PlanResumed
 from supervisor.simulation.cost import OutcomeCounts
 from supervisor.simulation.keyed_random import KeyedRandom

@@ -13,11 +13,12 @@ import anyio
 import msgspec
 
 from actors.waiter import current_backend
-from supervisor.embedding.runtime import Session, Supervisor
+from supervisor.host.supervision import Supervisor
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.turn import Turn
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, LifecycleEvent, StageBudgets
 from supervisor.runtime import one_shot_event
+from supervisor.sessions.handle import Session
 from supervisor.simulation.checkers import AbortRequested, AbortReturned, PermissionAnswered, SupervisorInspected
 from supervisor.simulation.cost import OutcomeCounts
 from supervisor.simulation.keyed_random import KeyedRandom

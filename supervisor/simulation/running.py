@@ -25,8 +25,9 @@ import trio
 from actors.failpoint import controlled_by
 from actors.waiting import any_of
 from supervisor.agents.protocols.inprocess import AgentTurn
-from supervisor.embedding.runtime import Supervisor, supervise
+from supervisor.embedding.runtime import supervise
 from supervisor.host.shutdown import LAST_RECORDS_S
+from supervisor.host.supervision import Supervisor
 from supervisor.ports import JournalError, JournalUnavailable
 from supervisor.simulation.checkers import OnlyTaskFaultsStruck, SupervisorLeft
 from supervisor.simulation.cost import Cost, OutcomeCounts

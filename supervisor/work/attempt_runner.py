@@ -32,7 +32,6 @@ from contextlib import suppress
 import anyio
 
 from actors.machine import Event
-from supervisor.host.supervision import Session
 from supervisor.lifecycles import job, task_run
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import Blocked, Claimed, Orphaned, Requeued, Started, Task, TaskEvent, Unclaimed
@@ -47,6 +46,7 @@ from supervisor.runtime.entity import Degraded, Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession, NoSuchEntity, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.sessions.handle import Session
 from supervisor.work import authorization, plugin_policies
 from supervisor.work.budgeting import patience_of, scope_of
 from supervisor.work.checkpoints import left_at, next_workspace, prepare_workspace

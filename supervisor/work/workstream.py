@@ -151,7 +151,7 @@ class WorkstreamEntity:
     def record_usage(self, used: Amounts) -> None:
         """Record all that the agents of its tasks have used, by their own account."""
         self._sup.registry.record_fact(
-            self.id, "Used", Cause(self._seq, None, ACTOR), {"used": used.told}, reason=used.words
+            self.id, "Used", Cause(self._seq, None, ACTOR), {"used": used.as_record}, reason=used.words
         )
 
     def note_result(self, results: Iterable[TaskResult]) -> None:

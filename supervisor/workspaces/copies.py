@@ -17,8 +17,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["FileCopies"]
-
 _MAKING: Final = ".making-"
 """Prefix of a directory that is not a copy yet, or is being removed."""
 _CHUNK: Final = 1024 * 1024

@@ -1,7 +1,7 @@
 """Plain directory as a workspace: it must exist, and nothing is made or merged.
 
-Several sessions may work in the directory, so only the files that a task owns can be told from other work. Copies of
-these files are made, to continue from or to go back to; nothing else is ever touched.
+Several sessions may work in the directory, so only the files that a task owns can be distinguished from other work.
+Copies of these files are made, to continue from or to go back to; nothing else is ever touched.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ import anyio
 
 from supervisor.ports import Changes, Merge, Released, WorkspaceSpec
 from supervisor.workspaces.copies import FileCopies
-
-__all__ = ["DirectoryWorkspace"]
-
 
 THREADS: Final = 4
 """Threads that examine directories. Each new thread has a heap of its own: with one for each of forty sessions that

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 ``git merge --ff-only`` writes the files, then the index, then the branch. A git that is killed, or finds the disk full,
-leaves what it has written, and ``index.lock``. So the merge is made in steps that can be told apart afterwards:
+leaves what it has written, and ``index.lock``. So the merge is made in steps that can be distinguished afterwards:
 
 1. The step (holder, branch, commit before, commit after) is put on durable record (``steps``).
 2. ``index.lock`` is made by the supervisor, with a content that only this step has. While it exists no other git
@@ -16,8 +16,8 @@ leaves what it has written, and ``index.lock``. So the merge is made in steps th
 After an interruption the branch decides:
 
 * The branch has moved. All files were written before, and the copy too, so the copy replaces the index. If there is no
-  copy, the index was replaced already; if somebody has removed the lock, the copy may be out of date. In both cases a
-  new copy is made of the current index, under another name until it has the merge.
+  copy, the index was replaced already; if another program has removed the lock, the copy may be out of date. In both
+  cases a new copy is made of the current index, under another name until it has the merge.
 * The branch has not moved. By (3) each file of the merge was as the commit before has it. A file that now has the
   content of the commit after, or the beginning of it, or is missing, is restored; the merge is then made anew in the
   ordinary way. Any other content was written by the user meanwhile: it is left, and named.
@@ -50,8 +50,6 @@ from supervisor.ports.shortages import shortage_of
 from supervisor.workspaces.git_command import SUBMODULE, Git, WorkspaceError, error_of, names_in_list, some_of, text_of
 from supervisor.workspaces.steps import Advance, StepFile
 from supervisor.workspaces.worktree_files import branches_rebased_in
-
-__all__ = ["FastForward"]
 
 _log = get_logger()
 
@@ -196,7 +194,7 @@ class FastForward:
             await self._unlock(step)
             return []
         had_lock = await anyio.to_thread.run_sync(_is_ours, step)
-        if not had_lock:  # somebody has removed it, and may have changed the index since: the copy is out of date
+        if not had_lock:  # removed by another program, which may have changed the index: the copy is stale
             await anyio.to_thread.run_sync(_remove_copy, step)
         if not had_lock and not await self._lock(step):
             words = f"the merge of {step.after[:12]} into {step.target} was interrupted in {step.holder}"
@@ -326,8 +324,8 @@ class FastForward:
 
     async def _sees_modes(self, holder: str) -> bool:
         """Return whether the file system keeps the executable bit of files."""
-        told = await self._git.run(holder, "config", "--type=bool", "--get", "core.fileMode")
-        return text_of(told) != "false"
+        setting = await self._git.run(holder, "config", "--type=bool", "--get", "core.fileMode")
+        return text_of(setting) != "false"
 
     async def _commit_checked_out(self, step: Advance) -> str:
         """Return the commit of the target if it is still checked out there; called under the lock, which keeps it
@@ -395,7 +393,7 @@ def _create_lock(step: Advance) -> bool:
     try:
         with lock:
             lock.write(step.token)
-    except OSError:  # a full disk: without its content nobody would know whose it is
+    except OSError:  # a full disk: without its content the owner of the lock would be unknown
         _lock_of(step).unlink(missing_ok=True)
         raise
     return True

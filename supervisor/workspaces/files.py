@@ -40,8 +40,6 @@ from supervisor.ports import FileRefused
 from supervisor.ports.input_limits import FILE_BYTES_MAX
 from supervisor.ports.path_safety import outside
 
-__all__ = ["DiskFiles"]
-
 THREADS: Final = 4
 """Requests at once, as for directories: each new thread has a heap of its own."""
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -72,7 +70,7 @@ class DiskFiles:
 
     def _read(self, path: str, workspace: str) -> str:
         with self._directory_of(path, workspace, make=False) as (directory, name):
-            # A pipe would be waited for until somebody writes: it is opened without waiting, and refused.
+            # Opening a pipe would wait for a writer: it is opened without waiting, and refused.
             with _unreplaced(path):
                 handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
             with open(handle, "rb") as file:

@@ -70,8 +70,6 @@ from supervisor.workspaces.worktree_files import (
     worktree_names,
 )
 
-__all__ = ["GitWorkspaces"]
-
 _log = get_logger()
 
 STEP_FILE: Final = ".step.json"
@@ -89,7 +87,7 @@ _ALL_THAT_IS_THERE: Final = ("-c", "core.sparseCheckout=true", "-c", "sparse.exp
 _QUIT: Final = (("rebase", "--quit"), ("am", "--quit"), ("cherry-pick", "--quit"), ("bisect", "reset", "HEAD"))
 """Commands that end an operation and leave ``HEAD`` where it is."""
 _SAVED: Final = "refs/supervisor/checkpoints"
-"""Prefix of the references that hold checkpoints. They are no branches, so that nobody checks one out by mistake."""
+"""Prefix of the references that hold checkpoints. They are no branches, so that none is checked out by mistake."""
 NOTHING: Final = "0" * 40
 """The commit of a branch that does not exist."""
 
@@ -439,7 +437,7 @@ class GitWorkspaces:
             return await self._git.commit_of(self._repository, f"refs/heads/{branch}")
         where = str(worktree)
         await self._unlock(where)
-        # What git was told to take for unchanged, or to leave out, is work all the same where it has changed.
+        # Files that git was configured to take for unchanged, or to leave out, count as work if they have changed.
         await self._git.run(where, "update-index", "-q", "--really-refresh")
         added = await self._git.run(where, *_ALL_THAT_IS_THERE, "add", "--all", "--sparse")
         if not added.ok:
@@ -599,7 +597,7 @@ class GitWorkspaces:
             worktree, branch, target = self._worktree_path(session_id), branch_of(session_id), await self.target()
             commit = await self._commit_all(session_id, message)
             if not is_worktree(worktree) and await self._git.holders(branch):
-                return Released()  # somebody else's, who had it first
+                return Released()  # the lock of another program
             if is_worktree(worktree):
                 if await self._holds_more(str(worktree), target):
                     return Released(branch=branch, directory=str(worktree))
@@ -631,7 +629,7 @@ class GitWorkspaces:
                 await self._git.run(str(worktree), *words)
 
     async def _unlock(self, where: str) -> None:
-        """Remove a lock of the index: nobody works in the worktree now, so the lock was left by a git that was
+        """Remove a lock of the index: no program works in the worktree now, so the lock was left by a git that was
         killed."""
         kept = await self._git.must(where, "rev-parse", "--absolute-git-dir")
         await anyio.to_thread.run_sync(remove_index_lock, Path(text_of(kept)))

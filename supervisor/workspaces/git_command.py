@@ -18,20 +18,6 @@ import msgspec
 from supervisor.ports import Launch, Process, ProcessHost, SpawnError
 from supervisor.processes.helper_programs import CompletedCommand, run_command
 
-__all__ = [
-    "LISTED_MAX",
-    "RAW",
-    "SHOW_INNER",
-    "SUBMODULE",
-    "Git",
-    "WorkspaceError",
-    "error_of",
-    "names_in_list",
-    "repositories_listed",
-    "some_of",
-    "text_of",
-]
-
 GIT_S = 60.0
 """Seconds that one git command may take; a checkout of a large repository takes longest."""
 
@@ -87,9 +73,8 @@ class Git:
         Raises:
             WorkspaceError: git gave no answer.
         """
-        if not (await self.commit_of(self.repository, one) and await self.commit_of(self.repository, other)):
-            return False
-        return (await self._answer(self.repository, "merge-base", "--is-ancestor", other, one)).ok
+        found = await self._merge_base("--is-ancestor", other, one)
+        return found is not None and found.ok
 
     async def base(self, one: str, other: str) -> str:
         """Return the last common ancestor; ``""`` if there is none, or one of the two is no commit.
@@ -97,10 +82,24 @@ class Git:
         Raises:
             WorkspaceError: git gave no answer.
         """
-        if not (await self.commit_of(self.repository, one) and await self.commit_of(self.repository, other)):
-            return ""
-        found = await self._answer(self.repository, "merge-base", one, other)
-        return text_of(found) if found.ok else ""
+        found = await self._merge_base(one, other)
+        return text_of(found) if found is not None and found.ok else ""
+
+    async def _merge_base(self, *words: str) -> CompletedCommand | None:
+        """Run ``git merge-base``; return ``None`` if one of the last two words is no commit.
+
+        Git's exit status for that is the one of all its failures, so the names are examined only after a failure.
+
+        Raises:
+            WorkspaceError: git gave no answer.
+        """
+        ran = await self.run(self.repository, "merge-base", *words)
+        if ran.status in (0, 1):
+            return ran
+        for name in words[-2:]:
+            if not await self.commit_of(self.repository, name):
+                return None
+        raise WorkspaceError(f"git merge-base failed in {self.repository}: {error_of(ran)}")
 
     async def commit_of(self, where: str, name: str) -> str:
         """Return the commit that *name* stands for; ``""`` where there is none.

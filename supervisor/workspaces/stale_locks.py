@@ -16,8 +16,6 @@ from pathlib import Path
 
 import anyio
 
-__all__ = ["locks_of_references", "locks_of_worktree", "remove_stale_locks"]
-
 SETTLED_S = 1.0
 """Seconds that a lock must stay the same."""
 

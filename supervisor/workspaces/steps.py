@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A supervisor may be killed at any instant, and a disk may be full. Whatever is half done then lies in a repository that
-belongs to the user: a locked index, a branch that nobody needs, half of a fast-forward. So each step is first written
+belongs to the user: a locked index, a branch that is not needed, half of a fast-forward. So each step is first written
 to a file of the state directory (content, rename and folder are synced), and the file is removed when the step is done.
 A file that exists at the start of a supervisor, or of the next step, names a step that must be finished or undone
 before anything else happens. Steps are taken one at a time, so there is one file.
@@ -23,18 +23,6 @@ import msgspec
 
 from supervisor.ports.secure_files import PRIVATE_FILE, make_private
 from supervisor.workspaces.git_command import WorkspaceError
-
-__all__ = [
-    "Advance",
-    "CommitWork",
-    "DropCheckpoints",
-    "MakeWorktree",
-    "OpenStep",
-    "RemoveWorktree",
-    "RollBack",
-    "Step",
-    "StepFile",
-]
 
 
 class MakeWorktree(msgspec.Struct, frozen=True, tag="MakeWorktree"):

@@ -13,26 +13,6 @@ from urllib.parse import quote
 
 from supervisor.workspaces.git_command import WorkspaceError
 
-__all__ = [
-    "BRANCHES",
-    "KEPT_LOCK",
-    "branch_beside",
-    "branch_of",
-    "branches_rebased_in",
-    "entries_of",
-    "is_being_made",
-    "is_kept",
-    "is_worktree",
-    "move_aside",
-    "operation_begun_in",
-    "plain_name",
-    "remove_entries",
-    "remove_index_lock",
-    "remove_torn_lock",
-    "sweep",
-    "worktree_names",
-]
-
 BRANCHES: Final = "supervisor"
 """Prefix of the branches of sessions."""
 _LINK: Final = "gitdir: "

@@ -17,7 +17,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 import apsw
@@ -30,7 +29,8 @@ from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
 from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
 from supervisor.cli.live_view import Reporter
-from supervisor.embedding.runtime import Supervisor, open_supervisor
+from supervisor.embedding.runtime import open_supervisor
+from supervisor.host.supervision import Supervisor
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.tables import VERSION
 from supervisor.lifecycles.task_run import TaskRun
@@ -49,42 +49,21 @@ from supervisor.plans import (
 )
 from supervisor.plans.agents import McpServerConfig
 from supervisor.plans.permissions import PermissionRuleConfig
-from tests.support import stdout_of
+from tests.support import CommandOutput, run_command, stdout_of
 from tests.unit.journal.test_journal_growth import kept_journal
+
+Cli = Callable[..., CommandOutput]
 
 GOOD = "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a}]\n"
 
 
-class Told:
-    """Exit status and output of a command."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def lines(self) -> list[Any]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-Tell = Callable[..., Told]
-
-
 @pytest.fixture
-def tell(capsys: pytest.CaptureFixture[str]) -> Iterator[Tell]:
+def cli() -> Iterator[Cli]:
     """Run a command line in this process."""
-
-    def run(*arguments: object) -> Told:
-        capsys.readouterr()
-        status = execute(supervisor, [str(one) for one in arguments])
-        return Told(status, *capsys.readouterr())
 
     logger = logging.getLogger("supervisor")
     before = logger.handlers, logger.level, logger.propagate
-    yield run
+    yield run_command
     logger.handlers, logger.level, logger.propagate = before
 
 
@@ -159,44 +138,44 @@ BAD_PLANS = {
 
 
 @pytest.mark.parametrize(("text", "words"), BAD_PLANS.values(), ids=BAD_PLANS.keys())
-def test_a_bad_plan_starts_and_writes_nothing(tmp_path: Path, tell: Tell, text: str, words: str) -> None:
+def test_a_bad_plan_starts_and_writes_nothing(tmp_path: Path, cli: Cli, text: str, words: str) -> None:
     """An invalid plan is one message and exit status 2, and nothing is written, not even a state directory."""
     plan = tmp_path / "plan.yaml"
     plan.write_text(text)
-    told = tell("run", plan, "--state-dir", tmp_path / "state")
-    assert told.status == 2
-    assert len(told.err.splitlines()) == 1
-    assert told.err.startswith(f"supervisor: {plan}:")
-    assert words in told.err
+    output = cli("run", plan, "--state-dir", tmp_path / "state")
+    assert output.status == 2
+    assert len(output.err.splitlines()) == 1
+    assert output.err.startswith(f"supervisor: {plan}:")
+    assert words in output.err
     assert list(tmp_path.iterdir()) == [plan]
 
 
-def test_an_error_is_json_too(tmp_path: Path, tell: Tell) -> None:
+def test_an_error_is_json_too(tmp_path: Path, cli: Cli) -> None:
     """With --json the error is an object on standard output as well."""
-    told = tell("run", tmp_path / "nix.yaml", "--state-dir", tmp_path / "state", "--json")
-    assert told.json["error"]["kind"] == "bad"
-    assert f"supervisor: {told.json['error']['message']}\n" == told.err
-    assert "no such file" in told.err
+    output = cli("run", tmp_path / "nix.yaml", "--state-dir", tmp_path / "state", "--json")
+    assert output.json["error"]["kind"] == "bad"
+    assert f"supervisor: {output.json['error']['message']}\n" == output.err
+    assert "no such file" in output.err
 
 
-def test_a_state_directory_that_cannot_be_is_refused(tmp_path: Path, tell: Tell) -> None:
+def test_a_state_directory_that_cannot_be_is_refused(tmp_path: Path, cli: Cli) -> None:
     """A state directory that cannot be created is bad input, and the file in its place stays."""
     plan, file = tmp_path / "plan.yaml", tmp_path / "file"
     plan.write_text(GOOD)
     file.write_text("mine")
-    told = tell("run", plan, "--state-dir", file / "state")
-    assert (told.status, file.read_text()) == (2, "mine")
-    assert "cannot be a state directory" in told.err
-    assert "Traceback" not in told.err
+    output = cli("run", plan, "--state-dir", file / "state")
+    assert (output.status, file.read_text()) == (2, "mine")
+    assert "cannot be a state directory" in output.err
+    assert "Traceback" not in output.err
 
 
-def test_a_second_supervisor_is_refused(tmp_path: Path, tell: Tell, running: Running) -> None:
+def test_a_second_supervisor_is_refused(tmp_path: Path, cli: Cli, running: Running) -> None:
     """A second supervisor on a state directory is refused with the id of the first."""
     plan = tmp_path / "plan.yaml"
     plan.write_text(GOOD)
-    told = tell("run", plan, "--state-dir", running.state_dir)
-    assert told.status == 2
-    assert f"another supervisor (pid {os.getpid()}) already runs on" in told.err
+    output = cli("run", plan, "--state-dir", running.state_dir)
+    assert output.status == 2
+    assert f"another supervisor (pid {os.getpid()}) already runs on" in output.err
     assert running.sup.state_of("lead") == "Running"
 
 
@@ -207,7 +186,7 @@ READING = (["ps"], ["tree"], ["events"], ["why", "lead"], ["journal", "check"], 
     ("command", "version"),
     [(one, version) for one in (["run", "plan.yaml"], *READING) for version in (VERSION - 1, VERSION + 1)],
 )
-def test_a_journal_of_another_version_is_refused(tmp_path: Path, tell: Tell, command: list[str], version: int) -> None:
+def test_a_journal_of_another_version_is_refused(tmp_path: Path, cli: Cli, command: list[str], version: int) -> None:
     """A journal of another schema is bad input for every command, and not one byte of it changes."""
     state = StateDir(tmp_path / "state")
     with _in_a_thread(state.root):
@@ -217,22 +196,22 @@ def test_a_journal_of_another_version_is_refused(tmp_path: Path, tell: Tell, com
     (tmp_path / "plan.yaml").write_text(GOOD)
     before = state.journal.read_bytes()
     plan = [str(tmp_path / one) if one == "plan.yaml" else one for one in command]
-    told = tell(*plan, "--state-dir", state.root)
-    assert told.status == 2
-    assert f"has schema {version}" in told.err + told.out
+    output = cli(*plan, "--state-dir", state.root)
+    assert output.status == 2
+    assert f"has schema {version}" in output.err + output.out
     assert state.journal.read_bytes() == before
 
 
-def test_a_run_goes_on_in_the_journal_of_an_earlier_one(tmp_path: Path, tell: Tell) -> None:
+def test_a_run_goes_on_in_the_journal_of_an_earlier_one(tmp_path: Path, cli: Cli) -> None:
     """A second run numbers names that were used, and closes entities left open."""
     state = StateDir.open(tmp_path / "state")
     shutil.move(kept_journal(tmp_path), state.journal)
     (tmp_path / "plan.yaml").write_text(GOOD.replace("id: t,", "id: works,"))
-    told = tell("run", tmp_path / "plan.yaml", "--state-dir", state.root, "--json")
-    assert told.status == 0, told.err
-    assert told.lines[0]["seq"] == 111
-    assert told.lines[-1]["tasks"][0]["session_id"] == "works-2"
-    assert tell("validate", state.root).status == 0
+    output = cli("run", tmp_path / "plan.yaml", "--state-dir", state.root, "--json")
+    assert output.status == 0, output.err
+    assert output.lines[0]["seq"] == 111
+    assert output.lines[-1]["tasks"][0]["session_id"] == "works-2"
+    assert cli("validate", state.root).status == 0
 
 
 @pytest.mark.parametrize(
@@ -250,11 +229,11 @@ def test_a_run_goes_on_in_the_journal_of_an_earlier_one(tmp_path: Path, tell: Te
     ],
     ids=" ".join,
 )
-def test_where_nothing_ever_ran_nothing_can_be_asked(tmp_path: Path, tell: Tell, command: list[str]) -> None:
+def test_where_nothing_ever_ran_nothing_can_be_asked(tmp_path: Path, cli: Cli, command: list[str]) -> None:
     """Without a state directory every command exits with status 2 and creates none."""
-    told = tell(*command, "--state-dir", tmp_path / "state")
-    assert (told.status, told.out) == (2, "")
-    assert "supervisor run" in told.err
+    output = cli(*command, "--state-dir", tmp_path / "state")
+    assert (output.status, output.out) == (2, "")
+    assert "supervisor run" in output.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -276,28 +255,28 @@ def test_where_nothing_ever_ran_nothing_can_be_asked(tmp_path: Path, tell: Tell,
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_a_command_that_cannot_be_understood(tell: Tell, arguments: list[str], words: str) -> None:
+def test_a_command_that_cannot_be_understood(cli: Cli, arguments: list[str], words: str) -> None:
     """A mistake in the command line is one message with the fix, and exit status 2."""
-    told = tell(*arguments)
-    assert (told.status, told.out) == (2, "")
-    assert told.err.startswith("supervisor: ")
-    assert len(told.err.splitlines()) == 1
-    assert words in told.err
+    output = cli(*arguments)
+    assert (output.status, output.out) == (2, "")
+    assert output.err.startswith("supervisor: ")
+    assert len(output.err.splitlines()) == 1
+    assert words in output.err
 
 
 @pytest.mark.parametrize("command", [["run", "plan.yaml"], ["ps"], ["tree"], ["events"], ["logs", "x"], ["stop"]])
 def test_a_state_directory_needs_a_name(
-    tmp_path: Path, tell: Tell, monkeypatch: pytest.MonkeyPatch, command: list[str]
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     """An empty --state-dir or variable is refused, and the option takes precedence over the variable."""
     monkeypatch.chdir(tmp_path)
-    given = tell(*command, "--state-dir", "")
+    given = cli(*command, "--state-dir", "")
     monkeypatch.setenv("SUPERVISOR_STATE_DIR", "")
-    from_variable = tell(*command)
+    from_variable = cli(*command)
     assert (given.status, from_variable.status) == (2, 2)
     assert "it is empty; name a directory" in given.err
     assert given.err == from_variable.err
-    assert "it is empty" not in tell(*command, "--state-dir", "named").err
+    assert "it is empty" not in cli(*command, "--state-dir", "named").err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -305,19 +284,19 @@ def test_a_state_directory_needs_a_name(
     "command",
     [["run"], ["ps"], ["events", "--follow"], ["abort", "x", "--scope", "tool"], ["send", "x", "y"], ["stop"]],
 )
-def test_a_state_directory_with_an_impossible_name(tmp_path: Path, tell: Tell, command: list[str]) -> None:
+def test_a_state_directory_with_an_impossible_name(tmp_path: Path, cli: Cli, command: list[str]) -> None:
     """A name that no file system takes is one sentence and exit status 2 for every command."""
     plan = tmp_path / "plan.yaml"
     plan.write_text(GOOD)
-    told = tell(*command, *([plan] if command == ["run"] else []), "--state-dir", tmp_path / ("x" * 300))
-    assert (told.status, told.out, len(told.err.splitlines())) == (2, "", 1)
-    assert "cannot be a state directory: File name too long" in told.err
+    output = cli(*command, *([plan] if command == ["run"] else []), "--state-dir", tmp_path / ("x" * 300))
+    assert (output.status, output.out, len(output.err.splitlines())) == (2, "", 1)
+    assert "cannot be a state directory: File name too long" in output.err
     assert list(tmp_path.iterdir()) == [plan]
 
 
 @pytest.mark.parametrize("command", [["ps"], ["tree"], ["events"], ["stop"], ["abort", "lead", "--scope", "session"]])
 def test_the_state_directory_of_another_user(
-    tmp_path: Path, tell: Tell, monkeypatch: pytest.MonkeyPatch, command: list[str]
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     """An unreadable state directory is one sentence with the directory and the fix, and exit status 2."""
     state = StateDir.open(tmp_path / "state")
@@ -327,20 +306,20 @@ def test_the_state_directory_of_another_user(
 
     monkeypatch.setattr("supervisor.journal.statedir.os.stat", refused)
     monkeypatch.setattr("supervisor.control.client.anyio.connect_unix", refused)
-    told = tell(*command, "--state-dir", state.root)
+    output = cli(*command, "--state-dir", state.root)
     monkeypatch.undo()
-    assert (told.status, told.out) == (2, "")
-    assert told.err == (
+    assert (output.status, output.out) == (2, "")
+    assert output.err == (
         f"supervisor: {state.root} may not be read by this user: run the command as its owner, or give another"
         " --state-dir\n"
     )
 
 
-def test_no_command_is_a_plain_help(tell: Tell) -> None:
+def test_no_command_is_a_plain_help(cli: Cli) -> None:
     """Without a command the help stands on standard error as it is, exit status 2."""
-    told = tell()
-    assert (told.status, told.out) == (2, "")
-    assert told.err == tell("--help").out
+    output = cli()
+    assert (output.status, output.out) == (2, "")
+    assert output.err == cli("--help").out
 
 
 def test_a_bug_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -352,18 +331,18 @@ def test_a_bug_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 
     broken.add_command(click.Command("run"))
     status = execute(broken, ["run"])
-    told = capsys.readouterr()
-    assert (status, len(told.err.splitlines())) == (1, 1)
-    assert told.err.startswith("supervisor: this is a bug of the supervisor, please report it: KeyError: 'x'")
+    output = capsys.readouterr()
+    assert (status, len(output.err.splitlines())) == (1, 1)
+    assert output.err.startswith("supervisor: this is a bug of the supervisor, please report it: KeyError: 'x'")
 
 
 @pytest.mark.parametrize("command", [["events", "caf\udce9"], ["inspect", "caf\udce9"], ["send", "s", "caf\udce9"]])
 def test_an_argument_that_is_not_utf_8_is_bad_input(
-    tmp_path: Path, tell: Tell, running: Running, command: list[str]
+    tmp_path: Path, cli: Cli, running: Running, command: list[str]
 ) -> None:
     """An id or message that is not UTF-8 is refused before anything is sent."""
-    told = tell(*command, "--state-dir", running.state_dir)
-    assert (told.status, told.err) == (2, r"supervisor: 'caf\udce9' is not UTF-8; give it as UTF-8 text" "\n")
+    output = cli(*command, "--state-dir", running.state_dir)
+    assert (output.status, output.err) == (2, r"supervisor: 'caf\udce9' is not UTF-8; give it as UTF-8 text" "\n")
 
 
 def test_a_command_that_leaves_by_itself_keeps_its_status() -> None:
@@ -379,13 +358,13 @@ def test_a_command_that_leaves_by_itself_keeps_its_status() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ what needs none
-def test_help_and_version(tell: Tell) -> None:
+def test_help_and_version(cli: Cli) -> None:
     """The help lists the commands in full, and the version is printed."""
-    told = tell("--help")
+    output = cli("--help")
     names = ["run", "demo", "machines", "ps", "tree", "events", "abort", "send", "stop", "why", "logs", "validate"]
-    assert [name for name in names if f"\n  {name} " not in told.out] == []
-    assert "..." not in told.out.partition("Commands:")[2]
-    assert tell("--version").out.startswith("supervisor ")
+    assert [name for name in names if f"\n  {name} " not in output.out] == []
+    assert "..." not in output.out.partition("Commands:")[2]
+    assert cli("--version").out.startswith("supervisor ")
 
 
 def test_the_help_of_a_command_begins_with_its_line_in_the_list() -> None:
@@ -398,12 +377,12 @@ def test_the_help_of_a_command_begins_with_its_line_in_the_list() -> None:
             assert (name, text[0], text.count(text[0])) == (name, listed, 1)
 
 
-def test_machines(tell: Tell) -> None:
+def test_machines(cli: Cli) -> None:
     """The lifecycles are printed from their tables, and --json is short for --format json."""
-    told = tell("machines", "--json")
-    assert [len(one["states"]) for one in told.json.values()] == [12, 4, 10, 8, 11, 8, 7, 5]
-    assert tell("machines", "agent", "--format", "json").json == {"agent": told.json["agent"]}
-    assert "stateDiagram" in tell("machines", "agent", "--format", "mermaid").out
+    output = cli("machines", "--json")
+    assert [len(one["states"]) for one in output.json.values()] == [12, 4, 10, 8, 11, 8, 7, 5]
+    assert cli("machines", "agent", "--format", "json").json == {"agent": output.json["agent"]}
+    assert "stateDiagram" in cli("machines", "agent", "--format", "mermaid").out
 
 
 @pytest.mark.parametrize("command", ["--help", "machines"])
@@ -420,59 +399,59 @@ def test_it_starts_without_the_runtime(command: str) -> None:
     assert done.stderr.splitlines()[-1] == "[]"
 
 
-def test_validate(tmp_path: Path, tell: Tell, ended: Path) -> None:
+def test_validate(tmp_path: Path, cli: Cli, ended: Path) -> None:
     """The log of a run is valid; one with a line changed is not, and the line is named."""
     log = StateDir(ended).transitions
-    assert tell("validate", log).status == 0
+    assert cli("validate", log).status == 0
     lines = log.read_text().splitlines(keepends=True)
     broken = tmp_path / "broken.jsonl"
     broken.write_text("".join([*lines[:2], "nonsense\n", *lines[3:]]))
-    told = tell("validate", broken)
-    assert told.status == 1
-    assert told.out.startswith(f"{broken}:3: not JSON")
-    told = tell("validate", broken, "--json")
-    assert (told.status, told.json["valid"], told.json["report"]["problems"][0]["line"]) == (1, False, 3)
+    output = cli("validate", broken)
+    assert output.status == 1
+    assert output.out.startswith(f"{broken}:3: not JSON")
+    output = cli("validate", broken, "--json")
+    assert (output.status, output.json["valid"], output.json["report"]["problems"][0]["line"]) == (1, False, 3)
 
 
-def test_a_pipe_is_validated_from_its_first_byte(tell: Tell, ended: Path) -> None:
+def test_a_pipe_is_validated_from_its_first_byte(cli: Cli, ended: Path) -> None:
     """A log read from a pipe is validated from its first byte."""
     log = StateDir(ended).transitions
     with subprocess.Popen(["cat", log], stdout=subprocess.PIPE) as cat:
         assert cat.stdout is not None
-        told = tell("validate", f"/dev/fd/{cat.stdout.fileno()}", "--json")
-    assert (told.status, told.json["report"]["lines"]) == (0, len(log.read_text().splitlines()))
+        output = cli("validate", f"/dev/fd/{cat.stdout.fileno()}", "--json")
+    assert (output.status, output.json["report"]["lines"]) == (0, len(log.read_text().splitlines()))
 
 
 # ------------------------------------------------------------------------------------------------------- reading
-def test_a_journal_is_checked_compacted_and_exported(tmp_path: Path, tell: Tell, running: Running) -> None:
+def test_a_journal_is_checked_compacted_and_exported(tmp_path: Path, cli: Cli, running: Running) -> None:
     """On a running supervisor, check, compact and export keep living and recently ended entities."""
     where = ("--state-dir", running.state_dir)
-    told = tell("journal", "check", "--json", *where)
-    assert (told.status, told.json["sound"], len(told.json["files"])) == (0, True, 1)
-    told = tell("journal", "compact", "--keep-s", 0, *where)
-    assert (told.status, told.out.partition(":")[0]) == (0, "nothing to move")
-    lines = tell("journal", "export", *where).lines
+    output = cli("journal", "check", "--json", *where)
+    assert (output.status, output.json["sound"], len(output.json["files"])) == (0, True, 1)
+    output = cli("journal", "compact", "--keep-s", 0, *where)
+    assert (output.status, output.out.partition(":")[0]) == (0, "nothing to move")
+    lines = cli("journal", "export", *where).lines
     assert {"seq", "from_state", "to_state", "entity_id"} <= set(lines[0])
     out = tmp_path / "out.jsonl"
-    assert tell("journal", "export", "--out", out, "--json", *where).json["lines"] >= len(lines)
-    assert tell("journal", "export", "--out", out, *where).status == 2
-    assert tell("validate", out).status == 0
+    assert cli("journal", "export", "--out", out, "--json", *where).json["lines"] >= len(lines)
+    assert cli("journal", "export", "--out", out, *where).status == 2
+    assert cli("validate", out).status == 0
 
 
-def test_a_damaged_journal_is_exit_status_1(tmp_path: Path, tell: Tell, ended: Path) -> None:
+def test_a_damaged_journal_is_exit_status_1(tmp_path: Path, cli: Cli, ended: Path) -> None:
     """Damage is reported with its place, and an invalid --keep-s is bad input."""
     copy = tmp_path / "copy"
     shutil.copytree(ended, copy, ignore=shutil.ignore_patterns("control.sock"))
     with closing(apsw.Connection(str(copy / "runtime" / "journal.db"))) as db:
         db.execute("UPDATE events SET reason = 'no' WHERE seq = 2")
-    told = tell("journal", "check", copy)
-    assert (told.status, "record 2 is not what was written" in told.out) == (1, True)
+    output = cli("journal", "check", copy)
+    assert (output.status, "record 2 is not what was written" in output.out) == (1, True)
     for given in ("nan", "inf", "-1"):
-        assert tell("journal", "compact", "--keep-s", given, "--state-dir", copy).status == 2
-    assert tell("journal", "compact", "--records-max", 0, "--state-dir", copy).status == 2
+        assert cli("journal", "compact", "--keep-s", given, "--state-dir", copy).status == 2
+    assert cli("journal", "compact", "--records-max", 0, "--state-dir", copy).status == 2
     (copy / "runtime" / "journal.db").unlink()
-    told = tell("journal", "compact", "--state-dir", copy)
-    assert (told.status, "no journal at" in told.err) == (2, True)
+    output = cli("journal", "compact", "--state-dir", copy)
+    assert (output.status, "no journal at" in output.err) == (2, True)
     assert not (copy / "runtime" / "journal.db").exists()
 
 
@@ -488,81 +467,81 @@ def test_a_damaged_journal_is_exit_status_1(tmp_path: Path, tell: Tell, ended: P
     ],
     ids=" ".join,
 )
-def test_every_command_tells_damage_alike(tmp_path: Path, tell: Tell, ended: Path, command: tuple[str, ...]) -> None:
+def test_every_command_tells_damage_alike(tmp_path: Path, cli: Cli, ended: Path, command: tuple[str, ...]) -> None:
     """Every command that reads records reports damage in the same way, not as bad input."""
     copy = tmp_path / "copy"
     shutil.copytree(ended, copy, ignore=shutil.ignore_patterns("control.sock"))
     with closing(apsw.Connection(str(copy / "runtime" / "journal.db"))) as db:
         db.execute("UPDATE events SET reason = CAST(x'ff' AS TEXT)")
     where = ("--state-dir", copy) if command[0] in ("events", "why") else (copy,)
-    told = tell(*command, *where)
-    assert told.status == 1
-    assert "journal.db is damaged" in told.err
+    output = cli(*command, *where)
+    assert output.status == 1
+    assert "journal.db is damaged" in output.err
 
 
-def test_ps_and_tree_of_a_running_supervisor(tell: Tell, running: Running) -> None:
+def test_ps_and_tree_of_a_running_supervisor(cli: Cli, running: Running) -> None:
     """ps and tree show sessions with their agents, turns and open calls."""
-    seen = {one["id"]: one for one in tell("ps", "--json", "--state-dir", running.state_dir).json}
+    seen = {one["id"]: one for one in cli("ps", "--json", "--state-dir", running.state_dir).json}
     assert list(seen) == ["lead", "lead/docs", "lead:t1", "lead:a1"]
     assert (seen["lead:t1"]["state"], seen["lead:a1"]["visual"]) == ("TOOL_USE", "RUNNING")
-    told = tell("tree", "--state-dir", running.state_dir)
-    assert '│  └─ lead:t1:c1 "a long one"' in told.out.splitlines()
-    (lead,) = tell("tree", "--json", "--state-dir", running.state_dir).json
+    output = cli("tree", "--state-dir", running.state_dir)
+    assert '│  └─ lead:t1:c1 "a long one"' in output.out.splitlines()
+    (lead,) = cli("tree", "--json", "--state-dir", running.state_dir).json
     assert [one["id"] for one in lead["children"]] == ["lead/docs", "lead:t1", "lead:a1"]
 
 
-def test_ps_and_tree_of_one_that_has_ended(tell: Tell, ended: Path) -> None:
+def test_ps_and_tree_of_one_that_has_ended(cli: Cli, ended: Path) -> None:
     """After the end ps and tree show the sessions, and everything with --all."""
-    seen = {one["id"]: one for one in tell("ps", "--json", "--state-dir", ended).json}
+    seen = {one["id"]: one for one in cli("ps", "--json", "--state-dir", ended).json}
     assert {name: one["state"] for name, one in seen.items()} == {"lead": "Stopped", "lead/docs": "Stopped"}
-    every = [one["id"] for one in tell("ps", "--all", "--json", "--state-dir", ended).json]
+    every = [one["id"] for one in cli("ps", "--all", "--json", "--state-dir", ended).json]
     assert {"lead:t1", "lead:a1", "lead/docs:t1"} <= set(every)
-    assert "lead/docs:t1" in tell("tree", "--all", "--state-dir", ended).out
-    assert "lead/docs:t1" not in tell("tree", "--state-dir", ended).out
+    assert "lead/docs:t1" in cli("tree", "--all", "--state-dir", ended).out
+    assert "lead/docs:t1" not in cli("tree", "--state-dir", ended).out
 
 
-def test_events(tell: Tell, ended: Path) -> None:
+def test_events(cli: Cli, ended: Path) -> None:
     """Events are the records in order, of everything, of one entity, or after a number."""
-    every = tell("events", "--json", "--state-dir", ended).lines
+    every = cli("events", "--json", "--state-dir", ended).lines
     assert [one["seq"] for one in every] == list(range(1, len(every) + 1))
-    of_docs = tell("events", "lead/docs", "--json", "--state-dir", ended).lines
+    of_docs = cli("events", "lead/docs", "--json", "--state-dir", ended).lines
     assert of_docs == [one for one in every if one["entity_id"] == "lead/docs"]
-    assert tell("events", "--after", len(every) - 1, "--json", "--state-dir", ended).lines == every[-1:]
-    assert len(tell("events", "--state-dir", ended).out.splitlines()) == len(every)
+    assert cli("events", "--after", len(every) - 1, "--json", "--state-dir", ended).lines == every[-1:]
+    assert len(cli("events", "--state-dir", ended).out.splitlines()) == len(every)
 
 
-def test_events_of_a_tool_call(tell: Tell, ended: Path) -> None:
+def test_events_of_a_tool_call(cli: Cli, ended: Path) -> None:
     """A call's records are those of its turn that are about it, each with its title; an unknown call is bad input."""
-    told = tell("events", "lead:t1:c1", "--json", "--state-dir", ended).lines
-    assert [one["event"] for one in told[:1]] == ["tool_started"]
-    assert {one["entity_id"] for one in told} == {"lead:t1"}
-    assert len(told) < len(tell("events", "lead:t1", "--state-dir", ended).out.splitlines())
-    lines = tell("events", "lead:t1:c1", "--state-dir", ended).out.splitlines()
-    assert ['c1 "a long one"' in line for line in lines] == [True] * len(told)
-    after = tell("events", "lead:t1:c1", "--after", told[0]["seq"], "--state-dir", ended).out.splitlines()
+    output = cli("events", "lead:t1:c1", "--json", "--state-dir", ended).lines
+    assert [one["event"] for one in output[:1]] == ["tool_started"]
+    assert {one["entity_id"] for one in output} == {"lead:t1"}
+    assert len(output) < len(cli("events", "lead:t1", "--state-dir", ended).out.splitlines())
+    lines = cli("events", "lead:t1:c1", "--state-dir", ended).out.splitlines()
+    assert ['c1 "a long one"' in line for line in lines] == [True] * len(output)
+    after = cli("events", "lead:t1:c1", "--after", output[0]["seq"], "--state-dir", ended).out.splitlines()
     assert after == lines[1:]
-    assert tell("events", "lead:t1:c1", "--follow", "--json", "--state-dir", ended).lines == told
-    unknown = tell("events", "lead:t1:c9", "--state-dir", ended)
+    assert cli("events", "lead:t1:c1", "--follow", "--json", "--state-dir", ended).lines == output
+    unknown = cli("events", "lead:t1:c9", "--state-dir", ended)
     assert (unknown.status, unknown.out) == (2, "")
     assert "nothing has the id 'lead:t1:c9'" in unknown.err
 
 
-def test_following_a_supervisor_that_has_ended_ends(tell: Tell, ended: Path) -> None:
+def test_following_a_supervisor_that_has_ended_ends(cli: Cli, ended: Path) -> None:
     """Following an ended supervisor returns at once."""
-    followed = tell("events", "--follow", "--json", "--state-dir", ended)
-    assert (followed.status, followed.out) == (0, tell("events", "--json", "--state-dir", ended).out)
+    followed = cli("events", "--follow", "--json", "--state-dir", ended)
+    assert (followed.status, followed.out) == (0, cli("events", "--json", "--state-dir", ended).out)
 
 
-def test_why(tell: Tell, running: Running) -> None:
+def test_why(cli: Cli, running: Running) -> None:
     """The chain of an aborted call begins with the abort's record and ends with the call's result."""
-    tell("abort", "lead:t1:c1", "--scope", "tool", "--reason", "too slow", "--state-dir", running.state_dir)
-    told = tell("why", "lead:t1:c1", "--json", "--state-dir", running.state_dir).json
-    assert [(one["role"], one["record"]["event"]) for one in told["steps"]] == [
+    cli("abort", "lead:t1:c1", "--scope", "tool", "--reason", "too slow", "--state-dir", running.state_dir)
+    output = cli("why", "lead:t1:c1", "--json", "--state-dir", running.state_dir).json
+    assert [(one["role"], one["record"]["event"]) for one in output["steps"]] == [
         ("root", "AbortRecord"),
         ("end", "tool_completed"),
     ]
-    assert (told["roots"], told["root"]["reason"], told["missing"]) == (1, "too slow", None)
-    out = tell("why", "lead:t1:c1", "--state-dir", running.state_dir).out
+    assert (output["roots"], output["root"]["reason"], output["missing"]) == (1, "too slow", None)
+    out = cli("why", "lead:t1:c1", "--state-dir", running.state_dir).out
     assert out.startswith("why lead:t1:c1: 1 root, AbortRecord by operator")
     assert "too slow" in out
 
@@ -580,33 +559,33 @@ def test_why(tell: Tell, running: Running) -> None:
     ],
     ids=lambda command: " ".join(command)[:20],
 )
-def test_an_unknown_id_is_bad_input(tell: Tell, ended: Path, command: list[str]) -> None:
+def test_an_unknown_id_is_bad_input(cli: Cli, ended: Path, command: list[str]) -> None:
     """An unknown id is exit status 2 with a pointer to the ids, and a call's id has one spelling."""
-    told = tell(*command, "--state-dir", ended)
-    assert (told.status, told.out) == (2, "")
-    assert told.err == f"supervisor: nothing has the id {command[1]!r}; `supervisor ps --all` shows the ids\n"
+    output = cli(*command, "--state-dir", ended)
+    assert (output.status, output.out) == (2, "")
+    assert output.err == f"supervisor: nothing has the id {command[1]!r}; `supervisor ps --all` shows the ids\n"
 
 
-def test_logs(tell: Tell, ended: Path) -> None:
+def test_logs(cli: Cli, ended: Path) -> None:
     """The transcript of a session is printed, for its turns and agents too, with nothing a terminal would act on."""
-    told = tell("logs", "lead/docs", "--state-dir", ended)
-    texts = [line.split(" ", 1)[1] for line in told.out.splitlines()]
+    output = cli("logs", "lead/docs", "--state-dir", ended)
+    texts = [line.split(" ", 1)[1] for line in output.out.splitlines()]
     assert texts == ["prompt| say hello", r"message| hello \u001b[31mred\u001b[0m"]
-    assert tell("logs", "lead/docs:t1", "--state-dir", ended).out == told.out
-    lines = tell("logs", "lead/docs", "--json", "--state-dir", ended).lines
+    assert cli("logs", "lead/docs:t1", "--state-dir", ended).out == output.out
+    lines = cli("logs", "lead/docs", "--json", "--state-dir", ended).lines
     assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3}", lines[1].pop("timestamp"))
     assert lines[1] == {"session": "lead/docs", "source": "message", "text": "hello \x1b[31mred\x1b[0m"}
 
 
-def test_logs_keep_tabs_and_the_notes_of_the_transcript(tmp_path: Path, tell: Tell) -> None:
+def test_logs_keep_tabs_and_the_notes_of_the_transcript(tmp_path: Path, cli: Cli) -> None:
     """A tab is kept, and a note of the transcript has neither time nor source."""
     with _in_a_thread(tmp_path / "state"):
         pass
     transcript = StateDir(tmp_path / "state").transcript("lead")
     transcript.write_text("10:00:00.000 message| a\tb\x07\n-- 5 bytes dropped --\n")
-    told = tell("logs", "lead", "--state-dir", tmp_path / "state")
-    assert told.out.splitlines() == ["10:00:00.000 message| a\tb\\u0007", "-- 5 bytes dropped --"]
-    record, note = tell("logs", "lead", "--json", "--state-dir", tmp_path / "state").lines
+    output = cli("logs", "lead", "--state-dir", tmp_path / "state")
+    assert output.out.splitlines() == ["10:00:00.000 message| a\tb\\u0007", "-- 5 bytes dropped --"]
+    record, note = cli("logs", "lead", "--json", "--state-dir", tmp_path / "state").lines
     assert record == {"session": "lead", "timestamp": "10:00:00.000", "source": "message", "text": "a\tb\x07"}
     assert note == {"session": "lead", "timestamp": None, "source": None, "text": "-- 5 bytes dropped --"}
 
@@ -614,9 +593,9 @@ def test_logs_keep_tabs_and_the_notes_of_the_transcript(tmp_path: Path, tell: Te
 def test_following_logs_goes_on_to_the_end_of_the_session(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Following a log prints new output until the session ends."""
     waits = iter([lambda: _abort_tool(running), lambda: _close(running)])
-    monkeypatch.setattr("supervisor.cli.query._pause", lambda: next(waits)())
-    told = stdout_of("logs", "lead", "--follow", "--state-dir", running.state_dir)
-    assert [line.partition("| ")[2] for line in told.splitlines()] == [
+    monkeypatch.setattr("supervisor.cli.query.pause", lambda: next(waits)())
+    output = stdout_of("logs", "lead", "--follow", "--state-dir", running.state_dir)
+    assert [line.partition("| ")[2] for line in output.splitlines()] == [
         "work",
         r"hello \u001b[31mred\u001b[0m",
         "went on",
@@ -632,108 +611,108 @@ def _close(running: Running) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- commanding
-def test_a_dry_run_says_what_would_end(tell: Tell, running: Running) -> None:
+def test_a_dry_run_says_what_would_end(cli: Cli, running: Running) -> None:
     """A dry run names the nodes and ends none."""
-    told = tell("abort", "lead", "--scope", "session", "--dry-run", "--json", "--state-dir", running.state_dir)
-    assert [one["id"] for one in told.json["nodes"]] == ["lead"]
+    output = cli("abort", "lead", "--scope", "session", "--dry-run", "--json", "--state-dir", running.state_dir)
+    assert [one["id"] for one in output.json["nodes"]] == ["lead"]
     assert running.sup.state_of("lead") == "Running"
 
 
-def test_a_tool_abort_spares_its_session(tell: Tell, running: Running) -> None:
+def test_a_tool_abort_spares_its_session(cli: Cli, running: Running) -> None:
     """The receipt names the call, the session lives on, and a second abort finds it ended; all with status 0."""
     abort = ["abort", "lead:t1:c1", "--scope", "tool", "--json", "--state-dir", running.state_dir]
-    first, second = tell(*abort), tell(*abort)
+    first, second = cli(*abort), cli(*abort)
     assert (first.status, [one["id"] for one in first.json["nodes"]]) == (0, ["lead:t1:c1"])
     assert (second.status, second.json["already_ended"]) == (0, True)
     assert running.sup.state_of("lead") in ("Running", "SessionComplete")
 
 
 @pytest.mark.parametrize("target", ["lead/docs", "lead/docs:t1"])
-def test_what_has_ended_is_no_error_while_the_supervisor_runs(tell: Tell, running: Running, target: str) -> None:
+def test_what_has_ended_is_no_error_while_the_supervisor_runs(cli: Cli, running: Running, target: str) -> None:
     """Aborting an ended session or turn is reported with exit status 0."""
-    told = tell("abort", target, "--scope", "session", "--state-dir", running.state_dir)
-    assert (told.status, told.err) == (0, "")
-    assert "already ended" in told.out
+    output = cli("abort", target, "--scope", "session", "--state-dir", running.state_dir)
+    assert (output.status, output.err) == (0, "")
+    assert "already ended" in output.out
 
 
 @pytest.mark.parametrize("target", ["lead", "lead/docs", "lead:t1", "lead:t1:c1"])
 @pytest.mark.parametrize("flag", ["--dry-run", "--json"])
-def test_what_has_ended_is_no_error_after_the_supervisor(tell: Tell, ended: Path, target: str, flag: str) -> None:
+def test_what_has_ended_is_no_error_after_the_supervisor(cli: Cli, ended: Path, target: str, flag: str) -> None:
     """After the supervisor has ended, aborting what it ran is reported with exit status 0."""
-    told = tell("abort", target, "--scope", "session", flag, "--state-dir", ended)
-    assert (told.status, told.err) == (0, "")
-    assert ('"already_ended": true' if flag == "--json" else "already ended") in told.out
+    output = cli("abort", target, "--scope", "session", flag, "--state-dir", ended)
+    assert (output.status, output.err) == (0, "")
+    assert ('"already_ended": true' if flag == "--json" else "already ended") in output.out
 
 
 @pytest.mark.parametrize("target", ["nobody", "lead/nobody"])
-def test_aborting_the_unknown_is_bad_input(tell: Tell, running: Running, target: str) -> None:
+def test_aborting_the_unknown_is_bad_input(cli: Cli, running: Running, target: str) -> None:
     """Aborting an unknown id is exit status 2."""
-    told = tell("abort", target, "--scope", "session", "--state-dir", running.state_dir)
-    assert (told.status, told.out) == (2, "")
-    assert target in told.err
+    output = cli("abort", target, "--scope", "session", "--state-dir", running.state_dir)
+    assert (output.status, output.out) == (2, "")
+    assert target in output.err
 
 
 @pytest.mark.parametrize("target", ["nobody", "lead/nobody", "lead:t1:c9", "lead:t7:c1", ":", ""])
-def test_aborting_the_unknown_is_bad_input_after_the_supervisor(tell: Tell, ended: Path, target: str) -> None:
+def test_aborting_the_unknown_is_bad_input_after_the_supervisor(cli: Cli, ended: Path, target: str) -> None:
     """After the supervisor has ended, an unknown id is still exit status 2."""
-    told = tell("abort", target, "--scope", "session", "--state-dir", ended)
-    assert (told.status, told.out) == (2, "")
-    assert f"nothing has the id {target!r}" in told.err
+    output = cli("abort", target, "--scope", "session", "--state-dir", ended)
+    assert (output.status, output.out) == (2, "")
+    assert f"nothing has the id {target!r}" in output.err
 
 
-def test_sending(tell: Tell, running: Running) -> None:
+def test_sending(cli: Cli, running: Running) -> None:
     """A message gets an id; a message to an unknown or ended session is bad input."""
-    told = tell("send", "lead", "look here", "--json", "--state-dir", running.state_dir)
-    assert (told.status, told.json["message_id"][0]) == (0, "m")
-    urgent = tell("send", "lead", "look now", "--urgent", "--state-dir", running.state_dir)
+    output = cli("send", "lead", "look here", "--json", "--state-dir", running.state_dir)
+    assert (output.status, output.json["message_id"][0]) == (0, "m")
+    urgent = cli("send", "lead", "look now", "--urgent", "--state-dir", running.state_dir)
     assert (urgent.status, urgent.out.endswith("for lead\n")) == (0, True)
-    later = tell("send", "lead", "look", "--urgent", "--at", "turn_end", "--state-dir", running.state_dir)
+    later = cli("send", "lead", "look", "--urgent", "--at", "turn_end", "--state-dir", running.state_dir)
     assert (later.status, later.out.endswith("for lead\n")) == (0, True)
     for session in ("nobody", "lead/docs"):
-        told = tell("send", session, "hello", "--state-dir", running.state_dir)
-        assert (told.status, told.out) == (2, "")
-        assert session in told.err
+        output = cli("send", session, "hello", "--state-dir", running.state_dir)
+        assert (output.status, output.out) == (2, "")
+        assert session in output.err
 
 
-def test_stopping(tell: Tell, running: Running) -> None:
+def test_stopping(cli: Cli, running: Running) -> None:
     """A stop is answered at once, and the run ends by itself."""
-    assert tell("stop", "--json", "--state-dir", running.state_dir).json == {"stopping": "drain", "outage": None}
+    assert cli("stop", "--json", "--state-dir", running.state_dir).json == {"stopping": "drain", "outage": None}
     assert running.sup.stopping.is_set()
     assert not running.sup.stop_now.is_set()
-    assert "being aborted" in tell("stop", "--now", "--state-dir", running.state_dir).out
+    assert "being aborted" in cli("stop", "--now", "--state-dir", running.state_dir).out
     assert running.sup.stop_now.is_set()
 
 
-def test_a_second_stop_says_that_it_ends_everything(tell: Tell, running: Running) -> None:
+def test_a_second_stop_says_that_it_ends_everything(cli: Cli, running: Running) -> None:
     """A second stop does not wait for turns, and its reply says so."""
-    tell("stop", "--state-dir", running.state_dir)
-    told = tell("stop", "--state-dir", running.state_dir)
-    assert (told.status, told.out) == (0, "everything is being aborted\n")
+    cli("stop", "--state-dir", running.state_dir)
+    output = cli("stop", "--state-dir", running.state_dir)
+    assert (output.status, output.out) == (0, "everything is being aborted\n")
 
 
 @pytest.mark.parametrize("command", [["send", "lead", "hello"], ["stop"]])
-def test_nobody_there_is_said(tell: Tell, ended: Path, command: list[str]) -> None:
+def test_nobody_there_is_said(cli: Cli, ended: Path, command: list[str]) -> None:
     """A command that needs a running supervisor is refused without one, with the fix."""
-    told = tell(*command, "--json", "--state-dir", ended)
-    assert (told.status, told.json["error"]["kind"]) == (2, "not_running")
-    assert told.err == f"supervisor: no supervisor runs on {ended}: start one with `supervisor run PLAN.yaml`\n"
+    output = cli(*command, "--json", "--state-dir", ended)
+    assert (output.status, output.json["error"]["kind"]) == (2, "not_running")
+    assert output.err == f"supervisor: no supervisor runs on {ended}: start one with `supervisor run PLAN.yaml`\n"
 
 
-def test_following_events_ends_with_the_supervisor(tell: Tell, tmp_path: Path) -> None:
+def test_following_events_ends_with_the_supervisor(cli: Cli, tmp_path: Path) -> None:
     """Following events prints past, new and last records of the supervisor."""
-    told: list[Told] = []
+    output: list[CommandOutput] = []
     state_dir = tmp_path / "state"
     with _in_a_thread(state_dir) as running:
         follower = threading.Thread(
-            target=lambda: told.append(tell("events", "--follow", "--json", "--state-dir", state_dir))
+            target=lambda: output.append(cli("events", "--follow", "--json", "--state-dir", state_dir))
         )
         follower.start()
         while not len(running.sup.subscriptions):
             os.sched_yield()
         running.state_dir.stat()
     follower.join(30)
-    assert [one["seq"] for one in told[0].lines] == list(range(1, len(told[0].lines) + 1))
-    assert told[0].lines[-1]["event"] == "Ended"
+    assert [one["seq"] for one in output[0].lines] == list(range(1, len(output[0].lines) + 1))
+    assert output[0].lines[-1]["event"] == "Ended"
 
 
 # --------------------------------------------------------------------------------------- what is told of the dead
@@ -749,60 +728,58 @@ def killed(tmp_path: Path, ended: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", ["ps", "tree"])
-def test_what_a_killed_supervisor_left_is_said_to_be_dead(tell: Tell, killed: Path, command: str) -> None:
+def test_what_a_killed_supervisor_left_is_said_to_be_dead(cli: Cli, killed: Path, command: str) -> None:
     """Rows of a killed supervisor are printed with a warning in text, and without one in JSON."""
-    told = tell(command, "--state-dir", killed)
-    assert (told.status, "Running" in told.out) == (0, True)
+    output = cli(command, "--state-dir", killed)
+    assert (output.status, "Running" in output.out) == (0, True)
     assert re.fullmatch(
         f"supervisor: no supervisor runs on {killed}: alive entities are shown as of its death at \\d\\d:\\d\\d:\\d\\d;"
         " the next run records their end\n",
-        told.err,
+        output.err,
     )
-    assert tell(command, "--json", "--state-dir", killed).err == ""
+    assert cli(command, "--json", "--state-dir", killed).err == ""
 
 
 @pytest.mark.parametrize("command", ["ps", "tree"])
-def test_what_lives_or_has_ended_is_not_said_to_be_dead(
-    tell: Tell, running: Running, ended: Path, command: str
-) -> None:
+def test_what_lives_or_has_ended_is_not_said_to_be_dead(cli: Cli, running: Running, ended: Path, command: str) -> None:
     """There is no warning while a supervisor runs, or after everything has ended."""
-    assert tell(command, "--state-dir", running.state_dir).err == ""
-    assert tell(command, "--state-dir", ended).err == ""
+    assert cli(command, "--state-dir", running.state_dir).err == ""
+    assert cli(command, "--state-dir", ended).err == ""
 
 
-def test_a_failed_task_does_not_grow_older(tell: Tell, killed: Path) -> None:
+def test_a_failed_task_does_not_grow_older(cli: Cli, killed: Path) -> None:
     """The age of a FAILED task stops at its failure, and no supervisor is missed because of it."""
     with closing(apsw.Connection(str(StateDir(killed).journal))) as db:
         db.execute(
             "UPDATE entities SET kind = 'task', state = 'FAILED', born_at = 100, changed_at = 103 WHERE id = 'lead'"
         )
-    told = tell("ps", "--json", "--state-dir", killed)
-    assert {one["id"]: one["age_s"] for one in told.json}["lead"] == 3.0
-    assert tell("ps", "--state-dir", killed).err == ""
+    output = cli("ps", "--json", "--state-dir", killed)
+    assert {one["id"]: one["age_s"] for one in output.json}["lead"] == 3.0
+    assert cli("ps", "--state-dir", killed).err == ""
 
 
-def test_a_name_that_runs_again_is_told(tell: Tell, tmp_path: Path) -> None:
+def test_a_name_that_runs_again_is_told(cli: Cli, tmp_path: Path) -> None:
     """Aborting an id of an earlier run names the session that has its name now."""
     with _in_a_thread(tmp_path / "state"):
         pass
     with _in_a_thread(tmp_path / "state"):
-        told = tell("abort", "lead:t1:c1", "--scope", "tool", "--state-dir", tmp_path / "state")
-        other = tell("abort", "lead/docs", "--scope", "session", "--state-dir", tmp_path / "state")
+        output = cli("abort", "lead:t1:c1", "--scope", "tool", "--state-dir", tmp_path / "state")
+        other = cli("abort", "lead/docs", "--scope", "session", "--state-dir", tmp_path / "state")
     words = "scope tool: it had already ended, nothing was done; running under that name now: lead-2\n"
-    assert (told.status, told.out) == (0, f"abort of lead:t1:c1, {words}")
+    assert (output.status, output.out) == (0, f"abort of lead:t1:c1, {words}")
     assert "running under" not in other.out
 
 
 # --------------------------------------------------------------------------------------------------- dead letters
-def test_dead_letters_say_what_was_given_up_and_how_to_try_again(tell: Tell, tmp_path: Path) -> None:
+def test_dead_letters_say_what_was_given_up_and_how_to_try_again(cli: Cli, tmp_path: Path) -> None:
     """Failed tasks are listed with their last errors, and with the plan to run again if the supervisor has ended."""
     plan = tmp_path / "plan.yaml"
     once = "task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}\n"
     agents = "agents: {a: {adapter: command, command: [sh, -c, exit 3]}}\n"
     plan.write_text(once + agents + "tasks: [{id: t, agent: a, max_retries: 0}]")
     where = ("--state-dir", tmp_path / "state")
-    assert tell("run", plan, *where).status == 1
-    (letter,) = tell("dead-letters", "--json", *where).json
+    assert cli("run", plan, *where).status == 1
+    (letter,) = cli("dead-letters", "--json", *where).json
     assert (letter["task"], letter["entity_id"], letter["try_again"]) == (
         "t",
         "task:t",
@@ -810,16 +787,16 @@ def test_dead_letters_say_what_was_given_up_and_how_to_try_again(tell: Tell, tmp
     )
     assert (letter["attempts"], letter["runs"]) == (1, 1)
     assert "3" in letter["last_error"]
-    head, line = tell("dead-letters", *where).out.splitlines()
+    head, line = cli("dead-letters", *where).out.splitlines()
     assert head.split() == ["TASK", "ATTEMPTS", "RUNS", "TRY", "AGAIN", "LAST", "ERROR"]
     assert line.startswith("t ")
     assert letter["last_error"] in line
 
 
-def test_where_nothing_was_given_up_that_is_said(tell: Tell, ended: Path) -> None:
+def test_where_nothing_was_given_up_that_is_said(cli: Cli, ended: Path) -> None:
     """Without failed tasks the list is one sentence, and empty JSON."""
-    assert tell("dead-letters", "--state-dir", ended).out == "no task was given up\n"
-    assert tell("dead-letters", "--json", "--state-dir", ended).json == []
+    assert cli("dead-letters", "--state-dir", ended).out == "no task was given up\n"
+    assert cli("dead-letters", "--json", "--state-dir", ended).json == []
 
 
 # --------------------------------------------------------------------------------------- the reference of plan keys
@@ -884,30 +861,30 @@ def test_the_reference_has_every_key_of_a_plan_with_its_default() -> None:
                 assert rows[key] in ("`[]`", "`{}`", '`""`', *ELSEWHERE), key
 
 
-def test_a_plan_is_checked_without_being_run(tell: Tell, tmp_path: Path) -> None:
+def test_a_plan_is_checked_without_being_run(cli: Cli, tmp_path: Path) -> None:
     """`plan check` reports the content or the problems of a plan as `run` would, and writes nothing."""
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     text = "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a, acceptance: [{unit_tests: [make, test]}]}]\n"
     good.write_text(text)
     bad.write_text(text.replace("unit_tests: [make, test]", "lint: [], unit_tests: [make, test]"))
-    assert tell("plan", "check", good).out == f"{good}: 1 task, 1 agent: no problems\n"
-    assert json.loads(tell("plan", "check", good, "--json").out) == {
+    assert cli("plan", "check", good).out == f"{good}: 1 task, 1 agent: no problems\n"
+    assert json.loads(cli("plan", "check", good, "--json").out) == {
         "ok": True,
         "workstream": "plan",
         "agents": ["a"],
         "workers": [],
         "tasks": ["t"],
     }
-    refused = tell("plan", "check", bad)
+    refused = cli("plan", "check", bad)
     assert refused.status == 2
     assert "tasks[0].acceptance[0]: says unit_tests and lint; give exactly one of file_exists," in refused.err
     assert "tasks[0].acceptance[0].lint: is empty; give the argv, for example [pytest, -q]" in refused.err
     assert sorted(one.name for one in tmp_path.iterdir()) == ["bad.yaml", "good.yaml"]
 
 
-def test_the_schema_of_a_plan_knows_every_key(tell: Tell) -> None:
+def test_the_schema_of_a_plan_knows_every_key(cli: Cli) -> None:
     """`plan schema` is a JSON Schema with each key of the page."""
-    schema = json.loads(tell("plan", "schema").out)
+    schema = json.loads(cli("plan", "schema").out)
     assert schema["$schema"].endswith("2020-12/schema")
     assert set(schema["properties"]) == set(Plan.model_fields)
     assert set(schema["$defs"]["AcceptanceConfig"]["properties"]) == {

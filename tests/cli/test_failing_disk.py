@@ -14,7 +14,6 @@ import resource
 import select
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -24,6 +23,7 @@ import apsw
 import pytest
 
 from tests.cli.test_end_to_end_cli import Run, run, write_plan
+from tests.support import CommandOutput, run_command
 
 TMPFS_BYTES = 4 * 2**20
 """Room for the journal's beginning (some 300 KiB) many times over; little to fill."""
@@ -122,12 +122,8 @@ def outage_of(one: Run) -> dict[str, Any] | None:
     raise AssertionError(f"it ended before that: {one.seen[-1:]}")
 
 
-def second_terminal(one: Run, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return supervisor(*arguments, "--state-dir", str(one.state_dir))
-
-
-def supervisor(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "supervisor", *arguments], capture_output=True, text=True, timeout=60)
+def second_terminal(one: Run, *arguments: str) -> CommandOutput:
+    return run_command(*arguments, "--state-dir", one.state_dir)
 
 
 def statuses(manager: socket.socket) -> list[str]:
@@ -168,16 +164,16 @@ def test_a_run_outlasts_a_disk_that_fails(
             assert told is not None
             assert why in told["why"]
             listed = second_terminal(one, "ps")
-            assert listed.returncode == 0
-            assert "degraded since" in listed.stderr
+            assert listed.status == 0
+            assert "degraded since" in listed.err
             refused = second_terminal(one, "send", "lead", "one more thing")
-            assert refused.returncode == 1
-            assert "a message for lead is not taken: degraded since" in refused.stderr
+            assert refused.status == 1
+            assert "a message for lead is not taken: degraded since" in refused.err
             looked_at = second_terminal(one, "inspect", "lead")
-            assert "session lead: Running" in looked_at.stdout
-            assert "degraded since" in looked_at.stderr
+            assert "session lead: Running" in looked_at.out
+            assert "degraded since" in looked_at.err
             aborted = second_terminal(one, "abort", "lead/sub", "--scope", "session", "--within", "1", "--json")
-            receipt = json.loads(aborted.stdout)
+            receipt = aborted.json
             assert select.select([victim], [], [], 0) == ([victim], [], [])
             assert (receipt["survivors"], receipt["nodes"][0]["outcome"]) == (0, "ended")
             assert receipt["killed_at"] is not None
@@ -193,8 +189,8 @@ def test_a_run_outlasts_a_disk_that_fails(
         log = one.process.stderr.read() if one.process.stderr is not None else ""
         assert "the journal cannot be written" in log
         assert "the journal can be written again" in log
-        checked = supervisor("validate", str(one.state_dir))
-        assert (checked.returncode, checked.stderr) == (0, "")
+        checked = run_command("validate", one.state_dir)
+        assert (checked.status, checked.err) == (0, "")
 
 
 def test_a_run_that_is_ended_on_a_disk_that_fails_says_what_is_not_known(tmp_path: Path) -> None:
@@ -205,7 +201,7 @@ def test_a_run_that_is_ended_on_a_disk_that_fails_says_what_is_not_known(tmp_pat
             told = outage_of(one)
             assert told is not None
             assert LIMIT in told["why"]
-            assert second_terminal(one, "stop", "--now").returncode == 0
+            assert second_terminal(one, "stop", "--now").status == 0
             assert select.select([victim], [], [], 60) == ([victim], [], [])
             assert one.process.wait() == 1
         assert one.process.stderr is not None

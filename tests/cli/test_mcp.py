@@ -16,10 +16,12 @@ from mcp import Client, StdioServerParameters
 
 from supervisor.cli.commands import mcp
 from supervisor.cli.mcp_server import server_of
-from supervisor.embedding.runtime import Session, Supervisor, open_supervisor
+from supervisor.embedding.runtime import open_supervisor
+from supervisor.host.supervision import Supervisor
 from supervisor.plans import AgentConfig
 from supervisor.plans.permissions import PermissionsConfig
 from supervisor.policies.permissions import Decision
+from supervisor.sessions.handle import Session
 from tests.support import quick_settings, wait_for_record
 
 pytestmark = pytest.mark.anyio

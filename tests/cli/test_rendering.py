@@ -291,7 +291,7 @@ def test_a_receipt_accounts_for_everything() -> None:
     """A receipt shows nodes with their stages, processes with their ends, survivors, and whether the abort is
     recorded."""
     text = receipt_text(RECEIPT)
-    assert "session lead: ended on the rung terminate after 0.25 s" in text
+    assert "session lead: ended at the stage terminate after 0.25 s" in text
     assert "process 7 of lead:a1: ended by terminate, status -15, 2 below it killed" in text
     assert "survivors: 0; killed at" in text
     assert "not recorded yet" in text

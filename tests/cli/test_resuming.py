@@ -16,9 +16,10 @@ from supervisor.diagnostics.validate import validate_lines
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
-from tests.support import DEADLINE_S, check_records, git
+from tests.support import DEADLINE_S, check_records, git, run_command
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.one_backend
+
 PLAN = """
 agents:
   sh: {{adapter: command, command: [sh, -c, "{{prompt}}"]}}
@@ -68,11 +69,9 @@ def killed_when(pipe: Path, process: subprocess.Popen[str]) -> None:
 
 
 def called(where: Path, *words: str, status: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "supervisor", *words], cwd=where, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == status, done.stderr
-    return done.stdout + done.stderr
+    done = run_command(*words, cwd=where)
+    assert done.status == status, done.err
+    return done.text
 
 
 def run_to_its_end(where: Path, backend: str, *options: str) -> str:
@@ -147,7 +146,7 @@ def test_a_resumed_run_survives_a_kill(repository: Path, backend: str) -> None:
     assert git(repository, "merge-base", "--is-ancestor", commit, "main") == ""
 
 
-@pytest.mark.parametrize(("backend", "rollback"), [("asyncio", True), ("trio", True), ("asyncio", False)])
+@pytest.mark.parametrize("rollback", [True, False])
 def test_a_directory_after_a_kill(directory: Path, backend: str, rollback: bool) -> None:
     """The work of an attempt whose host was killed is kept for the next one, or rolled back with a copy."""
     pipe = written(directory, "directory", rollback=rollback)

@@ -24,15 +24,13 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping
-from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
 
-from supervisor.cli.commands import supervisor
-from supervisor.cli.invocation import execute
+from tests.support import run_command
 
 __all__ = ["DEADLINE_S", "Finished", "Running", "Scratch", "alive", "until"]
 
@@ -194,10 +192,8 @@ class Scratch:
         """
         if args[0] == "run" or options:
             return self.start(*args, **options).wait(within_s)
-        surroundings = chdir(self.path), patch.dict(os.environ, self.env, clear=True)
-        with surroundings[0], surroundings[1], redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
-            status = execute(supervisor, args)
-        return Finished(status, out.getvalue(), err.getvalue())
+        with patch.dict(os.environ, self.env, clear=True):
+            return Finished(*run_command(*args, cwd=self.path))
 
     def records(self, entity_id: str = "") -> list[dict[str, Any]]:
         """Return the records of the journal, in order; those of one entity where *entity_id* is given."""

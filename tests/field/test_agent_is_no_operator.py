@@ -198,7 +198,7 @@ OURS = {(50, 500): "", (60, 600): "t"}
         (70, Caller(Origin.AGENT, 70, "t")),
         (50, Caller(Origin.AGENT, 50, "")),
         (80, Caller(Origin.OPERATOR, 80)),
-        (90, Caller(Origin.UNTOLD, 0)),
+        (90, Caller(Origin.UNIDENTIFIED, 0)),
     ],
 )
 def test_a_descendant_of_a_shim_is_an_agent(pid: int, caller: Caller) -> None:
@@ -236,14 +236,14 @@ def test_a_client_that_has_ended_is_no_operator(tmp_path: Path) -> None:
         client = subprocess.Popen([sys.executable, "-c", code])
         with listener.accept()[0] as connection:
             client.wait()
-            assert caller_at(connection, client.pid, dict).origin is Origin.UNTOLD
+            assert caller_at(connection, client.pid, dict).origin is Origin.UNIDENTIFIED
         with socket.socket(socket.AF_UNIX) as own:
             own.connect(str(tmp_path / "s"))
             with listener.accept()[0] as connection:
                 assert caller_at(connection, os.getpid(), dict).origin is Origin.OPERATOR
 
 
-AGENT, UNTOLD = Caller(Origin.AGENT, 70, "t"), Caller(Origin.UNTOLD, 0)
+AGENT, UNIDENTIFIED = Caller(Origin.AGENT, 70, "t"), Caller(Origin.UNIDENTIFIED, 0)
 OWN = CallerReach(frozenset({"t", "t/kid"}), frozenset({"t", "task:t"}))
 BOSS = OWN._replace(operates=frozenset({"answer", "tasks"}))
 
@@ -266,8 +266,8 @@ BOSS = OWN._replace(operates=frozenset({"answer", "tasks"}))
         (AGENT, Steer(verb="approve", tasks=("u",)), BOSS, True),
         (AGENT, Stop(), BOSS, False),
         (AGENT, Compact(), BOSS, False),
-        (UNTOLD, Inspect(entity="u"), CallerReach(), True),
-        (UNTOLD, Send(session="t", text=""), CallerReach(), False),
+        (UNIDENTIFIED, Inspect(entity="u"), CallerReach(), True),
+        (UNIDENTIFIED, Send(session="t", text=""), CallerReach(), False),
         (Caller(Origin.OPERATOR, 80), Stop(), CallerReach(), True),
     ],
 )

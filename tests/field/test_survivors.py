@@ -222,7 +222,7 @@ def test_a_tool_lives_as_long_as_one_of_its_threads(scratch: Scratch) -> None:
 
 
 def test_an_agent_keeps_its_servers(scratch: Scratch) -> None:
-    """Servers from before the call live on untold; one that is started during the call lives too, and is named."""
+    """Servers from before the call live on unmentioned; one that is started during the call lives too, and is named."""
     turn = """
         agent.tool_call("k0")
         note("plain", sleep())

@@ -202,7 +202,7 @@ async def _ask(data: bytes) -> None:
     with ours, theirs:
         told = RecordedConnection(data, ours)
         # The handler of one connection is private; a server with a listener would make a million inputs take hours.
-        handler = _Handler(RefusingSupervisor(), None, 1.0)
+        handler = _Handler(RefusingSupervisor(), 1.0)
         await handler.serve(told, _ClientSlot())
         handler.reserve.close()
     lines = [json.loads(line) for line in bytes(told.heard).splitlines()]
@@ -278,7 +278,7 @@ def rows() -> Iterator[Take]:
         def take(data: bytes) -> None:
             state = StateDir(Path(folder) / "state")
             shutil.rmtree(state.root, ignore_errors=True)
-            shutil.copytree(good, state.root)
+            shutil.copytree(good, state.root, ignore=shutil.ignore_patterns("control.sock"))
             column, _, value = data.partition(b"=")
             _overwrite(state.journal, COLUMNS[len(column) % len(COLUMNS)], value)
             with suppress(JournalError), JournalReader(state.journal) as reader:

@@ -13,13 +13,13 @@ import pytest
 
 from supervisor.aborts import service, tool_calls
 from supervisor.embedding import runtime
-from supervisor.embedding.runtime import Refused
-from supervisor.host.supervision import BACKGROUND_ACTOR
+from supervisor.host.supervision import BACKGROUND_ACTOR, Supervisor
 from supervisor.journal.memory import MemoryJournal
 from supervisor.lifecycles.types import AbortPolicy, AbortScope
 from supervisor.plans import AgentConfig
 from supervisor.policies.abort_plan import Receipt, UnknownTarget
 from supervisor.ports import Append, JournalError
+from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import SessionPhase
 from tests.support import (
     AGENTS,
@@ -605,7 +605,7 @@ async def test_stop_now_ends_a_block_that_drains(tmp_path: Path, roll: HeldPipe)
     async with anyio.create_task_group() as group:
         draining = anyio.Event()
 
-        async def operator(sup: runtime.Supervisor) -> None:
+        async def operator(sup: Supervisor) -> None:
             await draining.wait()
             await sup.stop(now=True)
 

@@ -24,7 +24,8 @@ from supervisor.__main__ import main
 from supervisor.cli import run as app
 from supervisor.control.error_messages import DONE, INTERRUPTED
 from supervisor.embedding import runtime
-from supervisor.embedding.runtime import Supervisor, open_supervisor
+from supervisor.embedding.runtime import open_supervisor
+from supervisor.host.supervision import Supervisor
 from supervisor.journal import sqlite
 from supervisor.journal.database import Database
 from supervisor.journal.sqlite import SqliteJournal

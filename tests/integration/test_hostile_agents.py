@@ -13,10 +13,11 @@ import anyio
 import pytest
 
 from supervisor.agents.codecs import scripted_command
-from supervisor.embedding.runtime import TurnResult, open_supervisor
+from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.transcript import follow_from
 from supervisor.plans import AgentConfig
 from supervisor.sessions import process_connection
+from supervisor.sessions.handle import TurnResult
 from tests.support import (
     AGENTS,
     DEADLINE_S,

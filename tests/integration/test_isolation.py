@@ -19,10 +19,11 @@ import trio
 import trio.testing
 
 from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
-from supervisor.embedding.runtime import Refused, Session
 from supervisor.host import factories
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent
 from supervisor.policies.abort_plan import Receipt
+from supervisor.runtime.entity import Refused
+from supervisor.sessions.handle import Session
 from supervisor.workspaces.directory import DirectoryWorkspace
 from tests.support import quick_settings, supervising
 

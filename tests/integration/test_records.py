@@ -17,13 +17,15 @@ import pytest
 
 from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.diagnostics.validate import validate_lines
-from supervisor.embedding.runtime import SubscriptionLagged, Supervisor, open_supervisor
+from supervisor.embedding.runtime import open_supervisor
+from supervisor.host.supervision import Supervisor
 from supervisor.journal.memory import MemoryStore
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDirBusy
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.ports import EntityRow
 from supervisor.runtime import subscriptions
+from supervisor.runtime.subscriptions import SubscriptionLagged
 from tests.support import (
     AGENTS,
     DEADLINE_S,

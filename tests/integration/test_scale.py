@@ -1,6 +1,6 @@
 """Very many sessions, and very many levels of delegation: they start, run, and end completely, with receipts.
 
-By default 2,000 sessions and 1,200 levels, deeper than Python's stack; ``make scale`` asks for 10,000 and 2,000 (see
+By default 1,000 sessions and 1,200 levels, deeper than Python's stack; ``make scale`` asks for 10,000 and 2,000 (see
 ``--sessions`` and ``--levels`` in ``conftest.py``). The tests are about completeness; times are measured by the
 benchmark. No step may recurse over levels or look at all siblings of each sibling, and neither tasks nor entities may
 be left. ``supervising`` checks every record of each run.

@@ -19,8 +19,8 @@ from supervisor import AgentTurn, open_supervisor
 from supervisor.control.client import answers_to, request
 from supervisor.control.error_messages import ControlError
 from supervisor.control.server import serve_control
-from supervisor.embedding.runtime import Supervisor
 from supervisor.host.services import INTENSITY, ServiceFailed
+from supervisor.host.supervision import Supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent

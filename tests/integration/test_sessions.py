@@ -14,9 +14,10 @@ import anyio
 import pytest
 
 from supervisor import AgentTurn
-from supervisor.embedding.runtime import Refused, open_supervisor
+from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.memory import MemoryStore
 from supervisor.plans import AgentConfig
+from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import NoSuchEntity
 from tests.support import (
     FrozenJournal,

@@ -12,20 +12,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from io import StringIO
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from supervisor.cli.commands import supervisor
-from supervisor.cli.invocation import execute
 from supervisor.diagnostics.validate import validate_lines
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
-from tests.support import check_records, states_of
+from tests.support import check_records, run_command, states_of
 
 ROOT = Path(__file__).parents[2]
 PLAN = ROOT / "examples" / "workstream.yaml"
@@ -60,15 +57,9 @@ def started(repository: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def ask(repository: Path, *words: str) -> tuple[int, str]:
-    """Run a command in this process, which is faster than a second terminal; return its exit status and output."""
-    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()):
-        return execute(supervisor, [*words, "--state-dir", str(repository / ".sdd")]), out.getvalue()
-
-
 def approved(repository: Path) -> bool:
     """Approve the waiting task; return whether the run took that."""
-    return ask(repository, "approve", "manual")[0] == 0
+    return run_command("approve", "manual", cwd=repository).status == 0
 
 
 def seen_through(process: subprocess.Popen[str], repository: Path) -> dict[str, str]:
@@ -164,7 +155,7 @@ def seen_until(process: subprocess.Popen[str], event: str, who: str) -> None:
 
 def waited_for(repository: Path) -> bool:
     """Tell whether a task waited for its approval when the run was killed; the next run does not report it again."""
-    return "PENDING_APPROVAL" in ask(repository, "tree", "--json")[1]
+    return "PENDING_APPROVAL" in run_command("tree", "--json", cwd=repository).out
 
 
 def approved_by_and_by(process: subprocess.Popen[str], repository: Path) -> None:

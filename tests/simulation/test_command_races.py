@@ -13,13 +13,13 @@ from typing import Any
 import anyio
 import pytest
 
-from supervisor.embedding.runtime import Session
 from supervisor.lifecycles.task import Task
 from supervisor.plans import Plan, TaskConfig
 from supervisor.plans.task_control import Verb
 from supervisor.ports import JournalError
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.sessions.handle import Session
 from supervisor.simulation import running
 from supervisor.simulation.host import LoadGenerator
 from supervisor.simulation.plan_workload.operator_bot import OperatorBot

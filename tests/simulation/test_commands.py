@@ -29,7 +29,7 @@ from tests.verification import golden as goldens
 from tests.verification.__main__ import group as verification
 from tests.verification.golden import golden, kept, runs
 from tests.verification.power_cuts import power_loss
-from tests.verification.prove import CannotRun, processes
+from tests.verification.prove import CannotRun, Process, processes, prove
 
 OF_MAINTAINERS = ("claims", "disk", "prove", "sweep")
 RunCommand = Callable[..., tuple[int, str, str]]
@@ -128,8 +128,6 @@ def test_sessions_and_hours_are_the_load(run_command: RunCommand) -> None:
         (("soak", "--seeds", "0"), "0 is not in the range"),
         (("soak", "--scenario", "none"), "no scenario is named 'none'"),
         (("prove", "--seeds", "1", "--pythons", "/no/python"), "'/no/python' is no program"),
-        (("prove", "--seeds", "1", "--pythons", "/bin/true"), "/bin/true does not run the simulator; install"),
-        (("prove", "--seeds", "1", "--pythons", "/bin/echo"), "/bin/echo does not run the simulator; install"),
         (("bench", "--suite", "nope.toml"), "nope.toml: cannot be read"),
         (("sweep", "--levels", "turn"), "'turn' is no level; name some of tool, sibling, session"),
         (("sweep", "--levels", "tool", "--scenario", "none", "--crash"), "--levels: with --crash nothing is aborted"),
@@ -366,16 +364,13 @@ def test_a_seed_that_differs_is_named(run_command: RunCommand, tmp_path: Path) -
         ),
     ],
 )
-def test_an_interpreter_without_the_project_is_bad_input(
-    run_command: RunCommand, tmp_path: Path, complaint: str, cause: str
-) -> None:
-    """An interpreter that cannot run the simulator is bad input, with the line that says why."""
+def test_an_interpreter_without_the_project_is_named(tmp_path: Path, complaint: str, cause: str) -> None:
+    """The error for an interpreter that cannot run the simulator has the line that says why."""
     other = tmp_path / "python"
     other.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{complaint}\nEND\nexit 1\n", encoding="utf-8")
     other.chmod(0o755)
-    status, _, err = run_command("prove", "--seeds", 1, "--scenario", "quiet", "--pythons", other)
-    assert status == 2
-    assert f"install the project for it: {cause}" in err
+    with pytest.raises(CannotRun, match=f"install the project for it: {cause}"):
+        prove(RunRequest(scenario="quiet"), range(1, 2), 1, [Process(str(other), "0")], lambda runs: None)
     with pytest.raises(CannotRun, match="'nothing' is no program"):
         processes(["nothing"])
 

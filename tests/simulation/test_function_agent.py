@@ -10,10 +10,10 @@ import anyio.lowlevel
 import pytest
 from trio.testing import MockClock
 
-from supervisor.embedding.runtime import TurnResult
 from supervisor.host import factories
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans.monitoring import LivenessConfig
+from supervisor.sessions.handle import TurnResult
 from supervisor.simulation.agents import function_agent
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.faults import FaultPlan

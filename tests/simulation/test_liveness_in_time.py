@@ -7,9 +7,10 @@ import anyio
 import pytest
 
 from supervisor import AgentTurn
-from supervisor.embedding.runtime import Supervisor, TurnResult
+from supervisor.host.supervision import Supervisor
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import LimitsConfig, LivenessConfig, Settings
+from supervisor.sessions.handle import TurnResult
 from supervisor.simulation.testing import Simulate
 
 PATIENT = Settings(limits=LimitsConfig(turn_timeout_s=7200.0))

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from supervisor import AgentTurn
-from supervisor.embedding.runtime import Supervisor
+from supervisor.host.supervision import Supervisor
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import Plan, Settings
 from supervisor.simulation.testing import Simulate

@@ -18,7 +18,7 @@ import anyio
 import msgspec
 
 from supervisor.agents.protocols.inprocess import AgentTurn
-from supervisor.embedding.runtime import Supervisor
+from supervisor.host.supervision import Supervisor
 from supervisor.plans import AgentConfig, Plan, TaskConfig, WorkerConfig
 from supervisor.ports import Append
 from supervisor.simulation.cost import OutcomeCounts

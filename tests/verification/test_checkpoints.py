@@ -94,58 +94,6 @@ def test_the_checkpoint_of_a_rollback_holds_what_was_done() -> None:
     assert gone == "the checkpoint nowhere is on record, and is not there"
 
 
-@pytest.mark.parametrize(("task", "finds"), [("task:w0t0", True), ("task:w0t0-2", False)])
-def test_only_a_new_run_of_a_plan_may_find_work_that_was_left(task: str, finds: bool) -> None:
-    """Work that was left after a kill may be found by a new run of the plan; a continued plan must roll it back."""
-    bench = Bench(rollback=True)
-    bench.try_it()
-    bench.hear("cancelled", "CANCELLED", actor="recovery")
-    bench.hear("Born", "PENDING", "born", run="run:w0t0-2", task=task, resumed_from="", resumed_at="")
-    bench.hear("executor_started", "IN_PROGRESS", run="run:w0t0-2")
-    bench.try_it()
-    assert ("an attempt finds w0t0#0, which was to be taken back" in bench.found) is finds
-
-
-@pytest.mark.parametrize(
-    ("killed", "goes_on", "finds"), [(False, False, True), (True, False, False), (True, True, True)]
-)
-def test_a_continued_plan_rolls_back_what_a_killed_supervisor_left(killed: bool, goes_on: bool, finds: bool) -> None:
-    """A supervisor was killed between the last record of the run and the rollback: the continued plan rolls back."""
-    bench = Bench(rollback=True, worktrees=False)
-    bench.try_it()
-    bench.hear("cancelled", "CANCELLED")
-    if killed:
-        bench.account.supervisor_lost()
-    if goes_on:
-        bench.account.plan_continued({"task:w0t0"})
-    bench.account.plan_continued({"task:w0t0-2"})
-    told = {"task": "task:w0t0-2", "resumed_from": "", "resumed_at": ""}
-    bench.hear("Born", "PENDING", "born", run="run:w0t0-2", **told)
-    bench.hear("executor_started", "IN_PROGRESS", run="run:w0t0-2")
-    bench.try_it()
-    assert ("an attempt finds w0t0#0, which was to be taken back" in bench.found) is finds
-
-
-@pytest.mark.parametrize(
-    ("on_record", "killed", "lacks"), [(True, False, False), (False, True, False), (False, False, True)]
-)
-def test_a_second_rollback_need_not_hold_the_work_again(on_record: bool, killed: bool, lacks: bool) -> None:
-    """Two rollbacks by two supervisors: the second one's checkpoint need not hold work that another one has."""
-    bench = Bench(rollback=True, worktrees=False)
-    bench.workspaces.begin("w0t0", bench.place)
-    bench.try_it()
-    bench.hear("execution_failed", "FAILED")
-    if on_record:
-        bench.take_back()
-    else:
-        bench.workspaces.roll_back("w0t0", bench.place)
-    if killed:
-        bench.account.supervisor_lost()
-    bench.workspaces.begin("w0t0", bench.place)
-    bench.take_back()
-    assert any("lacks w0t0#0" in one for one in bench.found) is lacks
-
-
 def test_work_since_a_rollback_is_in_the_next_checkpoint() -> None:
     """Work of an attempt that began after a rollback must be in the next checkpoint."""
     bench = Bench(rollback=True, worktrees=False)
@@ -170,37 +118,6 @@ def test_a_checkpoint_holds_the_work_of_all_starts_of_an_attempt() -> None:
     assert bench.found == []
     bench.save("FAILED", early)
     assert bench.found == [f"the checkpoint {early} lacks w0t0#1, which was done before"]
-
-
-@pytest.mark.parametrize("last", ["COMPLETED", "FAILED"])
-def test_the_work_of_a_completed_run_is_not_rolled_back(last: str) -> None:
-    """The work of a completed run stays, with the work it is based on; that of a failed run is rolled back."""
-    bench = Bench(rollback=True, worktrees=False)
-    bench.try_it()
-    bench.save("CANCELLED")
-    saved_as = bench.workspaces.save("w0t0", bench.place)
-    bench.hear("cancelled", "CANCELLED")
-    bench.account.resumed(["w0t0"])
-    told = {"task": "task:w0t0-2", "resumed_from": "run:w0t0", "resumed_at": saved_as}
-    bench.hear("Born", "PENDING", "born", run="run:w0t0-2", **told)
-    bench.hear("executor_started", "IN_PROGRESS", run="run:w0t0-2")
-    bench.try_it()
-    bench.hear("ended", last, run="run:w0t0-2")
-    told = {"task": "task:w0t0-2", "resumed_from": "", "resumed_at": ""}
-    bench.hear("Born", "PENDING", "born", run="run:w0t0-3", **told)
-    bench.hear("executor_started", "IN_PROGRESS", run="run:w0t0-3")
-    bench.try_it()
-    assert ("an attempt finds w0t0#0, which was to be taken back" in bench.found) is (last == "FAILED")
-
-
-def test_a_shared_place_is_rolled_back_by_its_owner() -> None:
-    """A shared place is rolled back by its owner when no session holds the task any more."""
-    bench = Bench(rollback=True, worktrees=False)
-    bench.workspaces.begin("", bench.place)
-    bench.try_it()
-    saved_as = bench.workspaces.roll_back("", bench.place)
-    assert bench.workspaces.held(saved_as) == ("w0t0#0",)
-    assert bench.workspaces.found("w0t0") == ()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from supervisor.agents.protocols.inprocess import AgentTurn
-from supervisor.embedding.runtime import Supervisor
+from supervisor.host.supervision import Supervisor
 from supervisor.lifecycles.types import AbortPolicy
 from supervisor.ports import EntityRow
 from supervisor.sessions.agent_connection import ToolCallActor

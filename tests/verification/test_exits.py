@@ -18,7 +18,6 @@ FATE = ProcessFate(owner="s:a1", pid=7, status=-15, ended_by="terminate", killed
 
 
 TERMINATED = (("spawned", OWNER), ("signalled", "SIGTERM"), ("exited", "-15"))
-LOST = (("spawned", OWNER), ("killed", "with its warden"), ("exited", "-9"))
 
 
 def _found(
@@ -80,11 +79,3 @@ def test_a_receipt_that_is_true() -> None:
 def test_a_receipt_that_is_false_is_noticed(told: dict[str, Any], law: str) -> None:
     """Another process, status, means, stage, time or reason than there was is reported."""
     assert law in _found(**told)
-
-
-@pytest.mark.parametrize(("by", "rung"), [("kill", "kill"), ("terminate", "terminate"), ("lost", "cancel")])
-def test_a_process_that_was_lost_with_its_shim_may_have_ended_by_either(by: str, rung: str) -> None:
-    """A process whose shim was lost may have ended by that or by what it was told."""
-    fate = {"ended_by": by, "status": None, "killed": 1}
-    assert _found(node={"rung": rung}, fate=fate, saw=LOST) == []
-    assert _found(node={"rung": rung}, fate={**fate, "status": 0}, saw=LOST) == ["honest_ends"]

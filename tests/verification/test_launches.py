@@ -35,14 +35,6 @@ def test_an_agent_beside_another_one_is_noticed() -> None:
     assert log.found == ["one_holder"]
 
 
-def test_a_terminal_runs_beside_its_agent() -> None:
-    """A terminal of a tool call is not a second agent."""
-    log = Log()
-    log.spawned(7, "agent")
-    log.spawned(8, "agent:t1:c1")
-    assert log.found == []
-
-
 def test_a_launch_without_an_intent_is_noticed() -> None:
     log = Log()
     for pid in (7, 8, 9):

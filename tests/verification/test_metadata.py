@@ -57,20 +57,6 @@ class Bench:
         self.hear("task:w0t0", "subtask_timed_out", "BLOCKED", subtask="task:w0t0s0")
 
 
-@pytest.mark.parametrize(("ends", "found"), [(True, []), (False, ["waits for its subtasks, 1.000 s too long"])])
-def test_a_subtask_that_ended_while_its_task_was_blocked_is_not_waited_for(ends: bool, found: list[str]) -> None:
-    """A task that is split again waits for a worker if its subtask has ended, else for the subtask."""
-    bench = Bench()
-    bench.give_up()
-    if ends:
-        bench.hear("task:w0t0s0", "closed", "CLOSED")
-    bench.hear("task:w0t0", "unblocked", "OPEN")
-    bench.split()
-    bench.now_s += SUBTASKS_S + BOUND_S + 1.0
-    bench.born("w0t9")
-    assert bench.found == found
-
-
 @pytest.mark.parametrize(
     ("events", "found"),
     [
@@ -93,24 +79,6 @@ def test_a_delay_is_waited_for_unless_its_task_is_blocked(events: list[str], fou
     assert bench.found == found
 
 
-@pytest.mark.parametrize("job", ["queued", "running"])
-def test_subtasks_are_not_given_up_before_their_tasks_own_attempt_is_over(job: str) -> None:
-    """Subtasks are not given up while the task's own attempt goes on, with its worker or since an earlier supervisor;
-    from its end on they are, in time."""
-    bench = Bench()
-    bench.work_on("w0t0")
-    bench.hear("run:w0t0", "executor_started", "IN_PROGRESS")
-    bench.hear("job:w0t0", "so it is", job)
-    bench.now_s += SUBTASKS_S + 2 * BOUND_S
-    bench.hear("run:w0t0", "execution_completed", "VALIDATING")
-    bench.now_s += BOUND_S
-    bench.born("w0t8")
-    assert bench.found == []
-    bench.now_s += 1.0
-    bench.born("w0t9")
-    assert bench.found == ["waits for its subtasks, 1.000 s too long"]
-
-
 def test_the_end_of_its_own_attempt_shortens_no_wait() -> None:
     """An own attempt that ends early does not shorten the wait for subtasks."""
     bench = Bench()
@@ -123,23 +91,3 @@ def test_the_end_of_its_own_attempt_shortens_no_wait() -> None:
     bench.now_s += 1.0
     bench.born("w0t9")
     assert bench.found == ["waits for its subtasks, 1.000 s too long"]
-
-
-@pytest.mark.parametrize(
-    ("stream", "found"),
-    [("workstream:w0", ["is blocked on what is closed, 1.000 s too long"]), ("workstream:w1", [])],
-)
-def test_a_task_blocked_on_closed_tasks_goes_on_with_its_plan(stream: str, found: list[str]) -> None:
-    """A task that is blocked on closed tasks goes on when the next supervisor has workers for its plan, whatever
-    happens to other plans."""
-    bench = Bench()
-    bench.born("w0t1")
-    bench.hear("task:w0t0s0", "closed", "CLOSED")
-    bench.hear("task:w0t1", "blocked", "BLOCKED", on=["task:w0t0s0"])
-    bench.account.ended()
-    bench.hear("worker:local", "Born", "initializing", "born", workstream=stream, max_concurrent_tasks=1)
-    bench.hear("task:w1t0", "Born", "OPEN", "born", name="w1t0", workstream="workstream:w1", waiting_for=[])
-    bench.hear("task:w1t0", "cancelled", "CANCELLED")
-    bench.now_s += BOUND_S + 1.0
-    bench.born("w0t9")
-    assert bench.found == found

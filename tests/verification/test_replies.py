@@ -60,15 +60,6 @@ def test_an_abort_that_stopped_nothing_is_noticed(hearing: ReplyChecker, found: 
     assert violations(found) == [("one_answer", "s")]
 
 
-def test_an_abort_that_was_carried_out(hearing: ReplyChecker, found: Found) -> None:
-    """A session that is stopped on record and named by the receipt is not reported."""
-    hearing.wrote(session("s"), 0.0)
-    wanted = hearing.want_abort("s", AbortScope.SESSION)
-    hearing.wrote(session("s", "Stopped", event="OperatorStop", abort_id="a1"), 0.0)
-    hearing.abort_answered(wanted, receipt("s", named="s"))
-    assert found == []
-
-
 def test_a_receipt_without_a_stopped_session_is_noticed(hearing: ReplyChecker, found: Found) -> None:
     """A session that an abort stopped must be in its receipt."""
     hearing.wrote(session("s"), 0.0)
@@ -87,21 +78,6 @@ def test_siblings_must_be_stopped_unless_they_are_adopted(hearing: ReplyChecker,
     hearing.wrote(session("p/c", parent=None, event="Adopted"), 0.0)
     hearing.abort_answered(wanted, receipt("p/a", AbortScope.SIBLING))
     assert violations(found) == [("one_answer", "p/b")]
-
-
-@pytest.mark.parametrize(("joined", "by", "well"), [("p", "a1", True), ("p", "a2", False), ("p/t", "a1", False)])
-def test_a_session_may_end_with_an_ancestor_that_the_abort_joined(
-    hearing: ReplyChecker, found: Found, joined: str, by: str, well: bool
-) -> None:
-    """An abort may join the end of an ancestor, and so of the sessions below that; joining the end of another session
-    does not count."""
-    for name in ("p", "p/s", "p/t"):
-        hearing.wrote(session(name, parent=name.rpartition("/")[0] or None), 0.0)
-    wanted = hearing.want_abort("p/t", AbortScope.SIBLING)
-    above = joined.rpartition("/")[0] or None
-    hearing.wrote(session(joined, parent=above, event="AbortJoined", abort_id=by), 0.0)
-    hearing.abort_answered(wanted, receipt("p/t", AbortScope.SIBLING))
-    assert violations(found) == ([] if well else [("one_answer", "p/s")])
 
 
 @pytest.mark.parametrize("closed", [True, False])
@@ -123,17 +99,6 @@ def test_calls_that_an_abort_of_a_session_names_must_be_closed(hearing: ReplyChe
     assert wanted.calls == ("s:t1:c1",)
     hearing.abort_answered(wanted, receipt("s", AbortScope.TOOL, named=named))
     assert violations(found) == ([("one_answer", "s:t1:c1")] if named else [])
-
-
-@pytest.mark.parametrize("stopped_by", [None, "a1"])
-def test_a_call_whose_session_ends_already(hearing: ReplyChecker, found: Found, stopped_by: str | None) -> None:
-    """A call may end with its session, unless that ends by this very abort, which names the call then."""
-    hearing.wrote(session("s"), 0.0)
-    hearing.wrote(call("s:t1", 1), 0.0)
-    wanted = hearing.want_abort("s:t1:c1", AbortScope.TOOL)
-    hearing.wrote(session("s", "Stopped", event="OperatorStop", abort_id=stopped_by), 0.0)
-    hearing.abort_answered(wanted, receipt("s:t1:c1", AbortScope.TOOL, named="s/child"))
-    assert violations(found) == ([] if stopped_by is None else [("one_answer", "s:t1:c1")])
 
 
 def test_a_call_has_begun_with_its_first_record(hearing: ReplyChecker) -> None:

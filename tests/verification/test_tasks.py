@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from supervisor.plans import Plan
-from supervisor.recovery.restore import VERIFIED
 from supervisor.simulation.plan_workload.task_scripts import TaskScript, TaskScripts, Try
 from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
 from supervisor.simulation.scenario import named
@@ -65,12 +64,12 @@ def test_no_ending_is_expected_where_time_decides() -> None:
 class _Checked:
     """The checker of a plan of two tasks, and its reports."""
 
-    def __init__(self, *tasks: dict[str, Any], worktrees: bool = False) -> None:
+    def __init__(self, *tasks: dict[str, Any]) -> None:
         self.found: list[tuple[str, str, str]] = []
         self.seq = 0
         self.task_scripts = scripts_of(w0t0=(Try.DONE,), w0t1=(Try.DONE,))
         self.now_s = 0.0
-        self.workspaces = WorkspaceContents(self.task_scripts, lambda owner: None, worktrees=worktrees)
+        self.workspaces = WorkspaceContents(self.task_scripts, lambda owner: None, worktrees=False)
         say, now = (lambda *words: self.found.append(words)), (lambda: self.now_s)
         self.account = TaskChecker(say, self.task_scripts, self.workspaces, 60.0, now)
         plan = make_plan(*(tasks or ({"id": "w0t0"}, {"id": "w0t1", "depends_on": ["w0t0"]})))
@@ -160,74 +159,6 @@ def test_a_task_that_nobody_has_done_is_noticed() -> None:
     assert checked.broken == ["nothing_lost", "honest_ends", "completion_requirement"]
 
 
-@pytest.mark.parametrize(("answered", "broken"), [(False, []), (True, ["completion_requirement"])])
-def test_a_task_of_an_abandoned_plan_may_be_closed_without_a_merge(answered: bool, broken: list[str]) -> None:
-    """A task of a plan that nobody continues may be closed without a merge, but not if the plan's caller gets the
-    result."""
-    checked = _Checked()
-    checked.claimed("w0t0", by="w0t0")
-    checked.work("w0t0")
-    checked.hear("w0t0", "closed", "CLOSED", reason=VERIFIED.reason)
-    checked.hear("w0t1", "cancelled", "CANCELLED")
-    if answered:
-        checked.account.plan_ended([TaskResult("w0t0", "w0t0", "completed", "", 0.0)], 1.0)
-    checked.account.settled()
-    assert checked.broken == broken
-
-
-@pytest.mark.parametrize(
-    ("worktrees", "resumes", "broken"),
-    [
-        (False, "workstream:w0", []),
-        (False, "", ["completion_requirement"]),
-        (True, "workstream:w0", ["completion_requirement"]),
-    ],
-)
-def test_a_task_that_a_resumed_run_finds_closed_needs_no_merge_in_place(
-    worktrees: bool, resumes: str, broken: list[str]
-) -> None:
-    """A task that a resumed run finds closed needs no merge, unless it was worked on in a worktree."""
-    checked = _Checked(worktrees=worktrees)
-    checked.hear("w0t0", "closed", "CLOSED", reason=VERIFIED.reason)
-    checked.hear("w0-2", "Born", "planned", "born", kind="workstream", resumes=resumes)
-    checked.hear("w0-2", "all_tasks_completed", "completed", kind="workstream")
-    checked.account.plan_ended([TaskResult("w0t0", "", "completed", "", 0.0)], 1.0)
-    assert checked.broken == broken
-
-
-@pytest.mark.parametrize(
-    ("unmerged", "begun", "merges", "broken"),
-    [
-        (True, True, True, []),
-        (True, True, False, ["completion_requirement"] * 2),
-        (True, False, False, ["completion_requirement"]),
-        (False, True, True, []),
-        (False, True, False, ["completion_requirement"]),
-    ],
-)
-def test_a_task_that_counts_as_done_is_merged(unmerged: bool, begun: bool, merges: bool, broken: list[str]) -> None:
-    """A task that counts as done must be merged, also one that was closed when nobody continued its plan."""
-    checked = _Checked(worktrees=True)
-    workspaces = checked.workspaces
-    checked.claimed("w0t0", by="w0t0")
-    workspaces.prepare("w0t0")
-    task_script = checked.task_scripts.of("w0t0")
-    assert task_script is not None
-    if begun:
-        checked.work("w0t0")
-        workspaces.write("w0t0", task_script.attempts[-1], task_script)
-    checked.hear("w0t0", "closed", "CLOSED", reason=VERIFIED.reason if unmerged else "merged")
-    checked.account.started()  # another supervisor
-    checked.hear("w0-2", "Born", "planned", "born", kind="workstream", resumes="workstream:w0")
-    workspaces.clean_up("w0t0")
-    if merges:
-        task_script.merge()
-        workspaces.merged("w0t0")
-    checked.hear("w0-2", "all_tasks_completed", "completed", kind="workstream")
-    checked.account.plan_ended([TaskResult("w0t0", "", "completed", "", 0.0)], 1.0)
-    assert checked.broken == broken
-
-
 def test_what_is_merged_already_is_not_merged_again() -> None:
     """A merge that was made before a kill is found by the next supervisor, which has nothing to merge."""
     task_scripts = scripts_of(w0t0=(Try.DONE,))
@@ -244,33 +175,6 @@ def test_what_is_merged_already_is_not_merged_again() -> None:
     workspaces.clean_up("w0t0")
     assert workspaces.has("w0t0")
     assert workspaces.lacks(["w0t0#0", "another"]) == ("another",)
-
-
-@pytest.mark.parametrize(
-    ("last", "outcome", "by", "found"),
-    [
-        ("w0", "aborted", "w0t0", 0),
-        ("w0", "completed", "w0t0-2", 2),
-        ("w0-2", "completed", "w0t0-2", 0),
-        ("w0-2", "aborted", "w0t0", 2),
-    ],
-)
-def test_results_are_compared_with_the_run_that_has_ended(last: str, outcome: str, by: str, found: int) -> None:
-    """The results of a plan are compared with the tasks of the run that has just ended, not with a later or an earlier
-    run; a recovery does not count as a run."""
-    checked = _Checked()
-    checked.claimed("w0t0", by="w0t0")
-    checked.hear("w0t0", "cancelled", "CANCELLED")
-    born = {"name": "w0t0", "part_of": "", "workstream": "workstream:w0-2", "waiting_for": []}
-    checked.hear("w0t0-2", "Born", "OPEN", outcome="born", max_retries=3, needs_approval=False, **born)
-    checked.claimed("w0t0-2", by="w0t0-2")
-    checked.hear("w0t0-2", "closed", "CLOSED")
-    other = "w0-2" if last == "w0" else "w0"
-    checked.hear(other, "settled", "completed", kind="workstream")
-    checked.hear(last, "settled", "completed", kind="workstream")
-    checked.hear(other, "user_cancelled", "cancelled", kind="workstream", actor="recovery")
-    checked.account.plan_ended([TaskResult("w0t0", by, outcome, "", 0.0)], 1.0)
-    assert checked.broken == ["honest_ends"] * found
 
 
 def test_a_failed_task_must_be_a_dead_letter() -> None:

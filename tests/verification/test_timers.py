@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import anyio
 import pytest
-from anyio.lowlevel import checkpoint
 
 from actors.machine import Step
-from actors.timers import TimerService
-from actors.waiter import current_backend
 from supervisor.lifecycles.effects import StartTimer
 from supervisor.lifecycles.events import BackoffElapsed, TaskFailed
 from supervisor.lifecycles.types import Exit, LifecycleEvent, StageBudgets, Verdict
-from supervisor.simulation.engine import Schedule, leap, run
-from supervisor.simulation.oracle import Oracle
-from supervisor.simulation.trace import Trace
 from tests.verification.checkers.timers import TimerChecker
 
 LADDER = StageBudgets(request_s=10.0, cancel_s=5.0, terminate_s=2.0, kill_s=1.0)
@@ -25,11 +18,11 @@ LADDER = StageBudgets(request_s=10.0, cancel_s=5.0, terminate_s=2.0, kill_s=1.0)
 class _Checked:
     """The checker of a run whose clock is set by the test."""
 
-    def __init__(self, slept_s: float = 0.0) -> None:
+    def __init__(self) -> None:
         self.broken: list[str] = []
         self.now = 0.0
         self.promised = TimerChecker(
-            lambda law, *words: self.broken.append(law), lambda: self.now, lambda since_s: slept_s, LADDER, 0.0
+            lambda law, *words: self.broken.append(law), lambda: self.now, lambda since_s: 0.0, LADDER, 0.0
         )
 
     def record(self, event: str, seq: int, **fields: Any) -> LifecycleEvent:
@@ -60,70 +53,6 @@ def test_a_timer_fires_at_its_instant(at_s: float, broken: list[str]) -> None:
     account.back_off()
     account.elapse(at_s)
     assert account.broken == broken
-
-
-@pytest.mark.parametrize(("down_s", "broken"), [(0.0, ["punctual"]), (100.0, [])])
-def test_a_backoff_that_is_taken_over_waits_for_the_disk(down_s: float, broken: list[str]) -> None:
-    """A backoff that is taken over starts again when its session is on record as continued."""
-    account = _Checked()
-    account.back_off()
-    account.now = 1.0
-    account.promised.forget(0.0)
-    account.now = 102.0
-    account.promised.disk_was_down(down_s)
-    account.elapse(102.0)
-    assert account.broken == broken
-
-
-@pytest.mark.parametrize(("began_s", "broken"), [(1.0, ["punctual"]), (2.0, [])])
-def test_a_timer_that_was_due_in_a_sleep_fires_after_the_grace(began_s: float, broken: list[str]) -> None:
-    """A timer that fell due in a sleep fires after the grace for messages; one that was due as the sleep began may have
-    fired."""
-    account = _Checked(slept_s=102.0)
-    account.back_off()
-    account.now = began_s
-    account.promised.slept(100.0)
-    account.elapse(began_s + 100.0)
-    assert account.broken == broken
-
-
-def test_a_sleep_may_begin_a_grain_after_a_timer_was_due() -> None:
-    """With a grain, timers stand still at the next timer's rounded time: the others come later by that, and each is
-    rounded up itself, which is no breach."""
-
-    async def main() -> float:
-        timers, rang_s = TimerService(current_backend()), list[float]()
-
-        async def pause() -> None:
-            await anyio.sleep(1.0)
-            leap(100.0)
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(pause)
-            group.start_soon(timers.run)
-            await checkpoint()
-            timers.set("next", None, 0.93, lambda _: None)
-            timers.set("backoff", None, 3.35, lambda _: rang_s.append(anyio.current_time()))
-            await anyio.sleep(110.0)
-            group.cancel_scope.cancel()
-        return rang_s[0]
-
-    rang_s = run(main, seed=0, schedule=Schedule.FIFO, horizon_s=1000.0, grain_s=0.1).value
-    assert rang_s is not None
-    assert rang_s == pytest.approx(105.5)
-    now = 0.0
-    oracle = Oracle(lambda: now, Trace(lambda: now), LADDER, grain_s=0.1)
-    account = TimerChecker(oracle.violated, oracle.now, oracle.slept_since, LADDER, 0.1)
-    timer = StartTimer(name="backoff", delay_s=3.35, event=BackoffElapsed())
-    words: dict[str, Any] = {"entity_type": "session", "entity_id": "s", "timestamp": 0.0, "monotonic_s": 0.0}
-    failed = LifecycleEvent(seq=1, entity_seq=1, event="SessionExited", **words)
-    account.stepped(failed, cast(Any, Step(None, None, (timer,), None)))
-    now = 1.0
-    account.slept(100.0)
-    oracle.slept(100.0)
-    elapsed = LifecycleEvent(seq=2, entity_seq=2, event="BackoffElapsed", actor="s", cause_id=1, **words)
-    account.heard(elapsed, rang_s)
-    assert oracle.violations == []
 
 
 def test_a_timer_that_never_fires_is_noticed() -> None:
@@ -200,51 +129,4 @@ def test_a_termination_takes_what_its_stages_take(rung: str, took_s: float, brok
     """Stage and seconds of a termination must fit its ladder."""
     account = _Checked()
     account.end(rung, took_s)
-    assert account.broken == broken
-
-
-@pytest.mark.parametrize("joined", [False, True])
-def test_a_termination_that_was_joined_before_its_record_may_have_less_time(joined: bool) -> None:
-    """A termination that was joined before its record may have less time than its ladder."""
-    account = _Checked()
-    if joined:
-        account.promised.ending(account.record("AbortJoined", 1, outcome="fact"), 0.0)
-    account.end("cancel", 3.0)
-    assert account.broken == ([] if joined else ["punctual"])
-
-
-@pytest.mark.parametrize(("outages", "broken"), [((), ["punctual"]), ((0.6,), [])])
-def test_a_turn_whose_time_stood_still_may_end_as_a_sleep_ends(outages: Any, broken: list[str]) -> None:
-    """An outage is added to a turn's time: the turn may be due so shortly before a sleep ended that no grace
-    applies."""
-    account = _Turns()
-    account.run("s:t1")
-    account.now = 8.0
-    for down_s in outages:
-        account.promised.disk_was_down(down_s)
-    account.now = 9.9
-    account.promised.slept(1.6)
-    account.now = 11.5
-    account.promised.heard(account.record("task_failed", 1, entity_id="s:t1", actor="s:t1", cause_id=1), 11.5)
-    assert account.broken == broken
-
-
-@pytest.mark.parametrize(
-    ("paused_at_s", "rung", "broken"),
-    [
-        (10.0, "kill", []),
-        (9.0, "kill", ["punctual"]),
-        (23.0, "kill", []),
-        (29.0, "abandon", []),
-        (28.0, "abandon", ["punctual"]),
-    ],
-)
-def test_a_termination_may_be_delayed_by_a_sleep_at_the_end_of_a_stage(
-    paused_at_s: float, rung: str, broken: list[str]
-) -> None:
-    """A sleep that starts at the very end of a stage's time counts as time of that stage."""
-    account = _Checked()
-    account.now = paused_at_s
-    account.promised.slept(4000.0)
-    account.end(rung, 40.0)
     assert account.broken == broken

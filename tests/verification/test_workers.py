@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import anyio
-import msgspec
 import pytest
 
 from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.simulation.plan_workload.operator_bot import HeartbeatSender
 from tests.verification.checkers.archive import ArchiveChecker
 from tests.verification.checkers.heartbeats import HeartbeatChecker
 from tests.verification.checkers.leases import LeaseChecker
@@ -113,17 +110,6 @@ def test_a_job_that_is_over_gives_its_slot_back(log: Log, at_s: float, broken: l
     assert log.broken == broken
 
 
-@pytest.mark.parametrize(("goes_on", "broken"), [(True, ["released"]), (False, [])])
-def test_jobs_of_a_dead_supervisor_are_released_when_its_plan_goes_on(
-    log: Log, goes_on: bool, broken: list[str]
-) -> None:
-    """The bound for jobs of a dead supervisor starts with the first worker of the next one for that plan."""
-    log.leases.started()
-    log.hear("worker:two", "Born", ">initializing", PLAN if goes_on else "workstream:w1", misses_max=3)
-    _lets_go(log.at(BOUND_S + 1))
-    assert log.broken == broken
-
-
 # ----------------------------------------------------------------------------------------------------- heartbeats
 
 
@@ -160,56 +146,6 @@ def test_a_lost_worker_comes_back_by_a_heartbeat_only(log: Log) -> None:
     _loses(log.at(90.0))
     log.at(95.0).hear("worker:one", "health_check_recovered", "unresponsive>idle", PLAN)
     assert log.broken == ["health_monitoring"]
-
-
-@pytest.mark.parametrize(("at_s", "broken"), [(401.0, []), (400.0 + 4 * 30.0 + BOUND_S + 1, ["health_monitoring"])])
-def test_a_worker_is_lost_again_only_after_its_return_is_on_record(log: Log, at_s: float, broken: list[str]) -> None:
-    """A worker whose return waits for the disk is checked again only when that is on record."""
-    log.heartbeats.beat("worker:one", 0.0)
-    _loses(log.at(90.0))
-    log.heartbeats.beat("worker:one", 95.0)
-    back = msgspec.structs.replace(log.records[-1], event="health_check_recovered", to_status="idle")
-    log.at(400.0).heartbeats.wrote(append_of(back, "idle", PLAN), 96.0)
-    log.heartbeats.happened(at_s)
-    assert log.broken == broken
-
-
-class Patient:
-    """A pool in whose pauses time passes, and that expects one heartbeat."""
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        self.heard_s: list[float] = []
-
-    def beat(self, worker_id: str) -> bool:
-        self.heard_s.append(self._log.now_s)
-        return False
-
-    async def pause(self, seconds: float) -> None:
-        self._log.now_s += seconds
-
-
-@pytest.mark.anyio
-async def test_a_silenced_worker_sends_no_heartbeats_for_that_time(log: Log) -> None:
-    """Heartbeats that are suppressed reach neither pool nor checker; then the worker goes on until the pool expects
-    none."""
-    pool: Any = Patient(log)
-    sender = HeartbeatSender(lambda worker: log.heartbeats.beat(worker, log.now_s), lambda: log.now_s, anyio.Event())
-    sender.silence("worker:one", 60.0)
-    await sender.beat(pool, "worker:one", 10.0)
-    assert (pool.heard_s, log.broken) == ([60.0], [])
-
-
-@pytest.mark.anyio
-async def test_heartbeats_for_a_killed_supervisor_do_not_count(log: Log) -> None:
-    """Heartbeats for a killed supervisor do not count for the next one's workers."""
-    killed = anyio.Event()
-    killed.set()
-    pool: Any = Patient(log)
-    log.now_s = 60.0
-    sender = HeartbeatSender(lambda worker: log.heartbeats.beat(worker, log.now_s), lambda: log.now_s, killed)
-    await sender.beat(pool, "worker:nobody", 10.0)
-    assert (pool.heard_s, log.broken) == ([60.0], [])
 
 
 # ----------------------------------------------------------------------------------------------------------- archive
@@ -251,11 +187,3 @@ def test_a_failed_workstream_without_a_file_is_reported(log: Log) -> None:
     log.archive.closed()
     log.archive.closed()
     assert log.broken == ["archive_preservation"]
-
-
-def test_a_killed_supervisor_need_not_archive(log: Log) -> None:
-    """A killed supervisor need not archive anything."""
-    _fails(log)
-    log.archive.killed()
-    log.archive.closed()
-    assert log.broken == []

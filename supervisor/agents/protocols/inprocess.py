@@ -282,7 +282,7 @@ class FunctionConnection(AgentConnection):
     def use(self, turn_id: str, amounts: Amounts) -> None:
         self.session.progressed = True
         if self.session.monitor is not None:
-            self.session.monitor.record_usage(amounts, {"turn": turn_id, **amounts.told})
+            self.session.monitor.record_usage(amounts, {"turn": turn_id, **amounts.as_record})
 
     def speak(self, text: str) -> None:
         self.session.progressed = True

@@ -16,8 +16,6 @@ from supervisor.diagnostics.invariants.shadow_state import RECOVERY, EntityShado
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent, ToolOutcome, TransitionReason
 from supervisor.policies.abort_request import CAUSES_MAX
 
-__all__ = ["EDGES", "AbortInvariants"]
-
 EDGES: Final = tuple(one.name for one in msgspec.structs.fields(AbortPolicy) if one.type is bool)
 """Policy edges that an abort may cross."""
 RETURN_S: Final = 1.0
@@ -114,7 +112,7 @@ class AbortInvariants:
         self._lost_calls: set[str] = set()
         """Turns that had a call aborted."""
 
-    # ------------------------------------------------------------------ the wish, and its edges
+    # ------------------------------------------------------------------ the request, and its edges
     def asked(self, record: LifecycleEvent, shadow: EntityShadow, _: Any) -> None:
         if record.metadata.get("policy_edge") is not None:
             self._cross(record, shadow)
@@ -142,8 +140,8 @@ class AbortInvariants:
                 turn.aborted.update({call: (*turn.aborted.get(call, ()), abort_id) for call in named})
 
     def _cross(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
-        told, abort = record.metadata, self._aborts.get(str(record.abort_id))
-        edge, before = str(told.get("policy_edge")), str(told.get("parent_record"))
+        fact, abort = record.metadata, self._aborts.get(str(record.abort_id))
+        edge, before = str(fact.get("policy_edge")), str(fact.get("parent_record"))
         if abort is None or abort.records.get(before) != record.cause_id:
             self._report(
                 "no_level_crossed", shadow.id, f"crosses {edge} after {before}, which is no record of its abort"
@@ -154,14 +152,14 @@ class AbortInvariants:
         if edge not in EDGES:
             self._report("no_level_crossed", shadow.id, f"crosses {edge}; policies have {', '.join(EDGES)}")
         ruler = abort.session if edge == "tool_to_sibling" else abort.above
-        if ruler is None or told.get("ruled_by") != ruler.id:
+        if ruler is None or fact.get("ruled_by") != ruler.id:
             ruling = ruler.id if ruler is not None else "nobody"
             self._report(
-                "no_level_crossed", shadow.id, f"crosses {edge} by {told.get('ruled_by')}'s policy, not {ruling}'s"
+                "no_level_crossed", shadow.id, f"crosses {edge} by {fact.get('ruled_by')}'s policy, not {ruling}'s"
             )
         abort.edges.add(edge)
-        abort.records[str(told.get("id"))] = record.seq
-        abort.scopes[record.seq] = str(told.get("scope"))
+        abort.records[str(fact.get("id"))] = record.seq
+        abort.scopes[record.seq] = str(fact.get("scope"))
 
     # ------------------------------------------------------------------ its effects
     def stopped(self, record: LifecycleEvent, shadow: EntityShadow, step: Any) -> None:

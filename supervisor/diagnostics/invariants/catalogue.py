@@ -13,8 +13,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["INVARIANTS", "WORLD", "ReportViolation", "Violation"]
-
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
     """Violation of an invariant by a record of *entity_id*. ``seq`` is ``None`` for a record that is missing at the
@@ -43,7 +41,7 @@ INVARIANTS: Final[Mapping[str, str]] = MappingProxyType(
         "tool_stays_tool": "A tool abort moves no session; its turn sees exactly one result, aborted or unknown, and"
         " goes on.",
         "no_level_crossed": "An abort ends nothing beyond its scope without a record that names the policy edge.",
-        "one_answer": "Each abort gets one reply: its target is told to end, and ends.",
+        "one_answer": "Each abort gets one reply: its target is stopped, and ends.",
         "once": "An abort, a request and a message take effect at most once; a request gets one reply.",
         "legal": "Every transition is in its table, continues the entity's last record, and gives the same step again;"
         " numbers have no gap.",

@@ -39,8 +39,6 @@ from supervisor.diagnostics.invariants.shadow_state import EntityShadow, Session
 from supervisor.diagnostics.work_invariants import WorkInvariants
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = ["RecordChecker"]
-
 RecordHandler = Callable[[LifecycleEvent, Any, Any], None]
 """Check of one record. Arguments: the record, the shadow of its entity after the record, and the step that the table
 makes of the record (``None`` if the record could not be stepped)."""
@@ -48,7 +46,7 @@ OnStep = Callable[[LifecycleEvent, Step[Any, Any]], None]
 BirthHandler = Callable[[LifecycleEvent, Any], None]
 
 _ANONYMOUS_ACTORS: Final = frozenset({"", "supervisor"})
-"""Actors that name nobody."""
+"""Actors that name no one in particular."""
 _AT_REST: Final[Mapping[str, frozenset[str]]] = {
     "session": frozenset({"Initializing", "SessionComplete"}),
     "agent": frozenset({"idle", "dead"}),

@@ -13,8 +13,6 @@ from supervisor.diagnostics.invariants.catalogue import ReportViolation
 from supervisor.diagnostics.invariants.shadow_state import RECOVERY, EntityShadow, SessionShadow, TurnShadow
 from supervisor.lifecycles.types import LifecycleEvent, TerminationStage
 
-__all__ = ["ContainmentInvariants"]
-
 Shadows = dict[str, EntityShadow]
 
 

@@ -13,8 +13,6 @@ from supervisor.diagnostics.invariants.shadow_state import SessionShadow
 from supervisor.lifecycles.effects import SendPrompt
 from supervisor.lifecycles.types import Exit, LifecycleEvent, TransitionReason
 
-__all__ = ["ErrorCounterInvariants"]
-
 _GIVEN_UP = "restart limit exceeded"
 """Beginning of the runtime's message."""
 ROUNDING_S = 1e-6

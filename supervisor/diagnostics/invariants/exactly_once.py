@@ -9,8 +9,6 @@ from supervisor.diagnostics.invariants.shadow_state import EntityShadow, Session
 from supervisor.lifecycles.effects import ReplyToRequest
 from supervisor.lifecycles.types import Exit, LifecycleEvent
 
-__all__ = ["ExactlyOnceInvariants"]
-
 _HELD = frozenset({"CLAIMED", "IN_PROGRESS"})
 _WORKED = frozenset({"CLAIMED", "IN_PROGRESS", "DONE"})
 """States of a task that a session has taken."""
@@ -32,8 +30,8 @@ class ExactlyOnceInvariants:
         shadow.unanswered[request_id] = None
 
     def check_replies(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
-        """Check the replies of a step. A message that had a turn of its own is replied to as well; nobody requested
-        it."""
+        """Check the replies of a step. A message that had a turn of its own is replied to as well; no request was made
+        for it."""
         for effect in step.effects:
             if type(effect) is not ReplyToRequest:
                 continue
@@ -48,7 +46,7 @@ class ExactlyOnceInvariants:
         if message_id in shadow.delivered:
             self._report("once", shadow.id, f"the message {message_id} comes again after it was delivered")
         if record.metadata.get("sender") == "supervisor":
-            shadow.own.add(message_id)  # what it has to say itself of its aborts comes on top
+            shadow.own.add(message_id)  # messages of the runtime about its aborts count in addition
         if message_id not in shadow.messages:
             shadow.messages.append(message_id)
             waiting = sum(one not in shadow.own for one in shadow.messages)

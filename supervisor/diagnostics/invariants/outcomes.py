@@ -12,8 +12,6 @@ from supervisor.diagnostics.invariants.shadow_state import EntityShadow, Session
 from supervisor.lifecycles.effects import OpenTurn
 from supervisor.lifecycles.types import AbortReason, Exit, LifecycleEvent
 
-__all__ = ["OutcomeInvariants"]
-
 _CANCELLED = "it was cancelled"
 """Reason of an agent that ends with its scope."""
 
@@ -90,7 +88,7 @@ class OutcomeInvariants:
         if shadow.open.pop(call_id, None) is None:
             self._report("tool_stays_tool", shadow.id, f"a second result of its call {call_id}")
 
-    # ------------------------------------------------------------------ the agent's word
+    # ------------------------------------------------------------------ the agent's report
     def verify_requested(self, record: LifecycleEvent, shadow: TurnShadow, step: Any) -> None:
         if record.to_status == "VERIFYING":
             shadow.verified = record.seq
@@ -99,13 +97,13 @@ class OutcomeInvariants:
             self._check_closed(shadow, "asks to be verified")
 
     def success_refused(self, record: LifecycleEvent, shadow: TurnShadow, step: Any) -> None:
-        """Check a success that the table refuses because calls are open: it should not have been judged a success."""
-        self._check_closed(shadow, "is said to have succeeded")
+        """Check a success that the table refuses because calls are open: it should not have counted as a success."""
+        self._check_closed(shadow, "was recorded as a success")
 
     def task_completed(self, record: LifecycleEvent, shadow: TurnShadow, step: Any) -> None:
         shadow.completed = True
         if not shadow.verified:
-            self._report("honest_ends", shadow.id, "completed without the agent's word")
+            self._report("honest_ends", shadow.id, "completed without the agent's report")
         self._check_closed(shadow, "completed")
 
     def turn_reaped(self, record: LifecycleEvent, shadow: TurnShadow, step: Any) -> None:
@@ -123,9 +121,9 @@ class OutcomeInvariants:
         cause = record.cause_id if record.cause_id is not None and 0 < record.cause_id < record.seq else 0
         turn = self._shadows.get(self._entity_by_seq[cause])
         if not (isinstance(turn, TurnShadow) and turn.parent is shadow):
-            self._report("honest_ends", shadow.id, "stops to work without a word of its turn")
+            self._report("honest_ends", shadow.id, "stops to work without a report of its turn")
         elif record.to_status == "SessionComplete" and turn.verified != record.cause_id:
-            self._report("honest_ends", shadow.id, "succeeds without the word of its turn")
+            self._report("honest_ends", shadow.id, "succeeds without the report of its turn")
 
     def agent_exited(self, record: LifecycleEvent, shadow: EntityShadow, step: Any) -> None:
         """Check who ended the agent: a kill by us has a reason while the session continues, and is not blamed on
@@ -133,11 +131,11 @@ class OutcomeInvariants:
         ended_by, why = record.metadata.get("ended_by"), str(record.metadata.get("reason", ""))
         session = shadow.parent
         if ended_by not in ("terminate", "kill"):
-            if record.from_status == "working" and session is not None and not why:  # its end is its only word then
+            if record.from_status == "working" and session is not None and not why:  # its end is its only report then
                 self._check_silent(shadow, session)
             return
         if session is not None and not session.stopping and (not why or why.startswith(_CANCELLED)):
-            self._report("isolation", shadow.id, f"was ended by our {ended_by}, and its session was never told to end")
+            self._report("isolation", shadow.id, f"was ended by our {ended_by}, and its session was never stopped")
         if record.abort_reason == AbortReason.OOM:
             self._report(
                 "honest_ends", shadow.id, f"was ended by our {ended_by}, and lays it to the out-of-memory killer"
@@ -155,7 +153,7 @@ class OutcomeInvariants:
         turns = [one for one in session.live.values() if isinstance(one, TurnShadow)]
         last = max(turns, key=lambda one: one.born_seq, default=None)
         if last is not None and last.verified and getattr(shadow.data, "adapter", "") in _WORDED:
-            self._report("honest_ends", last.id, f"succeeds by the exit of {shadow.id}, which never said so")
+            self._report("honest_ends", last.id, f"succeeds by the exit of {shadow.id}, which did not report that")
 
     def turn_over(self, record: LifecycleEvent, shadow: EntityShadow, step: Any) -> None:
         turn = self._shadows.get(str(record.metadata.get("turn_id")))

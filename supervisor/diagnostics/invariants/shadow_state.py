@@ -12,9 +12,6 @@ from typing import Any, Final
 from supervisor.diagnostics.event_replay import EntityKind
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = ["RECOVERY", "EntityShadow", "SessionShadow", "TaskShadow", "TurnShadow", "new_shadow"]
-
-
 RECOVERY: Final = "recovery"
 """Actor of the records that recovery writes for a supervisor that died."""
 
@@ -23,7 +20,7 @@ class EntityShadow:
     """Entity: ``state`` and ``data`` are the table's, ``status`` is the state as records spell it.
 
     ``lost``: the data is unknown because a record could not be stepped. ``parent`` and ``live`` are the tree;
-    ``former_parent`` is a parent that the entity left and whose end told it to end.
+    ``former_parent`` is a parent that the entity left and whose end stopped the entity.
     """
 
     def __init__(self, kind: EntityKind, record: LifecycleEvent) -> None:

@@ -10,8 +10,6 @@ from supervisor.mock_model.answers import Fail, Spent
 from supervisor.mock_model.dialects.sse import MODEL, Dialect, Event, Streamed, needs_list, needs_word
 from supervisor.mock_model.request import ModelAnswer, ModelRequest, Tool, flat, mapping, objects, script_in_force, word
 
-__all__ = ["ANTHROPIC"]
-
 _TYPES: Final = {
     400: "invalid_request_error",
     401: "authentication_error",

@@ -11,8 +11,6 @@ from supervisor.mock_model.dialects.openai import CREATED, failed, models
 from supervisor.mock_model.dialects.sse import Dialect, Event, Streamed, needs_list, needs_word
 from supervisor.mock_model.request import ModelAnswer, ModelRequest, Tool, flat, mapping, objects, script_in_force, word
 
-__all__ = ["CHAT"]
-
 
 def _read_request(path: str, body: dict[str, Any]) -> ModelRequest:
     model = needs_word(body, "model", "you must provide a model parameter")

@@ -9,8 +9,6 @@ from supervisor.mock_model.answers import Fail, Spent
 from supervisor.mock_model.dialects.sse import MODEL, Dialect, Event, Streamed, needs_list
 from supervisor.mock_model.request import ModelAnswer, ModelRequest, Tool, mapping, objects, script_in_force, word
 
-__all__ = ["GOOGLE"]
-
 _STATUSES: Final = {
     400: ("INVALID_ARGUMENT", "Request contains an invalid argument."),
     401: ("UNAUTHENTICATED", "Request had invalid authentication credentials."),

@@ -7,8 +7,6 @@ from typing import Any, Final
 from supervisor.mock_model.answers import Fail
 from supervisor.mock_model.dialects.sse import MODEL
 
-__all__ = ["CREATED", "failed", "models"]
-
 CREATED: Final = 1_735_689_600
 """Creation time of everything, constant."""
 _KINDS: Final[dict[int, tuple[str, str | None, str]]] = {

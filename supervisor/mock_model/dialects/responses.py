@@ -21,8 +21,6 @@ from supervisor.mock_model.request import (
     word,
 )
 
-__all__ = ["RESPONSES"]
-
 
 def _read_request(path: str, body: dict[str, Any]) -> ModelRequest:
     model = needs_word(body, "model", "Missing required parameter: 'model'.")

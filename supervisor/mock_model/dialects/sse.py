@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 from supervisor.mock_model.answers import Fail
 from supervisor.mock_model.request import BadRequest, ModelAnswer, ModelRequest
 
-__all__ = ["MODEL", "Dialect", "Event", "Streamed", "needs_list", "needs_word"]
-
 MODEL = "stub-model"
 
 

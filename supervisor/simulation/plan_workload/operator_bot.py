@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import anyio
 
-from supervisor.embedding.runtime import Supervisor
+from supervisor.host.supervision import Supervisor
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import AbortScope

@@ -30,8 +30,10 @@ WAYS = [{"id": "key", "name": "An API key"}, {"id": "browser"}]
 class Talk:
     """Codec with settings of a plan, and the agent's half of the handshake."""
 
-    def __init__(self, *, resume: str | None = None, capabilities: Any = None, ways: Any = (), **settings: Any) -> None:
-        self.codec = AcpCodec(agent_options=AgentOptions(**settings))
+    def __init__(
+        self, *, resume: str | None = None, capabilities: Any = None, ways: Any = (), **agent_options: Any
+    ) -> None:
+        self.codec = AcpCodec(agent_options=AgentOptions(**agent_options))
         self.asked: list[dict[str, Any]] = []
         self.told: list[Out] = []
         self._hear(self.codec.start("/work", resume))
@@ -180,7 +182,7 @@ def test_a_mode_may_be_a_setting_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "offered", "why"),
+    ("agent_options", "offered", "why"),
     [
         ({"mode": "yoyo"}, {"modes": MODES}, "mode: the agent does not offer 'yoyo'; use one of: ask, yolo"),
         ({"mode": "yolo"}, {}, "mode: the agent robot does not let clients choose it; remove it"),
@@ -198,9 +200,9 @@ def test_a_mode_may_be_a_setting_too() -> None:
         ),
     ],
 )
-def test_a_setting_that_the_agent_does_not_offer_is_an_error(settings: Any, offered: Any, why: str) -> None:
+def test_a_setting_that_the_agent_does_not_offer_is_an_error(agent_options: Any, offered: Any, why: str) -> None:
     """A value that the agent does not offer is an error that lists the values, and is not sent."""
-    talk = Talk(**settings).opened(**offered)
+    talk = Talk(**agent_options).opened(**offered)
     assert talk.why == why
     assert talk.methods == ["initialize", "session/new"]
 

@@ -30,7 +30,10 @@ from supervisor.plans.task_control import CommandResult, Verb
 from supervisor.ports import JournalError
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import NoSuchEntity
+from tests.support import CommandOutput, run_command
 from tests.unit.control.test_control import Played
+
+Cli = Callable[..., CommandOutput]
 
 
 def supervisor_of(work: Work | None) -> Played:
@@ -83,7 +86,7 @@ class Work:
     async def unblock(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return self._answer(Verb.UNBLOCK, task, by, reason, command_id)
 
-    def _answer(self, verb: Verb, task: str, *told: Any) -> CommandResult:
+    def _answer(self, verb: Verb, task: str, *output: Any) -> CommandResult:
         match task:
             case "open":
                 raise Refused("task: approved in OPEN; allowed here: claimed, split, cancelled")
@@ -93,34 +96,20 @@ class Work:
                 raise JournalError("the disk is gone")
             case "bug":
                 raise KeyError("an index of ours")
-        self.asked.append((verb.value, task, *told))
-        command_id = told[2]
+        self.asked.append((verb.value, task, *output))
+        command_id = output[2]
         repeated = command_id is not None and command_id in self.seen
         self.seen.add(command_id or "")
         return CommandResult(verb=verb, entity_id=f"task:{task}", state="OPEN", seq=7, repeated=repeated)
 
 
-class Output:
-    """Output and exit status of a command."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
-
-    @property
-    def json(self) -> Any:
-        return msgspec.json.decode(self.out)
-
-
-Tell = Callable[..., Output]
-
-
 async def _serve(state_dir: Path, work: Work | None, closing: anyio.Event, started: threading.Event) -> None:
-    async def tell(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+    async def serve(*, task_status: anyio.abc.TaskStatus[None]) -> None:
         path = StateDir.open(state_dir).control_socket
         await serve_control(path, supervisor_of(work), closing=closing, task_status=task_status)
 
     async with anyio.create_task_group() as group:
-        await group.start(tell)
+        await group.start(serve)
         started.set()
 
 
@@ -142,25 +131,19 @@ def work() -> Work:
 
 
 @pytest.fixture(params=["asyncio", "trio"])
-def tell(
+def cli(
     request: pytest.FixtureRequest,
     work: Work,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Tell]:
+) -> Iterator[Cli]:
     """Run a command line against the work, whose socket is served on either backend."""
     monkeypatch.setenv("SUPERVISOR_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr("getpass.getuser", lambda: "me")
     monkeypatch.delenv("SUPERVISOR_TASK", raising=False)
 
-    def run(*arguments: object) -> Output:
-        capsys.readouterr()
-        status = execute(supervisor, [str(one) for one in arguments])
-        return Output(status, *capsys.readouterr())
-
     with served(tmp_path / "state", work, request.param):
-        yield run
+        yield run_command
 
 
 # ------------------------------------------------------------------------------------------------ what is asked
@@ -176,68 +159,68 @@ def tell(
         (("task", "unblock", "a"), "unblock", "a: unblocked, now OPEN"),
     ],
 )
-def test_each_command_arrives(tell: Tell, work: Work, command: tuple[str, ...], verb: str, words: str) -> None:
+def test_each_command_arrives(cli: Cli, work: Work, command: tuple[str, ...], verb: str, words: str) -> None:
     """The verb, the task, who and why reach the work, and its answer is told."""
-    told = tell(*command)
-    assert (told.status, told.out, told.err) == (0, words + "\n", "")
+    output = cli(*command)
+    assert (output.status, output.out, output.err) == (0, words + "\n", "")
     reason = "no tests" if verb == "reject" else ""
     assert work.asked == [(verb, "a", "operator:me", reason, None)]
 
 
-def test_what_a_task_is_blocked_on_arrives(tell: Tell, work: Work) -> None:
+def test_what_a_task_is_blocked_on_arrives(cli: Cli, work: Work) -> None:
     """Everything that was named; nothing is not enough."""
-    told = tell("task", "block", "a", "--on", "b", "--on", "a key", "--reason", "no access")
-    assert (told.status, told.out, told.err) == (0, "a: blocked, now OPEN\n", "")
+    output = cli("task", "block", "a", "--on", "b", "--on", "a key", "--reason", "no access")
+    assert (output.status, output.out, output.err) == (0, "a: blocked, now OPEN\n", "")
     assert work.asked == [("block", "a", "operator:me", "no access", None, ("b", "a key"))]
-    assert tell("task", "block", "a").status == 2
+    assert cli("task", "block", "a").status == 2
 
 
-def test_who_why_and_its_id_arrive(tell: Tell, work: Work) -> None:
+def test_who_why_and_its_id_arrive(cli: Cli, work: Work) -> None:
     """The options reach the work; a repeated command is reported as repeated."""
     options = ("--by", "ada", "--reason", "looks good", "--command-id", "c1")
-    first, again = tell("approve", "a", *options), tell("approve", "a", *options)
+    first, again = cli("approve", "a", *options), cli("approve", "a", *options)
     assert work.asked[0] == ("approve", "a", "operator:ada", "looks good", "c1")
     assert "given before" not in first.out
     assert again.out == "a: approved, now OPEN (this command was given before, nothing was done now)\n"
 
 
-def test_several_tasks_are_several_commands(tell: Tell, work: Work) -> None:
+def test_several_tasks_are_several_commands(cli: Cli, work: Work) -> None:
     """Each is asked once, in order, with an id of its own where the command has one."""
-    assert tell("approve", "a", "b", "a", "--command-id", "c").status == 0
+    assert cli("approve", "a", "b", "a", "--command-id", "c").status == 0
     assert [(one[1], one[4]) for one in work.asked] == [("a", "c/a"), ("b", "c/b")]
 
 
-def test_what_one_is_refused_does_not_keep_the_others(tell: Tell, work: Work) -> None:
+def test_what_one_is_refused_does_not_keep_the_others(cli: Cli, work: Work) -> None:
     """The refusal is told with its task, the rest is done, and the exit status is 2."""
-    told = tell("approve", "a", "open", "nobody", "b")
-    assert told.status == 2
-    assert told.out == "a: approved, now OPEN\nb: approved, now OPEN\n"
-    assert told.err == (
+    output = cli("approve", "a", "open", "nobody", "b")
+    assert output.status == 2
+    assert output.out == "a: approved, now OPEN\nb: approved, now OPEN\n"
+    assert output.err == (
         "supervisor: open: task: approved in OPEN; allowed here: claimed, split, cancelled\n"
         "supervisor: nobody: nothing alive has the id 'nobody'; `supervisor tree` shows the ids\n"
     )
 
 
 @pytest.mark.parametrize(("tasks", "status"), [(("disk",), 1), (("bug",), 1), (("disk", "open"), 2)])
-def test_what_failed_may_be_granted_later(tell: Tell, tasks: tuple[str, ...], status: int) -> None:
+def test_what_failed_may_be_granted_later(cli: Cli, tasks: tuple[str, ...], status: int) -> None:
     """A failure of the journal, or of ours, is exit status 1; where something was refused too, 2."""
-    assert tell("approve", *tasks).status == status
+    assert cli("approve", *tasks).status == status
 
 
-def test_all_that_are_planned(tell: Tell, work: Work) -> None:
+def test_all_that_are_planned(cli: Cli, work: Work) -> None:
     """Those that wait are asked about, and where none does, that is said."""
-    assert tell("approve", "--all-planned").out == "a: approved, now OPEN\nb: approved, now OPEN\n"
-    assert tell("reject", "--all-planned", "--reason", "x").status == 0
+    assert cli("approve", "--all-planned").out == "a: approved, now OPEN\nb: approved, now OPEN\n"
+    assert cli("reject", "--all-planned", "--reason", "x").status == 0
     assert [one[:2] for one in work.asked] == [("approve", "a"), ("approve", "b"), ("reject", "a"), ("reject", "b")]
     work.waiting = ()
-    told = tell("approve", "--all-planned")
-    assert (told.status, told.out) == (0, "no planned task waits for approval\n")
+    output = cli("approve", "--all-planned")
+    assert (output.status, output.out) == (0, "no planned task waits for approval\n")
 
 
-def test_answers_are_json_too(tell: Tell, work: Work) -> None:
+def test_answers_are_json_too(cli: Cli, work: Work) -> None:
     """Each task with its answer, or with what it was refused, and of what kind."""
-    told = tell("approve", "a", "open", "--json")
-    assert (told.status, told.err) == (2, "")
+    output = cli("approve", "a", "open", "--json")
+    assert (output.status, output.err) == (2, "")
     answer = {
         "verb": "approve",
         "entity_id": "task:a",
@@ -247,19 +230,19 @@ def test_answers_are_json_too(tell: Tell, work: Work) -> None:
         "repeated": False,
     }
     refused = {"kind": "refused", "message": "task: approved in OPEN; allowed here: claimed, split, cancelled"}
-    assert told.json == [{"task": "a", "answer": answer}, {"task": "open", "refused": refused}]
+    assert output.json == [{"task": "a", "answer": answer}, {"task": "open", "refused": refused}]
 
 
 # ------------------------------------------------------------------------------------------------------- splits
 SUBTASKS = "- {id: part, prompt: do it}\n- {id: rest, agent: b, depends_on: [part]}\n"
 
 
-def test_a_split_brings_its_subtasks_from_a_file(tell: Tell, work: Work, tmp_path: Path) -> None:
+def test_a_split_brings_its_subtasks_from_a_file(cli: Cli, work: Work, tmp_path: Path) -> None:
     """They are read as tasks, and their ids come back."""
     file = tmp_path / "parts.yaml"
     file.write_text(SUBTASKS)
-    told = tell("task", "split", "a", "--from", file, "--reason", "too large")
-    assert (told.status, told.out) == (0, "a: split into task:part, task:rest, now WAITING_FOR_SUBTASKS\n")
+    output = cli("task", "split", "a", "--from", file, "--reason", "too large")
+    assert (output.status, output.out) == (0, "a: split into task:part, task:rest, now WAITING_FOR_SUBTASKS\n")
     ((verb, task, by, reason, command_id, subtasks),) = work.asked
     assert (verb, task, by, reason, command_id) == ("split", "a", "operator:me", "too large", None)
     assert subtasks == (
@@ -269,12 +252,12 @@ def test_a_split_brings_its_subtasks_from_a_file(tell: Tell, work: Work, tmp_pat
 
 
 def test_an_agent_splits_its_own_task_from_standard_input(
-    tell: Tell, work: Work, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The variable names the task. Whether an agent asks, the supervisor finds out; its client does not say."""
     monkeypatch.setenv("SUPERVISOR_TASK", "a")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(SUBTASKS.encode())))
-    assert tell("task", "split").status == 0
+    assert cli("task", "split").status == 0
     assert work.asked[0][:3] == ("split", "a", "operator:me")
 
 
@@ -290,13 +273,13 @@ def test_an_agent_splits_its_own_task_from_standard_input(
         ("- {id: a}", "tasks[0].subtasks[0].id: 'a' is the id of tasks[0] too; give it another"),
     ],
 )
-def test_bad_subtasks_are_told_with_their_place(tell: Tell, work: Work, tmp_path: Path, text: str, words: str) -> None:
+def test_bad_subtasks_are_told_with_their_place(cli: Cli, work: Work, tmp_path: Path, text: str, words: str) -> None:
     """Errors in subtasks are reported with file, line and field where there is one, and nothing is split."""
     file = tmp_path / "parts.yaml"
     file.write_text(text)
-    told = tell("task", "split", "a", "--from", file)
-    assert (told.status, told.out, work.asked) == (2, "", [])
-    assert words in told.err.replace(f"{tmp_path}/", "")
+    output = cli("task", "split", "a", "--from", file)
+    assert (output.status, output.out, work.asked) == (2, "", [])
+    assert words in output.err.replace(f"{tmp_path}/", "")
 
 
 # ---------------------------------------------------------------------------------------------------- bad input
@@ -313,22 +296,22 @@ def test_bad_subtasks_are_told_with_their_place(tell: Tell, work: Work, tmp_path
         (("task", "cancel", "a", "--all-planned"), "No such option"),
     ],
 )
-def test_bad_input_asks_nothing(tell: Tell, work: Work, command: tuple[str, ...], words: str) -> None:
+def test_bad_input_asks_nothing(cli: Cli, work: Work, command: tuple[str, ...], words: str) -> None:
     """An invalid command is one message and exit status 2, before the supervisor is asked."""
-    told = tell(*command)
-    assert (told.status, told.out, work.asked) == (2, "", [])
-    assert words in told.err
+    output = cli(*command)
+    assert (output.status, output.out, work.asked) == (2, "", [])
+    assert words in output.err
 
 
 @pytest.mark.parametrize(
     ("data", "words"), [(b"\xff", "not UTF-8 at position 0"), (b" " * 524_289, "is larger than 524288 bytes")]
 )
-def test_a_file_that_cannot_be_subtasks(tell: Tell, work: Work, tmp_path: Path, data: bytes, words: str) -> None:
+def test_a_file_that_cannot_be_subtasks(cli: Cli, work: Work, tmp_path: Path, data: bytes, words: str) -> None:
     """A file that is not UTF-8, or is too large, is refused before it is sent."""
     (tmp_path / "parts.yaml").write_bytes(data)
-    told = tell("task", "split", "a", "--from", tmp_path / "parts.yaml")
-    assert (told.status, work.asked) == (2, [])
-    assert words in told.err
+    output = cli("task", "split", "a", "--from", tmp_path / "parts.yaml")
+    assert (output.status, work.asked) == (2, [])
+    assert words in output.err
 
 
 def test_without_a_supervisor_there_is_nobody_to_ask(
@@ -383,7 +366,7 @@ async def asked(folder: Path, work: Work | None, message: Any) -> list[dict[str,
                 async with aclosing(request(path, message)) as lines:
                     return [line async for line in lines]
             except ControlError as error:
-                told = error
+                output = error
             finally:
                 closing.set()
-    raise told
+    raise output

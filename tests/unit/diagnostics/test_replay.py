@@ -6,13 +6,11 @@ A journal is made by a real supervisor with in-process agents; tampering is done
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import anyio
 import apsw
@@ -20,12 +18,11 @@ import msgspec
 import pytest
 
 from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
-from supervisor.cli.commands import supervisor
-from supervisor.cli.invocation import execute
 from supervisor.diagnostics.replay import Replay
 from supervisor.diagnostics.tree_view import tree
 from supervisor.diagnostics.what_if import Outcome, what_if
-from supervisor.embedding.runtime import Supervisor, open_supervisor
+from supervisor.embedding.runtime import open_supervisor
+from supervisor.host.supervision import Supervisor
 from supervisor.journal.database import open_database
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
@@ -35,39 +32,12 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.work.plan_handle import run_plan
 from tests.record_log import Log
 from tests.simulated import SCENARIOS, simulated_journal
-from tests.support import supervising
-
-
-class Told:
-    """Output and exit status of a command."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Tell = Callable[..., Told]
-
-
-@pytest.fixture
-def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
-    """Run a command line in this process."""
-
-    def run(*arguments: object) -> Told:
-        capsys.readouterr()
-        status = execute(
-            supervisor,
-            [str(one) for one in arguments],
-        )
-        return Told(status, *capsys.readouterr())
-
-    return run
-
+from tests.support import run_command, supervising
 
 # ------------------------------------------------------------------------------------------------------ real journals
+NO_SOCKET = shutil.ignore_patterns("control.sock")
+"""Python cannot copy the file of a socket."""
+
 SETTINGS = Settings(limits=LimitsConfig(backoff_base_ms=1, backoff_cap_ms=2, restarts_max=1), policy=PolicyConfig())
 
 
@@ -130,7 +100,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copy(ended: Path, tmp_path: Path) -> Path:
     """Copy of that state directory, to be tampered with."""
-    return Path(shutil.copytree(ended, tmp_path / "copy"))
+    return Path(shutil.copytree(ended, tmp_path / "copy", ignore=NO_SOCKET))
 
 
 def events(state_dir: Path) -> list[LifecycleEvent]:
@@ -153,10 +123,10 @@ def change(state_dir: Path, statement: str, *values: object) -> None:
 # ------------------------------------------------------------------------------------------------- nothing differs
 @pytest.mark.parametrize("command", ["replay", "validate"])
 @pytest.mark.parametrize("named", ["the directory", "the journal"])
-def test_a_sound_journal(tell: Tell, ended: Path, command: str, named: str) -> None:
+def test_a_sound_journal(ended: Path, command: str, named: str) -> None:
     """A sound journal has no difference and no violation, and every record is read."""
     path = ended if named == "the directory" else StateDir(ended).journal
-    told = tell(command, path, "--json")
+    told = run_command(command, path, "--json")
     number = len(events(ended))
     assert told.status == 0
     if command == "replay":
@@ -165,12 +135,12 @@ def test_a_sound_journal(tell: Tell, ended: Path, command: str, named: str) -> N
     else:
         assert (told.json["valid"], told.json["report"]["records"]) == (True, number)
     words = "0 differences, 0 violations" if command == "replay" else "valid ("
-    assert words in tell(command, path).out
+    assert words in run_command(command, path).out
 
 
 @pytest.mark.parametrize("command", [("replay",), ("validate",), ("journal", "check"), ("journal", "export")])
 @pytest.mark.parametrize("there", ["nothing", "a directory", "a circle of links", "no possible name"])
-def test_where_there_is_no_journal(tell: Tell, tmp_path: Path, command: tuple[str, ...], there: str) -> None:
+def test_where_there_is_no_journal(tmp_path: Path, command: tuple[str, ...], there: str) -> None:
     """A missing journal is an error with the path and what to give."""
     path = tmp_path / ("j" * 300 if there == "no possible name" else "j")
     match there:
@@ -178,7 +148,7 @@ def test_where_there_is_no_journal(tell: Tell, tmp_path: Path, command: tuple[st
             path.mkdir()
         case "a circle of links":
             path.symlink_to(path)
-    told = tell(*command, path)
+    told = run_command(*command, path)
     assert (told.status, told.out) == (2, "")
     assert f"{path}: " in told.err
     assert "give the path of a " in told.err
@@ -200,19 +170,19 @@ async def test_a_supervisor_that_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_supervisor_that_died(tmp_path: Path, tell: Tell) -> None:
+async def test_a_supervisor_that_died(tmp_path: Path) -> None:
     """The journal of a killed supervisor has no difference, nor has it after recovery."""
     async with open_supervisor(tmp_path / "state", settings=SETTINGS) as sup, anyio.create_task_group() as group:
         session = await sup.start_session("s", agent=work)
         group.start_soon(session.run, "hang")
         await _until_open(sup, "s:t1:c1")
-        dead = Path(shutil.copytree(tmp_path / "state", tmp_path / "dead"))
+        dead = Path(shutil.copytree(tmp_path / "state", tmp_path / "dead", ignore=NO_SOCKET))
         await session.abort()
-    assert tell("replay", dead).status == 0
+    assert run_command("replay", dead).status == 0
     async with open_supervisor(dead, settings=SETTINGS):
         pass
-    assert tell("replay", dead).status == 0
-    assert tell("validate", dead).status == 0
+    assert run_command("replay", dead).status == 0
+    assert run_command("validate", dead).status == 0
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS[::3])
@@ -229,17 +199,17 @@ def test_simulated_runs_replay(scenario: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- what differs
-def test_a_tampered_state(tell: Tell, copy: Path) -> None:
+def test_a_tampered_state(copy: Path) -> None:
     """A record with another state than its table's is a violation."""
     record = the(events(copy), "SessionStarted", "lead")
     change(copy, "UPDATE events SET to_status = 'Interrupting' WHERE seq = ?", record.seq)
     for command in ("replay", "validate"):
-        told = tell(command, copy)
+        told = run_command(command, copy)
         assert told.status == 1
         assert f"record {record.seq}: legal: lead: SessionStarted takes it from Spawning to Running" in told.out
-    found = tell("replay", copy, "--json").json["violations"]
+    found = run_command("replay", copy, "--json").json["violations"]
     assert [(one["invariant"], one["seq"]) for one in found[:2]] == [("chain", record.seq), ("legal", record.seq)]
-    assert [one["invariant"] for one in tell("validate", copy, "--json").json["report"]["violations"]] == [
+    assert [one["invariant"] for one in run_command("validate", copy, "--json").json["report"]["violations"]] == [
         one["invariant"] for one in found
     ]
 
@@ -257,34 +227,34 @@ def test_a_tampered_state(tell: Tell, copy: Path) -> None:
         ("INSERT INTO effects VALUES ('1.7', 'lead', 1, x'7b7d', 1)", "effect"),
     ],
 )
-def test_a_tampered_row(tell: Tell, copy: Path, statement: str, field: str) -> None:
+def test_a_tampered_row(copy: Path, statement: str, field: str) -> None:
     """A row that differs from its records is exactly one difference."""
     change(copy, statement)
-    told = tell("replay", copy, "--json")
+    told = run_command("replay", copy, "--json")
     assert told.status == 1
     assert [one["field"] for one in told.json["differences"]] == [field]
-    assert f": {field}: the journal has " in tell("replay", copy).out
+    assert f": {field}: the journal has " in run_command("replay", copy).out
 
 
-def test_a_row_counts_the_records_of_its_log(tell: Tell, copy: Path) -> None:
+def test_a_row_counts_the_records_of_its_log(copy: Path) -> None:
     """A row that counts more records than there are is reported with both numbers."""
     change(copy, "UPDATE entities SET entity_seq = entity_seq + 9 WHERE id = 'lead'")
-    [found] = tell("replay", copy, "--json").json["differences"]
+    [found] = run_command("replay", copy, "--json").json["differences"]
     assert found["recorded"] == f"{int(found['replayed']) + 9} of its log"
 
 
 @pytest.mark.parametrize("field", ["$.cooled", "$.limits.waiting_max"])
-def test_a_field_that_an_earlier_version_did_not_write(tell: Tell, copy: Path, field: str) -> None:
+def test_a_field_that_an_earlier_version_did_not_write(copy: Path, field: str) -> None:
     """A row without a field that its writer did not know, also of a nested value, differs in nothing."""
     change(copy, f"UPDATE entities SET data = CAST(json_remove(data, '{field}') AS BLOB) WHERE id = 'lead'")
-    assert tell("replay", copy, "--json").json["differences"] == []
+    assert run_command("replay", copy, "--json").json["differences"] == []
 
 
-def test_a_missing_record(tell: Tell, copy: Path) -> None:
+def test_a_missing_record(copy: Path) -> None:
     """A missing record is a gap, which the entity's later records show."""
     record = the(events(copy), "WorktreeReady", "lead")
     change(copy, "DELETE FROM events WHERE seq = ?", record.seq)
-    found = tell("replay", copy, "--json").json["violations"]
+    found = run_command("replay", copy, "--json").json["violations"]
     assert {one["invariant"] for one in found} >= {"legal"}
     assert (found[0]["invariant"], found[0]["seq"]) == ("chain", record.seq + 1)
     assert found[1]["message"] == f"record {record.seq + 1} comes after {record.seq - 1}"
@@ -301,13 +271,11 @@ def test_a_missing_record(tell: Tell, copy: Path) -> None:
         ("UPDATE snapshot SET records = records + 1", "is not what its snapshot says"),
     ],
 )
-def test_what_breaks_no_law_and_was_not_written(
-    tell: Tell, copy: Path, command: str, statement: str, words: str
-) -> None:
+def test_what_breaks_no_law_and_was_not_written(copy: Path, command: str, statement: str, words: str) -> None:
     """A forged row that no invariant catches is found by its hash."""
     change(copy, statement)
     before = StateDir(copy).journal.read_bytes()
-    told = tell(command, copy)
+    told = run_command(command, copy)
     assert (told.status, words in told.out) == (1, True)
     assert StateDir(copy).journal.read_bytes() == before
 
@@ -321,94 +289,94 @@ def test_what_breaks_no_law_and_was_not_written(
         ("DROP TABLE effects", "no such table: effects"),
     ],
 )
-def test_what_cannot_be_read_on(tell: Tell, copy: Path, statement: str, words: str) -> None:
+def test_what_cannot_be_read_on(copy: Path, statement: str, words: str) -> None:
     """Metadata that are not JSON, a text that is not UTF-8 and a missing table are reported as damage, without a
     traceback."""
     with closing(apsw.Connection(str(StateDir(copy).journal))) as db:
         db.execute(statement)
     for command in ("replay", "validate"):
-        told = tell(command, copy)
+        told = run_command(command, copy)
         assert told.status == 1
         assert f"journal.db is damaged ({words}" in told.out + told.err
         assert "Traceback" not in told.err
-    told = tell("journal", "check", copy)
+    told = run_command("journal", "check", copy)
     assert told.status == 1
     assert f"journal.db: is damaged ({words}" in told.out
 
 
 @pytest.mark.parametrize(("held", "words"), [(b"", "is not a supervisor's journal"), (bytes(4096), "is not a journal")])
-def test_what_only_has_the_name_is_no_journal(tell: Tell, tmp_path: Path, held: bytes, words: str) -> None:
+def test_what_only_has_the_name_is_no_journal(tmp_path: Path, held: bytes, words: str) -> None:
     """An empty file, and a file of zeros, are not accepted as a journal or a log."""
     path = tmp_path / "journal.db"
     path.write_bytes(held)
     for command in (["validate"], ["replay"], ["journal", "check"]):
-        told = tell(*command, path)
+        told = run_command(*command, path)
         assert (told.status, told.out) == (2, "")
         assert words in told.err
 
 
-def test_a_journal_without_records_says_so(tell: Tell, tmp_path: Path) -> None:
+def test_a_journal_without_records_says_so(tmp_path: Path) -> None:
     """A journal without records is sound, and reported as empty."""
     state = StateDir.open(tmp_path / "state")
     open_database(state.journal, None).close()
-    assert tell("validate", state.root).out == f"{state.journal}: valid, but it holds no record\n"
-    assert tell("journal", "check", state.root).out == f"{state.journal}: sound, but it holds no record\n"
+    assert run_command("validate", state.root).out == f"{state.journal}: valid, but it holds no record\n"
+    assert run_command("journal", "check", state.root).out == f"{state.journal}: sound, but it holds no record\n"
 
 
-def test_a_forged_event_does_not_break_the_reader(tell: Tell, copy: Path) -> None:
+def test_a_forged_event_does_not_break_the_reader(copy: Path) -> None:
     """Metadata of the wrong form are a violation of their record."""
     record = the(events(copy), "tool_completed", "lead:t1")
     change(
         copy, "UPDATE events SET metadata = ? WHERE seq = ?", '{"call_id": "ghost", "outcome": "aborted"}', record.seq
     )
-    told = tell("replay", copy)
+    told = run_command("replay", copy)
     assert told.status == 1
     assert f"record {record.seq}: legal: lead:t1:" in told.out
 
 
 @pytest.mark.parametrize("command", [["replay"], ["validate"], ["journal", "check"], ["journal", "export"]])
 @pytest.mark.parametrize(("begin", "status"), [(b"", 1), (b"no database file", 2)])
-def test_a_torn_journal(tell: Tell, copy: Path, command: list[str], begin: bytes, status: int) -> None:
+def test_a_torn_journal(copy: Path, command: list[str], begin: bytes, status: int) -> None:
     """A truncated journal is damaged; another file with its name is bad input."""
     journal = StateDir(copy).journal
     journal.write_bytes(begin + journal.read_bytes()[len(begin) : 5000])
-    told = tell(*command, journal)
+    told = run_command(*command, journal)
     assert told.status == status
     assert str(journal) in told.err
     assert len(told.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("arguments", [["replay"], ["replay", "--at", "1"], ["validate"]])
-def test_what_is_not_there(tell: Tell, tmp_path: Path, arguments: list[str]) -> None:
+def test_what_is_not_there(tmp_path: Path, arguments: list[str]) -> None:
     """A missing file or directory is bad input, and nothing is created."""
     for path in (tmp_path / "nix.db", tmp_path):
-        told = tell(*arguments, path)
+        told = run_command(*arguments, path)
         assert told.status == 2
         assert str(path) in told.err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_text_is_no_journal(tell: Tell, ended: Path) -> None:
+def test_a_text_is_no_journal(ended: Path) -> None:
     """``replay`` rejects a log of lines."""
-    told = tell("replay", StateDir(ended).transitions)
+    told = run_command("replay", StateDir(ended).transitions)
     assert told.status == 2
     assert "is not a journal" in told.err
 
 
 # ---------------------------------------------------------------------------------------------------- as of a record
-def test_the_tree_at_a_record(tell: Tell, ended: Path) -> None:
+def test_the_tree_at_a_record(ended: Path) -> None:
     """The tree at a record has the entities and open calls of that time only."""
     wish = the(events(ended), "AbortRecord", "lead/a:t1")
-    (lead,) = tell("replay", ended, "--at", wish.seq, "--json").json
+    (lead,) = run_command("replay", ended, "--at", wish.seq, "--json").json
     below = {one["id"]: one for one in lead["children"]}
     assert {"lead/a", "lead/b", "lead:a1"} == set(below)
     (turn,) = [one for one in below["lead/a"]["children"] if one["kind"] == "turn"]
     assert (turn["state"], [one["id"] for one in turn["children"]]) == ("TOOL_USE", ["lead/a:t1:c1"])
-    assert '"a call that hangs"' in tell("replay", ended, "--at", wish.seq).out
-    assert "poor" not in tell("replay", ended, "--at", wish.seq).out
+    assert '"a call that hangs"' in run_command("replay", ended, "--at", wish.seq).out
+    assert "poor" not in run_command("replay", ended, "--at", wish.seq).out
 
 
-def test_the_tree_at_the_last_record(tell: Tell, ended: Path) -> None:
+def test_the_tree_at_the_last_record(ended: Path) -> None:
     """The tree at the last record is the journal's."""
     records = events(ended)
     replay = Replay()
@@ -416,11 +384,11 @@ def test_the_tree_at_the_last_record(tell: Tell, ended: Path) -> None:
         replay.replay(record)
     with JournalReader(StateDir(ended).journal) as reader:
         assert tree(replay.rows()) == tree(reader.entities())
-    kept = tell("tree", "--state-dir", ended, "--json").json
-    assert tell("replay", ended, "--at", len(records), "--json").json == kept
+    kept = run_command("tree", "--state-dir", ended, "--json").json
+    assert run_command("replay", ended, "--at", len(records), "--json").json == kept
 
 
-def test_the_tree_of_a_plan_that_has_ended(tell: Tell, tmp_path: Path) -> None:
+def test_the_tree_of_a_plan_that_has_ended(tmp_path: Path) -> None:
     """Tasks of an ended plan are below their workstream, as in the journal's tree."""
 
     async def run() -> None:
@@ -430,29 +398,29 @@ def test_the_tree_of_a_plan_that_has_ended(tell: Tell, tmp_path: Path) -> None:
             await run_plan(sup, plan)
 
     anyio.run(run)
-    kept = tell("tree", "--state-dir", tmp_path / "state", "--json").json
+    kept = run_command("tree", "--state-dir", tmp_path / "state", "--json").json
     assert [one["id"] for one in kept] == ["workstream:plan", "t"]
-    assert tell("replay", tmp_path / "state", "--at", len(events(tmp_path / "state")), "--json").json == kept
+    assert run_command("replay", tmp_path / "state", "--at", len(events(tmp_path / "state")), "--json").json == kept
 
 
 @pytest.mark.parametrize("at", [0, -1, 1_000_000])
-def test_a_record_that_is_none(tell: Tell, ended: Path, at: int) -> None:
+def test_a_record_that_is_none(ended: Path, at: int) -> None:
     """An unknown record number is an error with the valid range."""
-    told = tell("replay", ended, "--at", at)
+    told = run_command("replay", ended, "--at", at)
     assert told.status == 2
     assert f"has no record {at}; give 1 to {len(events(ended))}" in told.err
 
 
 # ---------------------------------------------------------------------------------------------- under other policies
-def test_an_abort_that_would_have_crossed(tell: Tell, ended: Path) -> None:
+def test_an_abort_that_would_have_crossed(ended: Path) -> None:
     """With the edge tool_to_sibling the sibling would have ended, too, and the runs differ from there."""
     wish = the(events(ended), "AbortRecord", "lead/a:t1")
-    told = tell("replay", ended, "--abort-policy", "tool_to_sibling=true", "--json")
+    told = run_command("replay", ended, "--abort-policy", "tool_to_sibling=true", "--json")
     assert told.status == 0
     found = told.json
     assert (found["parts_at"], found["ended"], found["lived"]) == (wish.seq, ["lead/b"], [])
     assert found["aborts"][0]["would_end"] == ["lead/b"]
-    text = tell("replay", ended, "--abort-policy", "tool_to_sibling=yes").out
+    text = run_command("replay", ended, "--abort-policy", "tool_to_sibling=yes").out
     assert text.startswith(f"the runs differ from record {wish.seq} of ")
     assert "  would have ended lead/b" in text.splitlines()
 
@@ -486,28 +454,28 @@ def test_an_abort_that_would_not_have_crossed(tmp_path: Path) -> None:
     assert outcome.parts_at == the(records, "AbortRecord", "lead/a:t1").seq
 
 
-def test_giving_up_earlier(tell: Tell, ended: Path) -> None:
+def test_giving_up_earlier(ended: Path) -> None:
     """With one error allowed the session gives up at its first failure, and one launch is saved."""
     first = the(events(ended), "SessionExited", "poor")
-    found = tell("replay", ended, "--restart-policy", "max_total_errors=1", "--json").json
+    found = run_command("replay", ended, "--restart-policy", "max_total_errors=1", "--json").json
     assert (found["parts_at"], found["ended"]) == (first.seq, ["poor"])
     assert (found["sessions"][0]["would"], found["launches_spent"]) == ("give_up", 0)
     assert found["restart_policy"] == {"max_total_errors": 1}
     assert "poor would have given up (1 errors in a row, 1 in all)" in (
-        tell("replay", ended, "--restart-policy", "max_total_errors=1").out
+        run_command("replay", ended, "--restart-policy", "max_total_errors=1").out
     )
 
 
-def test_giving_up_later(tell: Tell, ended: Path) -> None:
+def test_giving_up_later(ended: Path) -> None:
     """With more restarts allowed the session would have tried again."""
-    found = tell("replay", ended, "--restart-policy", "restarts_max=9, restarts_within_s=30", "--json").json
+    found = run_command("replay", ended, "--restart-policy", "restarts_max=9, restarts_within_s=30", "--json").json
     assert (found["lived"], found["ended"], found["launches_spent"]) == (["poor"], [], 1)
     assert found["waited_s"] == found["would_wait_s"]
 
 
-def test_waiting_longer(tell: Tell, ended: Path) -> None:
+def test_waiting_longer(ended: Path) -> None:
     """Another backoff changes only the waiting time."""
-    told = tell("replay", ended, "--restart-policy", "backoff_base_ms=5000,backoff_cap_ms=60000")
+    told = run_command("replay", ended, "--restart-policy", "backoff_base_ms=5000,backoff_cap_ms=60000")
     assert told.status == 0
     assert told.out.startswith("the runs do not differ")
     assert "backoff: 0.00 s as it was, 5.00 s as it would be" in told.out
@@ -604,17 +572,17 @@ async def test_what_is_tried_once_is_no_restart(tmp_path: Path) -> None:
         ("--restart-policy", "restarts_max=1,restarts_max=2", "restarts_max is given twice"),
     ],
 )
-def test_a_policy_that_is_none(tell: Tell, ended: Path, option: str, value: str, words: str) -> None:
+def test_a_policy_that_is_none(ended: Path, option: str, value: str, words: str) -> None:
     """An invalid policy is bad input with the key, the value and the fix."""
-    told = tell("replay", ended, option, value)
+    told = run_command("replay", ended, option, value)
     assert (told.status, told.out) == (2, "")
     assert words in told.err
     assert len(told.err.splitlines()) == 1
 
 
-def test_a_policy_and_a_record_at_once(tell: Tell, ended: Path) -> None:
+def test_a_policy_and_a_record_at_once(ended: Path) -> None:
     """``--at`` and a policy exclude each other."""
-    told = tell("replay", ended, "--at", "3", "--abort-policy", "tool_to_sibling=true")
+    told = run_command("replay", ended, "--at", "3", "--abort-policy", "tool_to_sibling=true")
     assert told.status == 2
     assert "give one of them" in told.err
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import anyio
@@ -459,13 +460,15 @@ async def test_a_journal_is_compacted_while_it_is_written(tmp_path: Path) -> Non
 async def test_a_compaction_writes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The writing pieces of a compaction exclude other operations, even an append whose wait was cancelled."""
     journal_of(tmp_path, 1).close()
+    working = Lock()
+    monkeypatch.setattr(sqlite, "Lock", lambda: working)
     journal = await SqliteJournal.open(tmp_path / "runtime" / "journal.db", jsonl=None)
     alone: list[tuple[str, bool]] = []
 
     def watched(*args: Any, **options: Any) -> Iterator[tuple[str, Compacted]]:
         where = OWN_CONNECTION
         for where_next, told in compact_pieces(*args, **options):
-            alone.append((where, journal._working.locked()))
+            alone.append((where, working.locked()))
             where = where_next
             yield where, told
 

@@ -681,7 +681,7 @@ async def test_a_reader_cannot_write(tmp_path: Path) -> None:
     """The reader's connection is read-only."""
     await _open_and_close(tmp_path)
     with JournalReader(tmp_path / "journal.db") as reader, pytest.raises(apsw.ReadOnlyError):
-        reader._db.execute("UPDATE meta SET value = 9")
+        reader._db.execute("UPDATE meta SET value = 9")  # no method of a reader writes
 
 
 # ------------------------------------------------------------------------------------------------------- kill -9

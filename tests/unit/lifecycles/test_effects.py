@@ -120,10 +120,9 @@ KINDS = [type(one) for one, _ in JOURNALLED]
 
 
 def test_every_effect_is_tested() -> None:
-    """The list in this file has every effect of the module, and the module exports each of them."""
+    """The list in this file has every effect of the module."""
     defined = {one for one in vars(effects).values() if isinstance(one, type) and issubclass(one, SupervisorEffect)}
     assert defined == {SupervisorEffect, *KINDS}
-    assert {one.__name__ for one in defined} | {"EFFECTS", "decode_effect", "encode_effect"} == set(effects.__all__)
 
 
 def test_only_what_ends_things_is_exempt() -> None:

@@ -171,7 +171,7 @@ async def test_it_can_be_mute(dialect: str) -> None:
     body = json.dumps(body_of(dialect, "HANG[[mute]]"))
     head = f"POST {PATHS[dialect]} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
     async with anyio.create_task_group() as group:
-        async with open_stub_model(tell=lambda seen: asked.set()) as stub:
+        async with open_stub_model(report=lambda seen: asked.set()) as stub:
             client = await anyio.connect_tcp("127.0.0.1", stub.port)
             await client.send(f"{head}{body}".encode())
             await asked.wait()

@@ -388,8 +388,8 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "rollback of nobody knows what": (
         tasks("{id: t, agent: a, rollback: true}"),
-        "plan.yaml:3: tasks[0].rollback: changes of the task cannot be told from others in a shared directory; give"
-        " the files that it owns, or set workspace: worktree",
+        "plan.yaml:3: tasks[0].rollback: changes of the task cannot be distinguished from others in a shared directory;"
+        " give the files that it owns, or set workspace: worktree",
     ),
     "a checkpoint of what has not ended": (
         "task_lifecycle: {checkpoint: {save_on_states: [RETRYING]}}\n" + tasks("{id: t, agent: a}"),

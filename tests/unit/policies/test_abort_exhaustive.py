@@ -380,7 +380,7 @@ class Stage:
         started_by = self.ids[up] if up is not None and world[up].kind == "c" else None
         profile = AgentProfile(name="agent", adapter="inprocess", function=self._agent)
         ladder = quick_settings().policy.ladder.value()
-        return self.sup._sessions.create(
+        return self.sup.session_factory.create(  # of the public ways none gives a policy to the child session of a call
             f"{self.root}{name}" if parent is None else name,
             profile,
             self.ids[parent] if parent is not None else None,
@@ -396,7 +396,7 @@ class Stage:
         session_id = call.partition(":")[0]
         connection = self.sup.registry.sessions[session_id].connection
         assert isinstance(connection, AgentConnection)
-        return Cause(connection._causes[call], None, session_id)
+        return Cause(connection._causes[call], None, session_id)  # as the connection asks for a child
 
     def _works(self, name: str) -> bool:
         """Whether the session works: sessions with calls do, of the others every second one, the target as its phase

@@ -128,7 +128,7 @@ def test_amounts_read_well() -> None:
     used = Amounts(input_tokens=1200, output_tokens=300, cost_usd=0.125, turns=1, tool_calls=2, wall_s=12.3456)
     assert used.words == "1500 tokens, 0.125 USD, 1 turn, 2 tool calls, 12.35 s of turns"
     assert Amounts(turns=2).words == "2 turns"
-    assert used.told == {
+    assert used.as_record == {
         "input_tokens": 1200,
         "output_tokens": 300,
         "cost_usd": 0.125,

@@ -376,6 +376,7 @@ async def test_a_shim_that_cannot_start_is_a_refusal(monkeypatch: pytest.MonkeyP
     """The error quotes what a broken Python writes to standard error, also if it has exited before the message."""
     monkeypatch.setattr(shim_client, "FORK_SERVER_PROGRAM", Path("/no/such/fork_server.py"))
     if is_gone:
+        # No Python ends between its start and the first message but by chance.
         send = shim_client.ForkServerClient._send
 
         def send_late(ours: shim_client.ForkServerClient, message: bytes, descriptors: Sequence[int]) -> None:

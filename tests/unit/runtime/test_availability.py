@@ -20,7 +20,7 @@ from actors.backoff import Backoff
 from supervisor import AgentTurn, Degraded
 from supervisor.cli.live_view import JsonView, PlainView, Reporter
 from supervisor.cli.rendering import receipt_text
-from supervisor.embedding.runtime import Session, open_supervisor
+from supervisor.embedding.runtime import open_supervisor
 from supervisor.host import shutdown, supervision
 from supervisor.host.verification import Verification
 from supervisor.journal import database
@@ -40,6 +40,7 @@ from supervisor.runtime.availability import Outage
 from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter, NewRecord
 from supervisor.runtime.live_session import SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.sessions.handle import Session
 from supervisor.work import plan_cancellation
 from supervisor.work.plan_handle import run_plan
 from supervisor.work.plan_runner import PlanRunner

@@ -41,11 +41,11 @@ def committed_inside(where: Path) -> Path:
     return where
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """A repository with one commit, its branch ``main`` checked out."""
-    where = tmp_path / "repository"
-    (where / "part").mkdir(parents=True)
+@pytest.fixture(scope="module")
+def repository_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the repository that ``repository`` copies: one commit, its branch ``main`` checked out."""
+    where = tmp_path_factory.mktemp("template")
+    (where / "part").mkdir()
     (where / "a.txt").write_text("one\n")
     (where / "part" / "b.txt").write_text("two\n")
     git(where, "init", "--quiet", "--initial-branch=main")

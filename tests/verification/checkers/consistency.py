@@ -10,7 +10,7 @@ from operator import attrgetter
 
 import msgspec
 
-from supervisor.embedding.runtime import Supervisor
+from supervisor.host.supervision import Supervisor
 from supervisor.lifecycles.types import AbortPolicy
 from supervisor.policies.abort_plan import TreeNode
 from supervisor.ports import EntityRow

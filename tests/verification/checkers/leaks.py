@@ -1,11 +1,14 @@
-"""Leaks: a supervisor that has closed holds no entities, timers, actors or waiters."""
+"""Leaks: a supervisor that has closed holds no entities, timers, actors or waiters.
+
+The checker reads private attributes: what a supervisor must not hold any more is no part of its interface.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container
 from typing import Final
 
-from supervisor.embedding.runtime import Supervisor
+from supervisor.host.supervision import Supervisor
 
 __all__ = ["check_closed", "counted"]
 
