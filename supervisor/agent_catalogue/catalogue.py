@@ -7,7 +7,7 @@ variant is the default. A file names packages and versions, never the location o
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -178,14 +178,10 @@ def known_agent(name: str) -> KnownAgent:
     there = catalogue()
     found = there.get(name) or next((one for one in there.values() if name in one.also), None)
     if found is None:
-        raise UnknownAgent(_unknown(name, there))
+        near = get_close_matches(name, list(there), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"the agents are {', '.join(there)}"
+        raise UnknownAgent(f"{name!r} is not in the catalogue of agents; {hint}")
     return found
-
-
-def _unknown(name: str, there: Iterable[str]) -> str:
-    near = get_close_matches(name, list(there), n=1)
-    words = f"did you mean {near[0]!r}?" if near else f"the agents are {', '.join(there)}"
-    return f"{name!r} is not in the catalogue of agents; {words}"
 
 
 @cache

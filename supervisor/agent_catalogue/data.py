@@ -33,12 +33,8 @@ def _sound(word: str) -> str:
     return word
 
 
-def _listed(given: Any) -> Any:
-    return [given] if isinstance(given, str) else given
-
-
 Word = Annotated[str, AfterValidator(_sound)]
-Words = Annotated[tuple[Word, ...], BeforeValidator(_listed)]
+Words = Annotated[tuple[Word, ...], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
 """Several words, or a single word."""
 
 Model = TypeVar("Model", bound=Data)
@@ -51,13 +47,6 @@ def read_data(path: Path, model: type[Model]) -> Model:
         BadData: the file is missing, too big, not TOML, or not valid for the model.
     """
     try:
-        return model.model_validate(_parsed(path))
-    except ValidationError as error:
-        raise BadData("\n".join(f"{path}: {words}" for words in _complaints(error))) from None
-
-
-def _parsed(path: Path) -> dict[str, Any]:
-    try:
         with path.open("rb") as file:
             data = file.read(BYTES_MAX + 1)
     except (OSError, ValueError) as error:
@@ -65,14 +54,14 @@ def _parsed(path: Path) -> dict[str, Any]:
     if len(data) > BYTES_MAX:
         raise BadData(f"{path}: is larger than {BYTES_MAX} bytes, the maximum")
     try:
-        return tomllib.loads(data.decode())
+        return model.model_validate(tomllib.loads(data.decode()))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadData(f"{path}: is not TOML: {error}") from None
-
-
-def _complaints(error: ValidationError) -> list[str]:
-    found = [one for one in error.errors(include_url=False) if one["type"] != "too_short" or not one["input"]]
-    return [f"{_spelled(one['loc'])}: {_words(one)}" for one in found]  # a list of bad items is not a short one
+    except ValidationError as error:
+        # a list of bad items is not a short one
+        found = [one for one in error.errors(include_url=False) if one["type"] != "too_short" or not one["input"]]
+        lines = [f"{path}: {_spelled(one['loc'])}: {_describe(one)}" for one in found]
+        raise BadData("\n".join(lines)) from None
 
 
 def _spelled(path: tuple[int | str, ...]) -> str:
@@ -86,7 +75,7 @@ def _spelled(path: tuple[int | str, ...]) -> str:
     return text or "the file"
 
 
-def _words(one: Any) -> str:
+def _describe(one: Any) -> str:
     match one["type"]:
         case "extra_forbidden":
             return "unknown key; remove it (docs/how-to/agents.md lists the keys)"
@@ -100,9 +89,5 @@ def _words(one: Any) -> str:
         case "value_error":
             return str(one["ctx"]["error"])
         case _:
-            return f"{_shown(one['input'])}: {one['msg'][:1].lower()}{one['msg'][1:]}"
-
-
-def _shown(given: object) -> str:
-    text = repr(given)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+            text = repr(one["input"])
+            return f"{text if len(text) <= 60 else f'{text[:57]}...'}: {one['msg'][:1].lower()}{one['msg'][1:]}"

@@ -207,24 +207,19 @@ class LineMapping(Data):
         return given
 
     @model_validator(mode="after")
-    def _holds_together(self) -> LineMapping:
-        if problem := _problem(self):
-            raise ValueError(problem)
+    def _is_consistent(self) -> LineMapping:
+        placed = any(PROMPT in word for word in self.prompt_arguments)
+        if self.prompt == "argument" and not placed:
+            fix = 'put it where the prompt goes, or set prompt = "stdin"'
+            raise ValueError(f"prompt_arguments: none contains {PROMPT}; {fix}")
+        if self.prompt == "stdin" and placed:
+            raise ValueError(f'prompt_arguments: contain {PROMPT}, but prompt = "stdin"; remove one of the two')
+        for name, words in (("new_arguments", self.new_arguments), ("resume_arguments", self.resume_arguments)):
+            if words and not any(ID in word for word in words):
+                raise ValueError(f"{name}: none contains {ID}; put it where the id of the conversation goes")
+        if self.new_arguments and not self.resume_arguments:
+            raise ValueError("new_arguments: need resume_arguments, too; give both or neither")
+        if not any(isinstance(one, EndRule) and one.stop == "end_turn" for one in self.rules):
+            fix = "add one, without it no turn can succeed"
+            raise ValueError(f'rules: no rule has says = "end" and stop = "end_turn"; {fix}')
         return self
-
-
-def _problem(mapping: LineMapping) -> str:
-    """Return the contradiction in the mapping, or ``""``."""
-    placed = any(PROMPT in word for word in mapping.prompt_arguments)
-    if mapping.prompt == "argument" and not placed:
-        return f'prompt_arguments: none contains {PROMPT}; put it where the prompt goes, or set prompt = "stdin"'
-    if mapping.prompt == "stdin" and placed:
-        return f'prompt_arguments: contain {PROMPT}, but prompt = "stdin"; remove one of the two'
-    for name, words in (("new_arguments", mapping.new_arguments), ("resume_arguments", mapping.resume_arguments)):
-        if words and not any(ID in word for word in words):
-            return f"{name}: none contains {ID}; put it where the id of the conversation goes"
-    if mapping.new_arguments and not mapping.resume_arguments:
-        return "new_arguments: need resume_arguments, too; give both or neither"
-    if not any(isinstance(one, EndRule) and one.stop == "end_turn" for one in mapping.rules):
-        return 'rules: no rule has says = "end" and stop = "end_turn"; add one, without it no turn can succeed'
-    return ""

@@ -5,8 +5,7 @@ This module only counts. The decision whether a failed task is tried again is ``
 
 Each of those limits bounds its own retries, and their product would be large: three claims of five attempts of five
 launches. Every launch but the first of each task spends one retry of the workstream; when none is left, nothing is
-tried again. A budget is a value: spending returns a new one. The budget grows with the workstream. A retry is given
-back only after a takeover, when a retry was spent whose decision is not on record: the decision is then made again.
+tried again. A budget is a value: spending returns a new one. The budget grows with the workstream.
 """
 
 from __future__ import annotations
@@ -48,10 +47,6 @@ class RetryBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def spend(self) -> RetryBudget | None:
         """Return the budget after one more retry; ``None`` if none is left."""
         return replace(self, spent=self.spent + 1) if self.left else None
-
-    def given_back(self) -> RetryBudget:
-        """Return the budget before the last retry, whose decision is made again."""
-        return replace(self, spent=self.spent - 1)
 
     def grown(self, tasks: int) -> RetryBudget:
         """Return the budget after *tasks* more were added to the workstream."""

@@ -33,21 +33,15 @@ def check_launch(launch: Launch) -> None:
 def step_failed(launch: Launch, step: str, number: int) -> SpawnError:
     """Return the error for a *step* of the shim (``fork``, ``start``, ``cwd``, ``exec``) that failed with this
     errno."""
-    error = _step_error(launch, step, number)
-    what = shortage_of(number)
-    return SpawnShortage(str(error), what) if what else error
-
-
-def _step_error(launch: Launch, step: str, number: int) -> SpawnError:
     match step:
         case "cwd":
-            return _error(launch, _cwd(launch.cwd, number))
+            why = _cwd(launch.cwd, number)
         case "exec":
-            return _error(launch, _program(launch, number))
+            why = _program(launch, number)
         case _:
-            return _error(
-                launch, f"its process could not be made ({os.strerror(number)}); raise the limit, or run fewer"
-            )
+            why = f"its process could not be made ({os.strerror(number)}); raise the limit, or run fewer"
+    error, what = _error(launch, why), shortage_of(number)
+    return SpawnShortage(str(error), what) if what else error
 
 
 def resource_missing(launch: Launch, what: str, error: OSError) -> SpawnShortage:

@@ -109,18 +109,9 @@ def continued(plan: Plan, settings: Settings, rows: Collection[EntityRow]) -> Ma
     """Return the tasks that *plan* continues, by name: those of the newest interrupted run that it can continue."""
     for tasks in reversed(_runs(rows).values()):
         with suppress(BadPlan):  # the subtasks of that run do not fit into this plan
-            recorded = _recorded(tasks, plan)
-            if _continues(plan, settings, recorded):
-                return recorded
+            if _continues(plan, settings, tasks):
+                return tasks
     return {}
-
-
-def _recorded(tasks: Mapping[str, InterruptedTask], plan: Plan) -> Mapping[str, InterruptedTask]:
-    """Return *tasks* without subtasks whose split is not recorded, since the supervisor died before that."""
-    known = {one.task.id for one in every_task(plan.tasks)}
-    for parent in tasks.values():
-        known |= {one.task.id for one in every_task(_parts(parent))}
-    return {name: task for name, task in tasks.items() if name in known or not task.data.part_of}
 
 
 def _parts(task: InterruptedTask) -> tuple[TaskConfig, ...]:

@@ -231,7 +231,8 @@ class AgentConnection(Connection):
             cause = self.session.cause._replace(seq=aborted.cause_seq)
             self.registry.send(turn_id, aborted.result(call_id, ToolOutcome.UNKNOWN), cause=cause)
             self._drop_call(call_id)
-        stopped = tuple(one for one in self._calls if self.runs_call(one) or self._delegates(one))
+        children = [child.started_by for child in self.registry.children_of(self.session.session_id)]
+        stopped = tuple(one for one, tool_id in self._calls.items() if self.runs_call(one) or tool_id in children)
         verdict = decide_verdict(
             stop,
             error,
@@ -349,10 +350,6 @@ class AgentConnection(Connection):
     def terminate_call(self, call_id: str, not_ended: Callable[[str], None]) -> str:
         """Return ``""``: a call of an agent of this kind cannot be terminated alone."""
         return ""
-
-    def _delegates(self, call_id: str) -> bool:
-        tool_id = self._calls.get(call_id)
-        return any(child.started_by == tool_id for child in self.registry.children_of(self.session.session_id))
 
     def _register_delegation(self, call_id: str, answer: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
         """Return *answer* as a function of which only the first call counts: the child's end, or the end of the

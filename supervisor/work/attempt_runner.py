@@ -145,7 +145,8 @@ class AttemptRunner:
         try:
             begun = await self._begin(execution, active)
         except Refused as refusal:
-            await self._pipeline.cancel(execution, str(refusal))
+            with anyio.CancelScope(shield=True):  # an interruption would leave the task cancelled and unsettled
+                await self._pipeline.cancel(execution, str(refusal))
             return False
         return not begun or await self._decide(execution, active, await self._ask(execution))
 

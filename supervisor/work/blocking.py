@@ -37,7 +37,7 @@ class BlockedTasks:
     def __init__(self, plan_run: PlanRun, pipeline: CompletionPipeline, attempt_runner: AttemptRunner) -> None:
         self._plan_run, self._pipeline, self._attempt_runner = plan_run, pipeline, attempt_runner
         self._blocked: dict[str, TaskExecution] = {}
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
         """Names of the tasks about which it is on record that they wait for a person."""
         self._overdue: set[str] = set()
         """Names of the tasks whose subtasks did not end in time, and whose own turn, which an earlier supervisor began,
@@ -139,7 +139,7 @@ class BlockedTasks:
         await execution.post(task.Unblocked(reason=why), *split)
         self._plan_run.wake()
         self._blocked.pop(execution.name, None)
-        self._said.discard(execution.name)
+        self._reported.discard(execution.name)
         if for_subtasks:
             self.watch(execution)
             self._plan_run.publish(SubtasksAwaited(execution))
@@ -201,7 +201,7 @@ class BlockedTasks:
         for execution in vain:
             self._cancel([execution], f"it was blocked on {', '.join(self._ended(execution))}, which did not complete")
         for execution in persons:
-            self._say(execution)
+            self._report(execution)
         if not vain and not persons:
             self._cancel(self._blocked.values(), "it was blocked on tasks that wait for it")
 
@@ -216,9 +216,9 @@ class BlockedTasks:
         """Return the names of the tasks that the task waits for in vain."""
         return [one.name for one in self._awaited(execution) if one is not None and _outcome(one) not in ("", *WELL)]
 
-    def _say(self, execution: TaskExecution) -> None:
-        if execution.name not in self._said:
-            self._said.add(execution.name)
+    def _report(self, execution: TaskExecution) -> None:
+        if execution.name not in self._reported:
+            self._reported.add(execution.name)
             words = f"nothing else can go on; it waits for {self._names(execution)}, and for `supervisor task unblock`"
             execution.note("WaitsForPerson", {"on": execution.data.waiting_for}, words)
             _log.warning(

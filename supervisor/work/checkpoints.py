@@ -102,6 +102,8 @@ async def prepare_workspace(sup: Supervisor, execution: TaskExecution) -> None:
     if not execution.task.rollback:
         return
     if sup.verification.in_place:
+        if not execution.is_rolled_back:  # it could not be taken back after the attempt
+            await _roll_back(sup, execution)
         await sup.verification.begin(workspace_of(sup, execution, execution.run_data.resumed_at))
         execution.is_rolled_back = False
     elif execution.session_lives:  # the session has made an attempt

@@ -64,6 +64,7 @@ class PlanCancellation:
         approving = self._approving()
         unsettled = [execution for execution in self._unsettled() if execution not in approving]
         self.untouched = self._recovery.untouched(plan_run.executions.values())
+        holders = [one.data.claimed_by for one in self.untouched if one.kind is Kind.TASK]  # a task that ends has none
         record_end_of_work(self._sup.registry, self.untouched)
         jobs = [execution.job_id for execution in unsettled if execution.job is not None]
         jobs += [one.id for one in self.untouched if one.kind is Kind.JOB]
@@ -72,8 +73,8 @@ class PlanCancellation:
             for execution in unsettled:
                 group.start_soon(self._end_execution, execution)
             group.start_soon(self._end_workstream, approving)
-            for one in [one for one in self.untouched if one.kind is Kind.TASK]:
-                group.start_soon(self._end_session, one.data.claimed_by)
+            for session_id in holders:
+                group.start_soon(self._end_session, session_id)
             group.start_soon(self._end_unclaimed)
         if plan_run.workstream.state in (Workstream.COMPLETED, Workstream.FAILED):
             await export_workstream(plan_run)

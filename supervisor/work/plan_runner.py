@@ -137,7 +137,7 @@ class PlanRunner:
                     execution.remove()
                 for one in (*cancellation.untouched, *recovery.over):
                     self._sup.registry.remove(one.id)
-                plan_run.workstream.bury()
+                plan_run.workstream.remove()
             if (
                 plan_run.workstream.owes_result
             ):  # until note_reported: the host may be cancelled before it has the result

@@ -93,7 +93,7 @@ class _Worker:
         self.lost: set[str] = set()
         """Tasks that it held when it was lost, until each is given back."""
         self.is_lost = False
-        self.draining = self.told_to_drain = self.ending = False
+        self.draining = self.drain_requested = self.ending = False
         self.active = 0
         """Number of tasks for which ``TaskAssigned`` was sent, and not ``TaskCompleted``."""
         self.returning: OneShotEvent | None = None
@@ -211,7 +211,7 @@ class WorkerPool:
             await self._registry.post(entity.id, event, cause=Cause(entity.born_seq, None, ACTOR))
 
     def _end_left(self, entity: Entity) -> OneShotEvent:
-        over = self._bury_at_its_end(entity)
+        over = self._remove_at_its_end(entity)
         self._registry.send(
             entity.id, end_of_worker(entity)[-1], cause=Cause(entity.born_seq, None, ACTOR), lane=Lane.NORMAL
         )
@@ -246,7 +246,7 @@ class WorkerPool:
             contained=False,
         )
         worker = self._workers[entity.id] = _Worker(spec, entity, self._timers.now())
-        worker.over = self._bury_at_its_end(entity)
+        worker.over = self._remove_at_its_end(entity)
         worker.over.then(lambda: self._forget(worker))
         ctx = self._registry.system.context(entity.id)
         assert ctx is not None, "it was born just now"
@@ -267,8 +267,8 @@ class WorkerPool:
         self._on_free()
         await self._heartbeat(self, worker.id, spec.config.heartbeat_s)
 
-    def _bury_at_its_end(self, entity: Entity) -> OneShotEvent:
-        """Return the event of the worker's burial: its last record is durable, or never will be."""
+    def _remove_at_its_end(self, entity: Entity) -> OneShotEvent:
+        """Return the event of the worker's removal from memory: its last record is durable, or never will be."""
         over = OneShotEvent()
         entity.on_ended = lambda: self._sup.journal_writer.when_durable(partial(self._registry.remove, entity.id))
         entity.on_buried = over.set
@@ -377,8 +377,8 @@ class WorkerPool:
         if not worker.held:
             worker.ending = True
             self._record(worker, ShutdownRequested(reason="drained"))
-        elif all(worker.held.values()) and not worker.told_to_drain:
-            worker.told_to_drain = True
+        elif all(worker.held.values()) and not worker.drain_requested:
+            worker.drain_requested = True
             self._record(worker, ShutdownRequested(reason="told to drain"))
 
     # ------------------------------------------------------------------ health

@@ -201,7 +201,8 @@ class WorkstreamEntity:
                 await self._post(workstream.UserCancelled(reason=reason))
             self.note_reported(reason)  # the caller has given the plan up, and needs no result
 
-    def bury(self) -> None:
+    def remove(self) -> None:
+        """Remove the workstream from memory, if it has ended."""
         if self._entity is not None and self._entity.ended:
             self._sup.registry.remove(self.id)
 

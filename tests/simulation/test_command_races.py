@@ -124,35 +124,11 @@ class SplitCooling(Intruder):
 def test_a_task_that_is_split_while_it_cools_down_waits_for_its_subtasks() -> None:
     """Also where its circuit has cooled down before they are closed."""
     drawn, split = scenario(FIFO), 0
-    for seed in range(40):
+    for seed in range(60):
         race(drawn.draw(seed), splitter := SplitCooling(), ways={"w0t0": (Try.BUSY, Try.DONE)})
         assert splitter.parts in ([], [("CLOSED", "CLOSED")]), f"seed {seed}"
         split += len(splitter.parts)
     assert split >= 3
-
-
-class LoseWorker(SplitCooling):
-    """The same; the worker is lost while it is being recorded that the subtasks have the rest of the task."""
-
-    is_lost = False
-
-    def step(self) -> None:
-        super().step()
-        if self.is_split and not self.is_lost and self.states()[:2] == ("VALIDATING", "running"):
-            self.is_lost = True
-            runner = self.host.operator_bots[-1].runner
-            claim = runner.plan_run.executions["w0t0"].claim
-            assert claim is not None
-            runner.plan_run.take_from_lost_worker(claim.worker_id, ["w0t0"])  # as the health check of a worker does
-
-
-def test_a_task_needs_no_worker_to_wait_for_its_subtasks() -> None:
-    """No other worker is given the task, with which it could do nothing, and the plan comes to its end."""
-    drawn, lost = scenario(FIFO), 0
-    for seed in range(40):
-        race(drawn.draw(seed), loser := LoseWorker(), ways={"w0t0": (Try.BUSY, Try.DONE)})
-        lost += loser.is_lost
-    assert lost >= 2
 
 
 class SplitStarting(Intruder):
@@ -295,29 +271,6 @@ class ScriptedHost(RaceHost):
         for script in self.scripts:
             self.world.task_scripts.add(script)
         return plan
-
-
-class ResetRejected(Intruder):
-    """Resets the run as soon as its circuit is open, and its job has not heard of that."""
-
-    resets = 0
-
-    def step(self) -> None:
-        if not self.resets and self.states()[:2] == ("CIRCUIT_OPEN", "validating"):
-            self.resets += 1
-            self.host.start(self._reset)
-
-    async def _reset(self) -> None:
-        with suppress(Refused):  # it is tried again by then
-            await self.host.operator_bots[-1].control.reset("w0t0", by="operator")
-
-
-def test_a_run_that_is_reset_as_its_whole_is_rejected_rests() -> None:
-    """The work of the subtasks is not accepted; a reset that comes too late does not begin the run anew."""
-    whole, part = TaskScript("w0t0", checks=(False, True)), TaskScript(PART)
-    host = type("Host", (ScriptedHost,), {"scripts": (whole, part)})
-    race(scenario(FIFO).draw(1), resetter := ResetRejected(), whole_of_one_part(whole, part), host=host)
-    assert resetter.resets == 1
 
 
 class RequeueCancelled(Intruder):

@@ -167,13 +167,10 @@ class ProbedAgent:
                     self._terminals[terminal_id].kill()
                 case Ready(resume_id) | ConversationNamed(resume_id):
                     self.resume_id = resume_id or self.resume_id
-            self._heard(out)
-
-    def _heard(self, out: Out) -> None:
-        if not isinstance(out, Send | CloseInput | Signal):
-            self.said.append(out)
-            self._news.set()
-            self._news = anyio.Event()
+            if not isinstance(out, Send | CloseInput | Signal):
+                self.said.append(out)
+                self._news.set()
+                self._news = anyio.Event()
 
     async def _file(self, path: str, text: str | None) -> tuple[str, str]:
         """Read a file of the agent's directory, or write *text* to it; return the content and the error text."""

@@ -542,35 +542,6 @@ def test_every_cell_is_tested() -> None:
     assert len({one.name for one in CASES}) == len(CASES)
 
 
-# -------------------------------------------------------------------------- the specification's side-effect column
-SIDE_EFFECTS = {"StorePrompt", "CancelSession", "ForceStopSession", "LogFatal"}
-COLUMN: dict[tuple[S, str, S], list[str]] = {
-    (S.BUILDING_PROMPT, "PromptReady", S.SPAWNING): ["StorePrompt"],
-    (S.SPAWNING, "SessionExited", S.STOPPED): ["LogFatal"],
-    (S.RUNNING, "SessionExited", S.STOPPED): ["LogFatal"],
-    (S.RUNNING, "UrgentMessage", S.INTERRUPTING): ["CancelSession"],
-    (S.RUNNING, "BoundaryReached", S.INTERRUPTING): ["CancelSession"],
-    (S.RUNNING, "SteerElapsed", S.INTERRUPTING): ["CancelSession"],
-    (S.INTERRUPTING, "GraceExceeded", S.BUILDING_PROMPT): ["ForceStopSession"],
-    (S.RUNNING, "OperatorStop", S.STOPPED): ["CancelSession"],
-    (S.INTERRUPTING, "OperatorStop", S.STOPPED): ["CancelSession"],
-    **{(state, "FatalError", S.STOPPED): ["LogFatal"] for state in LIVE},
-}
-"""Every cell that has a side effect of the specification; all others have ``None``."""
-
-
-@pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
-def test_side_effect_column(one: Case) -> None:
-    """Of the specification's side effects a step has exactly those of its row; IncrementSession is session_seq + 1."""
-    step = SESSION.step(one.state, one.data, one.event)
-    named = [type(effect).__name__ for effect in step.effects if type(effect).__name__ in SIDE_EFFECTS]
-    assert named == COLUMN.get((one.state, type(one.event).name(), one.target), [])
-    bumps = (one.state, one.target) == (S.SESSION_COMPLETE, S.BUILDING_PROMPT)
-    assert step.data.session_seq == one.data.session_seq + bumps
-    launches = (one.state, one.target) == (S.BUILDING_PROMPT, S.SPAWNING)
-    assert step.data.incarnation == one.data.incarnation + launches
-
-
 # ------------------------------------------------------------------------------------------- counters and backoff
 @pytest.mark.parametrize("state", [S.SPAWNING, S.RUNNING], ids=lambda one: one.value)
 @pytest.mark.parametrize("verdict", [ERROR, TIMEOUT], ids=lambda one: one.exit.value)
@@ -663,23 +634,6 @@ def test_only_the_turn_of_the_request_answers_it(state: S, turn_id: str) -> None
     """The end of another turn, whatever its number, changes nothing and answers no request."""
     step = SESSION.step(state, session(), TurnReaped(turn_id=turn_id, completed=True))
     assert (step.data, step.effects) == (session(), ())
-
-
-@pytest.mark.parametrize("state", [S.SESSION_COMPLETE, S.STOPPED], ids=lambda one: one.value)
-def test_a_turn_is_known_by_what_its_id_says(state: S) -> None:
-    """The end of a turn answers its request, whatever object holds the id."""
-    step = SESSION.step(state, session(inbox=()), TurnReaped(turn_id="".join("s:t4"), completed=True))
-    assert [(one.request_id, one.outcome) for one in step.effects if isinstance(one, ReplyToRequest)] == [
-        (FIRST.id, "completed")
-    ]
-
-
-def test_a_message_is_known_by_what_its_id_says() -> None:
-    """A message whose id was read again is the same message, and is kept once."""
-    again = replace(urgent(DeliveryPoint.NOW)[0], message_id="".join(urgent(DeliveryPoint.NOW)[1].id))
-    before = urgent(DeliveryPoint.TURN_END)[1]
-    step = SESSION.step(S.COOLING_DOWN, session(inbox=(before,)), again)
-    assert [one.point for one in step.data.inbox] == [DeliveryPoint.NOW]
 
 
 def test_a_misspelt_limit_is_an_error() -> None:

@@ -29,14 +29,6 @@ def test_it_is_spent_one_by_one() -> None:
     assert last.describe() == "the workstream's retry budget is spent (2 of 2 retries)"
 
 
-def test_the_last_one_can_be_given_back() -> None:
-    """The last retry can be given back, so that its decision is made again; no retry is won by that."""
-    for spent in (1, 2, 3, 4):
-        budget = RetryBudget(tasks=100, spent=spent)
-        assert budget.given_back() == RetryBudget(tasks=100, spent=spent - 1)
-        assert budget.given_back().spend() == budget
-
-
 def test_spending_makes_another_value() -> None:
     """Spending returns a new budget, and the old one is unchanged."""
     budget = RetryBudget(tasks=100)

@@ -343,7 +343,7 @@ def test_a_run_that_is_over_is_not_continued(state: str) -> None:
     assert continued(plan, plan, rows_of(plan, "1.1", state, ended=True)) == {}
 
 
-def split_rows(plan: Plan, *parts: TaskConfig, recorded: bool = True) -> list[EntityRow]:
+def split_rows(plan: Plan, *parts: TaskConfig) -> list[EntityRow]:
     """A run whose first task was split while it ran; the subtasks are there, the split is on record or not yet."""
     whole = with_subtasks(plan, {plan.tasks[0].id: parts})
     (first, *rest) = plan.tasks
@@ -351,14 +351,14 @@ def split_rows(plan: Plan, *parts: TaskConfig, recorded: bool = True) -> list[En
         workstream="1.1",
         name=first.id,
         digest=digest_of(first, plan),
-        parts=plain_subtasks(parts) if recorded else (),
+        parts=plain_subtasks(parts),
     )
     born = [
         TaskData(workstream="1.1", name=one.id, digest=digest_of(one, plan), part_of=f"task:{first.id}")
         for one in whole.tasks[0].subtasks
     ]
     rows = rows_of(plan.model_copy(update={"tasks": tuple(rest)}), "1.1", *["OPEN"] * len(rest))
-    rows.append(row_of("task", f"task:{first.id}", "WAITING_FOR_SUBTASKS" if recorded else "OPEN", data))
+    rows.append(row_of("task", f"task:{first.id}", "WAITING_FOR_SUBTASKS", data))
     return rows + [row_of("task", f"task:{one.name}", "OPEN", one) for one in born]
 
 
@@ -373,12 +373,6 @@ def test_what_a_task_was_split_into_goes_on() -> None:
     (first, second) = grown(plan, found)
     assert [one.task.id for one in every_task(first.tasks)] == ["one", "two"]
     assert [one.task.id for one in every_task(second.tasks)] == ["one", "part", "two"]
-
-
-def test_a_split_that_is_not_on_record_has_not_happened() -> None:
-    """If the supervisor died before it recorded a split, the task goes on whole."""
-    plan = plan_of(one="1", two="2")
-    assert set(continued(plan, plan, split_rows(plan, PART, recorded=False))) == {"one", "two"}
 
 
 def test_what_a_task_was_split_into_must_fit() -> None:

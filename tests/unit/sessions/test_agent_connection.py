@@ -1,4 +1,4 @@
-"""AgentConnection: waiting for the end of a turn, with any kind of agent."""
+"""AgentConnection: waiting for the end of a turn, and phases, with any kind of agent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from supervisor.lifecycles.types import Verdict
-from supervisor.sessions.agent_connection import AgentConnection
+from supervisor.sessions.agent_connection import AgentConnection, ConnectionPhase
 
 pytestmark = pytest.mark.anyio
 
@@ -30,6 +30,9 @@ class IdleConnection(AgentConnection):
 
     def end_turn(self) -> None:
         self._conclude("end_turn", "")
+
+    def move_to(self, phase: ConnectionPhase) -> None:
+        self._advance(phase)
 
 
 async def test_a_caller_that_waits_for_one_turn_does_not_wait_for_the_next_turn() -> None:
@@ -56,3 +59,15 @@ async def test_a_caller_that_waits_for_one_turn_does_not_wait_for_the_next_turn(
         assert woken == ["another", "that one"]
         connection.end_turn()
     assert woken == ["another", "that one", "any"]
+
+
+def test_a_connection_that_is_closing_exited_or_over_takes_no_further_turn() -> None:
+    """Only an open connection to an idle agent is used again, and phases never go back."""
+    registry: Any = SimpleNamespace(send=lambda *event, **how: None)
+    connection = IdleConnection(registry, SimpleNamespace(session_id="s"), "s:a1", 1)  # type: ignore[arg-type]
+    connection.is_ready = True
+    reusable = []
+    for phase in (*ConnectionPhase, ConnectionPhase.OPEN):
+        connection.move_to(phase)
+        reusable.append(connection.reusable)
+    assert reusable == [True, False, False, False, False]

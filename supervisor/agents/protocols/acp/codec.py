@@ -34,10 +34,18 @@ from msgspec import UNSET, Raw
 from supervisor.agents.protocols.acp import messages
 from supervisor.agents.protocols.acp.errors import problem_of, problem_of_text
 from supervisor.agents.protocols.acp.handshake import Handshake, HandshakeRequest, HandshakeSteps
-from supervisor.agents.protocols.acp.messages import Message, RpcError, RpcId
+from supervisor.agents.protocols.acp.messages import Message
 from supervisor.agents.protocols.acp.terminals import METHODS, AcpTerminals
 from supervisor.agents.protocols.codec_base import COST_MAX, LINE_BYTES_MAX, Conversation, ToolCallTable
-from supervisor.agents.protocols.json_rpc import OutgoingRequests
+from supervisor.agents.protocols.json_rpc import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    JsonRpcMessage,
+    OutgoingRequests,
+    RpcError,
+    RpcId,
+    read,
+)
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
     AgentOptions,
@@ -263,11 +271,11 @@ class AcpCodec(Conversation):
         if not self._opening.agent.steers:
             return [self._send_prompt(text)]
         params = {"sessionId": self._session, "prompt": [{"type": "text", "text": text}]}
-        return [self._ask("_supervisor/session/steer", params, self._steered)]
 
-    def _steered(self, answer: Raw | RpcError) -> list[Out]:
-        """Report that the agent took the message. On an error nothing is reported: the caller's time-out handles it."""
-        return [MessageAccepted()] if isinstance(answer, Raw) else []
+        def answered(answer: Raw | RpcError) -> list[Out]:
+            return [MessageAccepted()] if isinstance(answer, Raw) else []  # the caller's time-out handles an error
+
+        return [self._ask("_supervisor/session/steer", params, answered)]
 
     def end_call(self, call_id: str) -> list[Out] | None:
         """Ask the agent to end one of its own calls; ``None`` without our extension. (A command that we run, we end
@@ -275,13 +283,13 @@ class AcpCodec(Conversation):
         if self._over or not self._calls.is_open(call_id) or not self._opening.agent.ends_calls:
             return None
         params = {"sessionId": self._session, "toolCallId": call_id}
-        return [self._ask("_supervisor/tool_call/end", params, lambda answer: self._end_answered(call_id, answer))]
 
-    def _end_answered(self, call_id: str, answer: Raw | RpcError) -> list[Out]:
-        """Report a refusal. After a success the agent reports the end of the call by an update."""
-        if isinstance(answer, Raw) or not self._calls.is_open(call_id):
-            return []
-        return [CallNotEnded(call_id, f"{answer.text} (code {answer.code})")]
+        def answered(answer: Raw | RpcError) -> list[Out]:
+            if isinstance(answer, Raw) or not self._calls.is_open(call_id):  # the end is reported by an update
+                return []
+            return [CallNotEnded(call_id, f"{answer.text} (code {answer.code})")]
+
+        return [self._ask("_supervisor/tool_call/end", params, answered)]
 
     def interrupt(self) -> list[Out]:
         if self._over or not self._prompts:
@@ -316,7 +324,7 @@ class AcpCodec(Conversation):
         if self._over or wanted is None:
             return []
         if why:
-            return [messages.error(wanted.rpc_id, messages.INVALID_PARAMS, why)]
+            return [messages.error(wanted.rpc_id, INVALID_PARAMS, why)]
         return [messages.result(wanted.rpc_id, {} if wanted.lines is None else {"content": _part(text, *wanted.lines)})]
 
     def child_ended(self, request_id: str, outcome: str, text: str) -> list[Out]:
@@ -334,7 +342,7 @@ class AcpCodec(Conversation):
         return self._prompts > 0
 
     def _on_line(self, line: str) -> list[Out]:
-        message = messages.read(line, Message, "the agent wrote a line")
+        message = read(line, Message, "the agent wrote a line")
         if isinstance(message.method, str):
             if message.id is UNSET:
                 return self._notified(message.method, message.params)
@@ -346,7 +354,7 @@ class AcpCodec(Conversation):
             case "session/update":
                 return self._update(params)
             case "$/cancel_request":
-                rpc_id = messages.read(params, messages.RequestCancelled, method).request_id
+                rpc_id = read(params, messages.RequestCancelled, method).request_id
                 return self._permissions.withdraw(rpc_id) or self._terminals.withdraw(rpc_id)
             case _:
                 return []
@@ -354,30 +362,28 @@ class AcpCodec(Conversation):
     def _request(self, rpc_id: RpcId, method: str, params: Raw) -> list[Out]:
         self._has_activity = True
         if method in METHODS:
-            return self._terminals.request(
-                rpc_id, method, messages.read(params, messages.TerminalReference, method).terminal_id
-            )
+            return self._terminals.request(rpc_id, method, read(params, messages.TerminalReference, method).terminal_id)
         match method:
             case "session/request_permission":
-                request = messages.read(params, messages.PermissionRequest, method)
+                request = read(params, messages.PermissionRequest, method)
                 return (
                     [cancelled(rpc_id)]
                     if self._cancelling
                     else self._permissions.open(rpc_id, self._name("permission"), request)
                 )
             case "terminal/create":
-                asked = messages.read(params, messages.TerminalCreate, method)
+                asked = read(params, messages.TerminalCreate, method)
                 return self._terminals.create(rpc_id, self._name("terminal"), asked)
             case "fs/read_text_file":
-                wanted = messages.read(params, messages.FileRead, method)
+                wanted = read(params, messages.FileRead, method)
                 return self._file(rpc_id, wanted.path, None, (max(0, (wanted.line or 1) - 1), wanted.limit))
             case "fs/write_text_file":
-                given = messages.read(params, messages.FileWrite, method)
+                given = read(params, messages.FileWrite, method)
                 return self._file(rpc_id, given.path, given.content, None)
             case "_supervisor/session/run":
-                return self._child_asked(rpc_id, messages.read(params, messages.ChildRun, method))
+                return self._child_asked(rpc_id, read(params, messages.ChildRun, method))
             case _:
-                return [messages.error(rpc_id, messages.METHOD_NOT_FOUND, f"method not found: {method}")]
+                return [messages.error(rpc_id, METHOD_NOT_FOUND, f"method not found: {method}")]
 
     # ------------------------------------------------------------------------------------------ opening
     def _open(self, script: HandshakeSteps[str], request: HandshakeRequest) -> list[Out]:
@@ -409,7 +415,7 @@ class AcpCodec(Conversation):
         if isinstance(answer, RpcError):
             problem, status = problem_of(answer)
             return self._prompt_ended(TurnEnded("error", answer.text, problem, status))
-        response = messages.read(answer, messages.PromptResponse, "the answer to session/prompt")
+        response = read(answer, messages.PromptResponse, "the answer to session/prompt")
         used = self._meter.at_end(response)  # reported after the turn's end
         self._meter.begin()
         return [*self._prompt_ended(self._end_of(response)), *used]
@@ -420,14 +426,12 @@ class AcpCodec(Conversation):
             return TurnEnded("error", f"the agent stopped for an unknown reason, {response.stop_reason!r}")
         if trouble := problem_of_text(response.stop_reason, self._last_text):
             return TurnEnded("error", self._last_text.strip(), *trouble)
-        if response.stop_reason == "end_turn" and self._prompts == 1 and not self._is_plausible(response):
+        has_activity = not response.unanswered and (self._has_activity or any(response.used or ()))
+        is_plausible = self._needs_no_model or has_activity
+        if response.stop_reason == "end_turn" and self._prompts == 1 and not is_plausible:
             why = _CUT_OFF if response.unanswered else _SILENT
             return TurnEnded("error", why, ModelProblem.CONNECTION if response.unanswered else ModelProblem.UNKNOWN)
         return TurnEnded(_STOPS[response.stop_reason])
-
-    def _is_plausible(self, response: messages.PromptResponse) -> bool:
-        """Return whether the turn shows any activity that makes a successful end plausible."""
-        return self._needs_no_model or (not response.unanswered and (self._has_activity or any(response.used or ())))
 
     def _prompt_ended(self, ended: TurnEnded) -> list[Out]:
         """Count an answered prompt. The turn ends with its last prompt, and the first failure among its prompts is its
@@ -444,35 +448,25 @@ class AcpCodec(Conversation):
 
     # ------------------------------------------------------------------------------------------ session/update
     def _update(self, params: Raw) -> list[Out]:
-        update = messages.read(params, messages.SessionUpdate, "session/update")
+        update = read(params, messages.SessionUpdate, "session/update")
         if self._session not in (None, update.session_id):
             return []
-        name = messages.read(update.update, messages.UpdateName, "session/update").session_update
+        name = read(update.update, messages.UpdateName, "session/update").session_update
         if update.session_id == self._opening.loading:
-            if name == "usage_update":  # what it has cost by now was counted then
-                self._meter.update(messages.read(update.update, messages.UsageUpdate, name))
+            if name == "usage_update":  # the cost up to now was counted by an earlier process
+                self._meter.update(read(update.update, messages.UsageUpdate, name))
             return []
         if name not in _UPDATES:
-            return []  # commands, titles, settings: nothing that the supervisor decides by
+            return []  # commands, titles, settings: no decision of the supervisor needs them
         kind, handle = _UPDATES[name]
-        outs = handle(self, messages.read(update.update, kind, name))
+        outs = handle(self, read(update.update, kind, name))
         self._has_activity = self._has_activity or any(isinstance(one, Text | ToolOpened | Compaction) for one in outs)
         return outs
 
     def _message_chunk(self, chunk: messages.Chunk) -> list[Out]:
-        texts = _text("message", chunk)
-        for text in texts:
-            self._last_text = text.text[:WORDS_CHARS_MAX]
-        return [*texts]
-
-    def _thought_chunk(self, chunk: messages.Chunk) -> list[Out]:
-        return [*_text("thought", chunk)]
-
-    def _used(self, update: messages.UsageUpdate) -> list[Out]:
-        return [self._meter.update(update)]
-
-    def _on_info_update(self, update: messages.InfoUpdate) -> list[Out]:
-        return [one for one in (update.model_error,) if one is not None]
+        if chunk.content.type == "text" and chunk.content.text:
+            self._last_text = chunk.content.text[:WORDS_CHARS_MAX]
+        return _text("message", chunk)
 
     def _tool(self, tool: messages.ToolUpdate) -> list[Out]:
         kind = "agent" if tool.tool in _AGENTS else tool.kind or "other"
@@ -524,7 +518,7 @@ class AcpCodec(Conversation):
         return f"{kind}-{self._named}"
 
 
-def _text(kind: str, chunk: messages.Chunk) -> list[Text]:
+def _text(kind: str, chunk: messages.Chunk) -> list[Out]:
     return [Text(kind, chunk.content.text)] if chunk.content.type == "text" and chunk.content.text else []
 
 
@@ -537,13 +531,13 @@ def _part(text: str, first: int, count: int | None) -> str:
     return "".join(lines[first : None if count is None else first + count])
 
 
-_UPDATES: Final[Mapping[str, tuple[type[messages.JsonRpcMessage], Callable[[AcpCodec, Any], list[Out]]]]] = {
+_UPDATES: Final[Mapping[str, tuple[type[JsonRpcMessage], Callable[[AcpCodec, Any], list[Out]]]]] = {
     "agent_message_chunk": (messages.Chunk, AcpCodec._message_chunk),
-    "agent_thought_chunk": (messages.Chunk, AcpCodec._thought_chunk),
+    "agent_thought_chunk": (messages.Chunk, lambda _, chunk: _text("thought", chunk)),
     "tool_call": (messages.ToolUpdate, AcpCodec._tool),
     "tool_call_update": (messages.ToolUpdate, AcpCodec._tool),
-    "usage_update": (messages.UsageUpdate, AcpCodec._used),
-    "session_info_update": (messages.InfoUpdate, AcpCodec._on_info_update),
+    "usage_update": (messages.UsageUpdate, lambda codec, update: [codec._meter.update(update)]),
+    "session_info_update": (messages.InfoUpdate, lambda _, update: [update.model_error] if update.model_error else []),
     "compaction_update": (messages.CompactionUpdate, AcpCodec._compaction),
     "plan": (messages.PlanUpdate, AcpCodec._planned),
     "current_mode_update": (messages.ModeUpdate, AcpCodec._mode_changed),

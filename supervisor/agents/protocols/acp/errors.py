@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from supervisor.agents.protocols.acp.messages import AUTHENTICATION_NEEDED, RpcError
+from supervisor.agents.protocols.acp.messages import AUTHENTICATION_NEEDED
+from supervisor.agents.protocols.json_rpc import RpcError
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.policies.error_classification import ends_of, problem_of_status
 

@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from supervisor.agents.protocols.acp import messages
-from supervisor.agents.protocols.acp.messages import ProtocolError, RpcError
-from supervisor.agents.protocols.json_rpc import JsonRpcMessage
+from supervisor.agents.protocols.json_rpc import JsonRpcMessage, ProtocolError, RpcError, read
 from supervisor.ports import AgentOptions, McpServer
 
 __all__ = [
@@ -231,7 +230,7 @@ class Handshake:
         }
         answer = yield from self._with_login(HandshakeRequest("initialize", hello))
         self.agent = _check_version(
-            messages.read(_require_success(answer, "open a session"), Initialized, "the answer to initialize")
+            read(_require_success(answer, "open a session"), Initialized, "the answer to initialize")
         )
         session_params = {"cwd": self._cwd, "mcpServers": [*map(self._server, self._agent_options.mcp_servers)]}
         session = (yield from self._reopen(session_params)) or (yield from self._new(session_params))
@@ -262,7 +261,7 @@ class Handshake:
             (yield from self._with_login(HandshakeRequest("session/new", session_params))), "open a session"
         )
         self._record_settings(answer, "session/new")
-        return messages.read(answer, SessionOpened, "the answer to session/new").session_id
+        return read(answer, SessionOpened, "the answer to session/new").session_id
 
     def _with_login(self, request: HandshakeRequest) -> HandshakeSteps[Raw | RpcError]:
         """Return the response to *request*; if the agent asks for a login and the plan names a method, log in and try
@@ -310,7 +309,7 @@ class Handshake:
     def _record_settings(self, answer: Raw, method: str) -> None:
         """Keep the settings that a response lists, if it lists any."""
         if bytes(answer) != b"null":
-            self._offered = messages.read(answer, Settings, f"the answer to {method}")
+            self._offered = read(answer, Settings, f"the answer to {method}")
 
     def _apply_settings(self, session: str) -> HandshakeSteps[None]:
         if self._agent_options.mode:

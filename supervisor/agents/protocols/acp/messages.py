@@ -12,14 +12,10 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from supervisor.agents.protocols.json_rpc import (
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
     JsonRpcMessage,
-    ProtocolError,
     RpcError,
     RpcId,
     Writer,
-    read,
 )
 from supervisor.lifecycles.types import CancelMode, ModelProblem
 from supervisor.policies.budgets import COUNT_MAX
@@ -29,9 +25,7 @@ from supervisor.ports import ModelErrorReported
 __all__ = [
     "AUTHENTICATION_NEEDED",
     "CANCELLED",
-    "INVALID_PARAMS",
     "JSON_RPC",
-    "METHOD_NOT_FOUND",
     "PROTOCOL_VERSION",
     "CallReference",
     "ChildRun",
@@ -43,7 +37,6 @@ __all__ = [
     "FileRead",
     "FileWrite",
     "InfoUpdate",
-    "JsonRpcMessage",
     "Location",
     "Message",
     "ModeUpdate",
@@ -52,10 +45,7 @@ __all__ = [
     "PlanEntry",
     "PlanUpdate",
     "PromptResponse",
-    "ProtocolError",
     "RequestCancelled",
-    "RpcError",
-    "RpcId",
     "SessionUpdate",
     "TerminalCreate",
     "TerminalReference",
@@ -65,7 +55,6 @@ __all__ = [
     "UsageUpdate",
     "error",
     "notification",
-    "read",
     "request",
     "result",
     "turn_usage_of",

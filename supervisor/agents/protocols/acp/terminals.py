@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from supervisor.agents.protocols.acp import messages
-from supervisor.agents.protocols.acp.messages import RpcId
 from supervisor.agents.protocols.codec_base import ToolCallTable, signal_name
+from supervisor.agents.protocols.json_rpc import INVALID_PARAMS, RpcId
 from supervisor.ports import Out, TerminalKilled, TerminalOpened
 from supervisor.ports.input_limits import TERMINALS_BYTES_MAX, TERMINALS_MAX
 
@@ -44,7 +44,7 @@ class AcpTerminals:
         it."""
         if len(self._known) >= TERMINALS_MAX:
             why = f"terminal/create: there are {len(self._known)} terminals, the most there may be; release some first"
-            return [messages.error(rpc_id, messages.INVALID_PARAMS, why)]
+            return [messages.error(rpc_id, INVALID_PARAMS, why)]
         argv = _argv(asked)
         outs: list[Out] = []
         call_id = self._calls.serve(asked.tool_call_id)
@@ -64,7 +64,7 @@ class AcpTerminals:
         terminal = self._known.get(terminal_id)
         if terminal is None or terminal.released:
             why = f"{method}: terminalId: there is no terminal {terminal_id!r}"
-            return [messages.error(rpc_id, messages.INVALID_PARAMS, why)]
+            return [messages.error(rpc_id, INVALID_PARAMS, why)]
         return METHODS[method](self, rpc_id, terminal_id, terminal)
 
     def output(self, terminal_id: str, data: bytes) -> None:
@@ -108,7 +108,7 @@ class AcpTerminals:
             return [messages.result(rpc_id, terminal.exit_status())]
         if len(terminal.waiting) >= WAITING_MAX:
             why = f"terminal/wait_for_exit: {WAITING_MAX} requests wait for {terminal_id!r} already, the most"
-            return [messages.error(rpc_id, messages.INVALID_PARAMS, why)]
+            return [messages.error(rpc_id, INVALID_PARAMS, why)]
         terminal.waiting.append(rpc_id)
         return []
 
