@@ -335,7 +335,7 @@ def start_afresh(data: TaskRunData, event: ManualReset) -> Out:
 
 SETTLE = "what still runs of a turn is waited for before the result is judged: people see what, and until when"
 SAVE = "a checkpoint is a fact of the run: it moves nothing"
-CANCEL = "a cancel must find every state that has not ended"
+CANCEL = "a cancel must find every state in which a run can be at rest"
 R = TaskRun
 RUN: Machine[TaskRun, TaskRunData] = Machine(
     "run",
@@ -374,7 +374,7 @@ RUN: Machine[TaskRun, TaskRunData] = Machine(
         rule(Cancelled, R.CIRCUIT_OPEN, R.CANCELLED, trigger="Workstream cancelled"),
         rule(
             Cancelled,
-            [R.VALIDATING, R.FAILED, R.RETRYING, R.HALF_OPEN, R.TIMEOUT],
+            [R.VALIDATING, R.RETRYING, R.HALF_OPEN],
             R.CANCELLED,
             extension=CANCEL,
         ),

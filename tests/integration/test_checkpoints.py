@@ -23,13 +23,11 @@ from supervisor.lifecycles.task_run import TaskRunData
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.plans import Plan
 from supervisor.plans.lifecycle import CheckpointConfig
-from supervisor.ports import Merge
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_handle import run_plan
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.results import PlanResult
 from supervisor.work.workstream import WorkstreamEntity
-from supervisor.workspaces.git import GitWorkspaces
 from tests.integration.test_verification import AGENTS, BOUNDS
 from tests.support import git, quick_settings, start_call
 
@@ -242,23 +240,21 @@ def of_two(*, then: str = "ls > seen.txt", **more: Any) -> Plan:
     return Plan.model_validate({**dict(alone), "tasks": [first, after]})
 
 
-async def given_up_as_it_merges(plan: Plan, where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the plan with a journal on disk, and cancel the run in the middle of its first merge."""
-    merging = anyio.Event()
+class Broken(Exception):
+    """Error in the program of the supervisor."""
 
-    async def hang(*_: object) -> Merge:
-        merging.set()
-        return await anyio.sleep_forever()
+
+async def given_up_as_it_merges(plan: Plan, where: Path, monkeypatch: pytest.MonkeyPatch, step: str = "merge") -> None:
+    """Run the plan with a journal on disk; the run ends by an error in that *step* of its first task."""
+
+    async def breaks(*_: object) -> None:
+        raise Broken
 
     with monkeypatch.context() as patched:
-        patched.setattr(GitWorkspaces, "merge", hang)
-        async with (
-            open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup,
-            anyio.create_task_group() as group,
-        ):
-            group.start_soon(PlanRunner(sup).run, plan)
-            await merging.wait()
-            group.cancel_scope.cancel()
+        patched.setattr(CompletionPipeline, step, breaks)
+        async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
+            with pytest.raises(ExceptionGroup):
+                await run_plan(sup, plan)
     assert not (where / "mine.txt").exists()
     assert git(where, "show", "supervisor/first:mine.txt") == "x"
 
@@ -331,9 +327,7 @@ async def test_recovery_merges_finished_work(repository: Path, monkeypatch: pyte
 async def test_unapproved_work_is_not_merged(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work that was done but not yet submitted for approval is not merged by a resumed run."""
     plan = of_two(approval="after")
-    monkeypatch.setattr(CompletionPipeline, "deliver", CompletionPipeline.merge)  # its supervisor does not live to ask
-    await given_up_as_it_merges(plan, repository, monkeypatch)
-    monkeypatch.undo()
+    await given_up_as_it_merges(plan, repository, monkeypatch, "deliver")
     async with open_supervisor(
         repository / ".sdd", agents=plan.agents, settings=plan.settings, workdir=repository
     ) as sup:
