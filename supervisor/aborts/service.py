@@ -381,7 +381,10 @@ class AbortService:
             ended.how = ENDED_WITHIN
             return ended
         ended.how = connection.terminate_call(
-            call.call_id, lambda why: self._interrupt(ended, call, request, cause, f"{NOT_ENDED}: {why}")
+            call.call_id,
+            lambda why: self._interrupt(ended, call, request, cause, f"{NOT_ENDED}: {why}"),
+            now=request.now,
+            within_s=request.within_s,
         )
         if not ended.how:
             self._interrupt(ended, call, request, cause, NOT_ASKED)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from math import inf
 from typing import Final, NamedTuple
 
 import anyio
@@ -52,9 +53,12 @@ POLL_S: Final = 0.005
 
 
 class CallTermination(Termination):
-    """Termination of one call. *on_kill* and *on_abandon* are called when these stages begin."""
+    """Termination of one call. *on_kill* and *on_abandon* are called when these stages begin.
 
-    __slots__ = ("_budget_s", "_on_abandon", "_on_kill", "how", "not_ended", "tool_id")
+    *budget_s*: seconds of the stage KILL, and at most those of the stage REQUEST, which has ``ASKED_S``.
+    """
+
+    __slots__ = ("_budget_s", "_ends_at", "_entered_at", "_on_abandon", "_on_kill", "how", "not_ended", "tool_id")
 
     stages = (TerminationStage.REQUEST, TerminationStage.KILL, TerminationStage.ABANDON)
 
@@ -72,9 +76,20 @@ class CallTermination(Termination):
         self.not_ended: list[Callable[[str], None]] = []
         """Called with the reason, once, if the call is not terminated alone."""
         self._budget_s = budget_s
+        self._entered_at, self._ends_at = timers.now(), inf
         self._on_kill, self._on_abandon = on_kill, on_abandon
 
+    def hasten(self, *, now: bool, within_s: float | None) -> None:
+        """End the termination within *within_s* seconds (REQUEST is shortened first); *now* skips REQUEST."""
+        if within_s is not None:
+            self._ends_at = min(self._ends_at, self.timers.now() + within_s)
+        if now and self.stage is TerminationStage.REQUEST:
+            self.enter(TerminationStage.KILL)
+        elif self.stage is not None:
+            self.reschedule()
+
     def act(self, stage: TerminationStage) -> None:
+        self._entered_at = self.timers.now()
         match stage:
             case TerminationStage.KILL:
                 self._on_kill()
@@ -84,9 +99,9 @@ class CallTermination(Termination):
     def deadline(self, stage: TerminationStage) -> float | None:
         match stage:
             case TerminationStage.REQUEST:
-                return self.timers.now() + min(ASKED_S, self._budget_s)
+                return min(self._entered_at + min(ASKED_S, self._budget_s), self._ends_at - self._budget_s)
             case TerminationStage.KILL:
-                return self.timers.now() + self._budget_s
+                return min(self._entered_at + self._budget_s, self._ends_at)
             case _:
                 return None
 
@@ -185,8 +200,11 @@ class ToolCallTerminations:
         return await self._end_processes(tool_id, alone=True)
 
     # ------------------------------------------------------------------ stages
-    def terminate(self, call_id: str, not_ended: Callable[[str], None]) -> str:
-        """Begin to terminate one call; *not_ended* is called with the reason if that fails later.
+    def terminate(
+        self, call_id: str, not_ended: Callable[[str], None], *, now: bool = False, within_s: float | None = None
+    ) -> str:
+        """Begin to terminate one call, or hasten its termination; *not_ended* is called with the reason if that fails
+        later. *now* begins with the kill; *within_s* bounds the seconds until the call is given up.
 
         Returns:
             How the call is terminated, for a receipt; ``""`` if it cannot be terminated alone.
@@ -194,6 +212,7 @@ class ToolCallTerminations:
         tool_id, known = self._calls.get(call_id, ""), self._terminations.get(call_id)
         if known is not None and known.tool_id == tool_id:
             known.not_ended.append(not_ended)
+            known.hasten(now=now, within_s=within_s)
             return known.how
         self.note_closed(call_id)  # of an earlier call of that name
         is_alive = self._registry.system.context(tool_id) is not None
@@ -202,17 +221,19 @@ class ToolCallTerminations:
             return ""
         how = KILLED if outs is None else ASKED if self._alone else f"{ASKED}{BESIDE}"
         budget_s = self._session.policy.ladder.request_s
+        given_s = budget_s if within_s is None else min(budget_s, within_s)
         termination = self._terminations[call_id] = CallTermination(
             self._registry.system.timers,
             tool_id,
             how,
             budget_s,
             on_kill=lambda: self._start_kill(call_id, tool_id, asked=outs is not None),
-            on_abandon=lambda: self.give_up(call_id, f"it had not ended {budget_s:g} s later"),
+            on_abandon=lambda: self.give_up(call_id, f"it had not ended {given_s:g} s later"),
         )
         termination.not_ended.append(not_ended)
+        termination.hasten(now=now, within_s=within_s)
         self._agent_io.put(outs or ())
-        termination.enter(TerminationStage.KILL if outs is None else TerminationStage.REQUEST)
+        termination.enter(TerminationStage.KILL if outs is None or now else TerminationStage.REQUEST)
         return how if call_id in self._terminations else ""
 
     def _start_kill(self, call_id: str, tool_id: str, *, asked: bool) -> None:

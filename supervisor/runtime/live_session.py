@@ -157,10 +157,13 @@ class Connection(Protocol):
         """Have a call that the agent runs by itself end with the result of this abort, whose record is *cause_seq*."""
         ...
 
-    def terminate_call(self, call_id: str, not_ended: Callable[[str], None]) -> str:
+    def terminate_call(
+        self, call_id: str, not_ended: Callable[[str], None], *, now: bool = False, within_s: float | None = None
+    ) -> str:
         """Terminate one call that the agent runs by itself; its turn goes on.
 
-        *not_ended* is called with the reason, once, if the call turns out not to end alone.
+        *not_ended* is called with the reason, once, if the call turns out not to end alone. *now* begins with the
+        kill; *within_s* bounds the seconds until the call is given up. A second request can only hasten the end.
 
         Returns:
             How the call is terminated, for the receipt; ``""`` if it cannot be terminated alone.

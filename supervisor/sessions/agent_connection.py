@@ -347,7 +347,9 @@ class AgentConnection(Connection):
     def abort_own_call(self, call_id: str, reason: str, abort_id: str, cause_seq: int | None) -> None:
         self._aborting.setdefault(call_id, _AbortedCall(reason, abort_id, cause_seq))
 
-    def terminate_call(self, call_id: str, not_ended: Callable[[str], None]) -> str:
+    def terminate_call(
+        self, call_id: str, not_ended: Callable[[str], None], *, now: bool = False, within_s: float | None = None
+    ) -> str:
         """Return ``""``: a call of an agent of this kind cannot be terminated alone."""
         return ""
 

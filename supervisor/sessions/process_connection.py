@@ -269,8 +269,10 @@ class ProcessConnection(AgentConnection):
             self._agent_io.process.kill()
         self._terminals.kill()
 
-    def terminate_call(self, call_id: str, not_ended: Callable[[str], None]) -> str:
-        return self._terminations.terminate(call_id, not_ended)
+    def terminate_call(
+        self, call_id: str, not_ended: Callable[[str], None], *, now: bool = False, within_s: float | None = None
+    ) -> str:
+        return self._terminations.terminate(call_id, not_ended, now=now, within_s=within_s)
 
     def runs_call(self, call_id: str) -> bool:
         return self._terminals.serve(self._calls.get(call_id))

@@ -239,8 +239,8 @@ class Calls:
         parts: list[Any] = [SimpleNamespace(system=system), session, "a1", self.open, (), asks, agent_io]
         self.service = ToolCallTerminations(*parts)
 
-    def terminate(self, call_id: str) -> str:
-        return self.service.terminate(call_id, self.why.append)
+    def terminate(self, call_id: str, **how: Any) -> str:
+        return self.service.terminate(call_id, self.why.append, **how)
 
 
 def test_the_termination_of_a_call_ends_with_the_call(clock: Clock) -> None:
@@ -258,6 +258,34 @@ def test_the_termination_of_a_call_ends_with_the_call(clock: Clock) -> None:
     assert calls.why == []
     clock.run_until(1.8)
     assert calls.why == ["it had not ended 0.5 s later"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "at"),
+    [
+        ({}, None, 1.0),  # the request has 0.5 s, and the kill as much
+        ({"within_s": 0.7}, None, 0.7),
+        ({"within_s": 0.2}, None, 0.2),
+        ({"now": True}, None, 0.5),
+        ({}, {"now": True}, 0.6),
+        ({}, {"within_s": 0.3}, 0.4),
+        ({"within_s": 0.7}, {"within_s": 5.0}, 0.7),  # a second abort does not extend the first
+    ],
+)
+def test_an_abort_of_a_call_is_over_in_time(
+    clock: Clock, first: dict[str, Any], second: dict[str, Any] | None, at: float
+) -> None:
+    """``now`` and ``within_s`` shorten the termination of a call, also one that is under way, from 0.1 s on."""
+    calls = Calls(clock)
+    calls.open["x"] = "t1:c1"
+    calls.terminate("x", **first)
+    clock.run_until(0.1)
+    if second is not None:
+        calls.terminate("x", **second)
+    clock.run_until(at - 0.01)
+    assert calls.why == []
+    clock.run_until(at + 0.01)
+    assert calls.why != []
 
 
 def test_an_earlier_call_of_the_name_is_forgotten(clock: Clock) -> None:
