@@ -216,12 +216,11 @@ class Reporter:
             view.outage(outage)
 
     def end(self, results: Sequence[TaskResult], *, ok: bool) -> bool:
-        """Show the remaining records and the result, then nothing more. There is a result, so the journal could be
-        written.
+        """Print the remaining records and the result, then end the output.
 
         Returns:
-            Whether the result is out. A reader that has gone away has the exit status, so the result counts as out. On
-            a full disk, or a lost terminal, it is not out.
+            Whether the result was delivered. It counts as delivered if the reader has closed the pipe, since the reader
+            has the exit status; it is not delivered if the disk is full or the terminal is lost.
         """
         self.update()
         self._with_view(lambda view: view.end(results, ok=ok))

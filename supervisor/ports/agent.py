@@ -20,7 +20,7 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class CloseInput(msgspec.Struct, frozen=True):
-    """End of the agent's standard input."""
+    """Command to close the agent's standard input."""
 
 
 class Signal(msgspec.Struct, frozen=True):

@@ -173,7 +173,7 @@ class CompactionTracker:
 
 
 class ProcessConnection(AgentConnection):
-    """Connection to a program."""
+    """Connection of a session to an agent that is a program, over the program's standard input and output."""
 
     def __init__(
         self,

@@ -197,7 +197,8 @@ class Oracle:
             self._record_due[session_id] += seconds
 
     def slept(self, seconds: float) -> None:
-        """Extend all deadlines by a sleep of the machine, and by the grace of the timers after it."""
+        """Extend all deadlines by the time that the machine slept, and by ``GRACE_S``, which all timers have after a
+        sleep."""
         self.observe(MachineSlept(seconds))
         seconds += GRACE_S + self.grain_s  # timers stand still at what was due next, which may have been rounded up
         self._slept.append((self.now(), seconds))

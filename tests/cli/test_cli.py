@@ -748,7 +748,7 @@ def test_what_lives_or_has_ended_is_not_said_to_be_dead(cli: Cli, running: Runni
 
 
 def test_a_failed_task_does_not_grow_older(cli: Cli, killed: Path) -> None:
-    """The age of a FAILED task stops at its failure, and no supervisor is missed because of it."""
+    """The age of a FAILED task stops at its failure, and the task causes no warning that no supervisor runs."""
     with closing(apsw.Connection(str(StateDir(killed).journal))) as db:
         db.execute(
             "UPDATE entities SET kind = 'task', state = 'FAILED', born_at = 100, changed_at = 103 WHERE id = 'lead'"

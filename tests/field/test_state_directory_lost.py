@@ -39,7 +39,8 @@ def started(scratch: Scratch, *args: str) -> tuple[Running, int]:
 
 
 def ended_for_it(scratch: Scratch, run: Running, agent: int, what: str) -> None:
-    """The supervisor said within two seconds that *what* was lost; its end has followed, and nothing began anew."""
+    """Check that the supervisor reports the loss of *what* within two seconds, ends with status 1, ends the process
+    *agent*, and starts nothing more."""
     until(lambda: f"{what} was deleted or replaced" in run.err, within_s=2 + 1)
     done = run.wait(20)
     assert done.status == 1, done.text

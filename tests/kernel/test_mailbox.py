@@ -1,4 +1,5 @@
-"""The mailbox: three lanes, FIFO in each, bounded; checked cell by cell and against a model."""
+"""The mailbox: three lanes, FIFO in each, bounded; checked for every combination of lane and fill level, and against
+a model."""
 
 from __future__ import annotations
 

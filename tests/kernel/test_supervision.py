@@ -113,7 +113,7 @@ async def test_a_child_that_cannot_start_ends_the_start(failing: str) -> None:
 @both
 @pytest.mark.parametrize("made", [None, object(), 5])
 async def test_a_factory_must_make_a_behaviour(made: Any) -> None:
-    """A behaviour without ``receive`` is refused with the spec and the value."""
+    """An object without ``receive`` is refused as a behaviour; the error names the child spec and the object."""
     with pytest.raises(StartFailed, match=r"child spec 'a': start\(\) is"):
         async with supervised(ChildSpec("a", lambda: made)):
             pass

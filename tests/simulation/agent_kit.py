@@ -244,7 +244,7 @@ class Talk:
         return "" if ended is None else ended.stop
 
     async def turn(self, within_s: float = LONG_S) -> str:
-        """Have a turn; return its outcome."""
+        """Send a prompt, wait for the end of its turn, and return the outcome of the turn."""
         count = len(self.turns) + 1
         self.do(self.codec.prompt("work"))
         return await self.ended(count, within_s)

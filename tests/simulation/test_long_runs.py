@@ -42,8 +42,8 @@ def append(seq: int, entity_id: str, entity_seq: int, *, ended: bool = False) ->
 
 
 def test_a_run_that_is_stuck_decides_nothing_in_later_ones() -> None:
-    """A task that spins and swallows every cancellation is left behind for ever; its decisions at failpoints are
-    not."""
+    """A task that swallows every cancellation outlives its simulated run; the failpoints that the task passes later do
+    not affect later runs."""
 
     async def stuck(_: Supervisor) -> None:
         while True:

@@ -200,7 +200,7 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
                 status = status.parent
 
     def close(self) -> None:
-        """Keep the tasks that trio left when it was stopped."""
+        """Hold the tasks that trio left unfinished, so that the garbage collector never finalizes them."""
         for task in self._tasks:
             never_free(task)
 

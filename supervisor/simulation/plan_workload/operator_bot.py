@@ -42,7 +42,11 @@ MORE: Final = 100
 
 class HeartbeatSender:
     """Sends heartbeats for the workers of a plan (``supervisor.work.workers.Heartbeat``) until the pool expects none.
-    *heard* is called for each; once the supervisor was *killed*, its heartbeats are not counted any more."""
+
+    Args:
+        heard: called with the worker's id for each heartbeat, until the supervisor is killed.
+        killed: set when the supervisor is killed.
+    """
 
     def __init__(self, heard: Callable[[str], None], now: Callable[[], float], killed: anyio.Event) -> None:
         self._heard, self._now, self._killed = heard, now, killed

@@ -95,7 +95,7 @@ def fails_again(shrunk: Shrunk, checkers: MakeCheckers = no_checkers) -> bool:
 
 
 class _Enough(Exception):
-    """Ends a run that is of no more interest."""
+    """Raised to end a simulated run early, when the answer to the search is known."""
 
 
 class _StopCondition:

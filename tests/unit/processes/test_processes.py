@@ -609,7 +609,7 @@ async def test_a_signal_reaches_the_main_process_only(roll: Roll) -> None:
 
 
 async def test_a_killed_tree_is_not_waited_for_politely(roll: Roll) -> None:
-    """After a kill, leaving spends nothing of terminate_s."""
+    """After a kill, leaving the context of the process does not wait for the terminate stage."""
     async with running(roll, "defy", terminate_s=10 * DEADLINE_S) as process:
         process.kill()
     assert process.report is not None
