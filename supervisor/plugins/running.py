@@ -145,7 +145,7 @@ class Plugins:
 
     @property
     def adapters(self) -> dict[str, Callable[[], Codec]]:
-        """Functions that make the codecs of plug-ins, by adapter; an error in a codec is logged and ends its turn only."""
+        """Functions that make the codecs of plug-ins, by adapter. An error in a codec ends the turn only."""
         return {
             name: partial(GuardedCodec, name, make, partial(self._codec_failed, one))
             for one in self.loaded

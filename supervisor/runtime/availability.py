@@ -140,7 +140,7 @@ class JournalAvailability:
         self.down.set()
 
     def _end(self) -> int:
-        """End the outage: the journal can be written again, or is given up. Return the number of records that waited."""
+        """End the outage: the journal works again, or is given up. Return the number of records that waited."""
         waited, self._waiting, self._bytes = self._waiting, 0, 0
         self.outage = None
         self.outages += 1

@@ -170,8 +170,7 @@ def test_a_turn_that_it_began_by_itself_is_not_ours() -> None:
 
 
 def test_a_command_is_ended_alone_once_it_has_a_name() -> None:
-    """A shell command of Claude is ended alone once Claude has named it by a task id; if Claude refuses that, the refusal
-    is reported."""
+    """A shell command of Claude is ended alone once Claude has named it by a task id; a refusal of that is reported."""
     told = Told().prompt()
     told.calls("c")
     before = len(told.sent)
