@@ -21,8 +21,8 @@ def test_a_path_at_or_below_the_workspace_is_within(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["/etc", "{}/..", "{}/a/../../x", "{}-beside", "{}/link", "{}/link/deeper"])
 def test_a_path_that_leads_out_is_named_with_the_fix(tmp_path: Path, way: str) -> None:
-    """A path that leads out of the directory (absolute, by ``..``, by a common prefix, over a link) is refused; the error
-    names the path and the fix."""
+    """A path that leads out of the directory (absolute, by ``..``, by a common prefix, over a link) is refused: the
+    error names the path and the fix."""
     workspace = tmp_path / "w"
     (workspace / "a").mkdir(parents=True)
     (workspace / "link").symlink_to(tmp_path)
