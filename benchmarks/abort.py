@@ -32,8 +32,6 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 from supervisor.runtime.journal_writer import BATCH_MAX
 
-__all__ = ["main"]
-
 BARE_DEPTH_MAX = {"asyncio": 250, "trio": 2_000}
 DATA = msgspec.json.encode({"text": "x" * 469})
 """Data of an entity: 480 bytes of JSON."""

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 from xml.sax.saxutils import escape
 
-__all__ = ["Curve", "drawn"]
-
 COLUMNS: Final = 3
 WIDTH, HEIGHT = 320.0, 200.0
 LEFT, TOP, BOTTOM, RIGHT = 60.0, 30.0, 30.0, 16.0

@@ -30,8 +30,6 @@ from benchmarks.messages import Sink
 from benchmarks.peers import peer
 from benchmarks.primitives import parked, settle
 
-__all__ = ["CASES", "grow_chain", "grow_wide", "task_in_every_tenth", "tree_stop"]
-
 NESTED = {"asyncio": 200, "trio": 1000}
 """Depth of nested bare task groups: on asyncio a cancellation hangs somewhere above 300."""
 

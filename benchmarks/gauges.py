@@ -18,8 +18,6 @@ from typing import Final
 import msgspec
 import trio
 
-__all__ = ["FLAT", "MUST_BE_FLAT", "Sample", "drift", "take"]
-
 FLAT: Final = 0.05
 """Aim of this project: the most by which a quantity may grow from the first fifth of the samples to the last."""
 PARTS: Final = 5

@@ -38,8 +38,6 @@ from benchmarks.messages import TIMEOUT_S, Echo
 from benchmarks.plots import Point, draw
 from benchmarks.primitives import native, parked, settle
 
-__all__ = ["QUANTITIES", "main", "measure_growth", "write_csv"]
-
 RESULTS = Path(__file__).parent / "results"
 FAN = 100
 """Children of each node, at most, in the tree that is stopped."""

@@ -19,33 +19,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import anyio
 
-__all__ = [
-    "BACKENDS",
-    "FULL",
-    "SHORT",
-    "Aim",
-    "Case",
-    "Figures",
-    "Found",
-    "Line",
-    "Measure",
-    "Missing",
-    "Sizes",
-    "Stopwatch",
-    "asynchronous",
-    "at_most",
-    "at_most_times",
-    "faster_by",
-    "measure",
-    "on_both",
-    "options",
-    "per_us",
-    "percentile",
-    "round_trips_us",
-    "run",
-    "traced_bytes",
-]
-
 BACKENDS = ("asyncio", "trio")
 
 Figures: TypeAlias = tuple[float, ...]

@@ -34,8 +34,6 @@ from supervisor import (
 )
 from supervisor.plans import LimitsConfig, PolicyConfig, StageBudgetsConfig
 
-__all__ = ["CASES", "Hostile", "Victim"]
-
 SWALLOWS_MAX = 2_000_000
 """Number of swallowed cancellations after which even the hostile session gives in."""
 FLOODERS = 16

@@ -23,8 +23,6 @@ from supervisor.journal.sqlite import SqliteJournal
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 
-__all__ = ["main", "measure"]
-
 
 class Effort(NamedTuple):
     """Records in a batch, rounds, and seconds of appends in each round."""

@@ -10,8 +10,6 @@ from benchmarks.messages import Sink
 from benchmarks.peers import peer
 from benchmarks.primitives import parked, settle
 
-__all__ = ["CASES", "actor_bytes", "actor_lives", "context_of", "task_bytes", "task_lives"]
-
 
 def context_of(system: ActorSystem, actor_id: str) -> Context:
     """The context of an actor that lives."""

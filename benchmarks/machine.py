@@ -15,8 +15,6 @@ from actors import Event, Machine, rule
 from benchmarks.harness import Case, Line, Sizes, Stopwatch, at_most, faster_by, on_both, per_us
 from benchmarks.peers import need
 
-__all__ = ["CASES"]
-
 
 class State(Enum):
     OFF = "off"

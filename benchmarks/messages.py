@@ -28,8 +28,6 @@ from benchmarks.harness import (
 from benchmarks.peers import peer
 from benchmarks.primitives import asks_p50_us, asyncio_tells_us, bare_asks_us, bare_tells_us, native, settle
 
-__all__ = ["CASES", "Echo", "Sink"]
-
 TIMEOUT_S = 30.0
 MIXED = (Lane.CONTROL, Lane.URGENT, Lane.URGENT, *[Lane.NORMAL] * 7)
 """Ten messages of a busy actor, over all lanes."""

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 from benchmarks.peers import need
 
-__all__ = ["Point", "draw"]
-
 
 class Point(NamedTuple):
     """A point of a curve."""

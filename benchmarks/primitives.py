@@ -15,21 +15,6 @@ import trio
 
 from benchmarks.harness import Sizes, Stopwatch, per_us, percentile, round_trips_us, run
 
-__all__ = [
-    "AsyncioPipe",
-    "Pipe",
-    "StreamPipe",
-    "TrioPipe",
-    "asks_p50_us",
-    "asyncio_tells_us",
-    "bare_asks_us",
-    "bare_tells_us",
-    "native",
-    "parked",
-    "settle",
-    "tells_us",
-]
-
 PIPE = 1024
 """Messages a bare queue holds: bounded, and never full here."""
 

@@ -17,8 +17,6 @@ from benchmarks.harness import BACKENDS, options
 from supervisor.ports import Launch
 from supervisor.processes.host import ShimHost, ShimProcess
 
-__all__ = ["main"]
-
 PATH = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 TREE = "for i in 1 2 3 4 5; do setsid sleep 60 & done; (setsid sh -c 'sleep 60 & sleep 60' &); echo up; exec sleep 60"
 

@@ -38,8 +38,6 @@ from supervisor.lifecycles.turn import TurnData
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, Retention
 
-__all__ = ["main"]
-
 BATCH = 2_000
 TURN_RECORDS = 10
 SESSION_RECORDS = 10

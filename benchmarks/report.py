@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.harness import BACKENDS, Aim, Case, Found, Line
 
-__all__ = ["aim_text", "figure", "footnotes", "heading", "rows", "verdict"]
-
 WIDTHS = (38, 8, 8, 5, 41, 8, 8, 13, 13, 17, 0)
 TITLES = ("what", *BACKENDS, "unit", "against", *BACKENDS, "ratio", "ratio", "aim", "met")
 LEFT = {0, 3, 4, 9, 10}

@@ -19,8 +19,6 @@ from benchmarks.harness import Stopwatch, options, per_us
 from supervisor.work.backlog import Backlog, BacklogItem
 from supervisor.work.leases import Claim
 
-__all__ = ["SIZES", "Cost", "main", "measure_costs", "ratio"]
-
 SIZES = (100, 1_000, 10_000, 100_000)
 SHORT = (100, 200)
 ROLES = ("backend", "frontend", "docs", "qa")

@@ -28,8 +28,6 @@ from benchmarks.harness import BACKENDS, options, run
 from supervisor import AgentTurn, Session, Supervisor, ToolAborted, open_supervisor
 from supervisor.plans import LimitsConfig, Settings
 
-__all__ = ["Load", "Soak", "main", "soak", "write"]
-
 RESULTS = Path(__file__).parent / "results"
 KEPT_UP = 0.95
 """Share of the requested sessions that must have been started."""

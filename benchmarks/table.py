@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from benchmarks import ends, hostile, lives, machine, messages, report
 from benchmarks.harness import FULL, SHORT, Case, Sizes, measure, options
 
-__all__ = ["CASES", "main", "show"]
-
 CASES: tuple[Case, ...] = (*messages.CASES, *lives.CASES, *ends.CASES, *machine.CASES, *hostile.CASES)
 
 

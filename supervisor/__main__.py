@@ -7,8 +7,6 @@ import sys
 from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the command line of this process."""

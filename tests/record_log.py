@@ -10,8 +10,6 @@ import msgspec
 from supervisor.diagnostics.event_replay import KINDS, Mismatch, event_of, step_of
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = ["Log"]
-
 
 class Log:
     """Records in order. An argument overrides the machine: ``to``, ``source``, ``cause_id``, ``monotonic_s``,

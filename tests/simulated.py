@@ -12,8 +12,6 @@ from supervisor.simulation.oracle import Oracle
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import library, named
 
-__all__ = ["SCENARIOS", "VirtualLoop", "simulated_journal"]
-
 SCENARIOS = tuple(name for name in library() if name != "day")
 """Scenarios that take about half a second each; a simulated day has a million records."""
 

@@ -36,33 +36,6 @@ from supervisor.ports import Append, EntityRow
 from supervisor.processes import shim
 from supervisor.sessions.handle import Session, TurnResult
 
-__all__ = [
-    "AGENTS",
-    "DEADLINE_S",
-    "CommandOutput",
-    "FrozenJournal",
-    "Gate",
-    "HeldPipe",
-    "PendingPrompt",
-    "Run",
-    "agent_pids",
-    "check_records",
-    "data_of",
-    "git",
-    "no_leaks",
-    "quick_settings",
-    "reap",
-    "reap_all",
-    "run_command",
-    "send_prompt",
-    "start_call",
-    "states_of",
-    "supervising",
-    "taking_over",
-    "wait_for_exit",
-    "wait_for_record",
-]
-
 DEADLINE_S = 30.0
 """Seconds after which a test gives up. No test waits for this time to pass."""
 

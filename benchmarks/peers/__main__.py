@@ -18,8 +18,6 @@ from benchmarks.peers import DOES, PEERS, USUAL, missing, peer
 from benchmarks.primitives import StreamPipe, asks_p50_us, bare_asks_us, bare_tells_us, tells_us
 from benchmarks.report import figure
 
-__all__ = ["WHAT", "everybody", "main", "measure_all"]
-
 WHAT = {
     "tell": "tell us",
     "ask": "ask us",

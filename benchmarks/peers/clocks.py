@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["resident_bytes", "wall_us"]
-
 
 def resident_bytes() -> int:
     """Resident memory of this process (Linux)."""

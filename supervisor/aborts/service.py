@@ -56,8 +56,6 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import Connection, LiveSession, SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent
 
-__all__ = ["AbortService"]
-
 ENDED_WITHIN = "it ended with the call that it was made within"
 NOT_ASKED = "the turn was interrupted, since the agent runs this call by itself and cannot be asked to end it alone"
 NOT_ENDED = "the turn was interrupted, since the agent runs this call by itself and did not end it alone"

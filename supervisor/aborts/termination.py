@@ -56,8 +56,6 @@ from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession, SessionPhase, TerminationReport
 
-__all__ = ["SLACK_S", "Heartbeat", "Termination", "TerminationService", "stage_of_fates"]
-
 SLACK_S = 5.0
 """Default of ``TerminationService.slack_s``."""
 

@@ -34,8 +34,6 @@ from supervisor.runtime.agent_io import AgentIO
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.live_session import LiveSession
 
-__all__ = ["KilledProcesses", "ToolCallTerminations", "end_processes"]
-
 ASKED: Final = "the agent, which runs this call by itself, ended it when asked to, and its turn went on"
 BESIDE: Final = "; what it may have left running cannot be told from what the calls beside it run"
 KILLED: Final = "the agent runs this call by itself: the processes of the call were killed, and its turn went on"

@@ -20,19 +20,6 @@ from supervisor.agent_catalogue.data import BadData, Data, Word, Words, read_dat
 from supervisor.agent_catalogue.line_rules import LineMapping
 from supervisor.agent_catalogue.quirks import NO_QUIRKS, Quirks
 
-__all__ = [
-    "AgentVariant",
-    "Install",
-    "KnownAgent",
-    "ModelFile",
-    "ModelServerSettings",
-    "PermissionStart",
-    "UnknownAgent",
-    "catalogue",
-    "known_agent",
-    "mapping_named",
-]
-
 HERE = Path(__file__).parent
 Name = Annotated[Word, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")]
 

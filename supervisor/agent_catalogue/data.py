@@ -11,8 +11,6 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-__all__ = ["BYTES_MAX", "BadData", "Data", "Word", "Words", "read_data"]
-
 BYTES_MAX: Final = 256 * 1024
 """Largest size of a data file; ours have a few kB."""
 

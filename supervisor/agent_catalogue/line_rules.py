@@ -15,24 +15,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, model_v
 
 from supervisor.agent_catalogue.data import Data, Word, Words
 
-__all__ = [
-    "ID",
-    "PROMPT",
-    "CompactionRule",
-    "EndRule",
-    "LineMapping",
-    "LineRule",
-    "RequestRule",
-    "Rule",
-    "SessionRule",
-    "TextRule",
-    "ToolBeginRule",
-    "ToolEndRule",
-    "TroubleRule",
-    "UsageRule",
-    "Wanted",
-]
-
 PROMPT: Final = "{prompt}"
 ID: Final = "{id}"
 """Placeholders in arguments for the prompt and for the id of the conversation."""

@@ -9,8 +9,6 @@ from pydantic import StrictBool
 
 from supervisor.agent_catalogue.data import Data
 
-__all__ = ["NO_QUIRKS", "Quirks"]
-
 
 class Quirks(Data):
     """Known quirks of one variant of an agent.

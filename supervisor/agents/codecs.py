@@ -21,8 +21,6 @@ from supervisor.agents.protocols.command import CommandCodec
 from supervisor.agents.protocols.jsonl.codec import JsonlCodec
 from supervisor.ports import AgentOptions, Codec
 
-__all__ = ["MakeCodec", "adapters", "codec_for", "scripted_command"]
-
 _CODECS: Final[Mapping[str, Callable[[], Codec]]] = MappingProxyType(
     {
         "acp": AcpCodec,

@@ -24,8 +24,6 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession, SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent, first_of
 
-__all__ = ["LEAVE_S", "RESTARTS", "START_S", "McpError", "McpResource"]
-
 START_S: Final = 30.0
 """Seconds until a server must have answered ``initialize``: some servers install themselves first."""
 LEAVE_S: Final = 2.0

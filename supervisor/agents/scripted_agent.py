@@ -26,8 +26,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-__all__ = ["STEPS", "Agent", "BadScript", "RequestRefused", "Step", "Stop", "Turn", "main", "parse", "urgent_part"]
-
 _URGENT: Final = "Urgent message"
 """Beginning of a line after which only the newest instructions count."""
 

@@ -18,8 +18,6 @@ from typing import NamedTuple
 from supervisor.processes.containment import group_for
 from supervisor.processes.shim import HAS_CHILDREN_FILE, PR_SET_CHILD_SUBREAPER
 
-__all__ = ["Capability", "Guarantee", "guarantees", "probe_capabilities"]
-
 PR_GET_CHILD_SUBREAPER = 37
 NAMESPACE = Path(__file__).with_name("pid_namespace.py")
 

@@ -18,8 +18,6 @@ import anyio
 
 from supervisor.processes.descent import identity_of
 
-__all__ = ["TAG_VARIABLE", "UNCONTAINED", "Containment", "Swept", "group_for", "sweep"]
-
 TAG_VARIABLE = "SUPERVISOR_STATE"
 """Environment variable that names the state directory of a program. Most daemons keep it (of 9 real agents, all 9)."""
 FORK_SERVER_S = 15.0

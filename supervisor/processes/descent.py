@@ -33,8 +33,6 @@ from typing import Final, NamedTuple
 from supervisor.ports import Caller, Origin
 from supervisor.ports.shortages import shortage_of
 
-__all__ = ["Process", "ProcessStat", "caller_at", "identity", "identity_of", "lineage_of", "origin_of"]
-
 Process = tuple[int, int]
 """A pid and the start time of the process, in clock ticks since the boot; together unique until the next boot."""
 

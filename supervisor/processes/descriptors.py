@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-__all__ = ["Reserve", "agent_spare", "clients_max", "free_descriptors", "transcripts_max"]
-
 CLIENTS_MAX: Final = 64
 """Clients of the control socket at once: a second terminal, a monitor, and some who follow the records."""
 CLIENTS_SHARE: Final = 8

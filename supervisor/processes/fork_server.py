@@ -40,8 +40,6 @@ else:  # isolated, without the project on its path: its neighbour is found besid
 if TYPE_CHECKING:  # typing is slow to import
     from typing import NoReturn
 
-__all__ = ["MESSAGE_BYTES", "ForkServer", "main"]
-
 MESSAGE_BYTES = 32
 DESCRIPTORS = 4
 CLEAR_ROUNDS = 5

@@ -13,8 +13,6 @@ import msgspec
 from actors.waiting import within
 from supervisor.ports import Launch, Process, ProcessHost, SpawnError
 
-__all__ = ["OUTPUT_MAX", "CompletedCommand", "run_command"]
-
 OUTPUT_MAX = 64 * 1024
 """Bytes of each output that are kept: the last ones, since errors stand at the end."""
 

@@ -40,8 +40,6 @@ from supervisor.processes.shim_client import (
 )
 from supervisor.processes.spawn_errors import check_launch, resource_missing, shim_ended_early, step_failed
 
-__all__ = ["ShimHost", "ShimProcess"]
-
 LAUNCH_DESCRIPTORS = 8
 """Both ends of three pipes and of the control socket; half of them are closed again once the shim has them."""
 LAUNCH_SHIELD_S = 1.0

@@ -10,8 +10,6 @@ import ctypes
 import os
 import sys
 
-__all__ = ["adopt_orphans", "children_left"]
-
 PR_SET_CHILD_SUBREAPER = 36
 
 

@@ -20,8 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
     from typing import NoReturn
 
-__all__ = ["PidNamespace", "enclose", "is_init"]
-
 PR_SET_PDEATHSIG = 1
 CLONE_NEWNS = 0x00020000
 CLONE_NEWPID = 0x20000000

@@ -16,8 +16,6 @@ from contextlib import suppress
 import anyio
 import anyio.lowlevel
 
-__all__ = ["CHUNK_BYTES", "Descriptor", "Input", "Output", "ticks_now"]
-
 CHUNK_BYTES = 65536
 BORN_BY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """The clock in which Linux gives the start time of a process."""

@@ -50,17 +50,6 @@ if TYPE_CHECKING:  # typing is slow to import
 
     from supervisor.processes.pid_namespace import PidNamespace
 
-__all__ = [
-    "Shim",
-    "adopt_orphans",
-    "children",
-    "descendants",
-    "open_wakeup_pipe",
-    "reap_children",
-    "send",
-    "watch_supervisor",
-]
-
 LINUX = sys.platform == "linux"
 HAS_CHILDREN_FILE = os.path.exists("/proc/thread-self/children")  # CONFIG_PROC_CHILDREN
 PR_SET_PDEATHSIG = 1

@@ -34,19 +34,6 @@ from supervisor.processes.containment import Containment
 from supervisor.processes.descent import Process, identity, identity_of
 from supervisor.processes.fork_server import MESSAGE_BYTES
 
-__all__ = [
-    "Ended",
-    "Exited",
-    "Failed",
-    "ForkServerClient",
-    "ProcessesListed",
-    "ShimClient",
-    "Spawned",
-    "Status",
-    "encode_launch",
-]
-
-
 FORK_SERVER_PROGRAM = Path(__file__).with_name("fork_server.py")
 
 

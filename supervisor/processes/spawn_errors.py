@@ -9,8 +9,6 @@ import shutil
 from supervisor.ports import Launch, SpawnError, SpawnShortage
 from supervisor.ports.shortages import shortage_of
 
-__all__ = ["check_launch", "resource_missing", "shim_ended_early", "step_failed"]
-
 
 def check_launch(launch: Launch) -> None:
     """Refuse a launch that no kernel would accept, before any process is started.

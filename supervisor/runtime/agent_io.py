@@ -24,8 +24,6 @@ from actors.waiter import ResettableEvent
 from supervisor.ports import CloseInput, Out, Process, Send, Signal
 from supervisor.ports.input_limits import UNREAD_BYTES_MAX, bounded
 
-__all__ = ["AgentIO"]
-
 PIECE_BYTES = 256 * 1024
 """A large message is written in pieces of this size: each that the program takes shows that it reads."""
 _WRITTEN = (Send, CloseInput, Signal)

@@ -34,17 +34,6 @@ from supervisor.ports.logs import get_logger
 from supervisor.ports.shortages import DESCRIPTORS, shortage_of
 from supervisor.runtime.one_shot_event import OneShotEvent, first_of
 
-__all__ = [
-    "HELD_BYTES_MAX",
-    "RETRY",
-    "JournalAvailability",
-    "Outage",
-    "RetryingProcessHost",
-    "Shortage",
-    "held_bytes",
-    "outlast_shortage",
-]
-
 _log = get_logger()
 _T = TypeVar("_T")
 

@@ -12,8 +12,6 @@ from typing import NamedTuple
 from supervisor.ports import AgentFiles, Archiver, Caller, Journal, Origin, TranscriptSink, WallClock, Workspace
 from supervisor.runtime.availability import RetryingProcessHost
 
-__all__ = ["Dependencies"]
-
 
 def _operator(_connection: socket.socket, pid: int) -> Caller:
     return Caller(Origin.OPERATOR, pid)

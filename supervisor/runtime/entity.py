@@ -39,9 +39,6 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import Outage
 from supervisor.runtime.journal_writer import Cause, JournalWriter, NewRecord
 
-__all__ = ["Degraded", "Entity", "Lifecycle", "Refused", "weight"]
-
-
 _log = get_logger()
 
 

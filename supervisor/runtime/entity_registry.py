@@ -40,9 +40,6 @@ from supervisor.runtime.entity import Entity, Lifecycle, Refused, weight
 from supervisor.runtime.journal_writer import Cause, JournalWriter
 from supervisor.runtime.live_session import LiveSession, NoSuchEntity, SessionPhase
 
-__all__ = ["END_S", "EntityRegistry", "IdAllocator"]
-
-
 _encode = msgspec.json.Encoder().encode
 
 

@@ -12,17 +12,6 @@ from supervisor.lifecycles.turn import TURN
 from supervisor.lifecycles.types import Exit, Kind, Verdict
 from supervisor.runtime.entity import Lifecycle
 
-__all__ = [
-    "AGENT_KIND",
-    "JOB_KIND",
-    "RUN_KIND",
-    "SESSION_KIND",
-    "TASK_KIND",
-    "TURN_KIND",
-    "WORKER_KIND",
-    "WORKSTREAM_KIND",
-]
-
 SESSION_KIND = Lifecycle(Kind.SESSION, SESSION, session.stale, lambda why: FatalError(message=why))
 TURN_KIND = Lifecycle(Kind.TURN, TURN, turn.stale, lambda why: TaskFailed(verdict=Verdict(exit=Exit.ERROR, error=why)))
 AGENT_KIND = Lifecycle(Kind.AGENT, AGENT, agent.stale, lambda why: AgentExited(reason=why))

@@ -50,8 +50,6 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import JournalAvailability
 from supervisor.runtime.one_shot_event import OneShotEvent
 
-__all__ = ["BATCH_MAX", "Cause", "Clock", "JournalWriter", "NewRecord", "PendingEffect", "RecordedEntity"]
-
 BATCH_MAX = 128
 """Records per transaction, and those that complete its last group: rows per second peak about there
 (benchmarks/journal.py), and more only adds latency."""

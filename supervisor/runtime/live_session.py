@@ -29,21 +29,6 @@ from supervisor.runtime.entity import Entity
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.one_shot_event import OneShotEvent
 
-__all__ = [
-    "AgentFunction",
-    "AgentProfile",
-    "AssignedTask",
-    "Connection",
-    "IdleListener",
-    "LiveSession",
-    "ModelMonitor",
-    "Monitor",
-    "NoSuchEntity",
-    "Outcome",
-    "SessionPhase",
-    "TerminationReport",
-]
-
 TEXT_MAX = 64 * 1024
 """Characters of an agent's last answer that are kept in memory for the caller of the request."""
 

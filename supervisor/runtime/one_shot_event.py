@@ -11,8 +11,6 @@ from contextlib import contextmanager
 
 from actors.waiter import new_waiter
 
-__all__ = ["OneShotEvent", "WaitGroup", "first_of"]
-
 
 class OneShotEvent:
     """Flag that is set once, with callbacks in the order in which they were added."""

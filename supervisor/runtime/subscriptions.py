@@ -16,8 +16,6 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Journal
 
-__all__ = ["SUBSCRIPTION_MAX", "SubscriptionLagged", "Subscriptions"]
-
 SUBSCRIPTION_MAX = 4_096
 """Number of records that a subscriber may be behind before it is dropped."""
 

@@ -39,8 +39,6 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import Connection, LiveSession, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
 
-__all__ = ["AgentConnection", "ConnectionPhase", "Delegate", "ToolCallActor"]
-
 
 class Delegate(Protocol):
     """Starts a child session for an agent, and calls *answer* with its outcome."""

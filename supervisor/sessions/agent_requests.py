@@ -42,8 +42,6 @@ from supervisor.runtime.agent_io import AgentIO
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.live_session import LiveSession
 
-__all__ = ["PermissionRequests", "Terminals"]
-
 _ALLOW: Final = "allow"
 _CHOICES: Final = ((_ALLOW, "allow_once"), ("deny", "reject_once"))
 """Options of a human for a service."""

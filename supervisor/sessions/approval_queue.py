@@ -25,8 +25,6 @@ from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession
 
-__all__ = ["ApprovalQueue", "OnPermission"]
-
 ANSWERS_MAX: Final = 256
 """Number of answers that are kept for late callers; the journal has the older ones."""
 

@@ -83,8 +83,6 @@ from supervisor.runtime.journal_writer import Cause, PendingEffect
 from supervisor.runtime.live_session import Connection, LiveSession, Outcome
 from supervisor.sessions.approval_queue import ApprovalQueue
 
-__all__ = ["EffectExecutor", "MakeConnection"]
-
 CLEANUP_S = 5.0
 """Default of ``EffectExecutor.cleanup_s``."""
 

@@ -9,8 +9,6 @@ from supervisor.policies.abort_plan import Receipt
 from supervisor.policies.budgets import Amounts, Budget
 from supervisor.runtime.live_session import AgentFunction
 
-__all__ = ["Session", "SupervisorApi", "TurnResult"]
-
 
 class TurnResult(NamedTuple):
     """Result of a prompt: ``completed``, ``failed`` or ``aborted``, the error, and the end of the agent's text.

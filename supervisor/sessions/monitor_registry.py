@@ -19,8 +19,6 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession, SessionPhase
 from supervisor.sessions.session_monitor import BUDGETED, MonitorSettings, SessionMonitor
 
-__all__ = ["NO_GRANT", "AbortSession", "BudgetGrant", "MonitorRegistry", "RecordedUsage", "hosts_scope"]
-
 AbortSession = Callable[[str, str, str, int, AbortReason], None]
 """Aborts a session without waiting for it: (session id, reason, actor, record that it follows from, abort reason)."""
 

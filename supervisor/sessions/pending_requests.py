@@ -22,8 +22,6 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
 
-__all__ = ["PendingRequests"]
-
 
 class _Waiter:
     """Caller that waits for the outcome of a request."""

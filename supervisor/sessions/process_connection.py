@@ -87,8 +87,6 @@ from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.sessions.agent_connection import AgentConnection, ConnectionPhase, Delegate
 from supervisor.sessions.agent_requests import PermissionRequests, Terminals
 
-__all__ = ["MUTE_S", "ProcessConnection"]
-
 _WORK = (ToolOpened, ToolClosed, PermissionNeeded, TerminalOpened, ChildRequested, Compaction, ModelErrorReported)
 """Messages that show that an agent works, or tries to, on its prompt."""
 PATIENCE_S = 20.0

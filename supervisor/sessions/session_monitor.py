@@ -42,8 +42,6 @@ from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession
 
-__all__ = ["BUDGETED", "MonitorOwner", "MonitorSettings", "SessionMonitor"]
-
 BUDGETED: Final = "Budgeted"
 """Fact: the budget scopes in which a session counts, with their limits."""
 

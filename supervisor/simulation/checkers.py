@@ -40,32 +40,6 @@ from supervisor.simulation.plan_workload.task_scripts import Attempt, TaskScript
 from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
 from supervisor.work.results import TaskResult
 
-__all__ = [
-    "AbortRequested",
-    "AbortReturned",
-    "AttemptBegan",
-    "Checker",
-    "ClockRead",
-    "DiskWasDown",
-    "Fact",
-    "Heartbeat",
-    "MachineSlept",
-    "OnlyTaskFaultsStruck",
-    "PermissionAnswered",
-    "PlanEnded",
-    "PlanGiven",
-    "PlanResumed",
-    "PlannedTasksListed",
-    "Preserved",
-    "SupervisorEnded",
-    "SupervisorInspected",
-    "SupervisorLeft",
-    "SupervisorStarted",
-    "TaskAnswered",
-    "WorkRolledBack",
-    "WorldMade",
-]
-
 
 class Fact(msgspec.Struct, frozen=True):
     """Base of facts: requests and replies of the host, and events of the simulated world."""

@@ -10,8 +10,6 @@ import msgspec
 
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = ["Cost", "CostMeter", "OutcomeCounts"]
-
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """Cost of a run, summed over all its sessions.

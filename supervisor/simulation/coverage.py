@@ -12,8 +12,6 @@ from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.simulation.faults import FAULTS
 
-__all__ = ["Coverage", "to_reach"]
-
 
 class Coverage:
     """Counts what a run reached, by name."""

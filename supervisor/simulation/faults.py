@@ -14,8 +14,6 @@ import msgspec
 
 from supervisor.simulation.keyed_random import KeyedRandom
 
-__all__ = ["FAULTS", "FaultKind", "FaultPlan"]
-
 
 class FaultKind(msgspec.Struct, frozen=True):
     """A way to fail: its name (``area.what``), the highest rate (per opportunity, 0 to 1), and what it means."""

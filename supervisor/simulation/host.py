@@ -35,8 +35,6 @@ from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.previous_run import find_previous_run
 from supervisor.work.results import PlanResult, TaskResult
 
-__all__ = ["Host", "LoadGenerator"]
-
 LATE_S = (0.0, 5.0, 60.0, 600.0)
 """Delays in seconds, one of which a customer may take before it comes back to the next supervisor."""
 GIVES_UP_S = (0.0, 0.01, 5.0, 120.0)

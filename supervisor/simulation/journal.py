@@ -25,8 +25,6 @@ from supervisor.ports import Append, Compacted, EntityRow, JournalError, Journal
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
 
-__all__ = ["DiskFailed", "SimulatedArchive", "SimulatedDisk", "SimulatedJournal", "SupervisorKilled"]
-
 BUSY_S = 5.0
 """Seconds that a commit waits for a locked database: the busy time-out of the real journal."""
 FAILING = ("disk.error", "disk.full", "disk.readonly", "disk.locked")

@@ -12,8 +12,6 @@ from hashlib import blake2b
 from random import Random
 from typing import TypeVar
 
-__all__ = ["KeyedRandom"]
-
 _T = TypeVar("_T")
 _TOP = 1 << 53
 

@@ -25,8 +25,6 @@ from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.request_log import RequestLog
 from supervisor.simulation.world import World
 
-__all__ = ["Operators", "Trigger", "wait_for"]
-
 SessionAct = Callable[[str, KeyedRandom, str], Awaitable[None]]
 """Act on a session, with the random numbers of that occasion and the place by which faults are asked for."""
 CHANGES: Final = ("born", "transition")

@@ -44,8 +44,6 @@ from supervisor.simulation.machine.processes import ProcessEvent
 from supervisor.simulation.replies import Replies
 from supervisor.simulation.trace import Trace
 
-__all__ = ["HOME", "MakeCheckers", "Oracle", "no_checkers"]
-
 MakeCheckers = Callable[["Oracle"], Sequence[Checker]]
 """Makes the checkers of one run, given its oracle. It must be a function of a module, where runs are spread over
 processes."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from supervisor.simulation.testing import Simulate
 
-__all__ = ["pytest_addoption", "pytest_configure", "simulated_supervisor"]
-
 SEEDS = 10
 SCHEDULES = ("fifo", "shuffle", "window", "pct", "trio")
 """Names of the engine's schedules; importing the engine for them would slow every pytest run."""

@@ -12,8 +12,6 @@ from pydantic import AfterValidator
 
 from supervisor.simulation.keyed_random import KeyedRandom
 
-__all__ = ["drawn", "outcomes", "within"]
-
 FEW: Final = 100
 """Up to so many combinations of a table are all tried; more would make reading a scenario slow."""
 

@@ -13,8 +13,6 @@ import msgspec
 
 from supervisor.ports import Append
 
-__all__ = ["JOURNAL_FAILED", "Replies"]
-
 JOURNAL_FAILED = "the journal cannot be written"
 """Prefix of the errors that a supervisor returns when its disk has failed; they are on no record."""
 

@@ -20,8 +20,6 @@ from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.oracle import Oracle
 
-__all__ = ["WITHDRAWN", "RequestLog"]
-
 REFUSALS = (NoSuchEntity, Refused, UnknownTarget, NoSiblings, JournalError, BadPlan)
 """Errors that a host may get when it addresses an entity that has ended, or asks for something impossible."""
 

@@ -41,8 +41,6 @@ from supervisor.simulation.scenario import DrawnScenario
 from supervisor.simulation.trace import Trace
 from supervisor.simulation.world import Agents, World
 
-__all__ = ["Intruder", "MainResult", "Report", "RunHost", "simulate", "simulate_main"]
-
 T = TypeVar("T")
 
 Intruder = Callable[[int, World, Host], None]

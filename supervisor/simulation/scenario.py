@@ -30,20 +30,6 @@ from supervisor.simulation.ranges import drawn, outcomes, within
 from supervisor.simulation.toml_fields import THE_KEYS, is_name, problems
 from supervisor.simulation.toml_text import tables_of, text_of
 
-__all__ = [
-    "AGENTS",
-    "HOUR_S",
-    "BadScenario",
-    "DrawnScenario",
-    "Scenario",
-    "WeightedProfile",
-    "library",
-    "load",
-    "merged",
-    "named",
-    "parsed",
-]
-
 AGENTS = ("acp", "command", "inprocess", "jsonl")
 """The ways to run an agent, by their adapters."""
 

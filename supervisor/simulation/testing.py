@@ -24,8 +24,6 @@ from supervisor.simulation.faults import FAULTS
 from supervisor.simulation.running import MainResult, simulate_main
 from supervisor.simulation.scenario import FaultsConfig, Scenario, WorldConfig
 
-__all__ = ["Agent", "Simulate", "Violated"]
-
 T = TypeVar("T")
 Agent = AgentConfig | AgentShape | AgentFunction
 HORIZON_S: Final = 20_000.0

@@ -14,8 +14,6 @@ from supervisor.plans.fields import closest
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["THE_KEYS", "is_name", "problems"]
-
 THE_KEYS = "the keys here are"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 

@@ -7,8 +7,6 @@ import tomllib
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["tables_of", "text_of"]
-
 DEEP: Final = 32
 """The deepest nesting of tables and lists: twice what a scenario needs, and safe for recursive code."""
 LONG: Final = 100

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
-__all__ = ["Trace"]
-
 
 class Trace:
     """A running digest. *on_line* is called with each line."""

@@ -46,8 +46,6 @@ from supervisor.simulation.plan_workload.workspace_contents import WorkspaceCont
 from supervisor.simulation.scenario import AGENTS, DrawnScenario
 from supervisor.simulation.trace import Trace
 
-__all__ = ["Agents", "World"]
-
 Agents = Mapping[str, AgentShape | AgentFunction]
 
 AGENT = "SIMULATED_AGENT"

@@ -56,8 +56,6 @@ from supervisor.work.plan_run import STOPPING, PlanRun, TaskReleased
 from supervisor.work.settling import settle_turn
 from supervisor.work.task_execution import ACTOR, ActiveClaim, Interruption, Phase, TaskExecution
 
-__all__ = ["AttemptRunner", "as_timed_out", "is_delayed"]
-
 _log = get_logger()
 
 WORKED_ON = frozenset({Job.QUEUED, Job.RUNNING, Job.RETRYING})

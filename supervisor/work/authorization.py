@@ -13,8 +13,6 @@ from supervisor.runtime.entity import Refused
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.task_execution import TaskExecution
 
-__all__ = ["admit", "allows", "count_success", "may_split", "refused_changes"]
-
 REFUSED = "AccessRefused"
 
 

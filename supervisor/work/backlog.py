@@ -33,8 +33,6 @@ from supervisor.work.leases import Claim, Leases
 from supervisor.work.owned_paths import OwnedPaths, spelled
 from supervisor.work.ready_queue import Bucket, Partition, Rank
 
-__all__ = ["Backlog", "BacklogItem", "DependantChanges", "Gate", "Refusal", "RefusalReason", "UnknownItem"]
-
 Gate = Callable[[str], bool]
 """Whether work for that provider may be begun now. A question only: it must change nothing."""
 

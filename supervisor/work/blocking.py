@@ -23,8 +23,6 @@ from supervisor.work.results import WELL
 from supervisor.work.task_execution import Phase, TaskExecution
 from supervisor.work.timeouts import Timeouts
 
-__all__ = ["PARENTS", "BlockedTasks"]
-
 _log = get_logger()
 
 PARENTS = (Task.WAITING_FOR_SUBTASKS, Task.BLOCKED)

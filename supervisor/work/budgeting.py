@@ -17,8 +17,6 @@ from supervisor.recovery.journal_state import used_in
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.task_execution import TaskExecution
 
-__all__ = ["close_scopes", "narrowings", "patience_of", "recall_use", "scope_of"]
-
 
 def scope_of(plan_run: PlanRun, execution: TaskExecution) -> BudgetScope | None:
     """Return the budget scope of a task's sessions; ``None`` where nothing bounds it."""

@@ -20,17 +20,6 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
 from supervisor.work.task_execution import TaskExecution
 
-__all__ = [
-    "left_at",
-    "make_checkpoint",
-    "must_take_back",
-    "next_workspace",
-    "prepare_workspace",
-    "take_back",
-    "with_checkpoint",
-    "workspace_of",
-]
-
 _log = get_logger()
 
 PARTIAL_OUTPUT: Final = "PartialOutput"

@@ -22,18 +22,6 @@ from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
 
-__all__ = [
-    "COMMANDED",
-    "EFFECTS",
-    "ID_MAX",
-    "KEPT_MAX",
-    "Command",
-    "CommandEffect",
-    "CommandLog",
-    "CommandReused",
-    "digest_of",
-]
-
 COMMANDED: Final = "Commanded"
 """The fact of a command."""
 REFUSED: Final = "CommandRefused"

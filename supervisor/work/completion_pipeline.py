@@ -52,8 +52,6 @@ from supervisor.work.results import remark_of_rest
 from supervisor.work.review import review_work
 from supervisor.work.task_execution import ACTOR, Phase, TaskExecution
 
-__all__ = ["CompletionPipeline", "job_end"]
-
 _log = get_logger()
 
 SUBTASKS_COMPLETED: Final = task.SubtasksCompleted(reason="its subtasks are closed")

@@ -12,8 +12,6 @@ from heapq import heappop, heappush
 from math import isfinite
 from typing import NamedTuple
 
-__all__ = ["Claim", "Leases", "StaleClaim"]
-
 
 class Claim(NamedTuple):
     """*worker_id* holds *item_id* until *expires_s*; *token* is larger than every one that was granted before."""

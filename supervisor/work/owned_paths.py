@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-__all__ = ["OwnedPaths", "spelled"]
-
 
 def spelled(paths: Sequence[str]) -> tuple[str, ...]:
     """Return *paths* in their one spelling, sorted, without those that another one owns already.

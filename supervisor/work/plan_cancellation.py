@@ -33,8 +33,6 @@ from supervisor.work.plan_run import PlanRun
 from supervisor.work.task_execution import TaskExecution
 from supervisor.work.workstream_export import export_workstream
 
-__all__ = ["PlanCancellation"]
-
 GIVEN_UP = "the plan was given up"
 
 

@@ -37,8 +37,6 @@ from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.results import PlanResult, TaskResult
 
-__all__ = ["PlanHandle", "run_plan"]
-
 HOST = "host"
 """Name that the records have for a command of the embedding program, unless the program gives another one."""
 

@@ -49,8 +49,6 @@ from supervisor.work.plan_run import PlanRun, TaskReleased
 from supervisor.work.results import TaskResult, unmerged_of
 from supervisor.work.task_execution import ACTOR, Phase, TaskExecution, checkpoint_after
 
-__all__ = ["PlanRecovery"]
-
 ORPHANED = "the supervisor of its session ended"
 COUNTS_AS_DONE = "recovery.orphans is done"
 BEFORE = "settled before the supervisor of this run ended"

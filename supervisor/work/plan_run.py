@@ -58,17 +58,6 @@ from supervisor.work.timeouts import Complexity, Durations, TaskKind, TaskSize, 
 from supervisor.work.workers import Heartbeat, WorkerPool
 from supervisor.work.workstream import WorkstreamEntity
 
-__all__ = [
-    "LOST",
-    "OwnTaskCommands",
-    "PlanEvent",
-    "PlanRun",
-    "RetryDecision",
-    "SubtasksAwaited",
-    "TaskReleased",
-    "TaskSettled",
-]
-
 _log = get_logger()
 
 LOST = "its worker was lost"

@@ -48,8 +48,6 @@ from supervisor.work.workers import Heartbeat
 from supervisor.work.workstream import WorkstreamEntity
 from supervisor.work.workstream_export import export_workstream, record_usage
 
-__all__ = ["PlanRunner"]
-
 
 class PlanRunner:
     """Runs a plan; tasks can be added while it runs.

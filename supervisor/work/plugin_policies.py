@@ -11,8 +11,6 @@ from supervisor.policies.error_classification import Failure
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.task_execution import TaskExecution
 
-__all__ = ["next_agent", "rank", "reclassify_failure"]
-
 
 async def rank(plan_run: PlanRun, execution: TaskExecution) -> None:
     """Order a task among the claimable ones as the plug-ins want it, before it is offered."""

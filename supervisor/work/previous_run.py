@@ -27,8 +27,6 @@ from supervisor.ports import EntityRow
 from supervisor.recovery.resumable import InterruptedTask, digest_of
 from supervisor.work.task_execution import Checkpoint, checkpoint_after
 
-__all__ = ["PreviousRun", "find_previous_run"]
-
 _AGAIN: Final = frozenset({Task.CANCELLED, Task.FAILED})
 
 

@@ -15,8 +15,6 @@ from typing import NamedTuple
 from actors.breaker import Answered, Breaker, BreakerLimits, Circuit, Failed, Launched, Withdrawn
 from supervisor.policies.error_classification import Failure
 
-__all__ = ["BreakerTransition", "ProviderBreakers", "provider_key"]
-
 
 def provider_key(adapter: str, provider: str) -> str:
     """Return the key of a provider: agents with the same *adapter* and *provider* share its breaker."""

@@ -15,8 +15,6 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Protocol
 
-__all__ = ["Bucket", "Partition", "Rank", "Waiting"]
-
 Rank = float
 """Order of items: the smaller one comes first. No two items share a rank. A whole number, since heaps compare ranks
 more than anything else."""

@@ -27,8 +27,6 @@ from supervisor.recovery.restore import WHY
 from supervisor.work.results import PlanResult, TaskResult, not_accepted, unmerged_of
 from supervisor.work.task_execution import ACTOR
 
-__all__ = ["REPORTED", "RESULT", "UnreportedResult", "read_unreported_result"]
-
 RESULT: Final = "Result"
 """The fact that says how the tasks of a workstream ended."""
 REPORTED: Final = "ResultReported"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-__all__ = ["WELL", "PlanResult", "TaskResult", "not_accepted", "remark_of_rest", "unmerged_of"]
-
 WELL: Final = frozenset({"completed", "skipped"})
 """Outcomes that count as success."""
 

@@ -23,8 +23,6 @@ from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
 
-__all__ = ["TRIES", "ReviewVerdict", "read_verdict", "review_work"]
-
 TRIES: Final = 2
 """Number of attempts at a review whose verdict cannot be read."""
 FINDINGS_MAX: Final = 50

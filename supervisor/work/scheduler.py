@@ -33,8 +33,6 @@ from supervisor.work.plan_recovery import PlanRecovery
 from supervisor.work.plan_run import STOPPING, PlanEvent, PlanRun, SubtasksAwaited, TaskReleased, TaskSettled
 from supervisor.work.task_execution import TaskExecution
 
-__all__ = ["TaskScheduler"]
-
 WAITING = frozenset({Task.PLANNED, Task.BLOCKED, Task.PENDING_APPROVAL})
 """States that only a person, or the end of another task, moves a task out of."""
 

@@ -25,8 +25,6 @@ from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import Connection, LiveSession
 from supervisor.work.task_execution import TaskExecution
 
-__all__ = ["settle_turn"]
-
 ANSWER_S: Final = 5.0
 """Seconds in which a shim says what runs below it; measured: a few ms."""
 

@@ -34,8 +34,6 @@ from supervisor.work.commands import Command, CommandEffect, CommandLog, digest_
 from supervisor.work.scheduler import TaskScheduler
 from supervisor.work.task_execution import Phase, TaskExecution
 
-__all__ = ["TaskCommands"]
-
 
 class CommandRequest:
     """A command that is being carried out: its task, who gives it, and why; *cause* is its record."""

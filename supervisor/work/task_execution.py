@@ -32,8 +32,6 @@ from supervisor.work.backlog import BacklogItem
 from supervisor.work.leases import Claim
 from supervisor.work.results import WELL, TaskResult, unmerged_of
 
-__all__ = ["ACTOR", "ActiveClaim", "Checkpoint", "Interruption", "Phase", "TaskExecution", "checkpoint_after"]
-
 ACTOR = "plan"
 
 KINDS = {event: one.name for one in (TASK, RUN, JOB) for event in one.events.values()}

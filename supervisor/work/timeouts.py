@@ -16,18 +16,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-__all__ = [
-    "BASES_S",
-    "FACTORS",
-    "KINDS_MAX",
-    "SAMPLES_MAX",
-    "Complexity",
-    "Durations",
-    "TaskKind",
-    "TaskSize",
-    "Timeouts",
-]
-
 KINDS_MAX: Final = 256
 """Kinds of task whose durations are remembered; the one that was used longest ago is forgotten first."""
 SAMPLES_MAX: Final = 100

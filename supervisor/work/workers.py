@@ -43,8 +43,6 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.runtime.one_shot_event import OneShotEvent
 
-__all__ = ["LOCAL", "FreeWorker", "Heartbeat", "WorkerPool"]
-
 ACTOR = "pool"
 LOCAL = "local"
 """Name of the worker of a plan that names none: it has every capability."""

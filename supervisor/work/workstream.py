@@ -24,8 +24,6 @@ from supervisor.work.reporting import REPORTED, RESULT
 from supervisor.work.results import TaskResult
 from supervisor.work.task_execution import ACTOR, TaskExecution
 
-__all__ = ["WorkstreamEntity"]
-
 
 class WorkstreamEntity:
     """The workstream of one plan run."""

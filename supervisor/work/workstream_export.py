@@ -15,8 +15,6 @@ from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
 from supervisor.work.plan_run import PlanRun
 
-__all__ = ["export_workstream", "record_usage"]
-
 _ABOVE: Final = ("workstream", "workstream_id", "task")
 """Keys with which the birth of a task, a worker, a job or a run names what it belongs to."""
 _log = get_logger()

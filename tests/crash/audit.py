@@ -14,8 +14,6 @@ from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
 from tests.support import check_records
 
-__all__ = ["Fault", "JournalAudit", "acknowledgements"]
-
 
 class Fault(NamedTuple):
     """Broken promise of the kind ``lost``, ``twice``, ``left`` or ``illegal``."""

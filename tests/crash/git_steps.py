@@ -25,8 +25,6 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-__all__ = ["Trial", "killed_at", "kills"]
-
 ROOT = Path(__file__).parent.parent.parent
 WRITING = frozenset({"add", "checkout", "clean", "commit", "merge", "update-index", "update-ref", "worktree"})
 """Git commands that change something."""

@@ -32,8 +32,6 @@ from unittest.mock import patch
 
 from tests.support import run_command
 
-__all__ = ["DEADLINE_S", "Finished", "Running", "Scratch", "alive", "until"]
-
 ROOT = Path(__file__).parents[2]
 
 DEADLINE_S = 60.0

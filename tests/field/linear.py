@@ -23,8 +23,6 @@ from typing import Any
 import actors
 import supervisor
 
-__all__ = ["RATIO_MAX", "attacks", "dynamic_patterns", "growth", "patterns"]
-
 RATIO_MAX = 2.5
 """Times that an input of twice the size may take; linear is 2, quadratic 4."""
 HOPELESS = 6.0

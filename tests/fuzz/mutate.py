@@ -8,8 +8,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-__all__ = ["Mutator"]
-
 WORDS: tuple[bytes, ...] = (
     b"",
     b"\n",

@@ -49,8 +49,6 @@ from supervisor.ports import (
 )
 from supervisor.runtime.entity import Refused
 
-__all__ = ["TARGETS", "Target"]
-
 CORPUS = Path(__file__).parent / "corpus"
 Take = Callable[[bytes], None]
 

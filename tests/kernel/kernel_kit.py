@@ -15,8 +15,6 @@ import pytest
 
 from actors import ActorSystem, Context, open_system
 
-__all__ = ["DEADLINE_S", "Echo", "Script", "blocked", "both", "held", "note", "running", "virtual"]
-
 DEADLINE_S = 30
 """A test that waits longer has failed."""
 

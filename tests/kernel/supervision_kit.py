@@ -28,8 +28,6 @@ from actors import (
     open_system,
 )
 
-__all__ = ["AT_ONCE", "EXITS", "OFTEN", "Boom", "Family", "House", "supervised"]
-
 AT_ONCE = Backoff(0.0, 1.0, 0.0)
 """No delay: a restart is still a timer message."""
 OFTEN = Intensity(1000, 60.0)

@@ -16,21 +16,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = [
-    "BUILD",
-    "FUNCTIONS",
-    "ROOT",
-    "Change",
-    "Key",
-    "changes",
-    "find",
-    "is_prose",
-    "locate",
-    "path_of",
-    "product",
-    "units",
-]
-
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "mutation"
 PACKAGES = ("actors", "supervisor")

@@ -20,8 +20,6 @@ from . import probe
 from .changes import BUILD, FUNCTIONS, ROOT, Change, Key, find, is_prose, path_of, product
 from .scratch import Scratch, share
 
-__all__ = ["Test", "files_of", "reached"]
-
 CHUNKS = 16
 CHUNK_WALL_S = 2400
 IMPORT = """

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from .changes import Key, changes, path_of, product, units
 
-__all__ = ["Verdict", "draw", "package_of", "rates", "read", "write"]
-
 COLUMNS = ("module", "unit", "digest", "kind", "ordinal", "verdict", "killer", "seconds")
 
 

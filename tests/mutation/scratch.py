@@ -23,8 +23,6 @@ from typing import NamedTuple, TypeVar
 
 from .changes import BUILD, ROOT, path_of
 
-__all__ = ["Outcome", "Scratch", "share"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

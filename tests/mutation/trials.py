@@ -13,8 +13,6 @@ from .reach import Test, reached
 from .record import Verdict, write
 from .scratch import Scratch, share
 
-__all__ = ["try_all"]
-
 PLAIN_MAX = 150
 """Number of plain tests that try a mutant: a number, not a duration, so that verdicts do not depend on the load."""
 SIMULATED_MAX = 30

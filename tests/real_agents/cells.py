@@ -22,8 +22,6 @@ from supervisor.mock_model.server import StubModel
 from supervisor.processes.shim import descendants, send
 from tests.real_agents.place import Broken, Place
 
-__all__ = ["CELLS", "Cell"]
-
 ROOT = Path(__file__).parent.parent.parent
 GRACE_S = 10.0
 LADDER = {"ladder": {"request_s": 3.0, "cancel_s": 2.0, "terminate_s": 2.0, "kill_s": 1.0}}

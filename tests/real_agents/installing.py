@@ -10,8 +10,6 @@ from pathlib import Path
 
 from supervisor.agent_catalogue.catalogue import Install, KnownAgent
 
-__all__ = ["NotInstalled", "program_of"]
-
 INSTALL_S = 300.0
 
 

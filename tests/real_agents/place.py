@@ -22,8 +22,6 @@ from supervisor.agent_catalogue import known_agent
 from supervisor.mock_model.environment import KEY
 from supervisor.plans import AgentConfig
 
-__all__ = ["Broken", "Place", "scratch"]
-
 TAG = "AGENTS_CELL"
 NO_SANDBOX = {"codex": ("-c", 'sandbox_mode="danger-full-access"', "-c", 'approval_policy="on-request"')}
 """Settings for a machine, often a container, in which agents cannot create a sandbox of their own: their tools would

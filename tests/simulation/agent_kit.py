@@ -31,8 +31,6 @@ from supervisor.ports import (
 )
 from supervisor.simulation.machine.kernel import Program
 
-__all__ = ["Machine", "Talk"]
-
 T = TypeVar("T")
 
 LONG_S = 100_000.0

@@ -22,8 +22,6 @@ from supervisor.simulation.scenario import DrawnScenario, Scenario, parsed
 from supervisor.simulation.world import World
 from tests.verification.checkers import simulate
 
-__all__ = ["Intruder", "RaceHost", "lifecycle", "plain_tasks", "race", "scenario"]
-
 SCENARIO = """
 name = "race"
 [load]

@@ -14,8 +14,6 @@ from supervisor.simulation.commands.run_request import Runner
 from tests.verification.checkers import every_checker
 from tests.verification.commands import claims, disk, prove, sweep, walks
 
-__all__ = ["group"]
-
 group = ScenarioGroup(
     "verification",
     help="Run a seed, judged by all checkers, or check the supervisor against what must hold in every run.",

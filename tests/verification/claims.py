@@ -30,8 +30,6 @@ from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.workers import WorkerPool
 from tests.verification.checkers import simulate
 
-__all__ = ["Bench", "ClaimChecker", "ClaimHost", "Claims", "simulate_claims"]
-
 ROLES: Final = ("backend", "frontend", "docs", "qa")
 AGENT: Final = "worker"
 WORK_S: Final = (5.0, 120.0)

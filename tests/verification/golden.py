@@ -14,8 +14,6 @@ from supervisor.simulation.scenario import library, named
 from supervisor.simulation.search.many import TaskFailed, map_in_order
 from tests.verification.checkers import simulate
 
-__all__ = ["GOLDEN_SEED", "Golden", "digests", "golden", "kept", "place", "runs", "write"]
-
 GOLDEN_SEED = 1
 LEFT_OUT = frozenset({"day", "swarm"})
 """Scenarios without golden runs: one is too long, the other is run by soaks."""

@@ -22,8 +22,6 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
-__all__ = ["ModuleTrace"]
-
 _ROOT: Final = Path(__file__).parents[2]
 _NOT_COUNTED: Final = ("actors", "supervisor.lifecycles")
 _RESUME: Final = dis.opmap["RESUME"]

@@ -26,8 +26,6 @@ from supervisor.simulation.commands.run_request import RunRequest
 from supervisor.simulation.search.many import interrupts_blocked
 from tests.verification.checkers import simulate
 
-__all__ = ["HASH_SEEDS", "CannotRun", "Process", "Proof", "processes", "prove"]
-
 HASH_SEEDS = ("0", "1", "4294967295")
 """Hash seeds of the three processes of every proof; another interpreter gets the last."""
 TRACEBACK = "Traceback (most recent call last):"

@@ -7,8 +7,6 @@ from typing import Any
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 
-__all__ = ["append_of", "record_of"]
-
 
 def record_of(entity_type: str, entity_id: str, event: str, **fields: Any) -> LifecycleEvent:
     """Make a record; fields that are left out have neutral values."""

@@ -24,8 +24,6 @@ from supervisor.simulation.search.many import TaskFailed, map_in_order
 from supervisor.simulation.world import World
 from tests.verification.checkers import simulate
 
-__all__ = ["CANCEL", "CRASH", "LEVELS", "Counts", "Every", "Point", "Sweep", "small", "sweep"]
-
 LEVELS = tuple(one.value for one in AbortScope)
 CRASH = "crash"
 """Level at which the supervisor is killed."""

@@ -24,8 +24,6 @@ from supervisor import AgentConfig, Settings, Supervisor, open_supervisor, run_p
 from supervisor.plans import load_plan
 from tests.verification.module_trace import ModuleTrace
 
-__all__ = ["WALKS", "Walk", "measure"]
-
 ROOT: Final = Path(__file__).parents[2]
 TIMEOUT_S: Final = 60
 """Bound for one walk, so that a walk that hangs fails."""

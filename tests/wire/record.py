@@ -52,8 +52,6 @@ from supervisor.ports import (
 )
 from tests.wire.replaying import LOGS, WireEntry, codec_named, logs, read_log, replay, told_lines
 
-__all__ = ["main"]
-
 STEP_S = 60.0
 SILENT_S = 3.0
 TEXT_CHARS_MAX = 300

@@ -16,8 +16,6 @@ from supervisor.agent_catalogue.catalogue import mapping_named
 from supervisor.agents.codecs import codec_for
 from supervisor.ports import Codec, Out, Send
 
-__all__ = ["LOGS", "Replayed", "WireEntry", "codec_named", "logs", "read_log", "replay", "told_lines"]
-
 LOGS = Path(__file__).parent
 
 

@@ -18,8 +18,6 @@ from supervisor.agents.probe.driver import LOOK_S, SETTLE_S, NoResponse, ProbedA
 from supervisor.agents.probe.sandbox import Sandbox
 from supervisor.ports import Out, ProcessHost, SpawnError, ToolClosed, TurnEnded, Usage
 
-__all__ = ["CASES", "ProbeResult", "probe"]
-
 TURN_S: Final = 60.0
 TOOL_S: Final = 60.0
 CANCEL_S: Final = 20.0

@@ -19,8 +19,6 @@ from typing import Final, NamedTuple
 
 from supervisor.agent_catalogue import AgentVariant, KnownAgent
 
-__all__ = ["InstalledAgent", "at_least", "find", "find_all", "search_path"]
-
 ANSWER_S: Final = 20.0
 """Seconds that a program has to print its version: the slowest of the known ones took 3 s."""
 _VERSION: Final = re.compile(r"(?<!\d)\d{1,9}(?:\.\d{1,9})+")

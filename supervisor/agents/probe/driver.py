@@ -41,8 +41,6 @@ from supervisor.ports import (
 )
 from supervisor.workspaces.files import DiskFiles
 
-__all__ = ["ExitReport", "NoResponse", "ProbedAgent", "is_running", "start_agent"]
-
 READY_S: Final = 60.0
 SETTLE_S: Final = 3.0
 """Seconds that processes left by an agent have to end by themselves."""

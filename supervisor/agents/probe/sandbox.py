@@ -9,8 +9,6 @@ from typing import Final
 from supervisor.agent_catalogue import AgentVariant, KnownAgent
 from supervisor.agents.probe.discovery import search_path
 
-__all__ = ["KEY", "Sandbox", "make_sandbox"]
-
 KEY: Final = "stub-key"
 """Placeholder for an API key, without which agents do not start."""
 

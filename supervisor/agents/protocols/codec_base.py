@@ -23,19 +23,6 @@ from typing import Final
 from supervisor.agents.protocols.json_rpc import ProtocolError
 from supervisor.ports import Malformed, Out, ToolClosed, ToolOpened, TurnEnded
 
-__all__ = [
-    "CLOSED_MAX",
-    "COST_MAX",
-    "LINE_BYTES_MAX",
-    "CodecDefaults",
-    "Conversation",
-    "LineBuffer",
-    "ToolCallTable",
-    "exit_words",
-    "signal_name",
-]
-
-
 LINE_BYTES_MAX: Final = 8 * 1024 * 1024
 """Longest line that is kept, in bytes without the newline: the byte limit of a mailbox."""
 

@@ -14,8 +14,6 @@ from typing import Final
 from supervisor.agents.protocols.codec_base import CodecDefaults, signal_name
 from supervisor.ports import CloseInput, Out, Ready, Send, Signal, Text, TurnEnded
 
-__all__ = ["PROMPT", "CommandCodec"]
-
 PROMPT: Final = "{prompt}"
 """Word of a command that the prompt replaces."""
 

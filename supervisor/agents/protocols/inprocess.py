@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from supervisor.plans.task_control import CommandResult
     from supervisor.plans.tasks import TaskConfig
 
-__all__ = ["AgentTurn", "FunctionConnection", "ToolAborted"]
-
 T = TypeVar("T")
 
 _OWN = (*RAISED, SystemExit)

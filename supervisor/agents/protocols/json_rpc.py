@@ -14,21 +14,6 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from supervisor.ports import Out, Send
 
-__all__ = [
-    "INT64",
-    "INVALID_PARAMS",
-    "METHOD_NOT_FOUND",
-    "JsonRpcMessage",
-    "OnError",
-    "OnResult",
-    "OutgoingRequests",
-    "ProtocolError",
-    "RpcError",
-    "RpcId",
-    "Writer",
-    "read",
-]
-
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 

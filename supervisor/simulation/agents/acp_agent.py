@@ -32,8 +32,6 @@ from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import OsProcess, Program
 
-__all__ = ["acp_agent"]
-
 CONTEXT_TOKENS: Final = 200_000
 LOSES: Final = 0.1
 """Share of the conversations that cannot be loaded again."""

@@ -19,8 +19,6 @@ from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import OsProcess, Program
 
-__all__ = ["OneShot", "command_agent", "terminal_program"]
-
 _REFUSED: Final = 3
 _TERMINAL_CHARS: Final = (0, 2_000)
 _TERMINAL_START_S: Final = 0.05

@@ -30,8 +30,6 @@ from supervisor.simulation.agents.turn_plan import (
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
 
-__all__ = ["AgentFailed", "ToolFailed", "function_agent"]
-
 SHIELD_S: Final = (0.5, 30.0)
 """Seconds for which a function may ignore its cancellation; the usual budget of a cancel is 5 s."""
 

@@ -19,8 +19,6 @@ from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Program
 
-__all__ = ["MAPPING", "jsonl_agent"]
-
 MAPPING: Final = LineMapping.model_validate(
     {
         "prompt": "stdin",

@@ -13,8 +13,6 @@ import anyio
 from actors.waiter import ResettableEvent
 from supervisor.simulation.machine.kernel import OsProcess
 
-__all__ = ["Output", "dribble"]
-
 BATCH_BYTES: Final = 64 * 1024
 """Bytes that are written at once, if they are there."""
 

@@ -14,8 +14,6 @@ import msgspec
 
 from supervisor.lifecycles.types import CancelMode
 
-__all__ = ["AgentShape", "shape_of"]
-
 Adapter: TypeAlias = Literal["acp", "command", "inprocess", "jsonl"]
 SECONDS: Final = ("think_s", "tool_s", "start_s", "slow_start_s", "cancel_s")
 COUNTS: Final = ("steps", "tools", "text_chars", "tokens")

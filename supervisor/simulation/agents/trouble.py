@@ -17,8 +17,6 @@ from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import OsProcess
 
-__all__ = ["FATES", "OUTBURSTS", "Trouble", "side_by_side"]
-
 _T = TypeVar("_T")
 
 CRASHES: Final = (1, 2, 124, 125, 126, 127, 130, 137, 143)

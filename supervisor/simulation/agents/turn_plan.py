@@ -15,19 +15,6 @@ from supervisor.lifecycles.types import CancelMode
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.keyed_random import KeyedRandom
 
-__all__ = [
-    "Delegation",
-    "Spend",
-    "StepPlan",
-    "ToolPlan",
-    "ToolRunner",
-    "TurnPlan",
-    "depth_of",
-    "free",
-    "plan_turn",
-    "said",
-]
-
 ToolRunner = Literal["own", "process", "terminal"]
 """Runner of a tool: the agent itself, a process that it starts, or the supervisor, in a terminal."""
 

@@ -17,8 +17,6 @@ from supervisor.simulation.machine.kernel import OsProcess, Program
 from supervisor.simulation.plan_workload.task_scripts import Attempt, TaskScript, Try, asks_for
 from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
 
-__all__ = ["WORK_S", "check_program", "work_agent"]
-
 WORK_S: Final = (1.0, 40.0)
 """Seconds of an attempt, also of one that fails."""
 CHECK_S: Final = (0.1, 5.0)

@@ -13,8 +13,6 @@ from math import sqrt
 from typing import Final, Literal, NamedTuple
 from xml.sax.saxutils import escape
 
-__all__ = ["Panel", "figure"]
-
 COLOURS: Final = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 DASHES: Final = ("", "7 3", "2 2.5", "10 3 2 3")
 """Dashes for each further round of curves when there are more curves than colours."""

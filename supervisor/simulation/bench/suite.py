@@ -19,19 +19,6 @@ from supervisor.plans.source import FieldPath
 from supervisor.simulation.toml_fields import is_name, problems
 from supervisor.simulation.toml_text import tables_of, text_of
 
-__all__ = [
-    "BadSuite",
-    "Digests",
-    "Overrides",
-    "ScenarioComparison",
-    "Suite",
-    "SuiteFiles",
-    "digests_of",
-    "load_suite",
-    "parse_policy",
-    "stem_of",
-]
-
 Overrides = dict[str, Any]
 HEAD: Final = re.compile(r"seeds ([0-9]{1,9}) ([1-9][0-9]{0,8})")
 """The first line of kept digests: the first seed, and how many."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from supervisor.simulation.bench import Bench
     from supervisor.simulation.bench.suite import Suite, SuiteFiles
 
-__all__ = ["command"]
-
 SEEDS = 1000
 KEPT_SEEDS = 2
 """Default number of seeds for digests: as many as a continuous integration has time for."""

@@ -17,8 +17,6 @@ from supervisor.simulation.commands.options import ScenarioGroup, StepWatch, as_
 from supervisor.simulation.commands.run_request import Runner, RunRequest
 from supervisor.simulation.running import Report, simulate
 
-__all__ = ["group"]
-
 COMMANDS = (soak_cli.command, shrink_cli.command, bench_cli.command)
 SHOWN = 10
 """Problems that are printed with their messages; JSON has those that the oracle kept."""

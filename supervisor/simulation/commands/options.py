@@ -22,22 +22,6 @@ from supervisor.simulation.commands.run_request import Runner
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.scenario import BadScenario
 
-__all__ = [
-    "Progress",
-    "ScenarioGroup",
-    "StepWatch",
-    "as_json",
-    "finish",
-    "first_seed",
-    "jobs",
-    "refuse_unwritable",
-    "runner",
-    "scenario",
-    "schedule",
-    "seeds",
-    "unwritable",
-]
-
 BETWEEN_S = 0.2
 """Real seconds between two updates of the progress."""
 BLANK = "\r\x1b[K"

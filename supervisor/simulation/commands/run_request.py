@@ -15,8 +15,6 @@ from supervisor.simulation.engine import Schedule
 from supervisor.simulation.oracle import MakeCheckers, no_checkers
 from supervisor.simulation.scenario import BadScenario, DrawnScenario, LoadConfig, Scenario, named
 
-__all__ = ["RunRequest", "Runner"]
-
 PROGRAM = "supervisor simulate"
 
 SCENARIO = "swarm"

@@ -24,8 +24,6 @@ from supervisor.simulation.commands.run_request import Runner, RunRequest
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.search.shrink import NothingViolated, Shrunk, fails_again, shrink, to_toml
 
-__all__ = ["command"]
-
 A_FILE = "give the path of a file in a directory there is"
 
 

@@ -22,8 +22,6 @@ from supervisor.simulation.commands.run_request import Runner, RunRequest
 from supervisor.simulation.coverage import to_reach
 from supervisor.simulation.search.soak import Soak, soak
 
-__all__ = ["command"]
-
 SHOWN = 20
 """Failing seeds that are printed; JSON has them all."""
 

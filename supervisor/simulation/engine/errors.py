@@ -13,19 +13,6 @@ from collections.abc import Iterator, Sequence
 from types import CodeType
 from typing import Any
 
-__all__ = [
-    "UNWIND_ROUNDS",
-    "UNWIND_STEPS",
-    "Deadlock",
-    "EngineError",
-    "HorizonReached",
-    "Livelock",
-    "SimulationEscape",
-    "code_place",
-    "never_free",
-    "waiting_place",
-]
-
 UNWIND_ROUNDS = 5
 """Rounds of cancellation for the tasks that remain."""
 UNWIND_STEPS = 5_000

@@ -49,8 +49,6 @@ from supervisor.simulation.engine.errors import (
 from supervisor.simulation.engine.hermetic import SealedLoop, escape
 from supervisor.simulation.engine.schedule import Schedule, key_of, on_grid, priority_of
 
-__all__ = ["SimulatedLoop", "SimulatedTask"]
-
 _T = TypeVar("_T")
 
 LIVELOCK_STEPS = 200_000

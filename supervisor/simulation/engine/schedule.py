@@ -15,8 +15,6 @@ from collections.abc import Callable
 from enum import StrEnum
 from hashlib import blake2b
 
-__all__ = ["Priority", "Schedule", "key_of", "on_grid", "priority_of"]
-
 WINDOW = 32
 """Steps by which a ready step may be overtaken, on ``window``."""
 PCT_GAPS = (8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256, 362, 512, 724, 1024, 1448, 2048)

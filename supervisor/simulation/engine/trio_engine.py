@@ -28,8 +28,6 @@ from supervisor.simulation.engine.errors import (
 from supervisor.simulation.engine.loop import WATCH_STEPS
 from supervisor.simulation.engine.schedule import key_of, on_grid
 
-__all__ = ["PRIVATE_NAMES", "TrioEngine", "seeded"]
-
 _T = TypeVar("_T")
 
 PRIVATE_NAMES = ("_r", "_ALLOW_DETERMINISTIC_SCHEDULING")

@@ -29,8 +29,6 @@ from supervisor.ports import Launch
 from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.simulation.machine.pipe import Pipe
 
-__all__ = ["Kernel", "OsProcess", "Parent", "Program"]
-
 Program = Callable[["OsProcess"], Awaitable[int]]
 """A simulated program; it returns its exit status, 0 to 255."""
 FIRST_PID: Final = 1000

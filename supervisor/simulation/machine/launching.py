@@ -21,8 +21,6 @@ from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Program
 
-__all__ = ["PIECES", "LaunchDraws", "NotStarted"]
-
 PIECES: Final = 0.5
 """Share of the streams that arrive in arbitrary pieces, unless a scenario says otherwise."""
 LOST_MIN_S: Final = 0.001

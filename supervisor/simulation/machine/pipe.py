@@ -12,8 +12,6 @@ import anyio
 
 from actors.waiter import ResettableEvent
 
-__all__ = ["CAPACITY_BYTES", "Pipe"]
-
 CAPACITY_BYTES: Final = 65536
 """Capacity of a pipe on Linux (``man 7 pipe``), and so the most that one read returns."""
 

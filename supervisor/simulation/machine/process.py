@@ -29,8 +29,6 @@ from supervisor.simulation.machine.launching import LaunchDraws
 from supervisor.simulation.machine.pipe import Pipe
 from supervisor.simulation.machine.shim import SimulatedShim
 
-__all__ = ["Machine", "SimulatedProcess"]
-
 
 class Machine(Protocol):
     """Machine on which the process runs."""

@@ -26,8 +26,6 @@ from supervisor.simulation.machine.kernel import Kernel, OsProcess, Program
 from supervisor.simulation.machine.launching import PIECES, LaunchDraws
 from supervisor.simulation.machine.process import SimulatedProcess
 
-__all__ = ["ProcessEvent", "SimulatedProcesses"]
-
 NAME_VARIABLE: Final = "SIMULATED_NAME"
 NAME_MAX: Final = 120
 

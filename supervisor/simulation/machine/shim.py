@@ -27,8 +27,6 @@ from supervisor.simulation.machine.kernel import Kernel, OsProcess, Parent
 from supervisor.simulation.machine.launching import LaunchDraws, NotStarted
 from supervisor.simulation.machine.pipe import Pipe
 
-__all__ = ["SimulatedShim", "StatusReceiver"]
-
 START_MIN_S: Final = 0.001
 START_MAX_S: Final = 0.05
 TURN_MAX_S: Final = 0.02

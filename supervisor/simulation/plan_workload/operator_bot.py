@@ -29,8 +29,6 @@ from supervisor.simulation.world import World
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.workers import WorkerPool
 
-__all__ = ["HeartbeatSender", "OperatorBot", "StateTriggers"]
-
 ROUND_S: Final = (0.5, 20.0)
 """Seconds between two looks of a bot at its plan."""
 SILENCE_S: Final = (60.0, 500.0)

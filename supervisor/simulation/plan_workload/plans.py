@@ -14,8 +14,6 @@ from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.plan_workload.task_scripts import TaskScripts, draw_task_script, prompt_of
 
-__all__ = ["CHECK_S", "DEPUTY", "MISSING", "WORKER", "draw_plan", "draw_workers"]
-
 WORKER: Final = "worker"
 DEPUTY: Final = "deputy"
 MISSING: Final = "missing"

@@ -8,8 +8,6 @@ import msgspec
 
 from supervisor.ports import Append
 
-__all__ = ["TaskBoard"]
-
 
 class _Task(msgspec.Struct):
     """A task: its name in its plan, its state, and its holder."""

@@ -16,8 +16,6 @@ import msgspec
 
 from supervisor.simulation.faults import FaultPlan
 
-__all__ = ["Attempt", "TaskScript", "TaskScripts", "Try", "asks_for", "draw_task_script", "prompt_of"]
-
 _NAME: Final = re.compile(r"w\d+(?:t\d+(?:s\d+)*)?")
 """Names of simulated plans and their tasks; the names of their sessions begin with them."""
 TRIES_MAX: Final = 7

@@ -16,8 +16,6 @@ from supervisor.simulation.plan_workload.task_scripts import TaskScripts
 from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
 from supervisor.workspaces.directory import DirectoryWorkspace
 
-__all__ = ["SimulatedFiles", "SimulatedWorkspace"]
-
 
 class SimulatedWorkspace(DirectoryWorkspace):
     """Directories in memory: some cannot be had, and some work cannot be merged. Once the supervisor was *killed*,

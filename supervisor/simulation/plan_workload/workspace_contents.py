@@ -14,8 +14,6 @@ from hashlib import sha1
 from supervisor.ports import Merge, Released, WorkspaceSpec
 from supervisor.simulation.plan_workload.task_scripts import Attempt, TaskScript, TaskScripts
 
-__all__ = ["Pieces", "WorkspaceContents"]
-
 Pieces = tuple[str, ...]
 BEFORE = "before "
 

@@ -16,8 +16,6 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-__all__ = ["TaskFailed", "interrupts_blocked", "map_in_order"]
-
 I = TypeVar("I")  # noqa: E741 - an item
 R = TypeVar("R")
 

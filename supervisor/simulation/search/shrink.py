@@ -37,8 +37,6 @@ from supervisor.simulation.search.smaller import (
     with_strikes,
 )
 
-__all__ = ["NothingViolated", "Shrunk", "ddmin", "fails_again", "invariant_of", "run_until", "shrink", "to_toml"]
-
 T = TypeVar("T")
 WIDE = 100
 """Characters from which on a list is written with one line for each member."""

@@ -17,8 +17,6 @@ from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.scenario import AGENTS, AgentsConfig, DrawnScenario, FaultsConfig, Scenario, WorldConfig
 
-__all__ = ["PLAINER", "REDUCIBLE", "less", "other_seed", "pinned", "plainer", "with_strikes"]
-
 Path = tuple[str, ...]
 
 SIZES: Final = (

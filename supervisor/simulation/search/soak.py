@@ -17,8 +17,6 @@ from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import BadScenario
 from supervisor.simulation.search.many import TaskFailed, map_in_order
 
-__all__ = ["FailingSeed", "RunSummary", "Soak", "soak"]
-
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Summary of one run for a soak."""

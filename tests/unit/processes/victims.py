@@ -12,8 +12,6 @@ import sys
 import time
 from collections.abc import Callable
 
-__all__ = ["KINDS", "hold", "main"]
-
 LIFE_S = 120
 HOP_S = 0.005
 POLITE = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)

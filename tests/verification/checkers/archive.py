@@ -15,8 +15,6 @@ import msgspec
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 
-__all__ = ["ArchiveChecker"]
-
 Say = Callable[[str, str, str], None]
 KEPT: Final = frozenset({"completed", "failed"})
 _encode: Final = msgspec.json.Encoder().encode

@@ -18,8 +18,6 @@ from supervisor.plans import TaskConfig
 from supervisor.simulation.plan_workload.task_scripts import Attempt, TaskScript, TaskScripts
 from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
 
-__all__ = ["CheckpointChecker"]
-
 INVARIANT: Final = "checkpoints"
 BADLY: Final = frozenset({"CIRCUIT_OPEN", "CANCELLED"})
 """Last states of runs that came to nothing."""

@@ -10,8 +10,6 @@ from typing import Final
 
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = ["CommandLogChecker"]
-
 Say = Callable[[str, str, str], None]
 SAID_S: Final = 0.01
 """Seconds within which a message that was sent before the refusal may still be handled."""

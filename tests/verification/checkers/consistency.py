@@ -15,8 +15,6 @@ from supervisor.lifecycles.types import AbortPolicy
 from supervisor.policies.abort_plan import TreeNode
 from supervisor.ports import EntityRow
 
-__all__ = ["check_memory"]
-
 Say = Callable[[str, str, str], None]
 Rows = Mapping[str, EntityRow]
 Nodes = Mapping[str, TreeNode]

@@ -15,8 +15,6 @@ from supervisor.policies.abort_plan import AbortPlan, NodeReceipt, ProcessFate, 
 from supervisor.simulation.checkers import AbortRequested, AbortReturned
 from supervisor.simulation.machine.processes import ProcessEvent
 
-__all__ = ["ExitChecker"]
-
 Say = Callable[[str, str, str], None]
 ROUNDING_S = 1e-5
 KILLED = "-9"

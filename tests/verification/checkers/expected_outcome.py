@@ -20,8 +20,6 @@ from supervisor.policies.liveness import Liveness
 from supervisor.simulation.plan_workload.plans import DEPUTY, WORKER
 from supervisor.simulation.plan_workload.task_scripts import TaskScript, TaskScripts, Try
 
-__all__ = ["USUAL", "WATCHED", "Ending", "expected_endings"]
-
 MET: Final = frozenset({"completed", "skipped"})
 WORDS: Final = 4
 """Number of different texts of unknown errors: an error is the same as four tries before."""

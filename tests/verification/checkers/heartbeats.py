@@ -12,8 +12,6 @@ from typing import Final
 from supervisor.ports import Append
 from supervisor.simulation.plan_workload.plans import CHECK_S
 
-__all__ = ["HeartbeatChecker"]
-
 Say = Callable[[str, str, str], None]
 BEATING: Final = frozenset({"idle", "busy"})
 LOST: Final = "unresponsive"

@@ -10,8 +10,6 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.simulation.machine.processes import ProcessEvent
 from supervisor.simulation.oracle import HOME
 
-__all__ = ["LaunchChecker"]
-
 TEST: Final = "$ sim-check"
 """Part of the names of acceptance tests, which no agent starts."""
 

@@ -10,8 +10,6 @@ from typing import Final
 
 from supervisor.host.supervision import Supervisor
 
-__all__ = ["check_closed", "counted"]
-
 TIMERS_MAX: Final = 64
 """Timers that a closed supervisor may leave behind."""
 

@@ -12,8 +12,6 @@ from typing import Final
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 
-__all__ = ["LeaseChecker"]
-
 Say = Callable[[str, str, str], None]
 Key = tuple[str, str]
 LOST: Final = frozenset({"unresponsive", "shutdown"})

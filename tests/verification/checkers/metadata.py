@@ -16,8 +16,6 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import Plan, TaskConfig
 from supervisor.ports import Append
 
-__all__ = ["MetadataChecker"]
-
 Say = Callable[[str, str, str], None]
 ROUNDING_S: Final = 1e-3
 SUBTASKS_S: Final = 5400.0

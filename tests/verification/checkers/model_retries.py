@@ -13,8 +13,6 @@ from typing import Final
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.model_errors import ModelLimits
 
-__all__ = ["TELLING", "ModelRetryChecker"]
-
 Say = Callable[[str, str, str], None]
 TELLING: Final = frozenset(
     {"ModelTrouble", "ModelAskedInVain", "Usage", "task_claimed", "task_failed", "verify_requested", "SessionExited"}

@@ -13,8 +13,6 @@ from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.policies.abort_plan import Receipt
 from supervisor.ports import Append
 
-__all__ = ["AbortTarget", "ReplyChecker"]
-
 Say = Callable[[str, str, str], None]
 ROUNDING_S = 1e-5
 """Tolerance for sums of floats, in seconds."""

@@ -11,8 +11,6 @@ from typing import Final
 
 from supervisor.lifecycles.types import LifecycleEvent
 
-__all__ = ["ResultChecker"]
-
 Say = Callable[[str, str, str], None]
 ENDS: Final = frozenset({"completed", "failed", "cancelled"})
 

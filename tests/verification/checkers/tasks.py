@@ -34,8 +34,6 @@ from tests.verification.checkers.metadata import MetadataChecker
 from tests.verification.checkers.results import ResultChecker
 from tests.verification.checkers.work_conservation import WorkConservationChecker
 
-__all__ = ["TaskChecker"]
-
 Say = Callable[[str, str, str], None]
 HELD: Final = frozenset({"CLAIMED", "IN_PROGRESS", "WAITING_FOR_SUBTASKS", "CANCELLED"})
 """States in which the holder of a task may work on it: also on its own part beside subtasks, and until the abort of a

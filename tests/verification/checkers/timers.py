@@ -22,8 +22,6 @@ from supervisor.diagnostics.invariants.shadow_state import RECOVERY
 from supervisor.lifecycles.effects import StartTimer
 from supervisor.lifecycles.types import LifecycleEvent, StageBudgets, TerminationStage
 
-__all__ = ["TimerChecker"]
-
 Say = Callable[[str, str, str], None]
 ROUNDING_S = 1e-5
 """Tolerance for sums of floats, some of them Unix times, in seconds."""

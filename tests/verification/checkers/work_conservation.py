@@ -14,8 +14,6 @@ import msgspec
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 
-__all__ = ["WorkConservationChecker"]
-
 Say = Callable[[str, str, str], None]
 WORKING: Final = frozenset({"running", "validating"})
 EVERYTHING: Final = "*"

@@ -11,8 +11,6 @@ import msgspec
 from supervisor.simulation.commands.options import StepWatch, as_json, finish
 from tests.verification.claims import Claims, simulate_claims
 
-__all__ = ["command"]
-
 
 @click.command("claims")
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, metavar="N", help="The run.")

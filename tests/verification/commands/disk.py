@@ -10,8 +10,6 @@ import msgspec
 from supervisor.simulation.commands.options import Progress, as_json, finish, jobs
 from tests.verification.power_cuts.power_loss import DiskReport, power_loss
 
-__all__ = ["command"]
-
 
 @click.command("disk")
 @click.option("--cuts", type=click.IntRange(1, 10**9), default=10_000, show_default=True, help="How many power cuts.")

@@ -22,8 +22,6 @@ from supervisor.simulation.search.many import TaskFailed
 from tests.verification import golden
 from tests.verification.prove import CannotRun, Proof, processes, prove
 
-__all__ = ["command"]
-
 
 @click.command("prove")
 @seeds(50)

@@ -12,8 +12,6 @@ from supervisor.simulation.commands.options import Progress, as_json, finish, jo
 from tests.verification.golden import GOLDEN_SEED, golden
 from tests.verification.sweep import CANCEL, CRASH, LEVELS, Every, Sweep, sweep
 
-__all__ = ["command"]
-
 SHOWN = 20
 """Failing points that are printed."""
 

@@ -9,8 +9,6 @@ import click
 from supervisor.simulation.commands.options import as_json, finish
 from tests.verification.walks import WALKS, Walk, measure
 
-__all__ = ["command"]
-
 
 @click.command("walks")
 @click.option("--only", type=click.Choice([walk.name for walk in WALKS]), help="One of the walks.")

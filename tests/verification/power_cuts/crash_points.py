@@ -22,8 +22,6 @@ from tests.verification.power_cuts.durable_pages import DurablePages, Survivors
 from tests.verification.power_cuts.journal_run import Comparison, Plan, Writer, compare_with_plan, found
 from tests.verification.power_cuts.simulated_disk import DiskFaults, SimulatedDisk
 
-__all__ = ["CONTROLS", "CUTS_PER_RUN", "LIES", "CutCounts", "Run", "Setup"]
-
 _LIVES: Final = 2
 """Writers in a run: the second continues from the last power cut of the first."""
 _CUTS_PER_LIFE: Final = 128

@@ -15,8 +15,6 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["SECTOR_BYTES", "DurablePages", "Pending", "Step", "Survivors", "put"]
-
 SECTOR_BYTES: Final = 512
 """Bytes that an honest disk writes whole or not at all: the smallest sector in use, so the most tears."""
 

@@ -28,8 +28,6 @@ from supervisor.ports import Append, EntityRow, JournalError
 from supervisor.simulation.keyed_random import KeyedRandom
 from tests.verification.power_cuts.simulated_disk import SimulatedDisk
 
-__all__ = ["Comparison", "Plan", "Writer", "compare_with_plan", "found"]
-
 _JOURNAL: Final = Path("/disk/journal.db")
 _ENTITIES: Final = 5
 _BATCH_MAX: Final = 4

@@ -20,8 +20,6 @@ from supervisor.simulation.search.many import TaskFailed, map_in_order
 from tests.verification.power_cuts.crash_points import CONTROLS, CUTS_PER_RUN, LIES, CutCounts, Run
 from tests.verification.power_cuts.journal_run import Comparison
 
-__all__ = ["Control", "DiskReport", "Lying", "power_loss"]
-
 _CHUNK: Final = 2
 """Runs that a process is given at a time."""
 _LYING_EVERY: Final = 25

@@ -17,8 +17,6 @@ from supervisor.journal.files import JournalFiles
 from supervisor.simulation.keyed_random import KeyedRandom
 from tests.verification.power_cuts.durable_pages import SECTOR_BYTES, DurablePages, Step, put
 
-__all__ = ["DiskFaults", "SimulatedDisk"]
-
 
 class DiskFaults(msgspec.Struct, frozen=True, kw_only=True):
     """Probabilities that an operation of each kind fails, 0 to 1."""

@@ -66,9 +66,6 @@ from supervisor.ports import (
 )
 from supervisor.ports.input_limits import WORDS_CHARS_MAX
 
-__all__ = ["AcpCodec"]
-
-
 _STOPS: Final = {
     "end_turn": "end_turn",
     "cancelled": "cancelled",

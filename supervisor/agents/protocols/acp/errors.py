@@ -17,8 +17,6 @@ from supervisor.agents.protocols.json_rpc import RpcError
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.policies.error_classification import ends_of, problem_of_status
 
-__all__ = ["problem_of", "problem_of_text"]
-
 
 def _table(*rows: tuple[ModelProblem, str]) -> tuple[tuple[ModelProblem, re.Pattern[str]], ...]:
     return tuple((problem, re.compile(pattern, re.IGNORECASE)) for problem, pattern in rows)

@@ -18,26 +18,6 @@ from supervisor.agents.protocols.acp import messages
 from supervisor.agents.protocols.json_rpc import JsonRpcMessage, ProtocolError, RpcError, read
 from supervisor.ports import AgentOptions, McpServer
 
-__all__ = [
-    "AgentCapabilities",
-    "AuthMethod",
-    "ConfigChoice",
-    "ConfigOption",
-    "Handshake",
-    "HandshakeRequest",
-    "HandshakeSteps",
-    "Implementation",
-    "Initialized",
-    "McpCapabilities",
-    "Mode",
-    "Model",
-    "Models",
-    "Modes",
-    "SessionCapabilities",
-    "SessionOpened",
-    "Settings",
-]
-
 
 class Implementation(JsonRpcMessage):
     name: str

@@ -22,44 +22,6 @@ from supervisor.policies.budgets import COUNT_MAX
 from supervisor.policies.loop_detection import EDITS
 from supervisor.ports import ModelErrorReported
 
-__all__ = [
-    "AUTHENTICATION_NEEDED",
-    "CANCELLED",
-    "JSON_RPC",
-    "PROTOCOL_VERSION",
-    "CallReference",
-    "ChildRun",
-    "Chunk",
-    "CompactionUpdate",
-    "ContentBlock",
-    "Cost",
-    "EnvVariable",
-    "FileRead",
-    "FileWrite",
-    "InfoUpdate",
-    "Location",
-    "Message",
-    "ModeUpdate",
-    "PermissionOption",
-    "PermissionRequest",
-    "PlanEntry",
-    "PlanUpdate",
-    "PromptResponse",
-    "RequestCancelled",
-    "SessionUpdate",
-    "TerminalCreate",
-    "TerminalReference",
-    "ToolUpdate",
-    "TurnUsage",
-    "UpdateName",
-    "UsageUpdate",
-    "error",
-    "notification",
-    "request",
-    "result",
-    "turn_usage_of",
-]
-
 PROTOCOL_VERSION: Final = 1
 AUTHENTICATION_NEEDED: Final = -32000
 CANCELLED: Final = -32800

@@ -17,8 +17,6 @@ from supervisor.agents.protocols.json_rpc import INVALID_PARAMS, RpcId
 from supervisor.ports import Out, TerminalKilled, TerminalOpened
 from supervisor.ports.input_limits import TERMINALS_BYTES_MAX, TERMINALS_MAX
 
-__all__ = ["METHODS", "OUTPUT_BYTES", "OUTPUT_BYTES_MAX", "AcpTerminal", "AcpTerminals"]
-
 OUTPUT_BYTES: Final = 1024 * 1024
 """Bytes of a command's output that are kept if the agent sets no limit."""
 

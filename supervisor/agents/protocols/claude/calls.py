@@ -14,8 +14,6 @@ from supervisor.agents.protocols.claude.updates import AGENT, EXECUTE, describe_
 from supervisor.agents.protocols.codec_base import ToolCallTable
 from supervisor.ports import Out
 
-__all__ = ["ClaudeToolCalls"]
-
 
 class ClaudeToolCalls:
     """Calls of a turn, and the tasks that they run as."""

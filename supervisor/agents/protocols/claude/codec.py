@@ -41,8 +41,6 @@ from supervisor.ports import (
     TurnEnded,
 )
 
-__all__ = ["ClaudeCodec"]
-
 _ALLOW: Final = ("allow", "allow_once")
 _ALWAYS: Final = ("allow_always", "allow_always")
 _DENY: Final = ("deny", "reject_once")

@@ -16,34 +16,6 @@ from supervisor.agents.protocols.json_rpc import ProtocolError
 from supervisor.policies.budgets import COUNT_MAX
 from supervisor.ports import McpServer, Send
 
-__all__ = [
-    "ApiRetry",
-    "Assistant",
-    "Block",
-    "ClaudeMessage",
-    "ControlCancelled",
-    "ControlRequest",
-    "ControlRequestHead",
-    "ControlResponse",
-    "ControlResult",
-    "MessageBody",
-    "MessageHead",
-    "ModelUse",
-    "Origin",
-    "PermissionRequest",
-    "Result",
-    "Status",
-    "Task",
-    "Tokens",
-    "User",
-    "blocks_of",
-    "control_answer",
-    "control_refusal",
-    "control_request",
-    "mcp_server",
-    "user_message",
-]
-
 _Id: TypeAlias = Annotated[str, Meta(max_length=256)]
 """Type of an id; a longer text is an error."""
 _Seconds: Final = Meta(ge=0, le=1e12)

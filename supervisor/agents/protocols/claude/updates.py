@@ -20,8 +20,6 @@ from supervisor.lifecycles.types import ModelProblem
 from supervisor.policies.budgets import COUNT_MAX
 from supervisor.ports import TurnEnded, Usage
 
-__all__ = ["AGENT", "EXECUTE", "ClaudeUsageMeter", "describe_call", "kind_of", "problem_of", "verdict_of"]
-
 AGENT: Final = "agent"
 EXECUTE: Final = "execute"
 _KINDS: Final[Mapping[str, str]] = MappingProxyType(

@@ -13,8 +13,6 @@ from supervisor.agents.protocols.codex import messages
 from supervisor.agents.protocols.json_rpc import RpcId
 from supervisor.ports import PermissionNeeded
 
-__all__ = ["KINDS", "OPTIONS", "CodexApprovalRequests", "PendingApproval"]
-
 OPTIONS: Final = (("accept", "allow_once"), ("acceptForSession", "allow_always"), ("decline", "reject_once"))
 """Possible answers and their kinds. ``cancel`` is not among them: it ends the turn."""
 

@@ -16,21 +16,6 @@ from supervisor.agents.protocols.codex import messages
 from supervisor.agents.protocols.codex.messages import Item
 from supervisor.ports import Out, ToolClosed
 
-__all__ = [
-    "AGENT",
-    "AGENT_MESSAGE",
-    "COMMAND",
-    "COMPACTION",
-    "USER_MESSAGE",
-    "CallDescription",
-    "CodexToolCalls",
-    "OpenCall",
-    "arguments_and_result_of",
-    "call_of",
-    "outcome_of",
-]
-
-
 COMMAND: Final = "commandExecution"
 
 

@@ -51,8 +51,6 @@ from supervisor.ports import (
     TurnEnded,
 )
 
-__all__ = ["CodexCodec"]
-
 _HELLO: Final = {
     "clientInfo": {"name": "supervisor-runtime", "title": "supervisor-runtime", "version": "0.1.0"},
     "capabilities": {"experimentalApi": True},

@@ -13,33 +13,6 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from supervisor.agents.protocols.json_rpc import JsonRpcMessage, RpcError, RpcId, Writer
 from supervisor.policies.budgets import COUNT_MAX
 
-__all__ = [
-    "JSON_RPC",
-    "Approval",
-    "BackgroundTerminal",
-    "BackgroundTerminals",
-    "Delta",
-    "ErrorNotification",
-    "FileChange",
-    "Initialized",
-    "Item",
-    "ItemHead",
-    "ItemNotification",
-    "Message",
-    "RequestResolved",
-    "TerminateResult",
-    "Thread",
-    "ThreadOpened",
-    "TokenUsageUpdated",
-    "Tokens",
-    "Turn",
-    "TurnError",
-    "TurnNotification",
-    "TurnOpened",
-    "Usage",
-    "WarningNotification",
-]
-
 JSON_RPC: Final = Writer({})
 
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=COUNT_MAX)]

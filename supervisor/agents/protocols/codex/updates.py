@@ -11,9 +11,6 @@ from supervisor.lifecycles.types import ModelProblem
 from supervisor.policies.error_classification import problem_of_status
 from supervisor.ports import Usage
 
-__all__ = ["THREADS_MAX", "CodexUsageMeter", "Problem", "problem_of"]
-
-
 THREADS_MAX = 1_000
 """Threads of sub-agents whose totals are kept; usage of further threads is not counted."""
 

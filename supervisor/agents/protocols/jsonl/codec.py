@@ -45,9 +45,6 @@ from supervisor.ports import (
     Usage,
 )
 
-__all__ = ["COUNT_MAX", "JsonlCodec", "amount_at", "fits", "look", "text_at"]
-
-
 COUNT_MAX: Final = 10**12
 """Largest number that is believed, for tokens and for dollars."""
 

@@ -12,8 +12,6 @@ import sys
 import time
 from typing import Any
 
-__all__ = ["Life"]
-
 LIFE_S = 120
 CHUNK_BYTES = 65536
 

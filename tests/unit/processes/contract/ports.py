@@ -26,8 +26,6 @@ from tests.simulated import VirtualLoop
 from tests.support import wait_for_exit
 from tests.unit.processes.contract.scripts import script_of, simulated
 
-__all__ = ["Port", "RealPort", "SimulatedPort", "run_virtually"]
-
 DEADLINE_S = 60.0
 VIRTUAL_DEADLINE_S = 1e6
 SEEDS = range(5)

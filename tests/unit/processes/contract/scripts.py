@@ -14,28 +14,6 @@ import msgspec
 
 from supervisor.simulation.machine.kernel import OsProcess, Program
 
-__all__ = [
-    "CloseOutput",
-    "Complain",
-    "Die",
-    "Dribble",
-    "Echo",
-    "Exit",
-    "Flood",
-    "Fork",
-    "Hang",
-    "IgnoreTerm",
-    "ReadAll",
-    "ReadLine",
-    "Ready",
-    "Reap",
-    "Say",
-    "Step",
-    "argv_of",
-    "script_of",
-    "simulated",
-]
-
 INTERPRETER = str(Path(__file__).with_name("interpreter.py"))
 PREFIX = (sys.executable, "-I", "-S", INTERPRETER)
 
