@@ -8,6 +8,7 @@ from __future__ import annotations
 from copy import copy
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, version
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ class _LazyCommand(click.Command):
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
         command = copy(self._load())
-        command.help = "\n\n".join(text for text in (self.short_help, command.help) if text)
+        command.help = "\n\n".join(text for text in (self.short_help, cleandoc(command.help or "")) if text)
         return command.make_context(*args, **options)
 
     def _load(self) -> click.Command:
