@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -59,6 +59,7 @@ class Host:
 @contextmanager
 def host(where: Path, backend: str, control: str = "control") -> Iterator[Host]:
     (where / "host.py").write_text(HOST)
+    earlier = set(children(os.getpid()))
     arguments = [sys.executable, "host.py", backend, control]
     with subprocess.Popen(arguments, cwd=where, stdout=subprocess.PIPE, text=True) as process:
         one = Host(where, process)
@@ -68,12 +69,12 @@ def host(where: Path, backend: str, control: str = "control") -> Iterator[Host]:
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(60)
-            until(lambda: not orphans())  # a host that was killed leaves shims, which end by themselves
+            until(lambda: not orphans(earlier))  # a host that was killed leaves shims, which end by themselves
 
 
-def orphans() -> list[int]:
+def orphans(earlier: Container[int]) -> list[int]:
     """Return the processes that a host has left to this process, which is their subreaper; reap those that ended."""
-    left = children(os.getpid())
+    left = [pid for pid in children(os.getpid()) if pid not in earlier]
     return [pid for pid in left if os.waitpid(pid, os.WNOHANG) == (0, 0)]
 
 
