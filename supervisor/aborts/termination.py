@@ -10,11 +10,13 @@ stage begins. Three tables use it:
     ==========  ============================  ==================================  =============================
     request     the agent closes when idle    the agent is asked to interrupt      the agent is asked to end it
     cancel      the session's scope is left
-    terminate   } sent by each process context as its scope is left: SIGTERM, then SIGKILL. The shim of each
-    kill        } process has the same two budgets, for it acts also when the supervisor is dead
     kill        the agent is killed           the agent is killed                  its processes are killed
     abandon     what still runs is reported                                        its turn is interrupted
     ==========  ============================  ==================================  =============================
+
+TERMINATE is no stage of these tables: as the session's scope is left, each process context sends SIGTERM and, after the
+budget of that stage, SIGKILL. The shim of each process has the same two budgets, since the shim acts also when the
+supervisor is dead.
 
 Terminating a session ends everything below it and then appends the session's last record, ``Ended``. The stage ends
 early as soon as nothing works for the session. Example: a child session, and a tool of the parent that ignores SIGTERM:

@@ -200,7 +200,8 @@ class JournalWriter:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Write what is recorded in this block in one transaction. The block must not await; blocks may be nested.
+        """Make a group: what is recorded in this block is written in one transaction. The block must not await; blocks
+        may be nested. Nothing is rolled back: if the block raises, the records that were made before are written.
 
         Example::
 

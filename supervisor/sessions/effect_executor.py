@@ -137,7 +137,7 @@ class EffectExecutor:
     """Performs effects.
 
     Args:
-        janitor: actor in whose scope turns are cleaned up; it outlives every session.
+        background: id of the actor in whose scope turns are cleaned up; it outlives every session.
         terminations: terminates sessions.
         make_connection: makes the connection to an agent.
         workspace: prepares directories of sessions.

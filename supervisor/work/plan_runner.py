@@ -220,6 +220,11 @@ class PlanRunner:
         raise await self._sup.journal_lost()
 
     async def _begin(self, plan: Plan, recovery: PlanRecovery, continues: bool) -> None:
+        """Open the workstream and its tasks, or, if the run *continues* one of an earlier supervisor, restore them.
+
+        The order matters: work that was closed and not merged is merged before a task begins that may depend on it;
+        commands are accepted when each task stands where it goes on; only then do tasks wait for workers.
+        """
         plan_run, scheduler, workstream = self.plan_run, self.scheduler, self.plan_run.workstream
         unmerged = self._unmerged(plan, recovery)
         if not continues:

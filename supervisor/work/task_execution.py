@@ -48,8 +48,8 @@ class Phase(Enum):
     """Nobody works on the task. It waits for its dependencies, a worker, its subtasks or a person: the tables say
     which."""
     DELAYED = "delayed"
-    """The job waits for a worker, but the run for the end of its retry delay: the task was taken from its worker before
-    the delay began. (Where the job is RETRYING, the table says that, and the phase is IDLE.)"""
+    """The run waits for the end of its retry delay after the task was taken from its worker. (After a failed attempt
+    the job is RETRYING until the end of the delay, and the phase is IDLE.)"""
     FOLLOWED = "followed"
     """The task waits for a worker while its session, which an earlier supervisor began, works on it already."""
     ATTEMPT = "attempt"
