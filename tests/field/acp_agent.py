@@ -3,8 +3,13 @@
 import json
 import os
 import queue
+import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
+
+__all__ = ["Agent", "Path", "json", "os", "serve", "subprocess", "sys", "threading", "time"]
 
 
 class Agent:
