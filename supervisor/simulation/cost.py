@@ -48,7 +48,7 @@ class OutcomeCounts(msgspec.Struct):
 
 
 class CostMeter:
-    """Counts the cost of one run while it goes on."""
+    """Meter that counts the cost of one run while the run goes on."""
 
     def __init__(self) -> None:
         self._launched: set[str] = set()
@@ -62,7 +62,8 @@ class CostMeter:
         self._origins: dict[int, int] = {}
         """Sequence number of the abort or failure that a record follows from, by the record's sequence number."""
         self._reached: dict[int, set[str]] = {}
-        """Sessions that each abort or failure ended, besides the target or failed session, by its sequence number."""
+        """Sessions that each abort or failure ended, besides the target or failed session, by the sequence number of
+        the abort or failure."""
         self._about: dict[int, str] = {}
 
     def spend(self, session_id: str, tokens: int) -> None:

@@ -58,7 +58,7 @@ class Replies:
             self._say("durable", session_id, f"a prompt was answered {outcome!r} ({error}); no record says so")
 
     def result_told(self, session_id: str, outcome: str, error: str, seq: int | None) -> None:
-        """Check the result of a session's last prompt, for a caller that did not send it."""
+        """Check the result of a session's last prompt that a caller received who did not send the prompt."""
         if error.startswith(JOURNAL_FAILED) or (session_id, seq, outcome, error) in self._settled:
             return
         words = f"a prompt was said to be settled by record {seq}, {outcome!r} ({error}), which settles none so"

@@ -138,7 +138,7 @@ class EmbeddingProgram(Generic[T]):
 
 
 class _Run:
-    """State of one run while it goes on."""
+    """State of one simulated run while the run goes on."""
 
     def __init__(
         self,

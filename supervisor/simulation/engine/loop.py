@@ -55,9 +55,9 @@ _T = TypeVar("_T")
 LIVELOCK_STEPS = 200_000
 """Number of steps at one moment of virtual time that is an error; a busy system of 1,000 actors takes some 10,000."""
 COLLECT_STEPS = 400_000
-"""Steps after which cyclic garbage is collected, so that a long run does not keep it, at moments that follow from the
-run itself. Only young generations are collected: objects that have lived that long mostly live as long as the run, and
-a large host has millions of them."""
+"""Number of steps after which cyclic garbage is collected, so that a long run does not keep the garbage; the moments
+follow from the run itself. Only young generations are collected: older objects mostly live as long as the run, and a
+large host has millions of older objects."""
 _YOUNG = 1
 """Garbage collector generation up to which objects are collected after COLLECT_STEPS; the oldest generation waits for
 the end of the run."""
@@ -68,7 +68,7 @@ STALE_TIMERS = 256
 
 
 class SimulatedTask(asyncio.Task[_T]):
-    """A task with a birth number, by which its steps are ordered."""
+    """Asyncio task with a birth number (the number of its creation), by which the task's steps are ordered."""
 
     __slots__ = ("birth", "scheduled")
 

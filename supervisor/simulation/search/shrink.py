@@ -209,7 +209,8 @@ class _Search:
         self.make_plainer()
 
     def other_seeds(self) -> None:
-        """Try other seeds: where a race needs many faults to be met, another seed may meet it with few."""
+        """Try runs of other seeds: if many faults were needed to meet a race, another seed may meet the race with
+        few."""
         for _ in range(OTHER_SEEDS):
             if not (self.too_many and self.patience()):
                 return
