@@ -1,9 +1,9 @@
-"""Model server for tests: it offers the APIs that agents use, and its answers are scripted.
+"""Model server for tests: an HTTP server with the model providers' APIs that agents use, and with scripted answers.
 
-An agent works against it as against its provider, with its own tools, on loopback and without an account. Answers are
-decided by pure functions of the request (:mod:`.answers`, :mod:`.matcher`, :mod:`.dialects`); :mod:`.server` has the
-sockets. The names of this package are imported on first use, because every run of pytest imports the package for its
-pytest plug-in.
+An agent works against this server as against the agent's provider, with the agent's own tools, on loopback and without
+an account. Answers are decided by pure functions of the request (:mod:`.answers`, :mod:`.matcher`, :mod:`.dialects`);
+:mod:`.server` contains the sockets. The names of this package are imported on first use, because every run of pytest
+imports the package for the pytest plug-in.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Answers of the model server, and the script language with which a prompt asks for them. Pure.
 
-A prompt contains its script: ``RUN[[make test]] SAY[[done]]`` is a tool call, followed by a text. A call takes two
-requests, the one that is answered with the call and the one that brings its result; any other answer ends the turn. An
-unknown word is not an error, because prompts of agents contain all kinds of text.
+A prompt contains the script: ``RUN[[make test]] SAY[[done]]`` asks for a tool call, followed by a text. A call takes
+two requests: the server answers the first request with the call, and the second request brings the call's result. Any
+other answer ends the turn. An unknown word is not an error, because prompts of agents contain all kinds of text.
 """
 
 from __future__ import annotations
@@ -16,58 +16,59 @@ import msgspec
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """Usage that an answer reports, in tokens; the defaults are small and constant."""
+    """Token usage that an answer reports; the defaults are small and constant."""
 
     input_tokens: int = 11
     output_tokens: int = 7
 
 
 class Say(msgspec.Struct, frozen=True):
-    """Text that ends the turn."""
+    """Scripted answer: a text, which ends the turn."""
 
     text: str = "stub: ok"
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Call of the agent's own shell tool, whatever its name."""
+    """Scripted answer: a call of the agent's own shell tool, whatever the tool's name."""
 
     command: str
 
 
 class Loop(msgspec.Struct, frozen=True):
-    """The same command as long as the agent continues: an agent that makes no progress."""
+    """Scripted answer: a call of the shell tool with the same command again and again, as long as the agent continues,
+    so that the agent makes no progress."""
 
     command: str
 
 
 class Delegate(msgspec.Struct, frozen=True):
-    """Call of the agent's own tool for sub-agents, with this prompt."""
+    """Scripted answer: a call of the agent's own tool for sub-agents, with this prompt."""
 
     prompt: str
 
 
 class Use(msgspec.Struct, frozen=True):
-    """Call of the tool with that name, with these arguments."""
+    """Scripted answer: a call of the agent's tool with this name, with these arguments."""
 
     tool: str
     arguments: dict[str, Any] = {}
 
 
 class Slow(msgspec.Struct, frozen=True):
-    """*pieces* pieces of text, one every *every_s* seconds."""
+    """Scripted answer: a text in *pieces* pieces, one piece every *every_s* seconds."""
 
     pieces: int = 5
     every_s: float = 1.0
 
 
 class Fail(msgspec.Struct, frozen=True):
-    """HTTP error with the provider's usual text.
+    """Scripted answer: an HTTP error with the provider's usual text.
 
     Args:
-        status: 400 to 599.
-        why: the cause, if the status does not say: ``context`` (too long), ``quota`` (nothing left to spend).
+        status: HTTP status, 400 to 599.
+        why: the cause, if the status does not name the cause: ``context`` (prompt too long), ``quota`` (quota used up).
         times: number of requests with the same prompt that fail before the script continues; ``None``: all.
-        retry_after_s: seconds that the client is asked to wait; ``None``: 1 second with status 429, else none.
+        retry_after_s: seconds that the error asks the client to wait; ``None``: 1 second with status 429, else none.
     """
 
     status: int = 500
@@ -77,30 +78,31 @@ class Fail(msgspec.Struct, frozen=True):
 
 
 class Hang(msgspec.Struct, frozen=True):
-    """Silence: after the beginning of an answer or, with *mute*, without one byte."""
+    """Scripted answer: silence, after the beginning of an answer or, with *mute*, without a single byte."""
 
     mute: bool = False
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """Answer that is cut off in its middle; with *clean* the connection ends properly, but the answer is incomplete."""
+    """Scripted answer: a text that is cut off in the middle. With *clean* the HTTP response ends properly, but the
+    answer in the response is incomplete."""
 
     clean: bool = False
 
 
 Answer = Say | Run | Loop | Delegate | Use | Slow | Fail | Hang | Drop
 CALLS: Final = (Run, Delegate, Use)
-"""Answers that are followed by another request, with the call's result."""
+"""Answers after which the client sends another request, with the result of the tool call."""
 FAILURES: Final = {"context": 400, "quota": 429}
-"""Failures that have a name, and the status that most providers use for them."""
+"""HTTP status that most providers use for a failure, for each failure that has a name in scripts."""
 
 PIECES_MAX: Final = 100_000
 _WORD: Final = re.compile(
     r"\b(?:(?P<called>RUN|LOOP|SAY|SLOW|ERR|AGENT|TOOL|USAGE|HANG|DROP)\[\[|(?P<alone>HANG|DROP)\b(?!\[\[))"
 )
 _CLOSES: Final = re.compile(r"\]\](?!\])")
-"""End of an argument: of more than two brackets the last two. The end is searched for separately from the word: a
-pattern of both would search the rest of the text again for each word without an end."""
+"""Pattern for the end of an argument: of more than two brackets the last two. The end is searched for separately from
+the word, because one pattern for both would search the rest of the text again for each word without an end."""
 
 
 def has_script(text: str) -> bool:
@@ -114,8 +116,8 @@ def answers_in(text: str) -> tuple[Answer, ...]:
 
 
 def spent_in(text: str) -> Spent:
-    """Return the usage that *text* asks for: ``USAGE[[1200 300]]`` sets input and output tokens; the last one
-    counts."""
+    """Return the usage that *text* asks for: ``USAGE[[1200 300]]`` sets input and output tokens; the last ``USAGE`` in
+    the text counts."""
     spent = Spent()
     for word, argument in _script_words(text):
         if word == "USAGE":
@@ -131,8 +133,8 @@ def _steps(text: str) -> Iterator[Answer]:
 
 
 def _script_words(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each word of a script with its argument, in order; after an argument without an end only words without
-    arguments."""
+    """Yield each word of the script in *text* with the word's argument, in order. After an argument without an end,
+    only words without arguments are yielded."""
     at, closed = 0, True
     while (word := _WORD.search(text, at)) is not None:
         at = word.end()
@@ -147,12 +149,12 @@ def _script_words(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _number(word: str, otherwise: int) -> int:
-    """Return the digits as a bounded number."""
+    """Return the number in *word*, bounded; *otherwise* if *word* is not a number of less than 12 digits."""
     return min(int(word), PIECES_MAX * 1000) if word.isascii() and word.isdigit() and len(word) < 12 else otherwise
 
 
 def _seconds(word: str, otherwise: float) -> float:
-    """Return a pause of at most one hour."""
+    """Return the seconds in *word*, at most one hour; *otherwise* if *word* is not a number."""
     try:
         return min(max(float(word), 0.0), 3600.0) if word not in ("nan", "NaN") else otherwise
     except ValueError:
@@ -165,7 +167,8 @@ def _slow(argument: str) -> Slow:
 
 
 def _fail(argument: str) -> Fail:
-    """Parse ``ERR[[429]]``, ``ERR[[503 2]]`` (twice), ``ERR[[429 2 30]]`` (wait 30 s) or ``ERR[[context]]``."""
+    """Parse the argument of ``ERR[[429]]``, ``ERR[[503 2]]`` (twice), ``ERR[[429 2 30]]`` (wait 30 s) or
+    ``ERR[[context]]``."""
     what, times, wait, *_ = [*argument.split(), "", "", ""]
     status = FAILURES.get(what) or _number(what, 500)
     return Fail(
@@ -177,7 +180,7 @@ def _fail(argument: str) -> Fail:
 
 
 def _use(argument: str) -> Use:
-    """Parse ``TOOL[[name {"key": "value"}]]``; invalid arguments count as none."""
+    """Parse the argument of ``TOOL[[name {"key": "value"}]]``; invalid arguments of the tool count as no arguments."""
     name, _, rest = argument.strip().partition(" ")
     try:
         arguments = json.loads(rest or "{}")
@@ -187,7 +190,7 @@ def _use(argument: str) -> Use:
 
 
 def _delegate(argument: str) -> Delegate:
-    """Parse ``AGENT[[RUN<<make test>>]]``: the sub-agent's script has other brackets."""
+    """Parse the argument of ``AGENT[[RUN<<make test>>]]``: the sub-agent's script is written with other brackets."""
     return Delegate(argument.replace("<<", "[[").replace(">>", "]]"))
 
 

@@ -1,7 +1,9 @@
-"""HTTP connection of one client: requests come in, answers go out, piece by piece under the caller's control.
+"""HTTP connection of one client to the model server: requests come in, answers go out, piece by piece under the
+caller's control.
 
-h11 implements the protocol, anyio the socket. A client that breaks the protocol gets an error and is disconnected; a
-client that goes away is not an error. Every request is bounded: its head by h11, its body by ``BODY_BYTES_MAX``.
+h11 implements the protocol, anyio the socket. A client that breaks the protocol receives an error and is disconnected;
+a client that disconnects is not an error. The size of every request is bounded: the head by h11, the body by
+``BODY_BYTES_MAX``.
 """
 
 from __future__ import annotations
@@ -15,17 +17,17 @@ import anyio.abc
 import h11
 
 BODY_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Limit of Anthropic, the largest of the providers."""
+"""The most bytes of a request's body: the limit of Anthropic, which is the largest limit of the providers."""
 HEAD_BYTES_MAX: Final = 64 * 1024
 PIECE_BYTES: Final = 64 * 1024
 
 
 class Disconnected(Exception):
-    """The client closed the connection."""
+    """Exception: the client closed the connection, or the server is to close the connection at once."""
 
 
 class Request(NamedTuple):
-    """HTTP request; ``body`` is ``None`` if it was too long to be read."""
+    """HTTP request of a client; ``body`` is ``None`` if the body was too long to be read."""
 
     method: str
     target: str
@@ -34,7 +36,7 @@ class Request(NamedTuple):
 
 
 class Connection:
-    """Server's end of a connection."""
+    """The model server's end of an HTTP connection."""
 
     def __init__(self, stream: anyio.abc.ByteStream) -> None:
         self._stream = stream
@@ -42,7 +44,7 @@ class Connection:
         self._bodiless = False
 
     async def request(self) -> Request | None:
-        """Return the next request, or ``None`` if there is none.
+        """Wait for the next request and return the request, or ``None`` if the client sends no more requests.
 
         Raises:
             Disconnected: the client disconnected within a request.
@@ -67,7 +69,7 @@ class Connection:
         return bytes(body)
 
     async def _event(self) -> h11.Event | None:
-        """Return the next event; ``None`` if the client waits for an answer first."""
+        """Wait for the next h11 event and return the event; ``None`` if the client waits for an answer first."""
         while not isinstance(event := self._h11.next_event(), h11.Event):
             if event is h11.PAUSED:
                 return None
@@ -89,7 +91,7 @@ class Connection:
 
     # ------------------------------------------------------------------------------------------------- answers
     async def json(self, status: int, body: dict[str, Any], headers: Mapping[str, str] | None = None) -> None:
-        """Send a complete JSON answer."""
+        """Send a complete answer with a JSON body."""
         await self.begin_json(status, data := _encoded(body), headers)
         await self.end(data)
 
@@ -99,16 +101,16 @@ class Connection:
         await self._send(h11.Response(status_code=status, headers=list(fields.items())))
 
     async def begin_events(self) -> None:
-        """Send the head of an event stream."""
+        """Send the head of an answer that is a stream of server-sent events."""
         fields = {"content-type": "text/event-stream", "cache-control": "no-cache"}
         await self._send(h11.Response(status_code=200, headers=list(fields.items())))
 
     async def piece(self, data: bytes) -> None:
-        """Send a piece of the body at once."""
+        """Send a piece of an answer's body immediately."""
         await self._send(h11.Data(data=data))
 
     async def end(self, data: bytes = b"") -> None:
-        """Send the last piece of the body and its end. The answer to a HEAD request has no body."""
+        """Send the last piece of an answer's body, and end the answer. The answer to a HEAD request has no body."""
         if data and not self._bodiless:
             await self.piece(data)
         await self._send(h11.EndOfMessage())

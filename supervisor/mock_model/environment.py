@@ -1,6 +1,6 @@
 """Settings that point an agent at the model server: environment variables, and command line arguments for codex. Pure.
 
-The keys are placeholders: the server ignores them, but agents do not start without a key.
+The API keys are placeholders: the server ignores keys, but agents do not start without a key.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ KEY: Final = "stub-key"
 
 
 def environments(base_url: str) -> dict[str, Mapping[str, str]]:
-    """Return, for each API, the variables that point its agents at the server at *base_url* (without a slash at the
-    end)."""
+    """Return, for each API, the environment variables that point agents with this API at the server at *base_url*
+    (without a slash at the end)."""
     openai = {"OPENAI_BASE_URL": f"{base_url}/v1", "OPENAI_API_KEY": KEY, "OPENAI_MODEL": MODEL}
     return {
         "anthropic": {"ANTHROPIC_BASE_URL": base_url, "ANTHROPIC_API_KEY": KEY},
@@ -25,7 +25,7 @@ def environments(base_url: str) -> dict[str, Mapping[str, str]]:
 
 
 def environment(base_url: str) -> dict[str, str]:
-    """Return the variables of all APIs, and those that bypass a proxy, for an agent's ``env``."""
+    """Return the environment variables of all APIs, and the variables that bypass a proxy, for an agent's ``env``."""
     together = {"NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
     for variables in environments(base_url).values():
         together.update(variables)
@@ -33,8 +33,8 @@ def environment(base_url: str) -> dict[str, str]:
 
 
 def codex_arguments(base_url: str, retries: int = 1) -> tuple[str, ...]:
-    """Return codex's command line arguments: codex takes no address from the environment, only its key
-    (``OPENAI_API_KEY``)."""
+    """Return the command line arguments that point codex at the server: codex reads only the API key
+    (``OPENAI_API_KEY``) from the environment, but no address."""
     provider = {
         "name": '"stub"',
         "base_url": f'"{base_url}/v1"',

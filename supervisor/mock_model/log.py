@@ -1,7 +1,7 @@
 """Log of the requests to a model server, and the script that a test program sets. No I/O; guarded by a lock.
 
-No secret of a request is kept: no header, and only the names in a query. Requests and texts are bounded; the oldest are
-dropped, but still counted.
+No secret of a request is kept: no header, and only the names in a query. The number of kept requests and the length of
+texts are bounded; the oldest requests are dropped, but still counted.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from supervisor.mock_model.matcher import answer_to, reply_to
 from supervisor.mock_model.request import ModelRequest, Reply
 
 KEPT_MAX: Final = 10_000
-"""Requests that are kept."""
+"""Number of requests that the log keeps."""
 TEXT_CHARS_MAX: Final = 4_000
-"""Characters at the end of a prompt that are kept."""
+"""Number of characters at the end of a prompt that the log keeps."""
 
 
 class LoggedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Request for an answer, and the answer given. ``number`` counts from 1."""
+    """Logged request to the model, with the answer that the server gave. ``number`` counts from 1."""
 
     number: int
     dialect: str
@@ -41,7 +41,8 @@ class LoggedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestLog:
-    """Requests to a model server in order, and the script for the next ones. May be read from another thread."""
+    """Log of the requests to a model server, in order, and the script for the next requests. The log may be read from
+    another thread."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -54,7 +55,7 @@ class RequestLog:
 
     @property
     def requests(self) -> list[LoggedRequest]:
-        """Kept requests, the oldest first."""
+        """Requests that the log has kept, the oldest first."""
         with self._lock:
             return list(self._seen)
 
@@ -71,13 +72,14 @@ class RequestLog:
         where: Callable[[ModelRequest], bool] | None = None,
         spent: Spent | None = None,
     ) -> None:
-        """Answer the next requests for which *where* is true with *answers*, one each, instead of by their prompts.
+        """Set the script: the next requests for which *where* is true are answered with *answers*, one answer for each
+        request, instead of by the scripts in the prompts.
 
         An earlier script is dropped. After the last answer, prompts decide again.
 
         Args:
-            where: selects requests; by default all. Agents also request titles and summaries, which come without tools:
-                ``where=lambda request: request.tools`` leaves those out.
+            where: function that selects requests; by default all requests. Agents also request titles and summaries,
+                and such requests come without tools: ``where=lambda request: request.tools`` leaves these requests out.
             spent: usage that all answers report from now on; by default the usage in the prompt.
         """
         with self._lock:
@@ -86,7 +88,7 @@ class RequestLog:
             self._spent = spent
 
     def reply(self, request: ModelRequest, path: str) -> Reply:
-        """Decide the reply to a request, and log it."""
+        """Decide the reply to a request, log the request, and return the reply."""
         with self._lock:
             answer = self._next(request)
             if isinstance(answer, Fail):
@@ -108,7 +110,7 @@ class RequestLog:
         return answer_to(request, self._failed.get(request.text, 0))
 
     def _fail(self, text: str) -> None:
-        """Count the failures of a prompt, for a bounded number of prompts."""
+        """Count one more failed request with the prompt *text*; counts are kept for a bounded number of prompts."""
         self._failed[text] = self._failed.pop(text, 0) + 1
         if len(self._failed) > KEPT_MAX:
             del self._failed[next(iter(self._failed))]
@@ -133,7 +135,7 @@ class RequestLog:
 
 
 def path_of(target: str) -> str:
-    """Return the path of a request with the names in its query, without their values, which may include a key."""
+    """Return the path of a request with the names in the query, without the values, which may include a key."""
     path, _, query = target.partition("?")
     names = "&".join(part.partition("=")[0] for part in query.split("&"))
     return f"{path}?{names}"[:500] if query else path[:500]

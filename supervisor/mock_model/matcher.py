@@ -1,7 +1,8 @@
-"""Decide the answer to a request from its script, the progress of the conversation, and the client's tools. Pure.
+"""Decide the answer to a request from the script in the prompt, the progress of the conversation, and the client's
+tools. Pure.
 
-Only the client's request decides, and the number of failures given for its prompt so far. A client or server that is
-killed and started again therefore continues where the conversation was.
+The answer depends only on the client's request, and on the number of requests with the prompt that have failed so far.
+A client or server that is killed and started again therefore continues where the conversation was.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ DONE: Final = "stub: done"
 
 
 def answer_to(request: ModelRequest, failed: int = 0) -> Answer:
-    """Return the script's answer to *request*, after *failed* requests with that script have been failed."""
+    """Return the script's answer to *request*; *failed* is the number of requests with the same prompt to which the
+    server has already replied with a failure."""
     steps = answers_in(request.text)
     results = request.results
     for step in steps:
@@ -48,9 +50,9 @@ def answer_to(request: ModelRequest, failed: int = 0) -> Answer:
 
 
 def reply_to(request: ModelRequest, answer: Answer, spent: Spent | None = None) -> Reply:
-    """Return *answer* as a reply to *request* with the client's own tools; a failure is returned unchanged.
+    """Return *answer* as a reply to *request*, with calls of the client's own tools; a failure is returned unchanged.
 
-    A client that demands JSON of a certain schema gets JSON with values that fit.
+    If the client demands JSON of a certain schema, the reply is JSON with values that fit the schema.
     """
     if isinstance(answer, Fail):
         return answer

@@ -1,7 +1,7 @@
 """Pytest plug-in with the fixture ``stub_model``, a model server on loopback for one test.
 
-Every run of pytest on a machine with this distribution imports this file, so it imports only pytest; everything else is
-imported when a test uses the fixture.
+Every run of pytest on a machine with this distribution imports this file, so this file imports only pytest; everything
+else is imported when a test uses the fixture.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Requests and answers independent of a provider's API. Pure.
+"""Requests to a model and answers, in a form that is independent of a provider's API. Pure.
 
-The functions at the end read any JSON that a client sends: they never raise, and treat values of the wrong type as
-missing. :class:`BadRequest` stands for what a provider would refuse.
+The functions at the end of this module read any JSON that a client sends: these functions never raise, and treat values
+of the wrong type as missing. :class:`BadRequest` is raised for a request that a provider would refuse.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from supervisor.mock_model.answers import Fail, Spent, has_script
 
 
 class BadRequest(Exception):
-    """The provider would answer 400 because of *problem* in *field*."""
+    """Error: a provider would answer the request with status 400, because of *problem* in *field*."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
@@ -25,8 +25,8 @@ class BadRequest(Exception):
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """Tool that the client offers, with the JSON schema of its arguments, and its *namespace* if the API has
-    namespaces."""
+    """Tool that the client offers to the model, with the JSON schema of the tool's arguments, and the tool's
+    *namespace* if the API has namespaces."""
 
     name: str
     schema: dict[str, Any] = {}
@@ -34,8 +34,8 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Request for an answer. ``text`` is the newest text of the user that contains a script, else the newest text;
-    ``results`` counts the tool results after it."""
+    """Request to the model. ``text`` is the newest text of the user that contains a script, else the newest text of the
+    user; ``results`` counts the tool results after ``text``."""
 
     dialect: str
     model: str
@@ -47,18 +47,19 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     one."""
     tools: tuple[Tool, ...] = ()
     schema: dict[str, Any] | None = None
-    """JSON schema that the client demands of the text, if any."""
+    """JSON schema that the client demands for the text of the answer, if any."""
 
 
 class Call(msgspec.Struct, frozen=True):
-    """Call of one of the client's tools."""
+    """Call of one of the client's tools, as the content of an answer."""
 
     tool: Tool
     arguments: dict[str, Any]
 
 
 class Ending(StrEnum):
-    """End of an answer: complete, silence after its beginning, silence before it, connection cut, or end missing."""
+    """Kind of end of an answer: complete, silence after the answer's beginning, silence without a beginning, connection
+    cut, or end missing."""
 
     WHOLE = "whole"
     HANG = "hang"
@@ -68,7 +69,7 @@ class Ending(StrEnum):
 
 
 class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of the model: pieces of text with a pause after each, or a call."""
+    """Answer of the model: pieces of text with a pause after each piece, or a tool call."""
 
     pieces: tuple[str, ...] = ()
     call: Call | None = None
@@ -85,10 +86,10 @@ Reply = ModelAnswer | Fail
 
 
 def script_in_force(said: Iterable[tuple[str, int]]) -> tuple[str, int]:
-    """Return the text with the current script, and the number of results since.
+    """Return the text with the current script, and the number of tool results after that text.
 
-    *said* lists each text of the user, and each count of results, in order. Agents add texts of their own after the
-    user's (reminders, settings), so the newest text that contains a script counts.
+    *said* lists each text of the user, and each count of tool results, in order. Agents add texts (reminders, settings)
+    after the user's own text, so the newest text that contains a script counts.
     """
     text, results, scripted = "", 0, False
     for words, count in said:
@@ -100,17 +101,17 @@ def script_in_force(said: Iterable[tuple[str, int]]) -> tuple[str, int]:
 
 # ----------------------------------------------------------------------------------------------- JSON of anybody's
 def mapping(value: object) -> dict[str, Any]:
-    """Return *value* if it is an object, else an empty one."""
+    """Return *value* if *value* is a JSON object, else an empty object."""
     return value if isinstance(value, dict) else {}
 
 
 def objects(value: object) -> list[dict[str, Any]]:
-    """Return the objects in a list; empty if *value* is not a list."""
+    """Return the JSON objects in the list *value*; an empty list if *value* is not a list."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def word(value: object) -> str:
-    """Return *value* if it is a text, else ``""``."""
+    """Return *value* if *value* is a text, else ``""``."""
     return value if isinstance(value, str) else ""
 
 

@@ -10,7 +10,8 @@ from supervisor.mock_model.dialects import ANTHROPIC, CHAT, GOOGLE, RESPONSES, D
 
 
 class Endpoint(StrEnum):
-    """Endpoint: an answer, a token count, the list of models, a health check, or an unknown path."""
+    """Kind of endpoint of a request: an answer of the model, a token count, the list of models, a health check, or an
+    unknown path."""
 
     ANSWER = "answer"
     COUNT = "count"
@@ -20,7 +21,7 @@ class Endpoint(StrEnum):
 
 
 class Route(NamedTuple):
-    """API and endpoint of a request."""
+    """Provider's API and kind of endpoint of a request."""
 
     dialect: Dialect
     endpoint: Endpoint
@@ -46,7 +47,8 @@ def _posted(path: str) -> Endpoint:
 
 
 def _dialect(path: str, headers: Mapping[str, str]) -> Dialect:
-    """Return the API by the path; the list of models has the same path in two APIs, so a header of one decides."""
+    """Return the API of a request by the path. The list of models has the same path in two APIs; there the header
+    ``anthropic-version`` decides."""
     if "/v1beta" in path or "enerateContent" in path or path.endswith(":countTokens"):
         return GOOGLE
     if "/messages" in path or "anthropic-version" in headers:

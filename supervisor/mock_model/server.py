@@ -1,8 +1,8 @@
 """Model server on loopback: ``async with open_stub_model() as stub``, on asyncio and on trio.
 
-Each connection is a task; leaving the block ends all of them, also those that hang. The server listens only on this
-machine. No input of a client ends the server or gets an answer other than an error in the provider's own form. It needs
-the extra ``stub-model`` (h11).
+Each connection is a task; leaving the block ends all connections, also connections that hang. The server listens only
+on this machine. Invalid input of a client never ends the server; the client receives an error in the provider's own
+form. The server needs the extra ``stub-model`` (h11).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from supervisor.mock_model.request import BadRequest, Ending, ModelAnswer, Model
 from supervisor.mock_model.routes import Endpoint, route
 
 COUNTED: Final = {"input_tokens": 10, "totalTokens": 10}
-"""Answer to a request for a token count, in the form of both APIs that have one."""
+"""Body of the answer to a request for a token count, in the form of both APIs that have such requests."""
 CONNECTIONS_MAX: Final = 512
 
 ACCEPT_AGAIN_S: Final = 0.1
-"""Seconds to wait for free descriptors before the next connection is accepted."""
+"""Seconds to wait for free file descriptors before the server tries again to accept connections."""
 
 
 class StubModel:
-    """Running model server. Its log may be read, and its script set, from any thread."""
+    """Running model server. The server's log may be read, and its script set, from any thread."""
 
     def __init__(self, port: int, log: RequestLog) -> None:
         self.port = port
@@ -48,12 +48,12 @@ class StubModel:
 
     @property
     def env(self) -> dict[str, str]:
-        """Environment variables that point an agent at the server, whatever its API."""
+        """Environment variables that point an agent at the server, whatever API the agent uses."""
         return environment(self.base_url)
 
     @property
     def requests(self) -> list[LoggedRequest]:
-        """Requests so far, the oldest first; only the newest ten thousand."""
+        """Logged requests so far, the oldest first; only the newest ten thousand are kept."""
         return self._log.requests
 
     @property
@@ -80,7 +80,7 @@ async def open_stub_model(
 
     Args:
         port: the port; 0 takes a free one.
-        tell: called with every request, once its answer is decided.
+        report: function that is called with every request, once the answer to the request is decided.
 
     Raises:
         OSError: the port is taken.
@@ -99,8 +99,8 @@ async def open_stub_model(
 async def _serve(
     listener: anyio.abc.Listener[anyio.abc.SocketStream], clients: _Clients, group: anyio.abc.TaskGroup
 ) -> None:
-    """Accept connections. Without free descriptors anyio raises ``OSError`` on asyncio and ``BrokenResourceError`` on
-    trio; a waiting connection is accepted as soon as there are some."""
+    """Accept connections. Without free file descriptors anyio raises ``OSError`` on asyncio and ``BrokenResourceError``
+    on trio; a waiting connection is accepted as soon as descriptors are free."""
     while True:
         try:
             await listener.serve(clients.serve, group)
@@ -109,7 +109,7 @@ async def _serve(
 
 
 class _Clients:
-    """Server of the clients' connections."""
+    """Handler of the connections of all clients of one model server."""
 
     def __init__(self, log: RequestLog, report: Callable[[LoggedRequest], None] | None) -> None:
         self._log = log
@@ -177,7 +177,7 @@ class _Clients:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    """Return the JSON object in a body.
+    """Return the JSON object in the body of a request.
 
     Raises:
         BadRequest: the body is not a JSON object.
@@ -218,7 +218,8 @@ async def _stream(
 async def _whole(
     connection: Connection, dialect: Dialect, model_request: ModelRequest, answer: ModelAnswer, serial: str
 ) -> None:
-    """Send an answer without events: the head is its beginning, half of the body its middle."""
+    """Send an answer that is not a stream of events. The head counts as the answer's beginning, half of the body as the
+    middle at which the answer may be cut."""
     if answer.ending is Ending.MUTE:
         await connection.silence()
     data = json.dumps(dialect.whole(model_request, answer, serial)).encode()
@@ -242,7 +243,7 @@ def _together(events: Iterable[Event]) -> bytes:
 
 
 async def _bad_protocol(connection: Connection, error: h11.RemoteProtocolError) -> None:
-    """Report a protocol error, if an answer can still be sent."""
+    """Send an error to a client that broke the HTTP protocol, if an answer can still be sent."""
     try:
         await connection.json(error.error_status_hint, {"error": {"message": str(error), "type": "bad_request"}})
     except (Disconnected, h11.LocalProtocolError):

@@ -1,6 +1,7 @@
 """Find the client's tool for shell commands or for sub-agents, and fill in arguments that fit its schema. Pure.
 
-Every agent has its own names; these were read from requests of agents, and a new name goes into the tuples.
+Every agent has other names for these tools. The names here were read from requests of agents; add new names to the
+tuples.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ FILLER: Final = "stub"
 
 
 def find(tools: Sequence[Tool], names: Sequence[str]) -> Tool | None:
-    """Return the tool with the first of *names*, else a tool whose name begins or ends with one of them."""
+    """Return the tool whose name comes first in *names*, else a tool whose name begins or ends with a name in
+    *names*."""
     named = {tool.name.casefold(): tool for tool in tools}
     for name in names:
         if name in named:
@@ -53,7 +55,7 @@ def find(tools: Sequence[Tool], names: Sequence[str]) -> Tool | None:
 
 
 def shell_call(tool: Tool, command: str) -> dict[str, Any]:
-    """Return arguments that make *tool* run *command* and wait for it."""
+    """Return arguments that make *tool* run *command* and wait for the end of the command."""
     return _filled(tool.schema, {"command": command, "cmd": command, "commands": command})
 
 
@@ -64,7 +66,8 @@ def delegation(tool: Tool, prompt: str) -> dict[str, Any]:
 
 
 def _filled(schema: dict[str, Any], given: dict[str, str]) -> dict[str, Any]:
-    """Return the given values for which the schema has a property, and fitting values for required properties."""
+    """Return the values in *given* for which the schema has a property, and valid values for the other required
+    properties."""
     required = schema.get("required")
     required = required if isinstance(required, list) else []
     arguments: dict[str, Any] = {}
@@ -85,7 +88,8 @@ def _type(form: dict[str, Any]) -> str:
 
 
 def _typed(form: dict[str, Any], text: str, name: str) -> Any:
-    """Return a text, or the list that some tools need: an argv, or a list of commands."""
+    """Return *text*, or, if the property *name* is a list, the list that the tool needs: an argv, or a list of
+    commands."""
     if _type(form).casefold() != "array":
         return text
     return ["bash", "-lc", text] if name == "command" else [text]

@@ -1,9 +1,9 @@
-"""Checkers that are handed in to a run, beside the oracle: ``simulate(drawn, checkers=make)``.
+"""Checkers that are passed to a run, beside the oracle: ``simulate(drawn, checkers=make)``.
 
-The oracle judges a run by its records (:mod:`supervisor.diagnostics.invariants`) and by the promises of the runtime.
-A checker keeps an account of its own of something narrower, and reports what does not fit. It gets what the oracle
-gets: durable records, transitions, process events, and facts: what the host asked and was told, and what happened to
-the simulated world. A checker only looks: the run, and so its digest, is the same without it.
+The oracle checks a run by the run's records (:mod:`supervisor.diagnostics.invariants`) and by the promises of the
+runtime. A checker keeps a separate account of a narrower subject, and reports contradictions. A checker receives the
+same input as the oracle: durable records, transitions, process events, and facts (requests and replies of the host, and
+events of the simulated world). A checker only observes: the run, and so its digest, is the same without checkers.
 
 Example::
 
@@ -42,12 +42,13 @@ from supervisor.work.results import TaskResult
 
 
 class Fact(msgspec.Struct, frozen=True):
-    """Base of facts: requests and replies of the host, and events of the simulated world."""
+    """Base class of facts, which are passed to checkers: a request or reply of the host, or an event of the simulated
+    world."""
 
 
 # ------------------------------------------------------------------------------------------ the world and its clocks
 class WorldMade(Fact, frozen=True):
-    """The world of the run exists: task scripts, workspaces, a disk, and perhaps an archive."""
+    """Fact: the world of the run was made, with task scripts, workspaces, a disk, and perhaps an archive."""
 
     task_scripts: TaskScripts
     workspaces: WorkspaceContents
@@ -56,42 +57,42 @@ class WorldMade(Fact, frozen=True):
 
 
 class SupervisorStarted(Fact, frozen=True):
-    """A supervisor starts, the first one or the next."""
+    """Fact: a supervisor of the run starts, the first one or a later one."""
 
 
 class ClockRead(Fact, frozen=True):
-    """A supervisor read the wall clock first. *offset_s*: seconds that the clock of its records is ahead of the
-    run's."""
+    """Fact: a supervisor read the wall clock for the first time. *offset_s*: seconds by which the clock of the
+    supervisor's records is ahead of the run's clock."""
 
     offset_s: float
 
 
 class SupervisorEnded(Fact, frozen=True):
-    """A supervisor ended: it was killed, it gave up without its disk, or it closed in order."""
+    """Fact: a supervisor ended. *how*: killed, gave up because the disk could not be written, or closed in order."""
 
     how: Literal["killed", "gave up", "closed"]
 
 
 class SupervisorLeft(Fact, frozen=True):
-    """The block of this supervisor was left, without a kill."""
+    """Fact: the context manager of this supervisor was left, without a kill of the supervisor."""
 
     sup: Supervisor
 
 
 class DiskWasDown(Fact, frozen=True):
-    """The journal could not be written for so many seconds, until now."""
+    """Fact: the journal could not be written for *seconds* seconds, until now."""
 
     seconds: float
 
 
 class MachineSlept(Fact, frozen=True):
-    """Nothing in the world runs for so many seconds, from now on."""
+    """Fact: the machine sleeps: nothing in the simulated world runs for *seconds* seconds, from now on."""
 
     seconds: float
 
 
 class OnlyTaskFaultsStruck(Fact, frozen=True):
-    """The run is over, and only faults struck that tasks meet themselves, under these limits."""
+    """Fact: the run is over, and all faults that struck were faults of tasks (``work.*``), under these limits."""
 
     session: SessionLimits
     liveness: Liveness
@@ -99,21 +100,21 @@ class OnlyTaskFaultsStruck(Fact, frozen=True):
 
 # ------------------------------------------------------------------------------------------ operators and their answers
 class SupervisorInspected(Fact, frozen=True):
-    """An operator looks at a supervisor, for the *number*th time."""
+    """Fact: an operator inspects a supervisor; *number* is the number of this inspection."""
 
     sup: Supervisor
     number: int
 
 
 class PermissionAnswered(Fact, frozen=True):
-    """An operator's answer to a permission request was accepted."""
+    """Fact: the supervisor accepted an operator's answer to a permission request."""
 
     permission_id: str
     option: str | None
 
 
 class AbortRequested(Fact, frozen=True):
-    """An abort is requested. *at_s*: the run's clock; *wall_s*: Unix time."""
+    """Fact: an abort is requested. *at_s*: time by the run's clock; *wall_s*: Unix time."""
 
     target: str
     scope: AbortScope
@@ -123,7 +124,7 @@ class AbortRequested(Fact, frozen=True):
 
 
 class AbortReturned(Fact, frozen=True):
-    """An abort returned its receipt. *plan*: its dry run; ``None`` if the target did not exist."""
+    """Fact: an abort returned its receipt. *plan*: the abort plan made before; ``None`` if the target did not exist."""
 
     asked: AbortRequested
     plan: AbortPlan | None
@@ -134,73 +135,76 @@ class AbortReturned(Fact, frozen=True):
 
 # ------------------------------------------------------------------------------------------ plans and their tasks
 class PlanGiven(Fact, frozen=True):
-    """The host has this plan run from now on: a new plan, or a reloaded one."""
+    """Fact: the host runs this plan from now on: a new plan, or a reloaded plan."""
 
     plan: Plan
 
 
 class PlanResumed(Fact, frozen=True):
-    """The host resumes a plan of these tasks."""
+    """Fact: the host resumes a plan with these tasks."""
 
     tasks: Sequence[str]
 
 
 class PlanEnded(Fact, frozen=True):
-    """The host got the results of a plan."""
+    """Fact: the host received the results of a plan."""
 
     results: Sequence[TaskResult]
     at_s: float
 
 
 class PlannedTasksListed(Fact, frozen=True):
-    """An operator got the list of tasks that wait for approval; *known* are those on record."""
+    """Fact: an operator received the list of tasks that wait for approval. *known*: tasks that wait by the durable
+    records."""
 
     planned: Collection[str]
     known: Collection[str]
 
 
 class TaskAnswered(Fact, frozen=True):
-    """An operator's command was answered: the task is in this state."""
+    """Fact: the reply to an operator's command came: the task is in this state."""
 
     name: str
     state: str
 
 
 class AttemptBegan(Fact, frozen=True):
-    """An agent begins to work on a task; the attempt is not in the script yet."""
+    """Fact: an agent begins to work on a task; the attempt is not in the task's script yet."""
 
     task_script: TaskScript
     attempt: Attempt
 
 
 class WorkRolledBack(Fact, frozen=True):
-    """The work of a task in a shared place is about to be rolled back. *owner*: the task's entity."""
+    """Fact: the work of a task in a shared workspace is about to be rolled back. *owner*: the task's entity id."""
 
     owner: str
 
 
 class Heartbeat(Fact, frozen=True):
-    """A worker sent a heartbeat."""
+    """Fact: a worker sent a heartbeat."""
 
     worker_id: str
     at_s: float
 
 
 class Preserved(Fact, frozen=True):
-    """A file of the archive holds these records."""
+    """Fact: a file of the archive was written, with these records."""
 
     name: str
     records: Sequence[LifecycleEvent]
 
 
 class Checker(Protocol):
-    """Account of one part of a run. A subclass overrides the methods that it needs; the others do nothing."""
+    """Checker of one part of a run. A subclass overrides the methods that the subclass needs; the other methods do
+    nothing."""
 
     def record(self, one: Append, at_s: float) -> None:
-        """Take in a durable record. *at_s*: when it was made, by the run's clock."""
+        """Take in a durable record. *at_s*: time at which the record was made, by the run's clock."""
 
     def transition(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
-        """Take in a durable transition, and the step that its table computes; its record came just before."""
+        """Take in a durable transition, and the step that the entity's table computes for the transition. The call of
+        :meth:`record` for the same record came just before."""
 
     def process(self, event: ProcessEvent) -> None:
         """Take in an event of a simulated process."""
@@ -209,4 +213,4 @@ class Checker(Protocol):
         """Take in a fact."""
 
     def finish(self) -> None:
-        """Check at the end of the run that everything has come to its end."""
+        """Check, at the end of the run, that everything that this checker tracks has ended."""

@@ -1,7 +1,7 @@
-"""Cost of a run: turns and tokens that led to nothing, and how far each failure reached.
+"""Cost of a run: wasted turns and tokens, and the number of sessions that each failure ended.
 
-Turns and ends are read from durable records. Tokens are what simulated agents say they use, when they use them. A token
-is wasted unless the turn in which it was used is completed.
+Turns and ends of sessions are read from durable records. Tokens are counted when a simulated agent reports using them.
+A token is wasted unless the turn that used the token is completed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from supervisor.lifecycles.types import LifecycleEvent
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """Cost of a run, summed over all its sessions.
 
-    ``turns`` were launched, ``wasted_turns`` of them did not complete; tokens likewise. ``reached`` has, for each abort
-    and each failure that ended a session, how many other sessions ended by it.
+    ``turns`` counts launched turns, ``wasted_turns`` the launched turns that did not complete; tokens likewise.
+    ``reached`` has, for each abort and each failure that ended a session, the number of other sessions that ended by
+    that abort or failure.
     """
 
     turns: int
@@ -26,8 +27,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutcomeCounts(msgspec.Struct):
-    """Outcomes as customers and operators see them: prompts by outcome, sessions started, and how long the work stood
-    still after a loss."""
+    """Outcomes of a run as customers and operators see them: prompts by outcome, sessions started, and the time that
+    work stood still after a lost turn."""
 
     completed: int = 0
     failed: int = 0
@@ -35,19 +36,19 @@ class OutcomeCounts(msgspec.Struct):
     lost: int = 0
     sessions: int = 0
     resumed: int = 0
-    """Sessions that a customer continued under another supervisor."""
+    """Number of sessions that a customer continued under another supervisor."""
     unanswered: int = 0
-    """Prompts that customers wanted and that were never completed."""
+    """Number of prompts that customers wanted and that were never completed."""
     recoveries_s: list[float] = []
-    """Seconds from the loss of a customer's turn to its next completed one."""
+    """Seconds from the loss of a customer's turn to the same customer's next completed turn, for each loss."""
     unrecovered: int = 0
-    """Losses that no completed turn followed."""
+    """Number of losses of turns that no completed turn of the same customer followed."""
     reached: list[int] = []
-    """Numbers of sessions that each abort ended."""
+    """Number of sessions that each abort ended, abort by abort."""
 
 
 class CostMeter:
-    """Counts the cost of one run while it goes on."""
+    """Meter that counts the cost of one run while the run goes on."""
 
     def __init__(self) -> None:
         self._launched: set[str] = set()
@@ -55,17 +56,18 @@ class CostMeter:
         self._working: set[str] = set()
         """Sessions with a turn that may still complete."""
         self._open: dict[str, int] = {}
-        """Tokens of those turns, by session."""
+        """Tokens used by turns that may still complete, by session."""
         self._useful = 0
         self._used = 0
         self._origins: dict[int, int] = {}
-        """The abort or failure that each record follows from, by sequence numbers."""
+        """Sequence number of the abort or failure that a record follows from, by the record's sequence number."""
         self._reached: dict[int, set[str]] = {}
-        """Sessions that each of those ended, besides its own."""
+        """Sessions that each abort or failure ended, besides the target or failed session, by the sequence number of
+        the abort or failure."""
         self._about: dict[int, str] = {}
 
     def spend(self, session_id: str, tokens: int) -> None:
-        """Count tokens that an agent of that session has used."""
+        """Count tokens that an agent of the session has used."""
         self._used += tokens
         if session_id in self._working:
             self._open[session_id] = self._open.get(session_id, 0) + tokens
@@ -78,7 +80,7 @@ class CostMeter:
             self._trace(record)
 
     def cost(self) -> Cost:
-        """Cost so far."""
+        """Return the cost of the run so far."""
         return Cost(
             turns=len(self._launched),
             wasted_turns=len(self._launched - self._completed),
@@ -106,7 +108,8 @@ class CostMeter:
 
     # ------------------------------------------------------------------ how far it reached
     def _trace(self, record: LifecycleEvent) -> None:
-        """Follow causes from aborts and failures to the sessions that ended by them."""
+        """Attribute a record to the abort or failure that the record follows from, and count a session that ends by
+        it."""
         origin = self._origins.get(record.cause_id or 0)
         if origin is None and _begins(record):
             origin = record.seq
@@ -124,7 +127,7 @@ def _ends(record: LifecycleEvent) -> bool:
 
 
 def _begins(record: LifecycleEvent) -> bool:
-    """Whether the record is an abort, or the failure of a whole session. Closing a session is neither."""
+    """Whether the record is an abort, or the failure of a whole session. The close of a session counts as neither."""
     if record.event == "AbortRecord":
         return True
     return _ends(record) and (record.event != "OperatorStop" or record.metadata.get("outcome") == "aborted")

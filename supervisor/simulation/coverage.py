@@ -1,6 +1,7 @@
 """Coverage of a run: transitions that were taken, and aborts by scope and by the state of the session.
 
-A search that never reaches a state says nothing about it. What must be reached is read from the state tables.
+A search that never reaches a state proves nothing about that state. The list of what must be reached is read from the
+state tables.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from supervisor.simulation.faults import FAULTS
 
 
 class Coverage:
-    """Counts what a run reached, by name."""
+    """Counter of the transitions and aborts of a run, by name."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, ...], int] = {}
-        """Counts by the parts of a name: the text is made once, not for each record."""
+        """Counts by the parts of a name; the parts are joined to a text only once, not for each record."""
         self._states: dict[str, str] = {}
 
     @property
     def counts(self) -> dict[str, int]:
-        """Counts by name, in the order in which they were reached first."""
+        """Counts by name, in the order in which the names were first reached."""
         return {" ".join(parts): count for parts, count in self._counts.items()}
 
     def record(self, record: LifecycleEvent) -> None:
@@ -39,7 +40,8 @@ class Coverage:
             self._abort(record)
 
     def _abort(self, record: LifecycleEvent) -> None:
-        """Count an abort by its target. Nodes that it reached over a policy edge do not count."""
+        """Count an abort, by its scope and the state of the target's session. Nodes that an abort reached over a policy
+        edge are not passed to this method."""
         session_id = record.entity_id.partition(":")[0]
         state = self._states.get(session_id)
         if state is not None:
@@ -48,8 +50,8 @@ class Coverage:
 
 
 def to_reach() -> list[str]:
-    """Everything that a soak must reach, by name, in a fixed order. Rules that differ only in their guards share a
-    name, since records do not tell them apart."""
+    """Return the names of all faults, transitions and aborts that a soak must reach, in a fixed order. Rules of a table
+    that differ only in their guards share a name, since records do not distinguish such rules."""
     return list(dict.fromkeys(_everything()))
 
 

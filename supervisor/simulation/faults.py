@@ -1,8 +1,9 @@
 """The catalogue of fault kinds, and the plan that decides which faults strike in the run of one seed.
 
-Each seed first draws which kinds are on and how often they strike (swarm testing: a run where everything fails at once
-tests little). Then every opportunity asks once, by name. A strike is kept as ``kind@place``: the strikes of a failing
-run are what shrinking makes fewer, and a plan can be told to strike exactly there and nowhere else.
+Each seed first draws which kinds are on and how often these kinds strike (swarm testing: a run where everything fails
+at once tests little). Then the plan is asked once at every opportunity, by the name of the place. A strike is recorded
+as ``kind@place``: shrinking reduces the strikes of a failing run, and a plan can be made to strike exactly at given
+places and nowhere else.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from supervisor.simulation.keyed_random import KeyedRandom
 
 
 class FaultKind(msgspec.Struct, frozen=True):
-    """A way to fail: its name (``area.what``), the highest rate (per opportunity, 0 to 1), and what it means."""
+    """Kind of fault: the name (``area.what``), the highest rate (per opportunity, 0 to 1), and the meaning."""
 
     name: str
     rate_max: float
@@ -125,22 +126,22 @@ _KINDS: Final = (
     ),
 )
 FAULTS: Final[Mapping[str, FaultKind]] = {kind.name: kind for kind in _KINDS}
-"""Every kind. A scenario may leave some out; a soak must reach them all."""
+"""All kinds of faults, by name. A scenario may exclude some kinds; a soak must reach all of them."""
 
 NO_RATES: Final[Mapping[str, float]] = {}
 ON = 0.5
-"""Share of the kinds that one seed has on."""
+"""Probability that a kind of fault may strike at all in the run of a seed."""
 
 
 class FaultPlan:
-    """Decides which faults strike in one run.
+    """Plan that decides which faults strike in one run.
 
     Args:
-        random: the seed's draws.
-        kinds: the kinds that may be on at all.
-        intensity: scales every rate; 0 is a run without faults.
+        random: the random draws of the seed.
+        kinds: the kinds of faults that may be on at all.
+        intensity: factor for every rate; 0 is a run without faults.
         only: if given, exactly these strikes (``kind@place``) happen, whatever the rates.
-        rates: kinds that are on for certain, and their rates.
+        rates: kinds of faults that are certainly on, with the rate of each.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class FaultPlan:
         possible = (kind for kind, rate in self.rates.items() if rate > 0.0)
         self._possible = frozenset(possible if only is None else (strike.partition("@")[0] for strike in only))
         self.struck: dict[str, None] = {}
-        """Strikes so far, in order."""
+        """Strikes so far (``kind@place``), in order."""
         self.healed = False
 
     def _rate(self, kind: FaultKind, intensity: float) -> float:
@@ -167,16 +168,16 @@ class FaultPlan:
         return min(1.0, intensity * kind.rate_max * self._random.unit("rate", kind.name)) if on else 0.0
 
     def may_strike(self, kind: str) -> bool:
-        """Whether a fault of that kind may strike from here on."""
+        """Whether a fault of this kind may strike from now on."""
         return kind in self._possible
 
     def may_strike_any(self, kinds: frozenset[str]) -> bool:
-        """Whether a fault of one of these kinds may strike from here on."""
+        """Whether a fault of any of these kinds may strike from now on."""
         return not kinds.isdisjoint(self._possible)
 
     def strikes(self, kind: str, place: object) -> bool:
-        """Whether a fault strikes at this opportunity. Ask once for each *place*, which names the entity and the
-        occasion."""
+        """Decide whether a fault strikes at this opportunity, and record the strike. Call this once for each *place*,
+        which names the entity and the occasion."""
         if kind not in self._possible:
             return False
         if self._only is None and not self._random.happens(self.rates[kind], kind, place):
@@ -188,16 +189,16 @@ class FaultPlan:
         return True
 
     def draws(self, kind: str, place: object) -> KeyedRandom:
-        """Draws for the details of that strike."""
+        """Return the random draws for the details of a strike of *kind* at *place*."""
         return self._random.below("how", kind, place)
 
     def heal(self) -> None:
-        """Stop all faults: from here on, everything must come to its end."""
+        """Stop all faults: from now on no fault strikes, and all work must end."""
         self.healed = True
         self._possible = frozenset()
 
     def counts(self) -> dict[str, int]:
-        """Number of strikes of each kind."""
+        """Return the number of strikes of each kind of fault."""
         counts: dict[str, int] = {}
         for strike in self.struck:
             kind = strike.partition("@")[0]

@@ -1,8 +1,8 @@
 """The host of a simulated run: customers who want work done, and operators who disturb it.
 
-The host uses the runtime as any embedding program would, and reports its requests and their results to the oracle. What
-a customer wants is drawn by the customer's number, never by the order in which things happen. A customer whose session
-is lost starts another one, under the next supervisor too, so that the work goes on whatever is killed.
+The host uses the runtime as any embedding program would, and reports its requests and their results to the oracle. The
+work of a customer is drawn by the customer's number, never by the order in which things happen. A customer whose
+session is lost starts another session, under the next supervisor too, so that the work goes on whatever is killed.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ from supervisor.work.previous_run import find_previous_run
 from supervisor.work.results import PlanResult, TaskResult
 
 LATE_S = (0.0, 5.0, 60.0, 600.0)
-"""Delays in seconds, one of which a customer may take before it comes back to the next supervisor."""
+"""Upper bounds, in seconds, of the delay after which a customer may come back to the next supervisor; one is drawn."""
 GIVES_UP_S = (0.0, 0.01, 5.0, 120.0)
-"""Seconds after which a customer may give up its plan."""
+"""Upper bounds, in seconds, of the time after which a customer may give up its plan; one is drawn."""
 RETRY_S = 1.0
-"""Seconds that a customer waits after a refusal before it starts another session."""
+"""Seconds that a customer waits before another try, for example another session after a lost one."""
 _KILLED: ContextVar[anyio.Event] = ContextVar("killed")
-"""Set when the supervisor is killed that the current task of the host talks to."""
+"""Event that is set when the supervisor is killed to which the current task of the host sends requests."""
 
 
 class LoadGenerator:
-    """Customer who wants a number of prompts answered, or a plan run, whatever happens to its sessions."""
+    """Customer of a simulated run, who wants a number of prompts completed, or a plan run to its end, whatever happens
+    to the customer's sessions."""
 
     def __init__(self, number: int, random: KeyedRandom, world: World) -> None:
         load = world.drawn.load
@@ -61,16 +62,16 @@ class LoadGenerator:
         self.lost_at_s: float | None = None
         self.turn = 0
         self.session_id: str | None = None
-        """The session of the customer; it may go on under the next supervisor."""
+        """Id of the customer's session; the session may go on under the next supervisor."""
         self.prompt_open = False
-        """Whether a prompt of that session has no result yet."""
+        """Whether a prompt of the customer's session has no result yet."""
         self.saves = self.works and random.happens(load.saves, "saves")
         self.plan: Plan | None = None
-        """The plan that is run for the customer."""
+        """Plan that is run for the customer."""
         self.resumes = False
-        """Whether the plan was run before: it is resumed, with all tasks that it has by then."""
+        """Whether the plan was run before, so that the next run resumes the plan, with all tasks added meanwhile."""
         self.gave_up = False
-        """Whether the customer gave its plan up once, and then resumed it."""
+        """Whether the customer gave the plan up once and then resumed the plan."""
 
     @property
     def done(self) -> bool:
@@ -87,7 +88,7 @@ def _weighted(weights: tuple[float, ...], random: KeyedRandom) -> str:
 
 
 class Host:
-    """All customers and operators of one run, over all its supervisors."""
+    """Host of a simulated run: all customers and operators, over all supervisors of the run."""
 
     bot_class: type[OperatorBot] = OperatorBot
 
@@ -105,7 +106,7 @@ class Host:
             later_s = drawn(world.drawn.load.arrival_s, customer.random, "arrival")
             self._arrivals_s.append(later_s + (self._arrivals_s[-1] if self._arrivals_s else 0.0))
         self.last_arrival_s = max([HOUR_S * world.drawn.load.hours, *self._arrivals_s])
-        """Time of the last arrival of a customer, in seconds; faults strike at least until then."""
+        """Time of the last arrival of a customer, in seconds; faults may strike at least until then."""
         self._requests = RequestLog(world.oracle, world.faults)
         self.operator_bots: list[OperatorBot] = []
         """Operator bots of all plans that were run, oldest first."""
@@ -118,7 +119,7 @@ class Host:
         return all(customer.done for customer in self.customers)
 
     async def play(self, sup: Supervisor) -> None:
-        """Do all work that is left, with this supervisor."""
+        """Do all work that remains for the customers, with this supervisor, while operators disturb the run."""
         self.sup = sup
         _KILLED.set(self.world.killed)
         operators = Operators(sup, self.world, self._random, self.tally, self._requests, len(self.customers))
@@ -137,11 +138,11 @@ class Host:
                 self._operators = None
 
     def targets(self, scope: AbortScope) -> list[str]:
-        """Ids at which an abort of that scope can be aimed now; none while no supervisor works."""
+        """Return the ids of the nodes that an abort of this scope can target now; no ids while no supervisor works."""
         return [] if self._operators is None or self.world.killed.is_set() else self._operators.targets(scope)
 
     def abort(self, target: str, scope: AbortScope) -> None:
-        """Abort that target in a task of its own; a supervisor must work."""
+        """Start a task that aborts the target as an operator does; a supervisor must be at work."""
         assert self._operators is not None
         self.start(self._operators.abort, target, scope)
 
@@ -167,14 +168,14 @@ class Host:
                 await anyio.sleep(RETRY_S)
 
     async def return_late(self, customer: LoadGenerator) -> None:
-        """Wait before coming back to another supervisor, if that fault strikes."""
+        """Wait before the customer comes back to a later supervisor, if the fault ``host.comes_late`` strikes."""
         place = f"c{customer.number}.{self.world.lives}"
         if self.world.lives > 1 and self._faults.strikes("host.comes_late", place):
             how = self._faults.draws("host.comes_late", place)
             await anyio.sleep(how.choice(LATE_S, "how late") * how.unit("late"))
 
     async def _resume(self, customer: LoadGenerator) -> None:
-        """Go on with the customer's session, or plan, that an earlier supervisor had begun."""
+        """Continue the customer's session or plan that began under an earlier supervisor."""
         if customer.plan is not None:
             await self._run_plan(customer)
         elif any(one.id == customer.session_id for one in self.sup.sessions()):
@@ -215,17 +216,17 @@ class Host:
 
     @property
     def _was_killed(self) -> bool:
-        """Whether the supervisor that was asked was killed. What its tasks return while they unwind beside the next
-        supervisor counts as not received."""
+        """Whether the supervisor to which the current task sends requests was killed. Results that tasks of a killed
+        supervisor return while they unwind, beside the next supervisor, count as not received."""
         return _KILLED.get().is_set()
 
     @property
     def _is_leaving(self) -> bool:
-        """Whether nothing is begun here any more, since the supervisor ends or is dead."""
+        """Whether the host begins no more work here, since the supervisor ends or was killed."""
         return self._was_killed or self.sup.stopping.is_set()
 
     async def _prompt_on(self, customer: LoadGenerator, session: Session) -> None:
-        """Send the remaining prompts, one after the other; then close the session."""
+        """Send the customer's remaining prompts to the session, one by one; then close the session."""
         while customer.turns_left > 0:
             if not await self._prompt(customer, session):
                 return
@@ -238,8 +239,8 @@ class Host:
             self._oracle.replies.close_answered(session.id)
 
     def _pause_s(self, customer: LoadGenerator) -> float:
-        """Seconds until the customer's next turn. Where the load has hours, the remaining turns are spread evenly over
-        them, with half of the distance as jitter; the last one is at the very end."""
+        """Return the seconds until the customer's next turn. If the load has hours, the turns are spread evenly over
+        these hours, with half of the distance as jitter; the last turn is at the very end."""
         load = self.world.drawn.load
         if not load.hours:
             pause_s: float = drawn(load.pause_s, customer.random, "pause", customer.turn)
@@ -262,14 +263,15 @@ class Host:
         return session
 
     def _check_withdrawn_start(self, customer: LoadGenerator, others: Collection[str]) -> None:
-        """Check that a start that was cancelled has left no session: nobody would ever ask anything of it."""
+        """Check that a cancelled start of a session has left no live session: nobody would ever send a prompt to such a
+        session."""
         for session_id, work in self.sup.registry.sessions.items():
             its = work.parent is None and session_id.partition("-")[0] == f"c{customer.number}"
             if its and session_id not in others and not work.is_stopping:
                 self._oracle.violated("nothing_lost", session_id, "goes on, and whoever started it was cancelled")
 
     def _policy(self, customer: LoadGenerator) -> AbortPolicy:
-        """Abort policy of a root session: some let aborts cross levels."""
+        """Draw the abort policy of the customer's session; some policies let aborts cross levels (policy edges)."""
         policy, crossing = self.world.drawn.settings.policy.value(), self.world.drawn.load.crossing
         return msgspec.structs.replace(
             policy,
@@ -354,8 +356,8 @@ class Host:
                 customer.turns_left = 0
 
     async def _wants_resume(self, customer: LoadGenerator, results: Sequence[TaskResult], *, given_up: bool) -> bool:
-        """Whether to resume the plan: once, if it has checkpoints, and something of it was not closed when it ended or
-        was given up."""
+        """Decide whether to resume the plan: once, if the plan has checkpoints, and work of the plan was left when the
+        plan ended or was given up."""
         if not customer.saves or customer.resumes or customer.plan is None or self._is_leaving:
             return False
         if results:
@@ -363,7 +365,7 @@ class Host:
         return given_up and await self._reconsiders(customer, customer.plan)
 
     async def _reconsiders(self, customer: LoadGenerator, plan: Plan) -> bool:
-        """Whether the journal has anything to resume of a plan that was given up, once everything is on record."""
+        """Decide, once everything is on record, whether the journal has work to resume of a plan that was given up."""
         await anyio.sleep(RETRY_S)
         if self.sup.outage is not None or not self.sup.journal_writer.clean:
             return False
@@ -371,14 +373,14 @@ class Host:
         return customer.gave_up
 
     async def _nothing_is_left(self, customer: LoadGenerator, plan: Plan) -> bool:
-        """Whether the journal has nothing of the plan that a resume would do."""
+        """Whether the journal has no work of the plan that a resume would do."""
         with self._requests.record(f"what is left of customer {customer.number}'s plan") as said:
             left = find_previous_run(plan, self.world.drawn.settings, await self.sup.journal.entities())
             said.append("something" if left is not None and (left.again or left.unmerged) else "nothing")
         return said[-1] != "something"
 
     def _check_sessions_stopped(self, tasks: Sequence[str]) -> None:
-        """Check that no session of the plan's tasks is left running when the plan is over."""
+        """Check that all sessions of the plan's tasks are stopped when the plan is over."""
         for session in self.sup.sessions():
             task = session.id if session.id in tasks else session.id.rpartition("-")[0]
             if task in tasks and "/" not in session.id and session.state != "Stopped":
@@ -386,7 +388,8 @@ class Host:
                 self._oracle.violated("nothing_lost", session.id, words)
 
     def patience_s(self, customer: LoadGenerator) -> float | None:
-        """Seconds after which the customer gives up its plan under this supervisor; ``None`` to wait for its end."""
+        """Return the seconds after which the customer gives up the plan under this supervisor; ``None`` if the customer
+        waits for the plan's end."""
         place = f"c{customer.number}.{customer.sessions_left}.{self.world.lives}"
         if customer.gave_up or not self._faults.strikes("host.gives_up", place):
             return None
@@ -394,7 +397,8 @@ class Host:
         return how.choice(GIVES_UP_S, "how long") * how.unit("after")
 
     async def execute_plan(self, customer: LoadGenerator, plan: Plan) -> PlanResult:
-        """Run the plan; an operator bot attends to a plan of work meanwhile."""
+        """Run the plan and return the result. For a customer whose plan uses everything that a plan can say
+        (``works``), an operator bot approves tasks and interferes meanwhile."""
         if not customer.works:
             return await run_plan(self.sup, plan)
         world, random = self.world, customer.random
@@ -443,7 +447,7 @@ class Host:
 
 
 def _is_resumable(plan: Plan, results: Iterable[TaskResult]) -> bool:
-    """Whether a resume would do anything of a plan that is over. Subtasks count as done with their task."""
+    """Whether a resume would do any work of a plan that is over. Subtasks of a completed task count as completed."""
     outcomes = {one.id: one.outcome for one in results}
     done, again = set[str](), False
     for one in every_task(plan.tasks):

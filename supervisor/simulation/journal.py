@@ -1,11 +1,12 @@
-"""The simulated disk of a run, and the journal of each supervisor on it: commits take time, fail, or lose their
-supervisor.
+"""The simulated disk of a run, and the journal of each supervisor on that disk: commits take time or fail, or the
+supervisor is killed during a commit.
 
 Theory of operation: the disk (:class:`SimulatedDisk`) outlives supervisors; a journal (:class:`SimulatedJournal`)
-belongs to one. A batch becomes durable at one instant, in ``SimulatedDisk.write``, and the oracle sees it then. Whether
-and when that happens is decided here, never by the code under test. A commit that fails begins an outage, during which
-every other commit fails too. After EIO or ENOSPC the failed batch may be on the disk all the same: that is found out by
-whoever reads the disk again, or starts on it. After a kill the journal of the dead supervisor refuses everything.
+belongs to one supervisor. A batch becomes durable at one instant, in ``SimulatedDisk.write``, and the oracle sees the
+batch then. This module decides whether and when a batch becomes durable, never the code under test. A commit that fails
+begins an outage, during which every other commit fails too. After EIO or ENOSPC the failed batch may be on the disk
+nevertheless: this is found out when the disk is read again, or when the next supervisor starts. After a kill the
+journal of the dead supervisor refuses every operation.
 
 Example: commit 7 fails with ``disk.full`` for 30 s, and its batch is written. Commits until then fail; the commit at 31
 s succeeds, after ``recover`` has returned the batch of commit 7 as durable.
@@ -30,43 +31,44 @@ BUSY_S = 5.0
 FAILING = ("disk.error", "disk.full", "disk.readonly", "disk.locked")
 """Faults that begin an outage."""
 UNKNOWN = frozenset({"disk.error", "disk.full"})
-"""Faults after which the commit may be on the disk."""
+"""Faults after which the batch of the failed commit may be on the disk."""
 LASTS_S = ((0.0, 0.5), (1.0, 30.0), (30.0, 900.0))
-"""Ranges for the length of an outage in seconds: a hiccup, a moment, or until somebody has made room."""
+"""Ranges for the length of an outage in seconds: very short, short, or as long as a person needs to free disk space."""
 STRIKING = frozenset({"disk.slow", "disk.busy", *FAILING, "machine.crash", "machine.crash_then", "host.cancelled"})
 """Faults that may strike a commit."""
 ARCHIVES_S = 0.05
 """Seconds to write a file of the archive."""
 RECORDS_KEPT = 50_000
-"""Records of ended entities that are kept at least, newest first; a run of a soak has some hundreds."""
+"""Number of newest records that stay in memory at least; a run of a soak has some hundreds of records."""
 
 
 class DiskFailed(JournalUnavailable):
-    """The simulated disk failed by a fault; any other error of the journal is unexpected."""
+    """Error: the simulated disk failed by a fault. Any other error of the journal is unexpected."""
 
 
 class SupervisorKilled(JournalError):
-    """The supervisor that asks was killed: its tasks change nothing while they unwind."""
+    """Error: the supervisor that calls was killed. The error keeps the unwinding tasks of a dead supervisor from
+    changing anything."""
 
 
 class SimulatedDisk(MemoryStore):
-    """Durable store. *wrote* is called with each batch, and its encoded records, at the instant at which it becomes
-    durable.
+    """Durable store of a run. *wrote* is called with each batch, and the batch's encoded records, at the instant at
+    which the batch becomes durable.
 
-    A day of a large host has a million records: old ones of entities that have ended leave memory. Those of whoever
-    lives stay, in its own log, since a recovery reads them.
+    A day of a large host has a million records: old records of ended entities are removed from memory. Records of live
+    entities stay, in the log of the entity, since a recovery reads these records.
     """
 
     def __init__(self, wrote: Callable[[Sequence[Append], Sequence[bytes]], None]) -> None:
         super().__init__()
         self.commits = 0
         self.living: dict[str, EntityRow] = {}
-        """Entities that have not ended."""
+        """Entities that have not ended, by id."""
         self._wrote = wrote
         self._ended: deque[tuple[int, str]] = deque()
-        """Ended entities and the sequence numbers of their last records, oldest first."""
+        """Sequence number of the last record, and id, of each ended entity, oldest first."""
         self._named: deque[tuple[int, str]] = deque()
-        """Names of effects and the sequence numbers of the records that owe them, oldest first."""
+        """Sequence number of the record that put an effect into the outbox, and name of the effect, oldest first."""
 
     def write(self, batch: Sequence[Append]) -> None:
         super().write(batch)
@@ -95,7 +97,7 @@ class SimulatedDisk(MemoryStore):
 
 
 class _Down(NamedTuple):
-    """An outage: its fault, its start, and its end at the earliest (seconds of the run)."""
+    """Outage of the disk: the kind of fault, the start, and the earliest end (seconds of the run)."""
 
     kind: str
     since_s: float
@@ -103,12 +105,13 @@ class _Down(NamedTuple):
 
 
 class SimulatedJournal(MemoryJournal):
-    """Journal of a supervisor on that disk. A commit takes *commit_s* where nothing strikes it; one that takes no time
-    is done at once, without a step between.
+    """Journal of one supervisor on the simulated disk. A commit that no fault strikes takes *commit_s* seconds; with 0
+    seconds the commit is done at once, without a step of the event loop between.
 
-    A commit that fails begins an outage, in which every other one fails as well. Where it is there all the same, that
-    is seen by whoever looks at the disk again, or starts on it. *was_down* hears how long each outage was. *crash_at*
-    is a state, ``KIND STATE``, that is over before a kill that comes at any time meets it.
+    A commit that fails begins an outage, in which every other commit fails as well. If the failed batch is on the disk
+    nevertheless, this is seen by the next read of the disk, or by the next supervisor. *was_down* is called with the
+    length of each outage. *crash_at* is a state, ``KIND STATE``, that is so short that a kill at a random time rarely
+    meets the state.
     """
 
     def __init__(
@@ -129,27 +132,27 @@ class SimulatedJournal(MemoryJournal):
         self._down: _Down | None = None
         self._lasted_s = 0.0
         self._written_unknown: Sequence[Append] = ()
-        """A failed batch that is on the disk."""
+        """Batch of a failed commit that is on the disk nevertheless."""
         self.refuses = False
-        """Whether the last operation was refused."""
+        """Whether the journal refused its last operation."""
         self._dead = False
         self._crash_at = tuple(crash_at.split(" "))
 
     @property
     def outage_s(self) -> float:
-        """Seconds for which the newest outage has lasted, or lasted; 0 if there was none."""
+        """Length of the newest outage in seconds, up to now if the outage goes on; 0 if there was no outage."""
         return self._lasted_s if self._down is None else anyio.current_time() - self._down.since_s
 
     def detach(self) -> None:
-        """Refuse everything from now on, since the supervisor is gone; a failed batch that is on the disk becomes
+        """Refuse every operation from now on, since the supervisor is gone. A failed batch that is on the disk becomes
         visible."""
         self._dead = True
         self._note_end()  # before what comes of it: that comes as much later
         self._write_unknown()
 
     async def append(self, batch: Sequence[Append]) -> None:
-        """Commit a batch: durable when this returns, unknown when it raises. A cancellation waits for the end of the
-        commit."""
+        """Commit a batch. The batch is durable when this method returns; when this method raises, it is unknown whether
+        the batch is durable. A cancellation waits for the end of the commit."""
         if self._dead:
             self._check_alive()
         disk = self._disk
@@ -162,7 +165,7 @@ class SimulatedJournal(MemoryJournal):
             disk.write(batch)
 
     async def _commit(self, batch: Sequence[Append], place: str) -> None:
-        """Commit a batch that a fault may strike, or that falls into an outage."""
+        """Commit a batch while a fault may strike the commit, or while an outage lasts."""
         await self._spend(self._takes_s(place))
         if self._crash(f"{place}.before", "machine.crash"):
             await self._die()
@@ -179,8 +182,8 @@ class SimulatedJournal(MemoryJournal):
         self._crash(f"{place}.after", "host.cancelled")
 
     def _crashes_then(self, batch: Sequence[Append]) -> bool:
-        """Whether the supervisor is killed since a record of the batch leads to the short state that was drawn for
-        it."""
+        """Decide whether the supervisor is killed because a record of the batch leads to the state *crash_at* of this
+        journal."""
         if not self._faults.may_strike("machine.crash_then"):
             return False
         at = self._crash_at
@@ -188,8 +191,8 @@ class SimulatedJournal(MemoryJournal):
         return any(self._crash(f"{one.to_status}.{one.seq}", "machine.crash_then") for one in come)
 
     async def recover(self) -> int:
-        """Find out what is durable. A disk that is full, locked or read-only can be read meanwhile, one that fails
-        cannot."""
+        """Find out which records are durable, and return the last sequence number. A disk that is full, locked or
+        read-only can be read during the outage; a disk that fails with EIO cannot."""
         await self._spend(self._commit_s)
         self._check_alive()
         if self._down is None or self._down.kind == "disk.error":
@@ -199,7 +202,7 @@ class SimulatedJournal(MemoryJournal):
         return self.last_seq
 
     async def _spend(self, seconds: float) -> None:
-        """Let the time of a commit pass, which no cancellation shortens."""
+        """Let the time of a commit pass; a cancellation does not shorten that time."""
         if seconds > 0:
             with anyio.CancelScope(shield=True):
                 await anyio.sleep(seconds)
@@ -246,7 +249,7 @@ class SimulatedJournal(MemoryJournal):
         return self._commit_s
 
     async def _die(self) -> None:
-        """Raise, since the supervisor was killed during this commit and never learns its result."""
+        """Raise an error, since the supervisor was killed during this commit and must not receive the result."""
         await anyio.lowlevel.cancel_shielded_checkpoint()
         self._check_alive()
 
@@ -256,8 +259,8 @@ class SimulatedJournal(MemoryJournal):
 
 
 class SimulatedArchive:
-    """Upkeep of a simulated journal (``supervisor.ports.Archiver``), which never grows too long. *preserved* is called
-    with each file of the archive."""
+    """Archive of a simulated journal (``supervisor.ports.Archiver``). The journal never grows too long, so nothing is
+    compacted. *preserved* is called with the name and the records of each file of the archive."""
 
     def __init__(self, preserved: Callable[[str, Sequence[LifecycleEvent]], None]) -> None:
         self._preserved = preserved

@@ -1,8 +1,8 @@
 """Random draws without state: every draw is a hash of the seed and of the name of the draw.
 
-A draw that is added somewhere changes no other draw, so two runs differ only where their faults differ: that is what
-makes shrinking possible. A name says who draws and what for (``"s3:a2"``, ``"hang"``). The same name gives the same
-value, so repeated draws carry a number in their names.
+A draw that is added somewhere changes no other draw, so two runs differ only where their faults differ: this property
+makes shrinking possible. The name of a draw consists of the entity that draws and the purpose (``"s3:a2"``,
+``"hang"``). The same name gives the same value, so the names of repeated draws contain a number.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _TOP = 1 << 53
 
 
 class KeyedRandom:
-    """Draws of one seed. ``below`` adds a prefix to the names, so that each part of the world names its draws on its
-    own."""
+    """Source of the random draws of one seed. ``below`` adds a prefix to the names of draws, so that each part of the
+    world can name draws independently."""
 
     __slots__ = ("_key", "seed")
 
@@ -27,7 +27,7 @@ class KeyedRandom:
         self._key = "\x1f".join(map(str, (seed, *names))).encode()
 
     def below(self, *names: object) -> KeyedRandom:
-        """Draws of a part of the world."""
+        """Return the source of draws for a part of the world: *names* are the prefix of the draws' names."""
         part = KeyedRandom.__new__(KeyedRandom)
         part.seed, part._key = self.seed, self._named(names)
         return part
@@ -36,7 +36,7 @@ class KeyedRandom:
         return self._key + "\x1f".join(["", *map(str, names)]).encode()
 
     def unit(self, *names: object) -> float:
-        """Draw a number from 0 up to, not including, 1: the same on every machine."""
+        """Draw a number from 0 up to, not including, 1; the number is the same on every machine."""
         key = self._key + "\x1f".join(["", *map(str, names)]).encode()
         return (int.from_bytes(blake2b(key, digest_size=8).digest(), "big") >> 11) / _TOP
 
@@ -53,9 +53,9 @@ class KeyedRandom:
         return options[self.integer(0, len(options) - 1, *names)]
 
     def happens(self, probability: float, *names: object) -> bool:
-        """Draw whether something with that probability (0 to 1) happens."""
+        """Draw whether an event with this probability (0 to 1) happens."""
         return probability > 0.0 and self.unit(*names) < probability
 
     def stream(self, *names: object) -> Random:
-        """Make a generator for many draws in a row (some 10 us to make)."""
+        """Return a random generator for many draws in a row; making the generator takes some 10 us."""
         return Random(int.from_bytes(blake2b(self._named(names), digest_size=16).digest(), "big"))

@@ -1,6 +1,6 @@
-"""Operators: they disturb a run from outside, by requests that a host may make at any moment.
+"""Simulated operators, who disturb a run from outside, by requests that a host may make at any moment.
 
-Which request comes when is a fault like any other: it has a name, and a shrunk run has only those that matter.
+Each such request is a fault like any other: the request has a name, and a shrunk run has only the requests that matter.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from supervisor.simulation.request_log import RequestLog
 from supervisor.simulation.world import World
 
 SessionAct = Callable[[str, KeyedRandom, str], Awaitable[None]]
-"""Act on a session, with the random numbers of that occasion and the place by which faults are asked for."""
+"""Function that acts on a session, given the session's id, the random draws of the occasion, and the place that names
+the occasion in the fault plan."""
 CHANGES: Final = ("born", "transition")
 
 
 class Trigger(NamedTuple):
-    """State that an entity of *kind* enters. ``child``: only of a child session; ``littered``: only while an earlier
-    turn of the session is still cleaned up after."""
+    """Condition: an entity of *kind* enters *state*. ``child``: only in a child session; ``littered``: only while the
+    clean-up after an earlier turn of the session is still under way."""
 
     kind: str
     state: str
@@ -40,7 +41,7 @@ class Trigger(NamedTuple):
     littered: bool = False
 
     def matches(self, record: LifecycleEvent, sup: Supervisor) -> bool:
-        """Whether *record*, which came just now, is such a change."""
+        """Whether *record*, which was written just now, fulfils the condition."""
         if (record.entity_type, record.to_status) != (self.kind, self.state) or record.outcome not in CHANGES:
             return False
         session_id = session_of(record.entity_id)
@@ -50,7 +51,7 @@ class Trigger(NamedTuple):
 
 
 class UrgentTrigger(NamedTuple):
-    """A moment for an urgent message, and the delivery point of that message."""
+    """Moment at which an operator sends an urgent message, and the delivery point of the message."""
 
     moment: Trigger
     at: DeliveryPoint
@@ -66,29 +67,31 @@ URGENT_MOMENTS: Final = (
 
 
 def session_of(entity_id: str) -> str:
-    """Id of the session that a turn or a call belongs to; of a session, its own id."""
+    """Return the id of the session that a turn or a tool call belongs to; for a session, the session's own id."""
     return entity_id.partition(":")[0]
 
 
 PATIENCE_S = (None, None, None, None, 0.0, 0.5, 3.0)
-"""Deadlines of aborts in seconds; mostly ``None``, so that the ladder of the policy counts."""
+"""Deadlines of aborts in seconds, one of which is drawn; mostly ``None``, so that the stage budgets of the abort policy
+apply."""
 WATCH_MAX_S = 20.0
 """The longest time for which an operator waits for a state, in seconds."""
 STEERED = (Trigger("turn", Turn.TOOL_USE.value), Trigger("turn", Turn.VERIFYING.value))
-"""Moments for an urgent message to a steerable agent: at work, or when it is too late for the turn and the session does
-not know that yet."""
+"""Moments for an urgent message to an agent that takes messages within a turn: while the agent works, or when the turn
+can take no message any more but the session does not know this yet."""
 SOON_S = (0.0, 0.0002, 0.0005, 0.0005, 0.5)
-"""Seconds after a message at which something else is done: before the message is on record, just then, or later."""
+"""Seconds from an urgent message to the operator's next action, one of which is drawn: before the message is on record,
+at that moment, or later."""
 RARE = (
     *(SessionState.INTERRUPTING, SessionState.SESSION_COMPLETE, SessionState.COOLING_DOWN) * 2,
     SessionState.BUILDING_PROMPT,
 )
-"""States that few sessions come into, and for which operators wait more often."""
+"""States that few sessions enter, and for which operators therefore wait more often."""
 
 
 async def wait_for(sup: Supervisor, moment: Trigger, patience_s: float) -> str | None:
-    """Wait for the moment, and return the session for which it came; ``None`` if it does not come in *patience_s*
-    seconds, or before the supervisor ends."""
+    """Wait until a record fulfils the condition *moment*, and return the session of the record; ``None`` if no such
+    record comes within *patience_s* seconds, or before the supervisor ends."""
     with anyio.move_on_after(patience_s):
         async with sup.subscribe() as records:
             async for record in records:
@@ -98,7 +101,8 @@ async def wait_for(sup: Supervisor, moment: Trigger, patience_s: float) -> str |
 
 
 class Operators:
-    """The operators of one supervisor. *customers* is the number of customers, by which sessions are named."""
+    """Simulated operators of one supervisor. *customers* is the number of customers, from which the names of sessions
+    follow."""
 
     def __init__(
         self,
@@ -121,11 +125,12 @@ class Operators:
         self._seen_seq = 0
 
     def stop(self) -> None:
-        """Let the operators stop: all customers are done."""
+        """Make all operators stop, since all customers are done."""
         self._going.set()
 
     async def operate(self, number: int) -> None:
-        """Act as one operator, as long as faults strike and there are customers. Each request is waited for."""
+        """Act as one operator, until faults stop or all customers are done. The operator waits for the end of each
+        request before the next one."""
         random, wishes = self._random.below("operator", self._world.lives, number), 0
         while not (self._faults.healed or self._going.is_set()):
             wishes += 1
@@ -134,7 +139,7 @@ class Operators:
             await self._act(random.below(wishes), f"{self._world.lives}.{number}.{wishes}")
 
     async def _pause(self, seconds: float) -> None:
-        """Wait for so many seconds, or until the operators are to stop."""
+        """Wait for *seconds* seconds, or until the operators are to stop."""
         waiter = self._backend.new_waiter()
         self._going.then(waiter.wake)
         try:
@@ -143,8 +148,8 @@ class Operators:
             self._going.forget(waiter.wake)
 
     def _inspect(self, number: int) -> None:
-        """Look at the supervisor, if anything was recorded since the last look. A disk that refuses to write must be
-        shown."""
+        """Let the checkers inspect the supervisor, if anything was recorded since the last inspection. Also check that
+        the supervisor reports an outage or a failure while its disk refuses writes."""
         if self._world.disk_refuses and self._sup.outage is None and self._sup.failure is None:
             self._oracle.violated("degraded", "run", "its disk refuses to be written, and it says nothing of that")
         if self._sup.journal_writer.last_seq == self._seen_seq:
@@ -178,12 +183,12 @@ class Operators:
             await act(target, random, place)
 
     def targets(self, scope: AbortScope) -> list[str]:
-        """Ids at which an abort of that scope can be aimed now."""
+        """Return the ids of the nodes that an abort of this scope can target now."""
         return sorted(self._alive("tool" if scope is AbortScope.TOOL else "session", scope is AbortScope.SIBLING))
 
     def _alive(self, kind: str, child: bool) -> Iterator[str]:
-        """Ids of live sessions or calls; with *child*, only of those with a parent. Reads the ids, since a large host
-        has many nodes, and most of them need not be made."""
+        """Yield the ids of live sessions or tool calls; with *child*, only of sessions with a parent. Most nodes are
+        skipped by their ids alone, since a large host has many nodes, and making a node is expensive."""
         nodes = self._sup.registry.abort_tree()
         for one in nodes:
             is_session = session_of(one) == one
@@ -193,7 +198,8 @@ class Operators:
                 yield one
 
     def _pick(self, random: KeyedRandom, kind: str, *, child: bool = False) -> str | None:
-        """Pick a live session or call; a rare state is picked as often as a common one."""
+        """Draw a live session or tool call: first a state, then a session or call in it, so that a rare state is drawn
+        as often as a common state."""
         groups: dict[str, list[str]] = {}
         for one in self._alive(kind, child):
             entity = self._sup.registry.entities.get(session_of(one))
@@ -203,7 +209,8 @@ class Operators:
         return random.choice(sorted(groups[random.choice(sorted(groups), "state")]), "target")
 
     async def _abort_some(self, scope: AbortScope, random: KeyedRandom, place: str) -> None:
-        """Abort one call (or all calls of a session), siblings, or a session; perhaps again before that has ended."""
+        """Abort one tool call (or all calls of a session), siblings, or a session, according to *scope*; perhaps abort
+        again before the first abort has ended."""
         target = self._pick(
             random, "tool" if scope is AbortScope.TOOL else "session", child=scope is AbortScope.SIBLING
         )
@@ -220,7 +227,8 @@ class Operators:
                 group.start_soon(self.abort, again, of, random.happens(0.5, "now"))
 
     def _again(self, random: KeyedRandom, target: str, scope: AbortScope) -> tuple[str, AbortScope]:
-        """Pick the same target once more, or one of its calls, or another scope."""
+        """Draw the target and the scope of the second abort: the same target or one of its calls, with the same or
+        another scope."""
         calls = [one for one in self._sup.registry.abort_tree() if one.startswith(f"{target}:")]
         other = random.choice((scope, *AbortScope), "of")
         if other is AbortScope.TOOL and calls:
@@ -228,7 +236,7 @@ class Operators:
         return target, scope if other is AbortScope.TOOL else other
 
     async def abort(self, target: str, scope: AbortScope, now: bool = False, within_s: float | None = None) -> None:
-        """Abort *target*, and let the oracle check the receipt."""
+        """Abort *target*, and pass the abort receipt to the oracle, which checks it."""
         world, oracle = self._world, self._oracle
         asked = AbortRequested(target, scope, "an operator", world.now(), world.wall.time())
         oracle.observe(asked)
@@ -264,7 +272,7 @@ class Operators:
             self._oracle.replies.prompt_answered(target, result.outcome, result.error, result.seq)
 
     async def _delegate(self, target: str, random: KeyedRandom, place: str) -> None:
-        """Start a child session of *target* with an abort policy of its own, and prompt it."""
+        """Start a child session of *target* with a drawn abort policy, and send a prompt to the child session."""
         mode = random.choice(tuple(CancelMode), "mode")
         with self._requests.record(f"start child of {target}, {mode}") as said:
             policy, outage = self._other_policy(random), self._sup.outage
@@ -277,7 +285,8 @@ class Operators:
             self._oracle.replies.prompt_answered(child.id, result.outcome, result.error, result.seq)
 
     def _other_policy(self, random: KeyedRandom) -> AbortPolicy:
-        """Draw a policy of its own, so that it matters which session's policy counts."""
+        """Draw an abort policy for a child session that may differ from the parent's policy, so that a mix-up of the
+        two policies would show."""
         sibling, session = random.happens(0.5, "tool_to_sibling"), random.happens(0.5, "sibling_to_session")
         ladder, brisk = self._world.drawn.settings.policy.ladder.value(), random.choice((1.0, 0.5, 0.25), "brisk")
         ladder = StageBudgets(**{name: brisk * value for name, value in msgspec.structs.asdict(ladder).items()})
@@ -317,7 +326,8 @@ class Operators:
                 group.start_soon(partial(self._send, target, urgent=False))
 
     async def _act_on_state(self, random: KeyedRandom, place: str) -> None:
-        """Act right when a session comes into a state; most of these states are short."""
+        """Wait until a session enters a drawn state, which is mostly short, and send an urgent message or abort at that
+        moment."""
         patience_s = random.between(1.0, WATCH_MAX_S, "patience")
         if random.happens(0.4, "urgent"):
             moment, at = random.choice(URGENT_MOMENTS, "moment")
@@ -338,8 +348,9 @@ class Operators:
             await self.abort(aimed, scope, random.happens(0.5, "at once"))
 
     async def _steer(self, random: KeyedRandom, place: str) -> None:
-        """Send an urgent message, which a steerable agent is told within its turn; perhaps another one right then, or
-        an abort: the message may have no turn left when it is on record."""
+        """Send an urgent message while a turn is under way; an agent that takes messages within a turn receives the
+        message. Perhaps send another message or abort just after, so that the turn may be over when the first message
+        is on record."""
         target = await wait_for(
             self._sup, random.choice(STEERED, "moment"), random.between(1.0, WATCH_MAX_S, "patience")
         )

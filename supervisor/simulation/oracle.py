@@ -1,17 +1,18 @@
-"""The oracle of a run: its own account of requests, durable records and processes, and the invariants over them.
+"""The oracle of a run: a separate account of requests, durable records and processes, and the check of invariants.
 
-Theory of operation: the oracle never asks the code under test. It hears of requests and replies from the host, of
-durable records from the disk, and of processes from the machine, and keeps for each session the processes that live and
-the time by which they must be gone. Safety is checked at each of these events, under all faults; liveness only once the
-faults have stopped (:meth:`Oracle.check_quiescence`).
+Theory of operation: the oracle never queries the code under test. The host reports requests and replies to the oracle,
+the disk durable records, and the machine events of processes. For each session the oracle keeps the live processes, and
+the time by which these must be gone. Safety is checked at each of these events, under all faults; liveness only once
+the faults have stopped (:meth:`Oracle.check_quiescence`).
 
-Invariants that need the records alone are those of :mod:`supervisor.diagnostics.invariants`, which checks journals of
-real runs too; the oracle adds those that need the world: no process survives its session, a receipt is true, a reply
-comes after the record that it relies on. More checks are handed in as checkers (:mod:`supervisor.simulation.checkers`).
+Invariants over the records alone are checked by :mod:`supervisor.diagnostics.invariants`, which checks journals of real
+runs too. The oracle adds the invariants that need the world: no process survives its session, an abort receipt is true,
+a reply comes after the record that it relies on. More checks can be passed as checkers
+(:mod:`supervisor.simulation.checkers`).
 
-Example: session ``c0`` is stopped on record at 10 s with a ladder of 18 s. Its processes must be gone at 10 + 18 +
-``SLACK_S``, its last record durable ``RECORD_S`` after that; what the machine slept is added to both, what the disk was
-down only to the second.
+Example: session ``c0`` is stopped on record at 10 s, and the budgets of the termination stages sum up to 18 s. The
+session's processes must be gone at 10 + 18 + ``SLACK_S``, and its last record must be durable ``RECORD_S`` after that.
+Sleeps of the machine extend both deadlines; outages of the disk extend only the second one.
 """
 
 from __future__ import annotations
@@ -45,42 +46,44 @@ from supervisor.simulation.replies import Replies
 from supervisor.simulation.trace import Trace
 
 MakeCheckers = Callable[["Oracle"], Sequence[Checker]]
-"""Makes the checkers of one run, given its oracle. It must be a function of a module, where runs are spread over
-processes."""
+"""Function that returns the checkers of one run, given the run's oracle. If runs are spread over processes, this must
+be a function at the top level of a module."""
 
 
 def no_checkers(oracle: Oracle) -> Sequence[Checker]:
-    """Make no checkers."""
+    """Return no checkers: the default for runs that only the oracle checks."""
     return ()
 
 
 SLACK_S = 12.0
-"""Seconds on top of a ladder for the kill of a process: a launch under way (1 s), what the process host adds to the
-last stage (2 s), and the exits of a tree of some depth (fractions of a second each)."""
+"""Seconds, on top of the budgets of the termination stages, for the end of a process: a launch under way (1 s), the
+time that the process host adds to the last stage (2 s), and the exits of a tree of some depth (fractions of a second
+each)."""
 HOME = "/sim"
-"""Directory above those of the sessions, which are named after their sessions."""
+"""Directory that contains the directories of the sessions; each of these has the name of its session."""
 AT_REST = {("task", "FAILED"), ("run", "CIRCUIT_OPEN")}
-"""States in which work may rest for good though its table would let it go on: it is not tried again."""
+"""States (kind of entity, state) in which work may stay for ever although the state table allows a next step: the work
+is not tried again."""
 RECORD_S = 45.0
-"""Seconds for the last record on top of that: five commits of the slowest disk (8 s each) for records that follow from
-each other, and the clean-up of a turn (5 s)."""
+"""Seconds, from the deadline of a session's processes, to the session's last record: five commits of the slowest disk
+(8 s each) for records that follow from each other, and the clean-up of a turn (5 s)."""
 RECEIPT_S = 11.0
-"""Seconds that a receipt may take on top of its plan's deadline: twice what a loaded machine is given
-(``supervisor.aborts.termination``), and the grain of the timers."""
+"""Seconds that an abort receipt may take on top of the deadline in the abort plan: twice the allowance for a loaded
+machine (``supervisor.aborts.termination``), and the grain of the timers."""
 KEPT = 50
-"""Violations that are kept with their messages; more are counted."""
+"""Number of violations that are kept with their messages; further violations are only counted."""
 
 
 class Oracle:
-    """Judges one run by its own account of it.
+    """Oracle that checks one run against a separate account of the run.
 
     Args:
         now: the run's clock, in seconds.
-        trace: gets a line for each event.
-        ladder: the ladder of the run's sessions.
-        grain_s: timers of the run are rounded up to multiples of it.
-        model: how often in a row the models of agents may fail.
-        checkers: makes the checkers, which report by :meth:`violated`.
+        trace: trace that receives a line for each event.
+        ladder: time budgets of the termination stages, for the run's sessions.
+        grain_s: timers of the run are rounded up to multiples of this number of seconds.
+        model: limits for consecutive failures of the agents' models.
+        checkers: function that returns the checkers, which report by :meth:`violated`.
     """
 
     def __init__(
@@ -94,7 +97,7 @@ class Oracle:
     ) -> None:
         self.violations: list[Violation] = []
         self.ignores_violations = False
-        """Whether violations are ignored, since what happens now is no part of the run."""
+        """Whether violations are ignored, because the current events are not part of the run."""
         self.omitted = 0
         self.coverage = Coverage()
         self.records = 0
@@ -106,30 +109,32 @@ class Oracle:
         self._invariants = RecordChecker(on_step=self._stepped)
         self._offset_s = 0.0
         self._live: dict[str, dict[int, str]] = {}
-        """Living processes by session: pid to name."""
+        """Live processes by session: pid to name."""
         self._call_of: dict[int, str] = {}
-        """Calls for which processes were started, on record, by pid."""
+        """Tool call for which a process was started, by the durable records; by pid."""
         self._due: dict[str, float] = {}
-        """Time at which every process of a session must be gone."""
+        """Time by which every process of a session must be gone, by session."""
         self._record_due: dict[str, float] = {}
-        """Time at which a stopped session must have its last record; not for sessions of a killed supervisor."""
+        """Time by which a stopped session must have its last record, by session; not for sessions of a killed
+        supervisor."""
         self._lost: set[int] = set()
-        """Processes whose shim was lost: their fate is unknown, and reports on them say so."""
+        """Pids of processes whose shim was lost: the fate of such a process is unknown, and is reported as unknown."""
         self._statuses: dict[int, str] = {}
-        """Exit statuses of processes as text."""
+        """Exit statuses of processes as text, by pid."""
         self._slept: list[tuple[float, float]] = []
         self._reaped_at: dict[str, float] = {}
-        """Time at which the last process of a session was reaped that was not lost."""
+        """Time at which the last process of a session was reaped, by session; processes with a lost shim do not
+        count."""
         self.unanswered: dict[str, str] = {}
-        """Open requests: name to text."""
+        """Requests without a reply yet: name to text."""
         self.replies = Replies(self.violated)
         self._ends_promised: dict[str, str] = {}
         self._policies: dict[str, AbortPolicy] = {}
-        """Abort policies that the host gave, by session; sessions below inherit them."""
+        """Abort policies that the host set, by session; descendants of a session inherit its policy."""
         self._starting: Counter[str] = Counter()
-        """Sessions below which the host is starting others, and how many."""
+        """Number of child sessions that the host is starting now, by parent session."""
         self._owed: set[str] = set()
-        """Effects on record that are not acknowledged; each is acknowledged once."""
+        """Effects on record that are not acknowledged yet; each effect must be acknowledged once."""
         self._crossed: list[LifecycleEvent] = []
         self._ended: set[str] = set()
         self._durable: set[str] = set()
@@ -137,7 +142,7 @@ class Oracle:
         self._checkers = checkers(self)
 
     def observe(self, fact: Fact) -> None:
-        """Pass a fact on to the checkers."""
+        """Pass a fact to the checkers."""
         for one in self._checkers:
             one.observe(fact)
 
@@ -158,45 +163,48 @@ class Oracle:
 
     @property
     def count(self) -> int:
-        """Number of violations."""
+        """Number of violations so far."""
         return len(self.violations) + self.omitted
 
     # ------------------------------------------------------------------ supervisors
     def started(self) -> None:
-        """Note that a supervisor starts."""
+        """Take in the start of a supervisor."""
         self.observe(SupervisorStarted())
         for session_id in [one for one in self._due if not self.replies.is_stopped(one)]:
             self._check_due(session_id)  # nobody knows any more that it was to end: it may go on
             self._due.pop(session_id, None)
 
     def clock_set(self, wall_s: float) -> None:
-        """Note the first reading of the wall clock by a supervisor. The supervisor's clock is the run's from here on,
-        but never earlier than its journal; a jump between start and reading does not count."""
+        """Take in the first reading of the wall clock by a supervisor. From now on the supervisor's clock advances with
+        the run's clock, but is never earlier than the supervisor's journal; a jump of the wall clock between the start
+        and this reading does not count."""
         self._offset_s = max(wall_s, self._last_s) - self.now()
         self.observe(ClockRead(self._offset_s))
 
     def killed(self) -> None:
-        """Note a kill: its open requests are never answered, and the next supervisor has to keep its promises."""
+        """Take in the kill of a supervisor: the supervisor's open requests never receive a reply, and the next
+        supervisor has to keep the promises of the killed one."""
         self.unanswered.clear()
         self._record_due.clear()
         self.observe(SupervisorEnded("killed"))
 
     def gave_up(self) -> None:
-        """Note that a supervisor ended without its disk: its last records are missing, and the next one continues from
-        before."""
+        """Take in that a supervisor gave up because the disk could not be written: the last records are missing, and
+        the next supervisor continues from the records before."""
         self._record_due.clear()
         self.observe(SupervisorEnded("gave up"))
 
     def disk_was_down(self, seconds: float) -> None:
-        """Extend the deadlines of records by an outage of so many seconds; those of processes are not extended."""
+        """Extend the deadlines of records by an outage of the disk of *seconds* seconds. The deadlines of processes are
+        not extended."""
         self._trace.note(f"disk was down {seconds:.6f}")
         self.observe(DiskWasDown(seconds))
         for session_id in self._record_due:
             self._record_due[session_id] += seconds
 
     def slept(self, seconds: float) -> None:
-        """Extend all deadlines by the time that the machine slept, and by ``GRACE_S``, which all timers have after a
-        sleep."""
+        """Extend all deadlines by the time that the machine slept, and by ``GRACE_S``, by which all timers may be late
+        after a sleep."""
         self.observe(MachineSlept(seconds))
         seconds += GRACE_S + self.grain_s  # timers stand still at what was due next, which may have been rounded up
         self._slept.append((self.now(), seconds))
@@ -206,35 +214,37 @@ class Oracle:
             self._record_due[session_id] += seconds
 
     def slept_since(self, at_s: float) -> float:
-        """Seconds that the machine has slept since *at_s*, the sleep at that moment included."""
+        """Return the seconds that the machine has slept since *at_s*, a sleep that includes *at_s* counted in full."""
         return sum(seconds for when, seconds in self._slept if when + seconds > at_s)
 
     # ------------------------------------------------------------------ the host
     def request_sent(self, name: str, words: str) -> None:
-        """Note a request of the host; it must be answered once."""
+        """Take in a request of the host; the request must receive one reply."""
         self._trace.note(f"asked {name} {words}")
         self.unanswered[name] = words
 
     def reply_received(self, name: str, words: str) -> None:
-        """Note the reply, or refusal."""
+        """Take in the reply to a request, or the refusal of the request."""
         self._trace.note(f"answered {name} {words}")
         self.unanswered.pop(name, None)
 
     def acknowledged(self, entity_id: str, outage: object = None) -> None:
-        """Check an acknowledgement of a session or message: its first record must be durable, and nothing new may be
-        taken while the journal cannot be written (*outage*: what the supervisor knew of that when asked)."""
+        """Check the acknowledgement of a session or message: the first record must be durable, and a supervisor must
+        accept nothing new while the journal cannot be written (*outage*: the outage that the supervisor knew of when
+        the request came)."""
         if entity_id not in self._durable:
             self.violated("durable", entity_id, "was acknowledged before its first record was durable")
         if outage is not None:
             self.violated("degraded", entity_id, f"was taken while the journal could not be written: {outage}")
 
     def set_policy(self, session_id: str, policy: AbortPolicy) -> None:
-        """Note the abort policy that the host gave to a session and all sessions below it."""
+        """Take in the abort policy that the host set for a session and the session's descendants."""
         self._policies[session_id] = policy
 
     def policy_of(self, session_id: str) -> AbortPolicy | None:
-        """Abort policy of a session: its own, or of its nearest ancestor that was given one. ``None`` if there is none,
-        or while the session may be one that the host is starting and whose name it does not know yet."""
+        """Return the abort policy of a session: the session's own, or that of the nearest ancestor with a policy.
+        ``None`` if there is no policy, or while the session may be a session that the host is starting and whose id the
+        host does not know yet."""
         ruled = self._policies
         while session_id and session_id not in ruled:
             session_id = session_id.rpartition("/")[0]
@@ -244,8 +254,9 @@ class Oracle:
 
     @contextmanager
     def starting(self, parent_id: str) -> Iterator[None]:
-        """Note that the host starts a session below *parent_id*, with a policy of its own. Others may see it before the
-        host does; if the supervisor is killed first, the host never learns its name."""
+        """Take in, for the duration of the block, that the host starts a child session of *parent_id* with a separate
+        policy. Others may see the child session before the host does; if the supervisor is killed first, the host never
+        receives the session's id."""
         self._starting[parent_id] += 1
         try:
             yield
@@ -255,8 +266,8 @@ class Oracle:
         self._starting[parent_id] -= 1
 
     def session_stopping(self, session_id: str, at_s: float, within_s: float | None = None) -> None:
-        """Set the deadline for the processes of a session that was stopped at *at_s*: the ladder, or *within_s* seconds
-        if that is sooner, whatever the disk does."""
+        """Set the deadline for the processes of a session that was stopped at *at_s*: the budgets of the termination
+        stages, or *within_s* seconds if that is sooner. Outages of the disk do not extend this deadline."""
         bound_s = self._bound_s if within_s is None else min(self._bound_s, within_s + SLACK_S)
         due = at_s + bound_s + self.slept_since(at_s)
         self._due[session_id] = min(due, self._due.get(session_id, due))
@@ -265,13 +276,13 @@ class Oracle:
             self.violated("bounded_kill", session_id, f"its last process lived {late_s:.3f} s beyond its ladder")
 
     def receipt_came(self, receipt: Receipt, at_s: float, within_s: float | None, plan: AbortPlan | None) -> None:
-        """Check the receipt of an abort that was requested at *at_s*. It must come within its plan's deadline, whatever
-        the disk does. If the target was ending already, the receipt has the time of that end and of its record, unless
-        the disk is down.
+        """Check the receipt of an abort that was requested at *at_s*. The receipt must come within the deadline of the
+        abort plan, whatever the disk does. If the target was ending already, the receipt may take until the deadline of
+        that end and of the end's record.
 
         Args:
-            within_s: how much time the caller gave it.
-            plan: its dry run, which it carries out; ``None`` if the target was not there.
+            within_s: time limit in seconds that the caller set for the abort.
+            plan: the abort plan, which the abort carries out; ``None`` if the target did not exist.
         """
         if plan is not None and not receipt.already_ended:
             self._check_carried_out(plan, receipt)
@@ -289,7 +300,8 @@ class Oracle:
             self.session_stopping(receipt.target, at_s, within_s)
 
     def _check_carried_out(self, plan: AbortPlan, receipt: Receipt) -> None:
-        """Check that the receipt names the nodes of the plan, and counts the survivors of its processes."""
+        """Check that the receipt names the nodes of the abort plan, and that the receipt's number of survivors is the
+        sum over the receipt's processes."""
         planned, told = ({(one.id, one.kind) for one in nodes} for nodes in (plan.nodes, receipt.nodes))
         if told != planned or receipt.spared != plan.spared:
             words = f"{receipt.abort_id} tells of {sorted(told)}, of the planned {sorted(planned)}"
@@ -298,25 +310,25 @@ class Oracle:
             self.violated("no_survivor", receipt.target, f"{receipt.abort_id} counts {receipt.survivors} survivors")
 
     def _check_ended(self, node: NodeReceipt, abort_id: str) -> None:
-        """Check that nothing that ended by a receipt has a process left; for calls, as far as processes are on
-        record."""
+        """Check that a node that ended by the receipt has no live process; for a tool call, as far as the call's
+        processes are on record."""
         calls = [str(pid) for pid, call in self._call_of.items() if call == node.id and pid not in self._lost]
         if left := self._living_processes(node.id) if node.kind == "session" else ", ".join(calls):
             self.violated("no_survivor", node.id, f"has ended by the receipt of {abort_id}, but these live: {left}")
 
     @property
     def has_processes(self) -> bool:
-        """Whether a process lives whose shim is not lost."""
+        """Whether any process is alive whose shim is not lost."""
         return any(self._living_processes(session_id) for session_id in self._live)
 
     def _living_processes(self, session_id: str) -> str:
-        """Processes of a session that should be gone, as text."""
+        """Return the live processes of a session as text, without processes whose shim was lost."""
         live = self._live.get(session_id, {})
         return ", ".join(f"{name} ({pid})" for pid, name in live.items() if pid not in self._lost)
 
     # ------------------------------------------------------------------ the disk
     def wrote(self, batch: Sequence[Append], encoded: Sequence[bytes]) -> None:
-        """Take in a durable batch."""
+        """Take in a batch of records that has become durable."""
         self._trace.records(encoded)
         for one in batch:
             at_s = one.record.monotonic_s - self._offset_s
@@ -348,8 +360,8 @@ class Oracle:
             self._keep(violation)
 
     def _settle(self, one: Append) -> None:
-        """Check that each effect is acknowledged once: with the record of its receiver, or when it was performed. An
-        effect that is acknowledged too early is lost in a crash, and acknowledged again."""
+        """Check that each effect is acknowledged once: with the record of the effect's receiver, or when the effect was
+        performed. An effect that is acknowledged too early would be lost in a crash, and acknowledged again."""
         for name in one.settled:
             if name not in self._owed:
                 self.violated("nothing_lost", one.record.entity_id, f"settles the effect {name}, which nobody owes")
@@ -357,14 +369,15 @@ class Oracle:
         self._owed.update(name for name, _ in one.owed)
 
     def _stepped(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
-        """Pass a transition, and the step that its table computes from it again, to the checkers."""
+        """Pass a transition to the checkers, with the step that the entity's table computes from the record again; also
+        check a recorded exit status."""
         if record.event == "agent_exited":
             self._check_status(record, step.data.pid)
         for one in self._checkers:
             one.transition(record, step)
 
     def _check_status(self, record: LifecycleEvent, pid: int | None) -> None:
-        """Check that the exit status on record is that of the process."""
+        """Check that the exit status on record is the process's real exit status."""
         said, was = record.metadata["status"], self._statuses.get(pid or 0)
         if pid is not None and was is not None and said is not None and str(said) != was:
             self.violated("honest_ends", record.entity_id, f"is said to have exited with {said}, and did with {was}")
@@ -378,7 +391,7 @@ class Oracle:
             self._check_recorded(record)
 
     def _check_gone(self, record: LifecycleEvent) -> None:
-        """Check that all processes of a session are reaped when it has its last record."""
+        """Check that all processes of a session are reaped when the session's last record comes."""
         self._ended.add(record.entity_id)
         self._due.pop(record.entity_id, None)
         self._reaped_at.pop(record.entity_id, None)
@@ -386,14 +399,15 @@ class Oracle:
             self.violated("no_survivor", record.entity_id, f"has ended, but these live: {left}", record.seq)
 
     def _check_recorded(self, record: LifecycleEvent) -> None:
-        """Check that the last record comes in time. A termination that was abandoned may wait longer, and says so."""
+        """Check that the session's last record comes in time. The record of an abandoned termination, which names that
+        stage, may come later."""
         late_s = self.now() - self._record_due.pop(record.entity_id, self.now())
         if late_s > 0 and record.metadata.get("rung") != TerminationStage.ABANDON:
             self.violated("recorded", record.entity_id, f"its last record comes {late_s:.3f} s too late", record.seq)
 
     # ------------------------------------------------------------------ processes
     def process(self, event: ProcessEvent) -> None:
-        """Take in an event of a process."""
+        """Take in an event of a simulated process."""
         self._trace.note(f"process {event.what} {event.pid} {event.owner} {event.detail}")
         for one in self._checkers:
             one.process(event)
@@ -436,7 +450,8 @@ class Oracle:
                 self.violated("nothing_lost", row.id, f"was left {row.state} by a supervisor that closed in order")
 
     def check_quiescence(self, rows: Iterable[EntityRow], owed: Iterable[tuple[str, str, bytes]]) -> None:
-        """Check, when the faults have stopped and the supervisor has closed, that everything has come to its end."""
+        """Check, when the faults have stopped and the supervisor has closed, that everything has ended: effects,
+        entities, processes and requests."""
         for effect_id, entity_id, _ in owed:
             self.violated("quiescence", entity_id, f"still owes the effect {effect_id} after its supervisor has closed")
         for row in rows:
@@ -458,7 +473,7 @@ class Oracle:
             one.finish()
 
     def _check_crossing(self, record: LifecycleEvent) -> None:
-        """Check that the policy edge over which an abort spread is open in the policy that counts there."""
+        """Check that the abort policy that applies there allows the policy edge over which an abort spread."""
         edge, ruler = str(record.metadata["policy_edge"]), str(record.metadata.get("ruled_by"))
         policy = self.policy_of(ruler)
         if policy is not None and not getattr(policy, edge, False):

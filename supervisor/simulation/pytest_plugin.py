@@ -1,7 +1,7 @@
 """The pytest plugin: the fixture ``simulated_supervisor``, and the seeds on the command line.
 
-Every run of pytest on a machine with this distribution imports this file, so it imports nothing but pytest: no runtime,
-no event loop. All of that comes when a test asks for the fixture.
+Every run of pytest on a machine with this distribution imports this file, so this file imports only pytest: no runtime,
+no event loop. Everything else is imported when a test uses the fixture.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 SEEDS = 10
 SCHEDULES = ("fifo", "shuffle", "window", "pct", "trio")
-"""Names of the engine's schedules; importing the engine for them would slow every pytest run."""
+"""Names of the engine's schedules, written down here because an import of the engine would slow every pytest run."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options of the command line."""
+    """Add the options of simulated tests to pytest's command line."""
     group = parser.getgroup("simulation", "supervisors in virtual time")
     group.addoption(
         "--simulation-seeds",
@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse values with which no test would run."""
+    """Refuse option values with which no test would run."""
     for name, least in (("--simulation-seeds", 1), ("--simulation-seed", 0)):
         value = config.getoption(name)
         if value is not None and value < least:

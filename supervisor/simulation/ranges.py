@@ -1,5 +1,5 @@
-"""Open values of a scenario: ranges ``[low, high]`` and choices ``{ any = [...] }``. This module draws them by name,
-lists what they may become, and validates them in fields."""
+"""Open values of a scenario: ranges ``[low, high]`` and choices ``{ any = [...] }``. This module draws open values by
+name, lists the values that may be drawn, and validates open values in fields."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pydantic import AfterValidator
 from supervisor.simulation.keyed_random import KeyedRandom
 
 FEW: Final = 100
-"""Up to so many combinations of a table are all tried; more would make reading a scenario slow."""
+"""Largest number of combinations of a table that are all tried; with more, reading a scenario would be slow."""
 
 
 def drawn(value: Any, random: KeyedRandom, *names: object) -> Any:
-    """Draw the ranges and choices in *value*."""
+    """Return *value* with each range and choice in it replaced by a drawn value."""
     match value:
         case {"any": list(options), **rest} if not rest and options:
             return drawn(random.choice(options, *names), random, *names)
@@ -32,11 +32,12 @@ def drawn(value: Any, random: KeyedRandom, *names: object) -> Any:
 
 
 def outcomes(value: Any, *names: str) -> list[Any]:
-    """Values that *value* may be drawn as: each option of each choice, and both ends of each range, at least once; for
-    a table with few combinations, all of them.
+    """Return values that may be drawn for *value*: each option of each choice, and both ends of each range, at least
+    once; for a table with few combinations, all combinations.
 
     Raises:
-        ValueError: a range is upside down; the message begins with its name, below *names*.
+        ValueError: the low end of a range is above the high end; the message begins with the name of the range, below
+            *names*.
     """
     match value:
         case {"any": list(options), **rest} if not rest and options:
@@ -63,7 +64,7 @@ def _upside_down(low: float, high: float) -> str:
 
 
 def within(low: float, high: float, *, whole: bool = False) -> Any:
-    """Make a validator that keeps a number, a range or a choice within these bounds, both included."""
+    """Return a validator that rejects a number, a range or a choice outside of these bounds, both included."""
 
     def check(value: Any) -> Any:
         match value:

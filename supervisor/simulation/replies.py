@@ -1,7 +1,7 @@
-"""Replies to prompts and closes, compared with durable records.
+"""Check of replies to prompts and closes against durable records.
 
-A result that a caller gets must be on record, and no other caller may get that record's result; a session that is
-reported as closed must have its last record.
+A result that a caller receives must be on record, and no two callers may receive the same recorded result; a session
+that is reported as closed must have its last record.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ import msgspec
 from supervisor.ports import Append
 
 JOURNAL_FAILED = "the journal cannot be written"
-"""Prefix of the errors that a supervisor returns when its disk has failed; they are on no record."""
+"""Prefix of the errors that a supervisor returns when its disk has failed; such errors are on no record."""
 
 
 class Replies:
-    """Replies on record. *say* reports a violation: the invariant, the entity, and the message."""
+    """Checker of replies against the results on record. *say* is called to report a violation, with the invariant, the
+    entity, and the message."""
 
     def __init__(self, say: Callable[[str, str, str], None]) -> None:
         self._say = say
         self._states: dict[str, str] = {}
         self._ended: set[str] = set()
         self._answers = Counter[tuple[str, str, str]]()
-        """Results on record that no caller got yet, by session, outcome and error."""
+        """Number of results on record that no caller has received yet, by session, outcome and error."""
         self._settled: set[tuple[str, int, str, str]] = set()
-        """Records that completed a prompt: session, sequence number, outcome, error."""
+        """Records that ended a prompt: session, sequence number, outcome, error."""
 
     def wrote(self, one: Append) -> None:
         """Take in a durable record of a session."""
@@ -43,11 +44,11 @@ class Replies:
                 self._settled.add((session_id, one.record.seq, outcome, error))
 
     def is_stopped(self, session_id: str) -> bool:
-        """Whether the session is stopped on record."""
+        """Whether the session is stopped by the durable records."""
         return self._states.get(session_id) == "Stopped"
 
     def prompt_answered(self, session_id: str, outcome: str, error: str, seq: int | None) -> None:
-        """Check the result that the caller of a prompt got."""
+        """Check the result that the caller of a prompt received."""
         self.result_told(session_id, outcome, error, seq)
         if error.startswith(JOURNAL_FAILED):
             return
@@ -57,7 +58,7 @@ class Replies:
             self._say("durable", session_id, f"a prompt was answered {outcome!r} ({error}); no record says so")
 
     def result_told(self, session_id: str, outcome: str, error: str, seq: int | None) -> None:
-        """Check the result of a session's last prompt, for a caller that did not send it."""
+        """Check the result of a session's last prompt that a caller received who did not send the prompt."""
         if error.startswith(JOURNAL_FAILED) or (session_id, seq, outcome, error) in self._settled:
             return
         words = f"a prompt was said to be settled by record {seq}, {outcome!r} ({error}), which settles none so"

@@ -1,7 +1,7 @@
-"""Requests to a supervisor and their replies: every request of a run passes here, so that the oracle hears of it.
+"""Requests to a supervisor and their replies: every request of a run is recorded here and reported to the oracle.
 
-A refusal is a reply. A request that is cancelled is withdrawn. Any other error is an error of the runtime, and ends the
-run.
+A refusal is a reply. A request that is cancelled counts as withdrawn. Any other error is an error of the runtime, and
+ends the run.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.oracle import Oracle
 
 REFUSALS = (NoSuchEntity, Refused, UnknownTarget, NoSiblings, JournalError, BadPlan)
-"""Errors that a host may get when it addresses an entity that has ended, or asks for something impossible."""
+"""Errors with which a supervisor may refuse a request: the entity has ended, or the request is impossible."""
 
 WITHDRAWN = "withdrawn"
-"""Stands for the reply of a request that was cancelled."""
+"""Text that stands for the reply of a request that was cancelled."""
 PATIENCE_S = (0.0, 0.002, 0.5, 10.0)
 """Seconds that an impatient caller may wait for a reply."""
 
 
 class RequestLog:
-    """Numbers the requests of a run. Some callers do not wait for the reply: their requests are cancelled meanwhile."""
+    """Recorder of the requests of a run, with a number for each. Some callers are impatient: their requests are
+    cancelled before the reply."""
 
     def __init__(self, oracle: Oracle, faults: FaultPlan) -> None:
         self._oracle, self._faults = oracle, faults
@@ -39,7 +40,8 @@ class RequestLog:
 
     @contextmanager
     def record(self, words: str) -> Iterator[list[str]]:
-        """Record one request: the caller appends the reply to the list that is yielded."""
+        """Report one request to the oracle, run the block, and report the reply, which the block appends to the list
+        that is yielded."""
         self._asked += 1
         name, said = f"q{self._asked}", [WITHDRAWN]
         self._oracle.request_sent(name, words)
@@ -52,7 +54,7 @@ class RequestLog:
             self._oracle.reply_received(name, said[-1])
 
     def _patience(self, words: str) -> AbstractContextManager[object]:
-        """Make a cancel scope that ends the wait, if this caller is impatient."""
+        """Return a cancel scope that ends the wait early if this caller is impatient, else an empty context."""
         if not self._faults.may_strike("host.impatient"):
             return nullcontext()
         self._words[words] += 1

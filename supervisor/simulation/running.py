@@ -1,13 +1,13 @@
-"""A run: from a scenario and a seed to a report.
+"""Simulated runs: from a scenario and a seed to a report.
 
 Theory of operation: the run's event loop holds one task group for the outside world (processes, clocks, the end of the
-faults) and, in it, one supervisor after the other. A supervisor runs in a cancel scope until its host is done, its disk
-fails, or it is killed; then the next one starts on what is durable, as an operator would have it, at most ``LIVES_MAX``
-times. When all work is done, the faults stop, and a last supervisor must find nothing to do, answer one prompt, and
-close in order.
+faults) and, in it, one supervisor after the other. A supervisor runs in a cancel scope until the host is done, the disk
+fails, or the supervisor is killed; then the next supervisor starts on the durable records, as if an operator had
+started it again; there are at most ``LIVES_MAX`` supervisors. When all work is done, the faults stop, and a last
+supervisor must find nothing to do, complete one prompt, and close in order.
 
-Invariants: the host sees replies of the living supervisor only; nothing of a dead supervisor reaches the disk; the
-oracle is asked at the end whether everything has come to its end.
+Invariants: the host sees replies of the living supervisor only; nothing of a dead supervisor reaches the disk; at the
+end the oracle checks that everything has ended.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ from supervisor.simulation.world import Agents, World
 T = TypeVar("T")
 
 Intruder = Callable[[int, World, Host], None]
-"""Function called before each step with its number, the world and the host. It may look, kill and abort; tasks that it
-starts go first."""
+"""Function that is called before each step, with the step's number, the world and the host. The function may inspect,
+kill and abort; tasks that the function starts run first."""
 
 ROUNDING_S = 1e-5
 """Tolerance for sums of floats, in seconds."""
 RESTART_S = 0.5
-"""Seconds until a lost supervisor is started again."""
+"""Seconds from the end of one supervisor to the start of the next."""
 SWEEP_S = 10.0
-"""Seconds that a start may take to end the processes of the supervisor before."""
+"""Seconds to wait, before a supervisor starts, for the end of the previous supervisor's processes."""
 USUAL_TURN_S, USUAL_START_S = 300.0, 60.0
-"""Seconds that every turn, and every start, of a simulated agent fits into where nothing strikes: the default
+"""Seconds within which every turn, and every start, of a simulated agent ends if no fault strikes: the default
 limits."""
 WORK = "work."
-"""Prefix of the faults that a task meets itself: the outcome of its plan can be computed then."""
+"""Prefix of the faults of tasks. If only these strike, the outcome of a plan can be computed."""
 LIVES_MAX = 30
-"""The most supervisors in one run; a disk that fails at every commit would need more for ever."""
+"""The most supervisors in one run; with a disk that fails at every commit, the number would grow without end."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Report of a run. ``digest`` stands for the whole run, step by step; two runs with the same digest did the
-    same."""
+    """Report of a run. ``digest`` is computed from the whole run, step by step; two runs with the same digest took the
+    same steps."""
 
     seed: int
     scenario: str
@@ -86,8 +86,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MainResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """Result of a program on a simulated world: the value it returned, or the error that it or its supervisor raised,
-    and the report of the run."""
+    """Result of a run with a program as the host: the value that the program returned, or the error that the program or
+    its supervisor raised, and the report of the run."""
 
     value: T | None
     error: BaseException | None
@@ -96,7 +96,8 @@ class MainResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class RunHost(Protocol):
-    """Embedding program of a run: :class:`Host`, :class:`EmbeddingProgram`, or what is given to :func:`simulate`."""
+    """Interface of the embedding program of a run: :class:`Host`, :class:`EmbeddingProgram`, or a host that is passed
+    to :func:`simulate`."""
 
     tally: OutcomeCounts
     last_arrival_s: float
@@ -108,8 +109,9 @@ class RunHost(Protocol):
 
 
 class EmbeddingProgram(Generic[T]):
-    """A host made of one async function, which is given the supervisor and runs once. Faults strike as long as it runs.
-    An error that it raises is kept, so that the run ends in order and is checked as every other run."""
+    """Host made of one async function, which is called with the supervisor and runs once. Faults may strike as long as
+    the function runs. An error of the function is kept, so that the run ends in order and is checked as every other
+    run."""
 
     last_arrival_s = inf
 
@@ -123,7 +125,7 @@ class EmbeddingProgram(Generic[T]):
         self.error: BaseException | None = None
 
     async def play(self, sup: Supervisor) -> None:
-        """Run the function. It is not run again under another supervisor."""
+        """Run the function with this supervisor. The function is not run again under another supervisor."""
         self.done = True
         try:
             self.value = await self._main(sup)
@@ -136,7 +138,7 @@ class EmbeddingProgram(Generic[T]):
 
 
 class _Run:
-    """State of one run while it goes on."""
+    """State of one simulated run while the run goes on."""
 
     def __init__(
         self,
@@ -152,20 +154,21 @@ class _Run:
         self.make_host = make_host or (lambda world: Host(world, KeyedRandom(drawn.seed).below("host")))
         self.agents = agents
         self.gave_up: BaseException | None = None
-        """Error with which the last supervisor gave up."""
+        """Error with which the latest supervisor gave up, if any did."""
         self.world: World
         self.host: RunHost
         self.oracle: Oracle
         self.trace: Trace
         self.ready = False
-        """Whether world and host exist."""
+        """Whether the world and the host of the run exist yet."""
         self.intruded = False
-        """Whether an intruder acts in this run."""
+        """Whether an intruder (a function that is called before each step) acts in this run."""
         self.points = ExitStack()
-        """The decision at failpoints. A run that is stuck never leaves its blocks, so this is closed for it."""
+        """Stack that holds the control of the runtime's failpoints. A run that is stuck never leaves its blocks, so the
+        stack is closed from outside."""
 
     async def main(self) -> None:
-        """Run everything, in the run's own event loop."""
+        """Run the world and its supervisors to the end, in the run's own event loop."""
         now = trio.current_time if trio.lowlevel.in_trio_run() else asyncio.get_running_loop().time
         self.trace = Trace(now, self.on_line)
         settings = self.drawn.settings
@@ -192,14 +195,14 @@ class _Run:
             outside.cancel_scope.cancel()
 
     def failed(self) -> None:
-        """Ignore violations from here on: the run does not end by itself, and all that is left of it is cancelled,
+        """Ignore violations from now on: the run does not end by itself, and all its tasks are cancelled, those of
         agents and disk too."""
         if self.ready:
             self.oracle.ignores_violations = True
 
     def _check_work(self) -> None:
-        """Check that every prompt of every customer was completed, if no fault struck; unless the limits give less time
-        than usual turns take."""
+        """Check that every prompt of every customer was completed, if no fault struck; unless the limits allow less
+        time than usual turns take."""
         tally, limits = self.host.tally, self.drawn.settings.limits
         if limits.turn_timeout_s < USUAL_TURN_S or limits.spawn_deadline_s < USUAL_START_S:
             return
@@ -211,7 +214,8 @@ class _Run:
             self.oracle.violated("nothing_lost", "run", f"{words} {tally.lost} lost, {tally.unanswered} not completed")
 
     async def _run_supervisors(self, outside: anyio.abc.TaskGroup) -> None:
-        """Run one supervisor after the other until the work is done, and a last one that finds nothing to do."""
+        """Run one supervisor after the other until the work is done, and then a last supervisor without faults, which
+        finds nothing to do."""
         while not self.host.done and self.world.lives < LIVES_MAX:
             await self._run_supervisor(outside)
             await anyio.sleep(RESTART_S)
@@ -225,7 +229,7 @@ class _Run:
             await self._run_supervisor(outside, last=True)
 
     async def _await_process_end(self) -> None:
-        """Wait until the processes of the last supervisor are gone, as the start of a real supervisor does."""
+        """Wait until the processes of the previous supervisor are gone, as the start of a real supervisor does."""
         with anyio.move_on_after(SWEEP_S):
             while self.oracle.has_processes:  # noqa: ASYNC110  its processes have no event for that
                 await anyio.sleep(RESTART_S / 10)
@@ -239,7 +243,7 @@ class _Run:
         self.oracle.violated("quiescence", "run", words)
 
     async def _probe(self, sup: Supervisor) -> None:
-        """Check that a supervisor without faults answers a prompt."""
+        """Check that a supervisor completes a prompt when no faults strike."""
         killed = self.world.killed
         session = await sup.start_session("probe", agent=_answers_at_once)
         result = await session.run("are you there?")
@@ -260,7 +264,8 @@ class _Run:
             scope.cancel()
 
     async def _supervise(self, parts: Any, scope: anyio.CancelScope, over: anyio.Event, last: bool) -> None:
-        """Hold one supervisor. Errors of a killed one, whose tasks unwind beside the next one, are ignored."""
+        """Open one supervisor, let the host work with it (or probe the last one), and close it. Errors of a killed
+        supervisor, whose tasks unwind beside the next supervisor, are ignored."""
         killed = self.world.killed
         sup: Supervisor | None = None
         try:
@@ -291,15 +296,16 @@ class _Run:
             over.set()
 
     def _check_lasted(self, sup: Supervisor) -> None:
-        """Check that a supervisor waits for a disk that is down as long as its host wants something."""
+        """Check that the supervisor did not give up because of a disk outage while its host still had work."""
         if isinstance(sup.failure, JournalUnavailable) and not (
             self.world.stop_requested or self.world.killed.is_set()
         ):
             self.oracle.violated("degraded", "run", f"was given up in the middle of its work: {sup.failure}")
 
     def _check_gave_up(self, failure: BaseException) -> None:
-        """Check why a supervisor gave up. It may when it was killed, when its disk failed before it had begun, or when
-        it was to end and the disk stayed down for longer than the time given to that."""
+        """Check that a supervisor had a valid reason to give up: the supervisor was killed, the disk failed before the
+        supervisor had begun, or the supervisor was to end and the disk stayed down for longer than the time for last
+        records."""
         if isinstance(failure, DiskFailed | SupervisorKilled) or self.world.killed.is_set():
             return
         if not isinstance(failure, JournalUnavailable):
@@ -331,16 +337,17 @@ def simulate(
     """Run a drawn scenario and return the report.
 
     Args:
-        host: given the world, makes the host that plays on every supervisor until it is done, instead of the customers
-            and operators of *drawn*.
-        agents: the agents there are, by name: simulated ones as shapes, or functions. By default the simulated ones
-            ``acp``, ``command``, ``inprocess`` and ``jsonl``.
-        tell: hears every line of the trace as it comes.
-        before_step: called before each step, with its number from 1; what it raises ends the run.
-        intrude: the same, once there are a world and a host.
-        livelock_steps: steps at one moment of virtual time that are a violation.
-        watch: told now and then how many steps there have been, and at the end.
-        checkers: what judges the run beside the oracle (:mod:`supervisor.simulation.checkers`).
+        host: function that, given the world, returns the host. The host uses every supervisor until the host is done,
+            and replaces the customers and operators of *drawn*.
+        agents: agents by name: shapes for simulated agents, or functions. By default the simulated agents ``acp``,
+            ``command``, ``inprocess`` and ``jsonl``.
+        on_line: called with every line of the trace as the line comes.
+        before_step: called before each step with the step's number, from 1; an error that it raises ends the run.
+        intrude: like *before_step*, but called with the world and the host too, once both exist.
+        livelock_steps: number of steps at one moment of virtual time that counts as a violation.
+        watch: called now and then, and at the end, with the number of steps so far.
+        checkers: function that returns the checkers that check the run beside the oracle
+            (:mod:`supervisor.simulation.checkers`).
     """
     one = _Run(drawn, on_line, host, agents, checkers)
     one.intruded = intrude is not None
@@ -363,11 +370,11 @@ def simulate_main(
     agents: Agents | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> MainResult[T]:
-    """Run *main* as the host of a supervisor on the world of *drawn*, without its customers and operators.
+    """Run *main* as the host of a supervisor in the world of *drawn*, without the customers and operators of *drawn*.
 
     Args:
-        main: given the supervisor; what it returns or raises is kept.
-        agents, tell: as for :func:`simulate`.
+        main: async function that is called with the supervisor; the returned value or the raised error is kept.
+        agents, on_line: as for :func:`simulate`.
     """
     program = EmbeddingProgram(main)
     one = _Run(drawn, on_line, lambda world: program, agents)
@@ -437,5 +444,5 @@ def _report(one: _Run, ran: EngineResult[None]) -> Report:
 
 
 def _first_leaf(error: BaseException) -> BaseException:
-    """First error of a group, however deep."""
+    """Return the first error of an exception group that is not itself a group."""
     return _first_leaf(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

@@ -1,8 +1,8 @@
-"""Scenarios: what hosts, agents and operators do in a run, as TOML files.
+"""Scenarios: descriptions of the hosts, agents, operators and faults of a simulated run, as TOML files.
 
-A number may be a range ``[low, high]``, and a value a choice ``{ any = [...] }``, where a field allows that
-(``within``; settings and shapes take choices of anything): each seed draws its own. A file is checked as a whole before
-anything runs, and every problem is reported with its field. Only the loaders read files.
+A number may be a range ``[low, high]``, and a value a choice ``{ any = [...] }``, where a field allows open values
+(``within``; settings and shapes allow choices of anything): each seed draws a value. A file is checked as a whole
+before anything runs, and every problem is reported with its field. Only the loaders read files.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from supervisor.simulation.toml_fields import THE_KEYS, is_name, problems
 from supervisor.simulation.toml_text import tables_of, text_of
 
 AGENTS = ("acp", "command", "inprocess", "jsonl")
-"""The ways to run an agent, by their adapters."""
+"""Names of the simulated agents: the adapters with which agents are run."""
 
 
 class BadScenario(Exception):
-    """A scenario that cannot be run. The message names the fields, what is wrong with them, and the fix."""
+    """Error: a scenario cannot be run. The message names the fields, the problem of each field, and the fix."""
 
 
 def _ways(value: tuple[Schedule, ...]) -> tuple[Schedule, ...]:
@@ -87,17 +87,17 @@ NARROW = (
     "run TIMEOUT",
     "workstream planned",
 )
-"""Short states: a kill at a random time rarely meets them."""
+"""States (``KIND STATE``) that are so short that a kill at a random time rarely meets them."""
 Seconds = Annotated[Any, within(0, 1e6)]
 Grain = Annotated[Any, within(0, 0.5)]
-"""Grain of timers in seconds. Coarser timers change the order of events beyond what invariants allow: at one second the
-first of them break."""
+"""Type of the field for the grain of timers, in seconds. Coarser timers would change the order of events beyond what
+invariants allow: at one second the first invariants are violated."""
 Horizon = Annotated[Any, within(1, 1e6)]
 Count = Annotated[Any, within(0, 1e6, whole=True)]
 Some = Annotated[Any, within(1, 1e6, whole=True)]
 Share = Annotated[Any, within(0, 1)]
 Weight = Annotated[float, Strict(), Field(ge=0, le=1)]
-"""Share that is not drawn: no range, no choice."""
+"""Type of a field for a share from 0 to 1 that is not drawn: neither a range nor a choice."""
 
 
 class ScenarioModel(BaseModel):
@@ -106,14 +106,14 @@ class ScenarioModel(BaseModel):
 
 # --------------------------------------------------------------------------------------------------------- models
 class LoadConfig(ScenarioModel):
-    """Work of a run.
+    """Table ``load`` of a scenario: the work of a run.
 
-    ``customers`` arrive one after the other, ``arrival_s`` apart. Each wants ``turns`` prompts of one session,
-    ``pause_s`` apart or spread over ``hours``, and starts another session when one is lost, ``sessions_max`` in all. A
-    share ``plans`` of them has a plan of ``tasks`` tasks instead, with dependencies only, of which a share ``scoped``
-    is small; a share ``works`` has plans that use everything a plan can say; a share ``saves`` of these has
-    checkpoints, and resumes what was not closed. ``crossing``: probability that a customer's policy lets aborts cross a
-    level that the settings close.
+    ``customers`` arrive one after the other, ``arrival_s`` seconds apart. Each customer wants ``turns`` prompts of one
+    session, ``pause_s`` seconds apart or spread over ``hours``, and starts another session when a session is lost,
+    ``sessions_max`` sessions in all. A share ``plans`` of the customers has a plan of ``tasks`` tasks instead, with
+    dependencies only; a share ``scoped`` of these tasks is small. A share ``works`` of the customers has plans that use
+    everything a plan can say; a share ``saves`` of these plans has checkpoints, and is resumed if work was left.
+    ``crossing``: probability that a customer's abort policy lets aborts cross a level that the settings close.
     """
 
     customers: Some = [2, 6]
@@ -131,8 +131,8 @@ class LoadConfig(ScenarioModel):
 
 
 class AgentsConfig(ScenarioModel):
-    """Weights of the ways to run an agent, and the shape of agents where nothing strikes. *asks*: share of the agents
-    whose permissions a human is asked for."""
+    """Table ``agents`` of a scenario: the weight of each adapter, and the shape (the usual behaviour) of agents.
+    *asks*: share of the agents whose permission requests a person has to answer."""
 
     acp: Weight = 0.4
     command: Weight = 0.3
@@ -149,14 +149,14 @@ class AgentsConfig(ScenarioModel):
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Weights in the order of ``AGENTS``."""
+        """Weights of the adapters, in the order of ``AGENTS``."""
         return tuple(getattr(self, name) for name in AGENTS)
 
 
 class FaultsConfig(ScenarioModel):
-    """Faults that may strike: patterns of kinds (``process.*``), the intensity, and, in a shrunk scenario, the exact
-    strikes. *rates* fixes how often some kinds strike (per opportunity, before the intensity); each seed draws the
-    rates of the others."""
+    """Table ``faults`` of a scenario: patterns of the kinds that may strike (``process.*``), the intensity, and, in a
+    shrunk scenario, the exact strikes (*only*). *rates* fixes the rates of some kinds (per opportunity, before the
+    intensity); each seed draws the rates of the other kinds."""
 
     kinds: Annotated[tuple[str, ...], AfterValidator(_kinds)] = ("*",)
     intensity: Share = 1.0
@@ -165,19 +165,20 @@ class FaultsConfig(ScenarioModel):
 
 
 LISTS = frozenset(("schedules", "crashes_at", "cancels_at", "seed"))
-"""Fields of a world that are no numbers to be drawn."""
+"""Fields of the table ``world`` that are not drawn with the numbers of the table."""
 
 
 class WorldConfig(ScenarioModel):
-    """Machine and operators of a run.
+    """Table ``world`` of a scenario: the machine and the operators of a run.
 
-    ``schedules`` are the orders of steps to draw from. Faults stop ``heal_after_s`` after the last customer arrived, or
-    after the load's hours; ``horizon_s`` later everything must have ended, not counting sleeps of the machine.
-    ``crashes_max`` bounds the kills of the supervisor; ``crashes_at`` are states (``KIND STATE``), at one of which each
-    supervisor may be killed; ``cancels_at`` are states of tasks and runs at which an operator cancels. ``pieces`` is
-    the share of output streams that arrive cut anywhere. Timers are rounded up to multiples of ``grain_s``, at most
-    half a second, 0 for none. A commit that nothing strikes takes ``commit_s``. ``archive``: ended work is preserved in
-    files. ``pause_s`` is an operator's longest pause between two requests; the mean is a third of it.
+    ``schedules`` are the orders of steps, one of which is drawn. Faults stop ``heal_after_s`` after the last customer
+    arrived, or after the load's hours; ``horizon_s`` bounds the virtual time of the run, without the load's hours and
+    sleeps of the machine. ``crashes_max`` bounds the kills of the supervisor; ``crashes_at`` are states (``KIND
+    STATE``), at one of which each supervisor may be killed; ``cancels_at`` are states of tasks and task runs at which
+    an operator cancels. ``pieces`` is the share of output streams that arrive cut into arbitrary pieces. Timers are
+    rounded up to multiples of ``grain_s``, at most half a second, 0 for exact timers. A commit that no fault strikes
+    takes ``commit_s`` seconds. ``archive``: ended work is preserved in files. ``pause_s`` is an operator's longest
+    pause between two requests; the mean pause is a third of the longest.
     """
 
     schedules: Annotated[tuple[Schedule, ...], AfterValidator(_ways)] = tuple(Schedule)
@@ -197,8 +198,8 @@ class WorldConfig(ScenarioModel):
 
 
 class WeightedProfile(ScenarioModel):
-    """Changes for a *share* of the seeds, so that what is rare elsewhere is usual there: fields of the scenario's own
-    tables. A nested table (a shape, limits) is merged, not replaced."""
+    """Table ``leans.NAME`` of a scenario: changes to the scenario's other tables for a *share* of the seeds, so that
+    rare conditions are usual in the runs of these seeds. A nested table (a shape, limits) is merged, not replaced."""
 
     share: Weight
     about: str = ""
@@ -210,8 +211,9 @@ class WeightedProfile(ScenarioModel):
 
 
 class Scenario(ScenarioModel):
-    """A scenario as it is written. ``settings`` are those of a plan: limits, the abort policy, the drain deadline.
-    ``leans`` are weighted profiles by name; a seed has one of them, or none."""
+    """Scenario as written in the file, before a seed draws the open values. ``settings`` are settings of a plan:
+    limits, the abort policy, the drain deadline. ``leans`` are weighted profiles by name; a seed draws one profile, or
+    none."""
 
     name: Annotated[str, AfterValidator(is_name)]
     about: str = ""
@@ -236,7 +238,7 @@ class Scenario(ScenarioModel):
         return self
 
     def with_drawn_profile(self, seed: int) -> Scenario:
-        """The scenario as that seed has it: merged with one weighted profile, or with none."""
+        """Return the scenario merged with the weighted profile that the seed draws, or with no profile."""
         point = KeyedRandom(seed).below("scenario").unit("lean")
         for profile in self.leans.values():
             point -= profile.share
@@ -249,10 +251,10 @@ class Scenario(ScenarioModel):
         return Scenario.model_validate(merged(self.model_dump(exclude={"leans"}), changes))
 
     def check_draws(self, where: str) -> None:
-        """Check everything that a seed may draw, without a weighted profile and with each.
+        """Check all shapes and settings that a seed may draw, without a weighted profile and with each profile.
 
         Raises:
-            BadScenario: a shape or setting that may be drawn is none; the message begins with *where*.
+            BadScenario: a shape or setting that may be drawn is not valid; the message begins with *where*.
         """
         self._check_outcomes(where)
         for name, profile in self.leans.items():
@@ -276,7 +278,7 @@ class Scenario(ScenarioModel):
         """Draw the scenario of a seed.
 
         Raises:
-            BadScenario: a drawn shape or setting is none.
+            BadScenario: a drawn shape or setting is not valid.
         """
         return self.with_drawn_profile(seed)._drawn(seed)
 
@@ -325,7 +327,8 @@ def _settings(value: Mapping[str, Any], where: str) -> Settings:
 
 
 def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge *changes* into *table*, table by table; a choice is a value."""
+    """Return *table* with *changes* merged, nested tables included; a choice (``{ any = [...] }``) is replaced as a
+    whole, as a value is."""
     return {**table, **{name: _changed(table.get(name), value) for name, value in changes.items()}}
 
 
@@ -335,7 +338,8 @@ def _changed(before: Any, value: Any) -> Any:
 
 
 def _choices(shape: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Choices of a shape, which a seed draws. Ranges are drawn by the agents themselves, turn by turn."""
+    """Return the choices in a shape, by field: each seed draws an option of each. Ranges are drawn by the agents
+    themselves, turn by turn."""
     found: dict[str, list[Any]] = {}
     for key, value in shape.items():
         match value:
@@ -345,7 +349,8 @@ def _choices(shape: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 class DrawnScenario(msgspec.Struct, frozen=True, kw_only=True):
-    """A scenario with the draws of one seed; open values of the load are drawn for each customer."""
+    """Scenario with the draws of one seed. Only open values of the load are still open: these are drawn for each
+    customer."""
 
     name: str
     seed: int
@@ -374,7 +379,7 @@ class DrawnScenario(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def over_s(self) -> float:
-        """Virtual time at which everything must have ended: the horizon starts after the load's hours."""
+        """Virtual time at which everything must have ended: the horizon plus the hours of the load."""
         return self.horizon_s + HOUR_S * self.load.hours
 
 
@@ -393,10 +398,10 @@ def _table_at(path: FieldPath) -> type[BaseModel] | None:
 
 
 def parsed(where: str, text: str) -> Scenario:
-    """Read a scenario from the text of a file; *where* names it in errors.
+    """Parse and check a scenario from the text of a file; *where* names the scenario in errors.
 
     Raises:
-        BadScenario: it is none.
+        BadScenario: the text is not a valid scenario.
     """
     try:
         scenario = Scenario.model_validate(tables_of(text))
@@ -412,7 +417,7 @@ def load(path: Path) -> Scenario:
     """Read a scenario from a file.
 
     Raises:
-        BadScenario: it cannot be read, or is none.
+        BadScenario: the file cannot be read, or is not a valid scenario.
     """
     try:
         text = text_of(path)
@@ -422,17 +427,17 @@ def load(path: Path) -> Scenario:
 
 
 def library() -> dict[str, str]:
-    """Scenarios of the library: name to text, sorted by name."""
+    """Return the texts of the scenarios that are part of the package, by name, sorted by name."""
     folder = resources.files("supervisor.simulation") / "scenarios"
     files = sorted((one for one in folder.iterdir() if one.name.endswith(".toml")), key=lambda one: one.name)
     return {one.name.removesuffix(".toml"): one.read_text(encoding="utf-8") for one in files}
 
 
 def named(name: str) -> Scenario:
-    """Read a scenario of the library, or, if *name* ends in ``.toml``, one of a file.
+    """Read a scenario of the library, or, if *name* ends in ``.toml``, the scenario in the file *name*.
 
     Raises:
-        BadScenario: there is none.
+        BadScenario: no such scenario exists, or the scenario is not valid.
     """
     if name.endswith(".toml"):
         return load(Path(name))

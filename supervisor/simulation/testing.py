@@ -1,7 +1,7 @@
-"""Tests against a production supervisor in virtual time: once for each seed, judged by the oracle.
+"""Tests against a production supervisor in virtual time, which run once for each seed and are checked by the oracle.
 
-A failure names its seed and the command that runs exactly that seed again. No test framework is imported here: the
-pytest plugin passes the seeds and the command.
+The error of a failed test names the seed and the command that runs exactly that seed again. No test framework is
+imported here: the pytest plugin passes the seeds and the command.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ from supervisor.simulation.scenario import FaultsConfig, Scenario, WorldConfig
 T = TypeVar("T")
 Agent = AgentConfig | AgentShape | AgentFunction
 HORIZON_S: Final = 20_000.0
-"""Virtual seconds of a test."""
+"""Default for the virtual seconds after which a test counts as hanging."""
 HORIZON_MAX_S: Final = 1_000_000
 EXCLUDED: Final = ("host.", "machine.", "work.")
-"""Prefixes of the kinds that do not strike tests: those of operators, plans, and kills of the supervisor."""
+"""Prefixes of the kinds of faults that do not strike tests: faults of operators, of plans, and of the machine (kills of
+the supervisor)."""
 KINDS: Final = tuple(kind for kind in FAULTS if not kind.startswith(EXCLUDED))
-"""Kinds that may strike a test."""
+"""Kinds of faults that may strike a test."""
 
 
 class Violated(AssertionError):
-    """A run violated an invariant; the message has the report."""
+    """Error: a run violated an invariant. The message contains the problems, and the command that repeats the run."""
 
 
 class Simulate:
-    """Runs an async function as the host of a supervisor, once for each seed.
+    """Runner that runs an async function as the host of a supervisor, once for each seed.
 
     Args:
-        seeds: the runs.
-        again: makes the command that repeats a run, from its seed.
-        schedule: overrides the schedule of every test.
+        seeds: the seeds, one for each run.
+        again: function that returns the command that repeats the run of a seed.
+        schedule: schedule that overrides the schedule of every test.
     """
 
     def __init__(self, seeds: Iterable[int], again: Callable[[int], str], schedule: str | None = None) -> None:
@@ -67,22 +68,25 @@ class Simulate:
         """Run ``main(sup)`` with every seed; return the result of each.
 
         Args:
-            main: an async function, in plain anyio. It sees no real clock, file or socket; time passes when all wait.
-            faults: which kinds may strike, as patterns (``disk.*``); each seed draws which of them do, and how often.
-                The supervisor itself is not killed (``machine.*``); what operators do (``host.*``) is for *main* to do,
-                and what a plan's tasks meet (``work.*``) for its agents.
-            intensity: scales how often, 0 to 1.
-            settings: as for ``open_supervisor``.
-            agents: by name; a configured program is played by a simulated agent of its adapter, or of ACP, an
-                ``AgentShape`` says how it works, a function works as it is. By default the simulated ``acp``,
-                ``command``, ``inprocess`` and ``jsonl``.
-            schedule: who decides the order of steps; by default each seed draws one.
-            horizon_s: virtual seconds after which *main* hangs, without those that the machine slept (``clock.*``).
+            main: an async function, in plain anyio. The function has no real clock, file or socket; virtual time passes
+                when all tasks wait.
+            faults: kinds of faults that may strike, as patterns (``disk.*``); each seed draws which of these kinds
+                strike, and how often. The supervisor itself is never killed (``machine.*``). The actions of operators
+                (``host.*``) are up to *main*, and failures of a plan's tasks (``work.*``) up to the plan's agents.
+            intensity: factor for the rates of faults, 0 to 1.
+            settings: settings of the supervisor, as for ``open_supervisor``.
+            agents: agents by name. For a configured program a simulated agent with the program's adapter runs (for
+                other adapters than ``command`` and ``jsonl``, with ACP); an ``AgentShape`` describes a simulated agent;
+                a function is called as it is. By default the simulated ``acp``, ``command``, ``inprocess`` and
+                ``jsonl``.
+            schedule: name of the schedule, which decides the order of steps; by default each seed draws a schedule.
+            horizon_s: virtual seconds after which *main* counts as hanging; sleeps of the machine (``clock.*``) do not
+                count.
 
         Raises:
-            Violated: the oracle found something that must not be.
-            ValueError, TypeError: an argument is none; nothing was run.
-            BaseException: what *main* raised, with a note that tells how to run that seed again.
+            Violated: the oracle found a violation.
+            ValueError, TypeError: an argument is not valid; nothing was run.
+            BaseException: the error that *main* raised, with a note that contains the command that runs the seed again.
         """
         __tracebackhide__ = True
         if not inspect.iscoroutinefunction(main):
@@ -123,7 +127,7 @@ class Simulate:
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """Disable logging: log records read the clock, which a run refuses."""
+    """Disable logging within the block: a log record reads the real clock, which a simulated run refuses."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -150,7 +154,8 @@ def _scenario(faults: Collection[str], intensity: float, schedules: tuple[Schedu
 
 
 def _check_number(name: str, value: float, least: float, most: float) -> None:
-    """Check a number here, since a scenario would report it as a range."""
+    """Check that *value* is a number within the bounds. A scenario would check the number too, but would report a wrong
+    number as a range."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise ValueError(f"{name}: {value!r} is not a number from {least:,} to {most:,}; give one")
 
@@ -164,7 +169,7 @@ def _schedule(name: str | None) -> tuple[Schedule, ...]:
 
 
 def _playing(name: str, agent: Agent) -> AgentShape | AgentFunction:
-    """Simulated agent, or function, that stands for *agent*."""
+    """Return the simulated agent, or the function, that runs in place of *agent*."""
     if not isinstance(name, str):
         raise TypeError(f"agents: {name!r} is not a name; give {{name: agent}}, where the name is a text")
     if isinstance(agent, AgentShape):

@@ -1,4 +1,4 @@
-"""Errors of fields in TOML files, as text: the field, the value, and what would be right. Pure."""
+"""Errors of fields in TOML files, as text: the field, the value, and a valid value. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 
 def is_name(value: str) -> str:
-    """Return a name that can be part of a file name.
+    """Check that *value* is a name that can be part of a file name, and return the name.
 
     Raises:
-        ValueError: it is none.
+        ValueError: *value* is not such a name.
     """
     if not NAME.fullmatch(value):
         raise ValueError(f"{value!r} is not a name; give up to 64 of a-z, 0-9 and -, beginning with a letter or digit")
@@ -30,14 +30,14 @@ def is_name(value: str) -> str:
 
 
 def problems(where: str, error: ValidationError, model_at: ModelAt) -> Iterator[str]:
-    """Yield each error as a line that begins with *where*."""
+    """Yield each error of the validation as a line that begins with *where*."""
     for one in error.errors():
         field = ".".join(map(str, one["loc"]))  # none, where fields do not go together
         yield ": ".join(filter(None, (where, field, _words(one, model_at(one["loc"][:-1])))))
 
 
 def _words(one: ErrorDetails, model: type[BaseModel] | None) -> str:
-    """Describe one error: the value, and what would be right. Other errors of pydantic keep pydantic's message."""
+    """Describe one error: the value, and the fix. Kinds of errors that are not listed here keep pydantic's message."""
     match one["type"]:
         case "value_error":
             return str(one["ctx"]["error"])

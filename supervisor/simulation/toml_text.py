@@ -1,5 +1,5 @@
-"""Text of TOML files, with limits: tables that are nested too deeply, and numbers with too many digits, are refused
-here and not in the middle of a run."""
+"""Reading and parsing of TOML files, with limits: tables that are nested too deeply, and numbers with too many digits,
+are refused here and not in the middle of a run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Final
 DEEP: Final = 32
 """The deepest nesting of tables and lists: twice what a scenario needs, and safe for recursive code."""
 LONG: Final = 100
-"""The most digits of a whole number; an interpreter refuses to read or to print one of thousands."""
+"""The most digits of a whole number; the interpreter refuses to read or to print a number of thousands of digits."""
 
 
 def text_of(path: Path) -> str:
-    """The text of the file at *path*.
+    """Return the text of the file at *path*.
 
     Raises:
-        ValueError: it cannot be read; the message says why.
+        ValueError: the file cannot be read; the message gives the cause.
     """
     try:
         return path.read_text(encoding="utf-8")
@@ -30,10 +30,10 @@ def text_of(path: Path) -> str:
 
 
 def tables_of(text: str) -> dict[str, Any]:
-    """Parse the text.
+    """Parse the text of a TOML file.
 
     Raises:
-        ValueError: it is no TOML, or more than can be read; the message says what is wrong.
+        ValueError: the text is not TOML, is nested too deeply, or has too long a number; the message names the problem.
     """
     try:
         tables = tomllib.loads(text)

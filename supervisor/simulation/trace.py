@@ -1,7 +1,7 @@
 """The trace of a run as one digest: every durable record, process event, request and reply, in order.
 
-Two runs with the same digest did the same. Nothing enters the digest that differs between machines: no ids of objects,
-no reprs, no real time.
+Two runs with the same digest took the same steps. Nothing enters the digest that differs between machines: no ids of
+objects, no reprs, no real time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 
 class Trace:
-    """A running digest. *on_line* is called with each line."""
+    """Trace of one run, kept as a running digest. *on_line* is called with each line of the trace."""
 
     __slots__ = ("_digest", "_on_line", "now")
 
@@ -21,7 +21,7 @@ class Trace:
         self._on_line = on_line
 
     def records(self, encoded: Sequence[bytes]) -> None:
-        """Add durable records, encoded as in the journal."""
+        """Add durable records to the trace, encoded as in the journal."""
         now_s = self.now()
         stamp = b"%.6f " % now_s
         for one in encoded:
@@ -30,7 +30,7 @@ class Trace:
                 self._on_line(f"{now_s:12.6f} record {one.decode()}")
 
     def note(self, line: str) -> None:
-        """Add any other event."""
+        """Add a line for an event that is not a durable record."""
         self._digest.update(f"{self.now():.6f} {line}\n".encode())
         if self._on_line is not None:
             self._on_line(f"{self.now():12.6f} {line}")

@@ -1,10 +1,10 @@
 """The simulated machine of a run: processes, disk, clock, and the supervisors that run on it one after the other.
 
-The machine outlives each supervisor. When one is killed, its shims end its processes, the disk keeps what is durable,
-and the next supervisor starts on that. Tasks of a dead supervisor that still unwind change nothing: its journal and its
-workspace refuse every operation.
+The machine outlives each supervisor. When a supervisor is killed, its shims end its processes, the disk keeps the
+durable records, and the next supervisor starts on these records. Tasks of a dead supervisor that still unwind change
+nothing: the journal and the workspace of the dead supervisor refuse every operation.
 
-A World does nothing by itself but disturb clocks and strike with faults that ports ask for.
+A World acts by itself only by disturbing clocks; other faults strike when a port calls the fault plan.
 :mod:`supervisor.simulation.running` starts supervisors; :mod:`supervisor.simulation.host` gives them work.
 """
 
@@ -49,20 +49,20 @@ from supervisor.simulation.trace import Trace
 Agents = Mapping[str, AgentShape | AgentFunction]
 
 AGENT = "SIMULATED_AGENT"
-"""Environment variable that tells a program which agent it is."""
+"""Environment variable with the name of the agent that a simulated program is to be."""
 EPOCH_S = 1_800_000_000.0
 """Unix time at which every run begins."""
 ANSWERS_S = (0.5, 5.0, 20.0, 40.0)
-"""Deadlines for answers of humans, in seconds."""
+"""Deadlines for a person's answer to a permission request, in seconds, one of which is drawn."""
 JUMP_S = 3600.0
 TICK_S = 15.0
-"""Seconds between two occasions for faults of the clocks."""
+"""Seconds between two opportunities for faults of the clocks (``clock.*``)."""
 PAUSE_S = 2 * 3600.0
-"""The longest pause of a supervisor in seconds: longer than any deadline there is."""
+"""The longest pause of a supervisor in seconds: longer than any deadline in a run."""
 
 
 class SimulatedWall:
-    """Unix time: the run's clock plus the jumps so far."""
+    """Simulated wall clock (Unix time): the run's clock plus a start time and the jumps so far."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -73,7 +73,7 @@ class SimulatedWall:
 
 
 class _FirstReadClock:
-    """The same clock for one supervisor; calls *looked* with the time of the first reading."""
+    """Wall clock as one supervisor reads it. *looked* is called with the time of the supervisor's first reading."""
 
     def __init__(self, wall: SimulatedWall, looked: Callable[[float], None]) -> None:
         self._wall, self._looked = wall, looked
@@ -88,13 +88,14 @@ class _FirstReadClock:
 
 
 class World:
-    """The machine of a run.
+    """Simulated machine of a run.
 
     Args:
-        drawn: the scenario with its draws.
-        group: task group of the outside world, in which processes live; not the supervisor's.
+        drawn: the scenario with the draws of the seed.
+        group: task group of the outside world, in which processes run; not a task group of the supervisor.
         now: the run's clock, in seconds.
-        agents: agents by name; functions work as they are. By default one simulated agent of each adapter.
+        agents: agents by name: shapes of simulated agents, or functions. By default one simulated agent of each
+            adapter.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class World:
         self.disk = SimulatedDisk(self._wrote)
         self.meter = CostMeter()
         self.task_scripts = TaskScripts(lambda task_script, attempt: oracle.observe(AttemptBegan(task_script, attempt)))
-        """Scripts of the tasks of all plans."""
+        """Scripts (outcomes of tries, tests and merges) of the tasks of all plans."""
         self.board = TaskBoard()
         self.workspaces = WorkspaceContents(
             self.task_scripts,
@@ -128,13 +129,13 @@ class World:
         self.lives = 0
         self.crashes = 0
         self.killed = anyio.Event()
-        """Set when the newest supervisor is killed."""
+        """Event that is set when the newest supervisor is killed."""
         self.scope = anyio.CancelScope()
-        """Cancel scope in which the host holds the newest supervisor."""
+        """Cancel scope in which the newest supervisor and its host run."""
         self.end_due_s = inf
-        """Time at which the newest supervisor begins to end, its drain included; infinite if nobody asked it to."""
+        """Time at which the newest supervisor, after its drain, begins to end; infinite if no stop was requested."""
         self.on_durable: Callable[[Sequence[Append]], None] = lambda batch: None
-        """Called with each durable batch, after the oracle."""
+        """Function that is called with each durable batch, after the oracle."""
         self._group = group
         self._agents = agents or {name: msgspec.structs.replace(drawn.shape, adapter=name) for name in AGENTS}
         self._passed: dict[tuple[str, str], int] = {}
@@ -154,7 +155,7 @@ class World:
 
     # ------------------------------------------------------------------ supervisors
     def next_dependencies(self) -> Dependencies:
-        """Make the ports of the next supervisor."""
+        """Return the ports of the next supervisor, and detach the journal of the previous supervisor."""
         oracle = self.oracle
         self.lives += 1
         self.killed, self.scope, self.end_due_s = anyio.Event(), anyio.CancelScope(), inf
@@ -191,8 +192,8 @@ class World:
         )
 
     def _crashes(self, place: str, kind: str = "machine.crash") -> bool:
-        """Whether the supervisor is killed at this point of a commit. With the kind ``host.cancelled`` its host is
-        cancelled instead."""
+        """Decide whether a fault strikes at this point of a commit, and kill the supervisor if so; return whether the
+        supervisor was killed. With the kind ``host.cancelled`` the host is cancelled instead."""
         if self.crashes >= self.drawn.crashes_max or not self.faults.strikes(kind, place):
             return False
         if kind == "host.cancelled":
@@ -203,17 +204,18 @@ class World:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the newest supervisor was asked to end."""
+        """Whether a stop of the newest supervisor was requested."""
         return self.end_due_s != inf
 
     def request_stop(self, *, now: bool) -> None:
-        """Note that the newest supervisor is asked to end: after its drain, or at once with *now* or when asked
-        again."""
+        """Record that a stop of the newest supervisor is requested: after the drain, or at once with *now* or with a
+        second request."""
         drain_s = 0.0 if now or self.stop_requested else self.drawn.settings.drain_s
         self.end_due_s = min(self.end_due_s, self.now() + drain_s)
 
     def kill(self) -> None:
-        """Kill the supervisor as SIGKILL does: it does nothing any more, and its shims see their pipes end."""
+        """Kill the newest supervisor as SIGKILL does: the supervisor does nothing any more, and the pipes to its shims
+        end."""
         if self.killed.is_set() or self._journal is None or self._processes is None:
             return
         self.crashes += 1
@@ -224,7 +226,8 @@ class World:
         self.killed.set()
 
     def cancel(self) -> None:
-        """Cancel the host, as its own deadline or Ctrl-C would: the supervisor ends everything at once."""
+        """Cancel the host of the newest supervisor, as a deadline of the host or Ctrl-C would: the supervisor ends
+        everything at once."""
         if self.killed.is_set() or not self.lives:
             return
         self.crashes += 1
@@ -234,7 +237,8 @@ class World:
 
     @property
     def outage_s(self) -> float:
-        """Seconds for which the newest outage under the newest supervisor has lasted, or lasted; 0 without one."""
+        """Length in seconds of the newest disk outage under the newest supervisor, up to now if the outage goes on; 0
+        without an outage."""
         return 0.0 if self._journal is None else self._journal.outage_s
 
     @property
@@ -258,7 +262,7 @@ class World:
         return program_for(launch, shape if isinstance(shape, AgentShape) else usual, self.random, self.faults, spend)
 
     def profiles(self) -> dict[str, AgentProfile]:
-        """Profiles of the agents of this world, by name."""
+        """Return the profiles of the agents of this world, by name."""
         profiles = {name: self._profile(name, one) for name, one in self._agents.items()}
         if self.drawn.load.works:
             for name, program in ((WORKER, "sim-work"), (DEPUTY, "sim-work"), (MISSING, "sim-missing")):
@@ -286,7 +290,8 @@ class World:
         )
 
     def _permissions(self, name: str) -> PermissionPolicy:
-        """Permission policy of an agent: allow everything, or ask a human, whose time may be short."""
+        """Draw the permission policy of an agent: allow everything, or require a person's answer within a deadline that
+        may be short."""
         random = self.random.below("permissions", name)
         if not self.drawn.asks or not random.happens(self.drawn.asks, "asks"):
             return PermissionPolicy()
@@ -294,7 +299,8 @@ class World:
 
     # ------------------------------------------------------------------ points in the runtime
     def decide(self, name: str, who: str) -> bool:
-        """Whether the runtime takes its rarer way at that failpoint, this time."""
+        """Decide whether the runtime takes the rarer path at the failpoint *name* this time; *who* is the entity that
+        reached the failpoint."""
         if name == "service":  # an error in the supervisor's own code, which tests of the services inject
             return False
         if not self.faults.may_strike("point"):
@@ -305,7 +311,8 @@ class World:
 
     # ------------------------------------------------------------------ clocks
     async def disturb_clocks(self) -> None:
-        """Let the wall clock jump and the machine sleep, as long as faults strike."""
+        """Make the wall clock jump, the machine sleep and the supervisor pause when such faults strike, until faults
+        stop."""
         ticks = 0
         while not self.faults.healed:
             await anyio.sleep(TICK_S)
@@ -324,11 +331,11 @@ class World:
                 self._skip(stopped_s)
 
     def _skip(self, seconds: float) -> None:
-        """Let time leap for everybody: nothing runs for so many seconds."""
+        """Advance the run's clock by *seconds* at once: nothing runs meanwhile."""
         self.oracle.slept(seconds)
         leap(seconds)
 
     def heal(self) -> None:
-        """Stop all faults."""
+        """Stop all faults for the rest of the run."""
         self.faults.heal()
         self.trace.note("healed")

@@ -85,8 +85,8 @@ def _chunk(request: ModelRequest, serial: str, delta: dict[str, Any], stop: str 
 
 
 def _streamed(request: ModelRequest, answer: ModelAnswer, serial: str) -> Streamed:
-    """Return the stream. The last chunk has the usage even if not requested: clients that did not request it ignore
-    it."""
+    """Return the answer as a stream. The last chunk contains the usage even if the client did not request the usage:
+    such clients ignore the usage."""
     calls = [{"index": index, **call} for index, call in enumerate(_calls(answer, serial))]
     deltas: list[dict[str, Any]] = [{"tool_calls": calls}] if calls else [{"content": one} for one in answer.pieces]
     return Streamed(

@@ -82,7 +82,8 @@ def _whole(request: ModelRequest, answer: ModelAnswer, serial: str) -> dict[str,
 
 
 def _streamed(request: ModelRequest, answer: ModelAnswer, serial: str) -> Streamed:
-    """Return the stream: no opening, and the last event has the reason and the usage."""
+    """Return the answer as a stream: without an opening; the last event contains the reason for the end and the
+    usage."""
     groups = [_parts(answer, serial)] if answer.call else [[{"text": piece}] for piece in answer.pieces]
     last = {**_candidate([{"text": ""}], finishReason="STOP"), "usageMetadata": _usage(answer.spent)}
     return Streamed((), tuple((Event(_candidate(parts)),) for parts in groups), (Event(last),))

@@ -1,4 +1,4 @@
-"""Errors and the list of models, which OpenAI's two APIs share. Pure."""
+"""Bodies of errors and of the list of models, which OpenAI's two APIs (chat completions and responses) share. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from supervisor.mock_model.answers import Fail
 from supervisor.mock_model.dialects.sse import MODEL
 
 CREATED: Final = 1_735_689_600
-"""Creation time of everything, constant."""
+"""Creation time (Unix time) in all answers of OpenAI's APIs; constant."""
 _KINDS: Final[dict[int, tuple[str, str | None, str]]] = {
     400: ("invalid_request_error", None, "Bad request"),
     401: ("invalid_request_error", "invalid_api_key", "Incorrect API key provided."),
@@ -34,7 +34,7 @@ _WHYS: Final[dict[str, tuple[str, str | None, str]]] = {
 
 
 def failed(fail: Fail, message: str, field: str) -> dict[str, Any]:
-    """Return the body of an error."""
+    """Return the body of an error, from the failure, a message (``""`` for the usual text) and the field at fault."""
     usual = (
         "server_error" if fail.status >= 500 else "invalid_request_error",
         None,
@@ -47,6 +47,7 @@ def failed(fail: Fail, message: str, field: str) -> dict[str, Any]:
 
 
 def models() -> dict[str, Any]:
-    """Return the list of models. codex reads ``models``; an empty list leaves it with its built-in list."""
+    """Return the body of the list of models. codex reads ``models``; with an empty list there, codex uses its built-in
+    list."""
     one = {"id": MODEL, "object": "model", "created": CREATED, "owned_by": "stub"}
     return {"object": "list", "data": [one], "models": []}

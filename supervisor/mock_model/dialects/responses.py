@@ -1,4 +1,5 @@
-"""OpenAI's responses: ``POST /v1/responses``. Tools may be in namespaces; a call names both. Pure."""
+"""OpenAI's Responses API: ``POST /v1/responses``. Tools may be in namespaces; a call names the tool and the namespace.
+Pure."""
 
 from __future__ import annotations
 

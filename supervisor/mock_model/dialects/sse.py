@@ -1,7 +1,7 @@
 """Interface of a provider's API: a reader of requests, and writers of answers, streams and errors. Pure.
 
-A stream is an opening, one group of events for each piece of the answer, and a closing, so that the sender can pause,
-stop or cut the stream between any two of these. ``serial`` makes the ids in an answer unique.
+A stream consists of an opening, one group of events for each piece of the answer, and a closing, so that the sender can
+pause, stop or cut the stream between any two of these parts. ``serial`` makes the ids in an answer unique.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ MODEL = "stub-model"
 
 
 class Event(NamedTuple):
-    """Server-sent event: its data, as JSON unless it is text, and its name, if the API has names."""
+    """Server-sent event: the data, which are sent as JSON unless they are a text, and the name, if the API names
+    events."""
 
     data: dict[str, Any] | str
     name: str = ""
@@ -29,7 +30,7 @@ class Event(NamedTuple):
 
 
 class Streamed(NamedTuple):
-    """Answer as a stream of events."""
+    """Answer of the model as a stream of events."""
 
     opening: tuple[Event, ...]
     pieces: tuple[tuple[Event, ...], ...]
@@ -37,11 +38,11 @@ class Streamed(NamedTuple):
 
 
 class Dialect(NamedTuple):
-    """API of a model provider.
+    """API of a model provider, as a set of functions.
 
-    ``read_request`` reads the path and the body of a request and raises BadRequest. ``failed`` returns the body of an
-    error in the provider's form, from the failure, a message of ours (``""`` for the provider's usual one) and the
-    field at fault.
+    ``read_request`` reads the path and the body of a request, and raises BadRequest for an invalid request. ``failed``
+    returns the body of an error in the provider's form, from the failure, a message of the model server (``""`` for the
+    provider's usual message) and the field at fault.
     """
 
     name: str
@@ -53,10 +54,10 @@ class Dialect(NamedTuple):
 
 
 def needs_list(body: dict[str, Any], field: str, problem: str = "Field required") -> list[Any]:
-    """Return the list in *field*.
+    """Return the list in *field* of a request's body.
 
     Raises:
-        BadRequest: there is none.
+        BadRequest: the field is missing or is not a list.
     """
     value = body.get(field)
     if not isinstance(value, list):
@@ -65,10 +66,10 @@ def needs_list(body: dict[str, Any], field: str, problem: str = "Field required"
 
 
 def needs_word(body: dict[str, Any], field: str, problem: str = "Field required") -> str:
-    """Return the text in *field*.
+    """Return the text in *field* of a request's body.
 
     Raises:
-        BadRequest: there is none, or it is empty.
+        BadRequest: the field is missing, is not a text, or is empty.
     """
     value = body.get(field)
     if not isinstance(value, str) or not value:

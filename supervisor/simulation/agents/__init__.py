@@ -1,8 +1,8 @@
-"""Simulated agents, and the choice of the program that a launch starts, by its command line.
+"""Simulated agents, and the choice of the simulated program that a launch starts, by the launch's command line.
 
-``sim-acp``, ``sim-command [PROMPT]`` and ``sim-jsonl`` are agents; ``sim-tool PLACE SECONDS`` is what ACP agents have
-run in terminals. ``sim-work`` works on tasks of plans, ``sim-check TASK`` is the acceptance test of one. Nothing else
-is installed.
+``sim-acp``, ``sim-command [PROMPT]`` and ``sim-jsonl`` are agents; ``sim-tool PLACE SECONDS`` is the command that ACP
+agents run in terminals. ``sim-work`` works on tasks of plans, ``sim-check TASK`` is the acceptance test of a task. No
+other program exists on the simulated machine.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = ["acp_agent", "command_agent", "function_agent", "jsonl_agent", "progr
 def program_for(
     launch: Launch, shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend = free
 ) -> Program:
-    """Program that *launch* starts; an agent works as *shape* says, whatever adapter that names. *spend* is called with
-    the tokens that it uses.
+    """Return the program that *launch* starts. An agent behaves as *shape* describes; the adapter in *shape* does not
+    count. *spend* is called with the tokens that the agent uses.
 
     Raises:
-        FileNotFoundError: there is no such program.
+        FileNotFoundError: the launch names a program that does not exist.
     """
     match launch.argv:
         case ("sim-acp",):

@@ -1,7 +1,8 @@
 """A simulated agent that speaks ACP version 1 over its pipes: whole sessions of prompts, tools and sub-agents.
 
-It writes plain JSON and shares no code with the codec that reads it, so that a mistake in one is not hidden by the
-other. Each turn follows its plan; faults are asked for at the turn (``s1:a2:t3``) or the call in question.
+The agent writes plain JSON and shares no code with the supervisor's codec, so that a mistake in the agent or the codec
+is not hidden by the same mistake on the other side. Each turn follows a turn plan; the fault plan is queried with the
+name of the turn (``s1:a2:t3``) or of the call.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from supervisor.simulation.machine.kernel import OsProcess, Program
 
 CONTEXT_TOKENS: Final = 200_000
 LOSES: Final = 0.1
-"""Share of the conversations that cannot be loaded again."""
+"""Share of the conversations that the agent cannot load again."""
 ENDS_CALLS: Final = 0.3
-"""Share of the agents that can end a single call of their own."""
+"""Share of the agents that can end a single tool call that the agent runs itself."""
 ASKS_FIRST: Final = 0.3
-"""Share of the agents that ask for permission before they announce a call."""
+"""Share of the agents that request permission before they announce a tool call."""
 ASKS_AGAIN: Final = 0.2
-"""Share of the agents that ask once more after a call, whether its result may stay."""
+"""Share of the agents that request permission once more after a tool call, to keep the call's result."""
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 _STOPS: Final = ("refusal", "max_tokens", "max_turn_requests")
@@ -55,28 +56,30 @@ _MODEL_TROUBLE: Final = {
     "agent.model_down": (_PASSES, (30, 200)),
     "agent.model_denied": (_STAYS, (30, 200)),
 }
-"""Errors of the model for each kind of fault, and the range of tries that an agent makes if nobody stops it."""
+"""Errors of the model for each kind of fault, and the range of the number of tries that an agent makes if nobody stops
+the agent."""
 
 _Answer = dict[str, Any]
-"""Result part of a response: ``{"result": ...}`` or ``{"error": ...}``."""
+"""Result part of a JSON-RPC response: ``{"result": ...}`` or ``{"error": ...}``."""
 
 
 def acp_agent(shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
-    """Program of such an agent; its draws and faults are named by the process."""
+    """Return the program of an ACP agent; the names of the agent's draws and faults begin with the process name."""
 
     spoken = shape.speaking("acp")
     return lambda inside: _Agent(inside, spoken, random, faults, spend).run()
 
 
 class _Over(Exception):
-    """Ends the turn with this response to its prompt."""
+    """Exception that ends the agent's turn with this response to the prompt."""
 
     def __init__(self, answer: _Answer) -> None:
         self.answer = answer
 
 
 class _Request:
-    """A request of the agent. If its caller was cancelled, the response goes to *instead*."""
+    """Request of the agent to the client. If the task that waits for the response is cancelled, *instead* is called
+    with the response."""
 
     def __init__(self) -> None:
         self.answered = OneShotEvent()
@@ -85,7 +88,7 @@ class _Request:
 
 
 class _Agent:
-    """Agent process with its conversation."""
+    """Simulated ACP agent process with its conversation."""
 
     def __init__(
         self, inside: OsProcess, shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend
@@ -94,7 +97,7 @@ class _Agent:
         self.spend = spend
         self.place = inside.name
         self.session = inside.name
-        """Id of the conversation: its own, or that of the one it has loaded."""
+        """Id of the conversation: the name of the agent's process, or the id of a conversation that was loaded."""
         self.random = random.below("agent", inside.name)
         self.trouble = Trouble(inside, faults, inside.name)
         self.tokens = 0
@@ -107,16 +110,16 @@ class _Agent:
         self._depth = 0
         self._working: anyio.CancelScope | None = None
         self.running: dict[str, anyio.CancelScope] = {}
-        """Calls that the agent runs itself, not by a command of the client."""
+        """Cancel scopes of the tool calls that the agent runs itself, not in a terminal of the client; by call."""
         self._cancelled = False
         self._idle = OneShotEvent()
         self._idle.set()
         self.late_words = 0
         """Number of messages that were sent after the end of a turn."""
         self.going_on = 0
-        """Turns that are over, and about which messages are still to be sent."""
+        """Number of turns that are over, but about which the agent still sends messages."""
         self._told: list[Any] = []
-        """Ids of steering requests of this turn that are not answered yet."""
+        """Ids of the requests to take a message within this turn that have no response yet."""
         self._fate: Callable[[], Awaitable[int]] | None = None
 
     # -------------------------------------------------------------------------------------------------- the process
@@ -135,7 +138,7 @@ class _Agent:
         return 0 if self._fate is None else await self._fate()
 
     async def meet(self, fate: Callable[[], Awaitable[int]]) -> None:
-        """Stop everything and go on with *fate*."""
+        """Stop all tasks of the agent and carry out *fate*."""
         self._fate = fate
         self._group.cancel_scope.cancel()
         await anyio.sleep_forever()
@@ -150,7 +153,7 @@ class _Agent:
 
     # ----------------------------------------------------------------------------------------------------- messages
     def put(self, message: dict[str, Any]) -> bytes:
-        """Send *message*; return the line."""
+        """Send *message*; return the line that was sent."""
         line = self.line(message)
         self.put_raw(line)
         return line
@@ -162,12 +165,12 @@ class _Agent:
         return _encode({"jsonrpc": "2.0", **message}) + b"\n"
 
     def update(self, what: str, **fields: Any) -> dict[str, Any]:
-        """Make the message for an update of the session."""
+        """Return the message for an update of the session."""
         update = {"sessionUpdate": what, **fields}
         return {"method": "session/update", "params": {"sessionId": self.session, "update": update}}
 
     def post(self, method: str, params: dict[str, Any]) -> _Request:
-        """Send a request."""
+        """Send a request to the client; return the request without waiting for the response."""
         asked = _Request()
         self._asked += 1
         self._requests[self._asked] = asked
@@ -175,7 +178,7 @@ class _Agent:
         return asked
 
     async def ask(self, method: str, params: dict[str, Any]) -> _Answer:
-        """Send a request and wait for the response."""
+        """Send a request to the client, and return the response."""
         asked = self.post(method, params)
         await asked.answered.wait()
         return asked.answer
@@ -198,7 +201,7 @@ class _Agent:
                 self.put({"id": message["id"], **self._reply(method)})
 
     def _end_call(self, rpc_id: Any, call: str) -> None:
-        """End one call of the agent itself, and nothing that it has started."""
+        """End one tool call that the agent runs itself, at the client's request; no other call ends."""
         scope = self.running.get(call)
         if scope is None:
             self.put({"id": rpc_id, "error": {"code": -32602, "message": f"{call} is none of ours"}})
@@ -235,7 +238,7 @@ class _Agent:
                 return {"error": {"code": -32601, "message": f"method not found: {method}"}}
 
     def _load(self, session: str) -> _Answer:
-        """Replay a conversation and go on in it; now and then it is lost."""
+        """Load a conversation: replay some messages, and continue the conversation. Some conversations are lost."""
         if self.random.happens(LOSES, "load"):
             return {"error": {"code": -32602, "message": f"there is no session {session}"}}
         self.session = session
@@ -278,7 +281,7 @@ class _Agent:
             await anyio.sleep(self.random.between(0.0, 30.0, plan.place, "late", at))
 
     async def compact(self, place: str) -> None:
-        """Compact the context. If no end of that is announced, the end of the turn is the end of it."""
+        """Compact the context. If the agent announces no end of the compaction, the compaction ends with the turn."""
         random = self.random.below(place, "compaction")
         self.put(self.update("compaction_update", compactionId=place, status="in_progress"))
         await anyio.sleep(random.between(1.0, 30.0, "seconds"))
@@ -287,7 +290,7 @@ class _Agent:
             self.put(self.update("compaction_update", compactionId=place, status=status))
 
     def _cancel(self) -> None:
-        """Stop the turn at the next opportunity."""
+        """React to a cancel: stop the turn after a drawn time, unless the fault ``process.ignores_cancel`` strikes."""
         place, first = f"{self.place}:t{self._turns}", not self._cancelled
         self._cancelled = True
         if self._working is not None and first and not self.trouble.strikes("process.ignores_cancel", place):
@@ -298,14 +301,15 @@ class _Agent:
         scope.cancel()
 
     def take_up(self, answer: _Answer) -> None:
-        """Answer the steering requests of this turn."""
+        """Respond to all requests to take a message within this turn."""
         told, self._told = self._told, []
         for rpc_id in told:
             self.put({"id": rpc_id, **answer})
 
     # ------------------------------------------------------------------------------------------------------ terminals
     async def created(self, params: dict[str, Any]) -> _Answer:
-        """Create a terminal. If a cancellation comes first, the terminal is dropped when it is there."""
+        """Create a terminal, and return the response. If a cancellation comes first, the terminal is ended and released
+        once it exists."""
         asked = self.post("terminal/create", params)
         try:
             await asked.answered.wait()
@@ -321,13 +325,13 @@ class _Agent:
             self.drop(created["result"]["terminalId"])
 
     def drop(self, terminal: str) -> None:
-        """End a terminal's command, and forget the terminal."""
+        """End a terminal's command, and release the terminal."""
         self.post("terminal/kill", {"terminalId": terminal})
         self.post("terminal/release", {"terminalId": terminal})
 
 
 class _Turn:
-    """Work on a prompt."""
+    """Turn of the ACP agent: the work on one prompt, by a turn plan."""
 
     def __init__(self, agent: _Agent, plan: TurnPlan) -> None:
         self._agent = agent
@@ -335,7 +339,7 @@ class _Turn:
         self._trouble = agent.trouble
 
     async def play(self) -> _Answer:
-        """Follow the plan; return the response to the prompt."""
+        """Carry out the turn plan; return the response to the prompt."""
         try:
             for at, step in enumerate(self._plan.steps):
                 await self._step(at, step)
@@ -380,7 +384,8 @@ class _Turn:
             raise _Over({"result": {"stopReason": stop}})
 
     async def _meet_model_trouble(self, place: str) -> None:
-        """Report errors of the model, or requests without result, in ``_meta``, as agents with such reports do."""
+        """If such faults strike, report errors of the model, or model requests without a result, in ``_meta``, as some
+        agents do."""
         for kind, (errors, tries) in _MODEL_TROUBLE.items():
             if self._trouble.strikes(kind, place):
                 how = self._agent.random.below(place, kind)
@@ -389,8 +394,8 @@ class _Turn:
             await self._ask_in_vain(self._agent.random.below(place, "vain"))
 
     async def _try_again(self, how: KeyedRandom, error: str, tries: int) -> None:
-        """Try the model again and again. Attempts count from the last message, late messages of an earlier turn
-        included."""
+        """Report failed tries of the model, one after the other. Attempts are counted from the last message, including
+        late messages of an earlier turn."""
         attempt, late = 0, self._agent.late_words
         for number in range(1, tries + 1):
             wait_ms = how.integer(50, 4_000, "wait", number)
@@ -437,7 +442,7 @@ class _Turn:
             await self._permitted(tool.place)
 
     async def _sub_agent(self, tool: ToolPlan) -> None:
-        """Run a sub-agent of the agent itself: one call, with the sub-agent's calls inside."""
+        """Run a sub-agent of the agent itself: one tool call that contains the sub-agent's tool calls."""
         self._open(tool.place, "a sub-agent", "agent")
         await side_by_side(partial(self._tool, within=tool.place), tool.inner)
         self._close(tool.place, done=True)
@@ -489,7 +494,8 @@ class _Turn:
 
 
 def _command(tool: ToolPlan) -> dict[str, Any]:
-    """Command that does *tool*'s work in a terminal. Its name is given; otherwise it would be named like the agent."""
+    """Return the parameters of a terminal whose command does the work of *tool*. The process name is passed along;
+    otherwise the command would have the name of the agent."""
     return {
         "command": "sim-tool",
         "args": [tool.place, f"{tool.seconds:.6f}"],

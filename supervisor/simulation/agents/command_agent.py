@@ -1,7 +1,7 @@
 """Simulated programs without a protocol: the one-shot agent of a plain command, and commands of terminals.
 
-Their output is for people, their exit status is the result. A prompt stands in the arguments or comes on standard
-input; either way the program works once and ends.
+The output of these programs is for people; the exit status is the result. The prompt is an argument or comes on
+standard input; either way the program works once and ends.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ _TERMINAL_SLOW_S: Final = (1.0, 60.0)
 
 
 def command_agent(shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
-    """A one-shot agent. Its prompt is its only argument; without one, the prompt comes on standard input."""
+    """Return the program of a one-shot agent. The prompt is the only argument; without an argument, the prompt comes on
+    standard input."""
 
     spoken = shape.speaking("command")
     return lambda inside: OneShot(inside, spoken, random, faults, spend).run()
 
 
 def terminal_program(random: KeyedRandom, faults: FaultPlan) -> Program:
-    """Command that an agent lets the supervisor run: ``sim-tool PLACE SECONDS``. *place* is its tool call."""
+    """Return the program of a command that the supervisor runs for an agent: ``sim-tool PLACE SECONDS``. ``PLACE`` is
+    the name of the tool call."""
 
     return lambda inside: _Tool(inside, random, faults, inside.argv[1]).run(float(inside.argv[2]))
 
 
 class _Plain:
-    """Base of both: lines on standard output, slowed down by faults."""
+    """Base class of one-shot agents and terminal commands: writes lines on standard output, slowed down by faults."""
 
     def __init__(self, inside: OsProcess, faults: FaultPlan, place: str) -> None:
         self.inside = inside
@@ -63,7 +65,7 @@ class _Plain:
 
 
 class _Tool(_Plain):
-    """A command of a terminal."""
+    """Simulated command in a terminal, which does the work of one tool call."""
 
     def __init__(self, inside: OsProcess, random: KeyedRandom, faults: FaultPlan, place: str) -> None:
         super().__init__(inside, faults, place)
@@ -86,8 +88,8 @@ class _Tool(_Plain):
 
 
 class OneShot(_Plain):
-    """A program that reads its prompt, follows its plan, and ends. Its output is for people; subclasses have other
-    formats."""
+    """Simulated one-shot agent: reads its prompt, carries out its turn plan, and ends. The output is for people;
+    subclasses have other formats."""
 
     def __init__(
         self, inside: OsProcess, shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend
@@ -123,11 +125,11 @@ class OneShot(_Plain):
         return 0
 
     async def finish(self, plan: TurnPlan) -> None:
-        """Write the last line."""
+        """Write the last line of output, with the number of tokens used."""
         await self.say(f"tokens used: {plan.tokens}")
 
     async def _ends(self, place: str) -> Callable[[], Awaitable[int]] | None:
-        """Fate that ends the program at *place*; ``None`` if it goes on."""
+        """Return the fate that ends the program at *place*; ``None`` if the program goes on."""
         fate = self.trouble.fate(place)
         if fate is not None:
             return fate
@@ -141,7 +143,7 @@ class OneShot(_Plain):
         return None
 
     def complaint(self, why: str, status: int) -> Callable[[], Awaitable[int]]:
-        """Make the fate that reports a failure and exits with *status*."""
+        """Return a function that reports a failure on standard error and returns *status*."""
 
         async def complain() -> int:
             await self.inside.write_err(f"error: {why}\n".encode())
@@ -155,10 +157,10 @@ class OneShot(_Plain):
             await side_by_side(self.call, batch)
 
     async def call(self, tool: ToolPlan) -> None:
-        """Make one tool call."""
+        """Make one tool call of the plan, and write its status."""
         await self.say(f"{tool.place}: status {await self.work(tool)}")
 
     async def work(self, tool: ToolPlan) -> int:
-        """Do the work of a tool; return its exit status."""
+        """Do the work of a tool call, in this process or a child process; return the exit status."""
         run = self.trouble.in_process if tool.way == "process" else self.trouble.work
         return await run(tool.place, tool.seconds)

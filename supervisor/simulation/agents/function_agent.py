@@ -1,7 +1,8 @@
-"""A simulated agent in the supervisor's own process: an async function that is given its turns.
+"""A simulated agent in the supervisor's own process: an async function that is called with each turn.
 
-It fails as functions do: it raises, hangs, returns too early, or shields itself from cancellation for a while. Faults
-of pipes and processes do not apply to it, nor what a structured function cannot do: send something after its end.
+The function fails as functions do: it raises, hangs, returns too early, or shields itself from cancellation for a
+while. Faults of pipes and processes do not apply, nor messages after the end of the turn, which a function with
+structured concurrency cannot send.
 """
 
 from __future__ import annotations
@@ -31,26 +32,26 @@ from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
 
 SHIELD_S: Final = (0.5, 30.0)
-"""Seconds for which a function may ignore its cancellation; the usual budget of a cancel is 5 s."""
+"""Bounds for the seconds for which a function may ignore its cancellation; the usual budget of a cancel is 5 s."""
 
 _FLOOD_CHARS: Final = 64 * 1024
 
 
 class AgentFailed(Exception):
-    """Raised by an agent when a fault strikes it."""
+    """Error that a simulated agent function raises when a fault strikes the agent."""
 
 
 class ToolFailed(Exception):
-    """Raised by a tool when a fault strikes it."""
+    """Error that a tool of a simulated agent function raises when a fault strikes the tool."""
 
 
 def function_agent(
     shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Callable[[str, int], None] | None = None
 ) -> AgentFunction:
-    """Make such an agent; its draws and faults are named by the id of the turn and the number of the call
-    (``s1:t2:c1``).
+    """Return the agent function; the names of its draws and faults contain the id of the turn and the number of the
+    call (``s1:t2:c1``).
 
-    *spend* hears of the tokens that a session's turn uses.
+    *spend* is called with the session and the tokens that a turn uses.
     """
 
     called = shape.speaking("inprocess")
@@ -64,7 +65,7 @@ def function_agent(
 
 
 class _Work:
-    """Work on a turn."""
+    """Work of the agent function on one turn."""
 
     def __init__(self, turn: AgentTurn, plan: TurnPlan, faults: FaultPlan, spend: Spend) -> None:
         self._turn = turn
@@ -73,7 +74,7 @@ class _Work:
         self._spend = spend
 
     async def play(self) -> str:
-        """Follow the plan; return the last words."""
+        """Carry out the turn plan; return the final text."""
         for at, step in enumerate(self._plan.steps):
             await anyio.sleep(step.think_s)
             self._spend(self._plan.tokens_of(at))
@@ -98,7 +99,7 @@ class _Work:
                 self._turn.say(said(place, _FLOOD_CHARS))
 
     async def _shielded(self, place: str) -> None:
-        """Ignore cancellations for a while."""
+        """Ignore cancellations for a drawn time."""
         with anyio.CancelScope(shield=True):
             await anyio.sleep(self._faults.draws("process.ignores_cancel", place).between(*SHIELD_S, "seconds"))
 
@@ -111,7 +112,7 @@ class _Work:
         await (self._delegate(one) if isinstance(one, Delegation) else self._call(one))
 
     async def _call(self, tool: ToolPlan) -> None:
-        """Make a tool call; a failure or an abort of it does not end the agent."""
+        """Make a tool call; a failure or an abort of the call does not end the agent."""
         again = self._faults.strikes("agent.duplicate", tool.place)
         for one in (tool, tool._replace(place=f"{tool.place}:again")) if again else (tool,):
             with suppress(ToolFailed, ToolAborted):

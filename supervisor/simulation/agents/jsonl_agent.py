@@ -1,7 +1,7 @@
-"""A simulated program that serves one prompt and prints lines of JSON, with the mapping that gives them a meaning.
+"""A simulated agent that serves one prompt and prints lines of JSON, and the mapping that gives the lines a meaning.
 
-It works as the one-shot agent of a plain command does, with the same faults; only its format differs. It names its
-conversation itself, and its last line is the result of the turn: the exit status means nothing.
+The agent works as the one-shot agent of a plain command does, with the same faults; only the output format differs. The
+agent chooses the id of its conversation, and its last line is the result of the turn: the exit status means nothing.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ MAPPING: Final = LineMapping.model_validate(
         ],
     }
 )
-"""Meaning of its lines."""
+"""Meaning of the agent's lines for the ``jsonl`` adapter."""
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def jsonl_agent(shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
-    """Make such an agent. Its prompt comes on standard input; ``--resume NAME`` continues a conversation."""
+    """Return the program of a ``jsonl`` agent. The prompt comes on standard input; ``--resume NAME`` continues a
+    conversation."""
 
     spoken = shape.speaking("jsonl")
     return lambda inside: _Jsonl(inside, spoken, random, faults, spend).run()

@@ -1,6 +1,7 @@
-"""Output of a simulated program that does several things at once: one writer, whole messages, in order.
+"""Output of a simulated program that runs several tasks at once: one task writes whole messages, in order.
 
-A message is queued by ``put`` and written by the task of ``run``, so that a cancelled caller never tears a message.
+A message is queued by ``put`` and written by the task of ``run``, so that the cancellation of a caller never leaves a
+message half written.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from actors.waiter import ResettableEvent
 from supervisor.simulation.machine.kernel import OsProcess
 
 BATCH_BYTES: Final = 64 * 1024
-"""Bytes that are written at once, if they are there."""
+"""The most bytes of queued messages that are joined into one write."""
 
 DRIBBLE_S: Final = 1.0
-"""Seconds per byte of a program whose output dribbles."""
+"""Seconds per byte of a program whose output comes byte by byte (the fault ``process.dribble``)."""
 
 
 async def dribble(inside: OsProcess, data: bytes) -> None:
@@ -28,7 +29,7 @@ async def dribble(inside: OsProcess, data: bytes) -> None:
 
 
 class Output:
-    """Standard output, in the order of ``put``."""
+    """Queue in front of a program's standard output; messages are written in the order of ``put``."""
 
     def __init__(self, inside: OsProcess) -> None:
         self.dribbles = False
@@ -42,7 +43,7 @@ class Output:
         self._put.set()
 
     async def run(self) -> None:
-        """Write queued messages, for ever."""
+        """Write queued messages, until the task that runs this is cancelled."""
         while True:
             await self._put.wait()
             while self._held:

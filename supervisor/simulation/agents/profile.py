@@ -1,7 +1,7 @@
-"""Shapes: the behaviour of a simulated agent when nothing strikes, such as its pace, its tokens and its permissions.
+"""Shapes: the behaviour of a simulated agent when no fault strikes, such as pace, tokens and permission requests.
 
-A shape says only what is usual. Errors and their moments are up to the fault plan, so the same shape serves a run
-without faults and a run in which everything fails.
+A shape describes only usual behaviour. Errors, and their moments, are decided by the fault plan, so the same shape
+serves a run without faults and a run in which everything fails.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ Adapter: TypeAlias = Literal["acp", "command", "inprocess", "jsonl"]
 SECONDS: Final = ("think_s", "tool_s", "start_s", "slow_start_s", "cancel_s")
 COUNTS: Final = ("steps", "tools", "text_chars", "tokens")
 MOST: Final = 1_000_000
-"""The largest number of seconds, steps, calls and characters: a run with more runs out of memory or time."""
+"""The largest number of seconds, steps, calls and characters in a shape: a run with more would run out of memory or
+time."""
 TOKENS_MAX: Final = 1_000_000_000
 ADAPTERS: Final = "acp, command, inprocess or jsonl"
 WANTED: Final = {
@@ -27,7 +28,7 @@ WANTED: Final = {
     "delegates_to": "a list of names of agents",
     "cancel_modes": f"a list of some of {', '.join(CancelMode)}",
 }
-"""Values of fields that are neither pairs nor probabilities, for error messages."""
+"""Descriptions of the valid values of fields that are neither pairs nor probabilities, for error messages."""
 PROBABILITIES: Final = (
     "parallel",
     "nested",
@@ -42,37 +43,37 @@ PROBABILITIES: Final = (
 
 
 class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The usual behaviour of one kind of agent. Pairs are bounds, both included, of up to a million (of tokens, a
-    thousand million); probabilities go from 0 to 1.
+    """Usual behaviour of one kind of simulated agent. Pairs are bounds, both included, of up to a million (for tokens,
+    a thousand million); probabilities go from 0 to 1.
 
-    The defaults are ours, at the pace of coding agents: seconds per thought and per tool call, minutes per turn.
+    The defaults are estimates, at the pace of coding agents: seconds per thought and per tool call, minutes per turn.
 
     Args:
-        adapter: how it is spoken to.
+        adapter: adapter that runs the agent.
         steps: thoughts per turn, at least 1.
-        tools: tool calls per turn, spread over its steps.
-        parallel: that a tool call runs beside the one before it.
-        nested: that calls which run side by side are those of a sub-agent of its own, within a call (ACP only).
+        tools: tool calls per turn, spread over the turn's steps.
+        parallel: probability that a tool call runs beside the tool call before.
+        nested: probability that parallel calls are made by a sub-agent of the agent itself, within a call (ACP only).
         think_s: seconds per thought.
         tool_s: seconds per tool call.
-        terminals: that a tool is a command which the supervisor runs (ACP only); else the agent runs it by itself.
-        child_processes: that a tool which a program runs by itself is a process of its own.
-        delegation: that a step asks for a child session.
-        beside: that a child session works beside the last tool calls of its step, not after them.
-        depth_max: how deep child sessions may go; 0 for none.
-        delegates_to: the agents that child sessions have; empty for the supervisor's choice.
-        cancel_modes: what its end may mean to its child sessions.
-        permission: that a tool call asks for permission first (ACP only).
-        loads: that it can load its conversations again (ACP only).
-        steers: that it takes messages within a turn, between two steps (ACP only).
-        text_chars: characters said per step.
+        terminals: probability that the supervisor runs a tool as a command (ACP only); else the agent runs the tool.
+        child_processes: probability that a tool which the agent runs is a separate process.
+        delegation: probability that a step requests a child session.
+        beside: probability that a child session works beside the last tool calls of the step, not after these calls.
+        depth_max: largest depth of child sessions; 0 for no child sessions.
+        delegates_to: names of the agents of child sessions; empty if the supervisor chooses.
+        cancel_modes: cancel modes of child sessions, one of which is drawn.
+        permission: probability that a tool call requests permission first (ACP only).
+        loads: probability that the agent can load its conversations again (ACP only).
+        steers: probability that the agent takes messages within a turn, between two steps (ACP only).
+        text_chars: characters of text per step.
         tokens: tokens used per turn.
-        start_s: seconds until it is ready.
-        slow_start_s: the same where ``process.slow_start`` strikes; the usual spawn deadline is 60 s.
-        cancel_s: seconds until it reacts to a cancel.
+        start_s: seconds until the agent is ready.
+        slow_start_s: the same if the fault ``process.slow_start`` strikes; the usual spawn deadline is 60 s.
+        cancel_s: seconds until the agent reacts to a cancel.
 
     Raises:
-        ValueError: a bound or a probability makes no sense; the message names the field, its value, and what would.
+        ValueError: a bound or a probability is not valid; the message names the field, the value, and valid values.
     """
 
     adapter: Adapter = "acp"
@@ -119,7 +120,8 @@ class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError(f"cancel_modes: is empty; name at least one of {', '.join(CancelMode)}")
 
     def speaking(self, adapter: Adapter) -> AgentShape:
-        """The same agent behind that adapter; nothing is validated again if it has that already."""
+        """Return the same shape with this adapter; the shape itself, without another validation, if it has the adapter
+        already."""
         return self if self.adapter == adapter else msgspec.structs.replace(self, adapter=adapter)
 
 
@@ -127,8 +129,8 @@ def shape_of(fields: Mapping[str, Any]) -> AgentShape:
     """Make a shape from fields of a file.
 
     Raises:
-        ValueError: one of them is of another type, or makes no sense; the message names the field, its value, and what
-            would be right.
+        ValueError: a field has the wrong type, or a value that is not valid; the message names the field, the value,
+            and valid values.
     """
     try:
         return msgspec.convert(fields, AgentShape)
@@ -140,7 +142,8 @@ def shape_of(fields: Mapping[str, Any]) -> AgentShape:
 
 
 def _fits(name: str, value: Any) -> bool:
-    """Whether one field alone has its type; an error over all fields does not say which one is wrong."""
+    """Whether the value of one field has the field's type. Fields are checked one by one, since the error over all
+    fields does not name the wrong field."""
     try:
         msgspec.convert({name: value}, AgentShape)
     except msgspec.ValidationError as error:

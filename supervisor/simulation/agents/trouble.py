@@ -1,7 +1,8 @@
-"""Failures of simulated programs: whether a fault strikes is asked once, by name, and acted out here.
+"""Failures of simulated programs: this module queries the fault plan, and carries out the faults that strike.
 
-A *fate* ends a program's work: it hangs, dies, or closes its output, and says nothing of its own after that. An
-*outburst* is wrong output that the program does not notice. A daemon or a held pipe outlives the program if it can.
+A *fate* ends a program's work: the program hangs, dies, or closes its output, and writes nothing after that. An
+*outburst* is wrong output that the program does not notice. A daemon, or a process that holds the output pipe open,
+outlives the program if it can.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from supervisor.simulation.machine.kernel import OsProcess
 _T = TypeVar("_T")
 
 CRASHES: Final = (1, 2, 124, 125, 126, 127, 130, 137, 143)
-"""Exit statuses of a crash: an error, a usage error, those of ``timeout`` and of a shell (timed out, failed itself, not
-executable, not found), and a shell's for what SIGINT, SIGKILL or SIGTERM ended, which a wrapper passes on."""
+"""Exit statuses of a crash: an error, a usage error, the statuses of ``timeout`` and of a shell (timed out, failed
+itself, not executable, not found), and the statuses of a shell for a program that SIGINT, SIGKILL or SIGTERM ended,
+which a wrapper passes on."""
 
 SIGNALS: Final = (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV)
-"""Signals that kill a program from outside, or by its own fault."""
+"""Signals that kill a program from outside, or because of an error of the program."""
 
 _BLOCK: Final = b"x" * 1024 * 1024
 _HUGE_BLOCKS: Final = 10
@@ -76,7 +78,7 @@ FATES: Final[Mapping[str, Fate]] = {
     "process.closes_output": _go_mute,
     "process.lies": _lie,
 }
-"""Fates by kind of fault; each gives an exit status. At most one strikes a program."""
+"""Functions that carry out a fate, by kind of fault; each returns an exit status. At most one strikes a program."""
 
 
 # ------------------------------------------------------------------------------------------------------- outbursts
@@ -106,7 +108,8 @@ OUTBURSTS: Final[Mapping[str, Outburst]] = {
     "process.bad_json": _bad_json,
     "process.huge_line": _huge_line,
 }
-"""Wrong output by kind of fault, given an ordinary line of the program; the parts share their memory."""
+"""Functions that yield the parts of wrong output, by kind of fault, given an ordinary line of the program. The parts
+share their memory."""
 
 _FATES, _OUTBURSTS = frozenset(FATES), frozenset(OUTBURSTS)
 
@@ -125,7 +128,7 @@ async def _sleep(inside: OsProcess, *, seconds: float) -> int:
 
 
 async def side_by_side(do: Callable[[_T], Coroutine[Any, Any, None]], batch: Sequence[_T]) -> None:
-    """Run *do* for each of *batch* at the same time; a single one needs no task."""
+    """Run *do* for each item of *batch* at the same time, and wait for all; a single item is run without a new task."""
     if len(batch) == 1:
         await do(batch[0])
         return
@@ -135,12 +138,12 @@ async def side_by_side(do: Callable[[_T], Coroutine[Any, Any, None]], batch: Seq
 
 
 class Trouble:
-    """Faults that strike one program.
+    """Faults of one simulated program: the decisions of the fault plan, and their effects on the program.
 
     Args:
-        inside: the program.
+        inside: the process of the program.
         faults: the fault plan.
-        place: the program's name in strikes; the names of its turns and calls begin with it.
+        place: the program's name in strikes; the names of the program's turns and calls begin with this name.
     """
 
     def __init__(self, inside: OsProcess, faults: FaultPlan, place: str) -> None:
@@ -149,11 +152,13 @@ class Trouble:
         self._place = place
 
     def strikes(self, kind: str, place: str) -> bool:
-        """Whether a fault strikes at *place*, somewhere within this program. Ask once."""
+        """Decide whether a fault of *kind* strikes at *place*, a name within this program. Call this once for each
+        place."""
         return self._faults.strikes(kind, place)
 
     async def at_start(self, usual_s: float, slow_s: tuple[float, float]) -> int | None:
-        """Start up; return an exit status if the program ends already."""
+        """Start the program, with the faults of a start; return an exit status if the program ends at once, else
+        ``None``."""
         if self.strikes("process.ignores_term", self._place):
             self._inside.ignore_terminate()
         if self.strikes("process.orphans", self._place):
@@ -166,14 +171,14 @@ class Trouble:
         return None
 
     def fate(self, place: str) -> Callable[[], Awaitable[int]] | None:
-        """Fate that strikes at *place*; ``None`` if the program goes on."""
+        """Return the fate that strikes at *place*; ``None`` if the program goes on."""
         if not self._faults.may_strike_any(_FATES):
             return None
         kind = next((one for one in FATES if self.strikes(one, place)), None)
         return partial(FATES[kind], self._inside, self._how(kind, place)) if kind is not None else None
 
     def outbursts(self, place: str, line: bytes) -> Iterator[bytes]:
-        """Wrong output that strikes at *place*; *line* is an ordinary line of the program."""
+        """Yield the wrong output that strikes at *place*; *line* is an ordinary line of the program."""
         if not self._faults.may_strike_any(_OUTBURSTS):
             return
         for kind, outburst in OUTBURSTS.items():
@@ -181,14 +186,15 @@ class Trouble:
                 yield from outburst(line, self._how(kind, place))
 
     async def work(self, place: str, seconds: float) -> int:
-        """Do the work of the tool at *place*; return its exit status."""
+        """Do the work of the tool call at *place*; return the exit status."""
         if self.strikes("agent.tool_hangs", place):
             await anyio.sleep_forever()
         await anyio.sleep(seconds)
         return int(self.strikes("agent.tool_fails", place))
 
     async def in_process(self, place: str, seconds: float) -> int:
-        """Do the same in a child process with a session of its own, as agents do, and wait for it."""
+        """Do the work of the tool call in a child process in a new process session, as agents do; wait for the child
+        process and return its exit status."""
 
         async def tool(inside: OsProcess) -> int:
             if self.strikes("process.ignores_term", place):
@@ -201,7 +207,7 @@ class Trouble:
         return await self._inside.wait_child(self._inside.fork(tool, name=place, new_session=True))
 
     def at_exit(self, status: int) -> int:
-        """Leave behind what outlives the program; return *status*."""
+        """Perhaps leave behind a child process that holds the output pipe open; return *status*."""
         if self.strikes("process.holds_pipe", self._place):
             seconds = self._how("process.holds_pipe", self._place).between(1.0, 600.0, "seconds")
             holder = partial(_sleep, seconds=seconds)

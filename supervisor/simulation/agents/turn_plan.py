@@ -1,7 +1,7 @@
-"""Plan of one turn of a simulated agent when nothing strikes, drawn as a whole before the turn begins.
+"""Plan of one turn of a simulated agent when no fault strikes, drawn as a whole before the turn begins.
 
-The plan follows from the seed, the turn's place and the agent's shape alone, so that removing a fault changes no other
-turn. Places are names: ``s1:a2:t3`` is a turn, ``s1:a2:t3:c1`` its first tool call.
+The plan depends only on the seed, the turn's place and the agent's shape, so that removing a fault changes no other
+turn. Places are names: ``s1:a2:t3`` is a turn, ``s1:a2:t3:c1`` is the first tool call of that turn.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.keyed_random import KeyedRandom
 
 ToolRunner = Literal["own", "process", "terminal"]
-"""Runner of a tool: the agent itself, a process that it starts, or the supervisor, in a terminal."""
+"""Runner of a tool: the agent itself, a process that the agent starts, or the supervisor, in a terminal."""
 
 Spend = Callable[[int], None]
-"""Called with tokens as they are used, after each thought."""
+"""Function that is called after each thought, with the number of tokens that the thought used."""
 
 _DEPTH: Final = re.compile(r"^depth (\d{1,3})$", re.MULTILINE)
 _FILLER: Final = "and so it goes on, "
 
 
 class ToolPlan(NamedTuple):
-    """A tool call."""
+    """Plan of a tool call: place, runner, duration, and inner calls."""
 
     place: str
     way: ToolRunner
     seconds: float
     asks: bool
-    """Whether the call asks for permission first."""
+    """Whether the call requests permission first."""
     inner: tuple[ToolPlan, ...] = ()
     """Calls that a sub-agent makes within this call, side by side."""
 
 
 class Delegation(NamedTuple):
-    """A request for a child session."""
+    """Plan of a request for a child session."""
 
     place: str
     name: str
@@ -48,9 +48,10 @@ class Delegation(NamedTuple):
 
 
 class StepPlan(NamedTuple):
-    """A thought, the text after it, and the calls then: batches in order, each batch's calls side by side.
+    """Plan of a step of a turn: a thought, the text after the thought, and then tool calls: batches one after the
+    other, the calls of a batch side by side.
 
-    The delegation comes after all of them; if it is ``beside``, it runs beside the last one.
+    The delegation comes after all batches; with ``beside`` the delegation runs beside the last batch.
     """
 
     think_s: float
@@ -60,7 +61,7 @@ class StepPlan(NamedTuple):
     beside: bool = False
 
     def parts(self) -> list[list[ToolPlan | Delegation]]:
-        """Batches of calls and the delegation, for agents that can delegate."""
+        """Return the batches of calls together with the delegation, for agents that can delegate."""
         parts: list[list[ToolPlan | Delegation]] = [list(batch) for batch in self.batches]
         if self.delegation is not None and self.beside and parts:
             parts[-1].append(self.delegation)
@@ -70,7 +71,7 @@ class StepPlan(NamedTuple):
 
 
 class TurnPlan(NamedTuple):
-    """A turn. ``strike_at`` is the step before which a fault of the whole turn strikes, if one does."""
+    """Plan of a turn. ``strike_at`` is the step before which a fault of the whole turn strikes, if any strikes."""
 
     place: str
     steps: list[StepPlan]
@@ -78,27 +79,27 @@ class TurnPlan(NamedTuple):
     tokens: int
 
     def tokens_of(self, at: int) -> int:
-        """Tokens that the step *at* uses; all steps together use all tokens."""
+        """Return the tokens that step number *at* uses; all steps together use all tokens of the turn."""
         return self.tokens * (at + 1) // len(self.steps) - self.tokens * at // len(self.steps)
 
 
 def free(tokens: int) -> None:
-    """Do not count."""
+    """Ignore the used tokens: the default for *spend* parameters."""
 
 
 def depth_of(prompt: str) -> int:
-    """Depth of a session that was given *prompt*: delegations add a line with it."""
+    """Return the depth of a session that received *prompt*: the prompt of a delegation has a line with the depth."""
     found = _DEPTH.search(prompt)
     return int(found[1]) if found else 0
 
 
 def said(place: str, chars: int) -> str:
-    """Text of at least *chars* characters that names its speaker."""
+    """Return a text of at least *chars* characters that begins with *place*, the name of the turn or call."""
     return f"{place}: {_FILLER * (chars // len(_FILLER) + 1)}"
 
 
 def plan_turn(shape: AgentShape, random: KeyedRandom, place: str, depth: int) -> TurnPlan:
-    """Draw the turn at *place*, of a session that is *depth* delegations below a root."""
+    """Draw the plan of the turn at *place*, in a session that is *depth* delegations below a root session."""
     rng = random.stream("turn", place)
     batches: list[list[list[ToolPlan]]] = [[] for _ in range(rng.randint(*shape.steps))]
     for batch in _batches(shape, rng, place):
@@ -121,7 +122,7 @@ def _batches(shape: AgentShape, rng: Random, place: str) -> list[list[ToolPlan]]
 
 
 def _nested(shape: AgentShape, rng: Random, batch: list[ToolPlan]) -> list[ToolPlan]:
-    """The batch, or one call of a sub-agent that makes all of its calls."""
+    """Return the batch, or a batch with one call of a sub-agent, which makes all calls of the given batch."""
     if rng.random() >= shape.nested:
         return batch
     return [ToolPlan(f"{batch[0].place}:within", "own", 0.0, False, tuple(batch))]

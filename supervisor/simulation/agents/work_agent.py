@@ -1,7 +1,7 @@
-"""Programs for tasks of simulated plans: an agent that tries a task as its script says, and the acceptance test.
+"""Programs for tasks of simulated plans: an agent that tries a task as the task's script says, and the acceptance test.
 
-``sim-work`` and ``sim-check`` know their task by the directory in which they run. The agent reads its prompt: that is
-its task, or something else that an operator asks for.
+``sim-work`` finds its task by the directory in which it runs, ``sim-check`` by its argument. The agent reads its
+prompt, which asks for the task, or for something else that an operator wants.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from supervisor.simulation.plan_workload.task_scripts import Attempt, TaskScript
 from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
 
 WORK_S: Final = (1.0, 40.0)
-"""Seconds of an attempt, also of one that fails."""
+"""Bounds for the seconds of an attempt, including attempts that fail."""
 CHECK_S: Final = (0.1, 5.0)
 
 SAID: Final[Mapping[Try, str]] = {
@@ -27,13 +27,14 @@ SAID: Final[Mapping[Try, str]] = {
     Try.PERMANENT: "ModuleNotFoundError: No module named 'parser'",
 }
 OTHER: Final = ("it lost the thread", "it went in circles", "it would not say why", "the plan made no sense to it")
-"""Errors that no classifier knows, by turns."""
+"""Error messages that no classifier of errors knows; attempts write them in turn."""
 
 
 def work_agent(
     task_script: TaskScript, random: KeyedRandom, now: Callable[[], float], workspaces: WorkspaceContents
 ) -> Program:
-    """Make an agent that tries the task once more if its prompt asks for that; else it does something short."""
+    """Return the program of an agent that makes one more attempt at the task if the prompt asks for the task; else the
+    agent does something short."""
 
     async def program(inside: OsProcess) -> int:
         if not asks_for(await _prompt(inside), task_script.name):
@@ -81,7 +82,8 @@ async def _try(inside: OsProcess, attempt: Attempt, number: int, random: KeyedRa
 
 
 def check_program(task_script: TaskScript | None, random: KeyedRandom) -> Program:
-    """Make an acceptance test, which passes if the script says so, or if there is none."""
+    """Return the program of an acceptance test, which passes if the task's script says so, or if the task has no
+    script."""
 
     async def program(inside: OsProcess) -> int:
         await anyio.sleep(random.between(*CHECK_S, "check", inside.name))

@@ -1,8 +1,8 @@
 """Failure benchmarks: named policies under the same failures, seed by seed, and the cost of each policy.
 
-A suite is a set of scenarios and a set of policies, which are settings merged into those of the scenario. Everything is
-counted in virtual time, so the numbers are about decisions, not about a machine: the same seeds give the same bytes
-everywhere, and the digests beside a suite let anybody check that.
+A suite is a set of scenarios and a set of policies, which are settings merged into the settings of a scenario. Times
+are virtual, so the numbers measure decisions, not a machine: the same seeds give the same bytes everywhere, and the
+digests beside a suite allow anybody to check this.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ Sample = tuple[float | None, ...]
 
 
 class Metric(NamedTuple):
-    """A quantity that is counted. ``of``: the unit of its sample; ``scale``: the axis on which it is drawn."""
+    """Quantity that a benchmark counts. ``of``: the unit of the quantity's sample; ``scale``: the scale of the axis on
+    which the quantity is drawn."""
 
     key: str
     title: str
@@ -67,7 +68,7 @@ METRICS: Final = (
 
 
 class _RunSpec(NamedTuple):
-    """Specification of a run, which is sent to another process."""
+    """Specification of one run of a benchmark, which is sent to another process."""
 
     scenario: str
     policy: str
@@ -78,7 +79,7 @@ class _RunSpec(NamedTuple):
 
 
 class _RunSamples(NamedTuple):
-    """Samples of one run."""
+    """Samples of one run of a benchmark, by metric, with the run's digest and problems."""
 
     digest: str
     samples: dict[str, Sample]
@@ -86,7 +87,7 @@ class _RunSamples(NamedTuple):
 
 
 class Bench(msgspec.Struct, kw_only=True):
-    """Results of a suite: samples and problems by scenario and policy, of so many *runs*."""
+    """Results of a suite: samples and problems by scenario and policy, from *runs* runs."""
 
     suite: Suite
     first_seed: int
@@ -95,10 +96,10 @@ class Bench(msgspec.Struct, kw_only=True):
     samples: dict[tuple[str, str], dict[str, list[float | None]]] = {}
     digests: dict[tuple[str, str], Any] = {}
     problems: list[str] = []
-    """Problems of runs, each with its seed; the numbers of such a run mean nothing."""
+    """Problems of runs, each with the seed of the run; the numbers of a run with a problem mean nothing."""
 
     def take(self, ask: _RunSpec, told: _RunSamples | TaskFailed) -> None:
-        """Add one run. Runs come in the order in which they were requested."""
+        """Add the samples of one run. Runs are added in the order in which they were requested."""
         self.runs += 1
         where = f"{ask.scenario}, {ask.policy}, seed {ask.seed}"
         if isinstance(told, TaskFailed):
@@ -112,18 +113,18 @@ class Bench(msgspec.Struct, kw_only=True):
             samples[key] += values
 
     def summaries(self, scenario: str, policy: str) -> dict[str, SampleSummary]:
-        """Percentiles of all metrics, in the order of ``METRICS``."""
+        """Return the summaries (percentiles) of all metrics for a scenario and policy, in the order of ``METRICS``."""
         samples = self.samples.get((scenario, policy), {})
         return {one.key: summary_of(samples.get(one.key, ()), one.decimals) for one in METRICS}
 
     # ------------------------------------------------------------------ what is written
     def files(self) -> dict[str, str]:
-        """Files that must be the same everywhere: name to text."""
+        """Return the texts of the result files, by name; the texts must be the same on every machine."""
         text = json.dumps(self.value(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
         return dict(zip(self.suite.files, (text, *map(self._drawing, self.suite.scenarios)), strict=True))
 
     def value(self) -> dict[str, Any]:
-        """The results as JSON. ``runs`` is the digest of every step of every run."""
+        """Return the results as a JSON value. ``runs`` is a digest of every step of every run."""
         return {
             "suite": self.suite.name,
             "first_seed": self.first_seed,
@@ -168,8 +169,9 @@ class Bench(msgspec.Struct, kw_only=True):
 def bench(
     suite: Suite, *, seeds: int, first_seed: int = 1, jobs: int = 1, told: Callable[[int, int], None] | None = None
 ) -> tuple[Bench, bool]:
-    """Run every scenario of the suite under every policy with every seed; ``check`` validates the suite first. *told*
-    is called with the number of runs so far and in all. Return the results, and false if Ctrl-C came first."""
+    """Run every scenario of the suite under every policy with every seed; call ``check`` before, to validate the suite.
+    *told* is called with the number of runs so far and in all. Return the results, and whether all runs were made
+    (false if Ctrl-C came first)."""
     result = Bench(suite=suite, first_seed=first_seed, seeds=seeds)
     asks = list(_asks(suite, range(first_seed, first_seed + seeds)))
 
@@ -193,12 +195,12 @@ _scenario = cache(named)
 
 
 def check(suite: Suite, where: str, given: Collection[str] = ()) -> None:
-    """Check each policy over each scenario, in all that a seed may draw of them, before anything runs. *given*:
-    policies from the command line.
+    """Check each policy with each scenario, for everything that a seed may draw, before anything runs. *given*: names
+    of the policies from the command line.
 
     Raises:
-        BadSuite: a scenario, its load, or a policy over it cannot be run; the message begins with *where*, or with
-            ``--policy``.
+        BadSuite: a scenario, the scenario's load, or a policy with the scenario cannot be run; the message begins with
+            *where*, or with ``--policy``.
     """
     for name, under in suite.scenarios.items():
         try:
@@ -221,7 +223,7 @@ def check(suite: Suite, where: str, given: Collection[str] = ()) -> None:
 
 
 def _drawn(ask: _RunSpec) -> DrawnScenario:
-    """Draw the scenario of a run; customers have no policies of their own here."""
+    """Draw the scenario of a run. Customers have no separate abort policies here, so the suite's policy applies."""
     scenario: Scenario = _scenario(ask.scenario)
     settings = merged(scenario.settings, ask.overrides)
     load = _load(scenario, ask.under)
@@ -253,8 +255,8 @@ def _run(usd_per_million_tokens: float, ask: _RunSpec) -> _RunSamples:
 # By nearest rank: each is a value that was there, so no rounding depends on a machine. What never happened counts as
 # later than everything that did.
 class SampleSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Summary of a sample. A percentile is ``None`` if it never happened, or the sample is empty; ``total`` is the sum
-    of what happened."""
+    """Summary of a sample. A percentile is ``None`` if it falls on an event that never happened, or if the sample is
+    empty; ``total`` is the sum of the values of events that happened."""
 
     count: int
     never: int
@@ -266,13 +268,14 @@ class SampleSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nearest_rank(ordered: Sequence[float], count: int, percent: int) -> float | None:
-    """The smallest value that at least *percent* of *count* are not above; *ordered* holds the values that happened."""
+    """Return the smallest value that is not exceeded by at least *percent* percent of *count* events; ``None`` if there
+    is no such value. *ordered* holds the sorted values of the events that happened."""
     rank = -(-count * percent // 100)
     return ordered[max(rank, 1) - 1] if 0 < rank <= len(ordered) else None
 
 
 def summary_of(sample: Sequence[float | None], decimals: int) -> SampleSummary:
-    """Summarize a sample, rounded to so many decimals."""
+    """Return the summary of a sample, with values rounded to *decimals* decimals."""
     happened = sorted(round(one, decimals) if decimals else one for one in sample if one is not None)
     at = {f"p{percent}": nearest_rank(happened, len(sample), percent) for percent in (50, 90, 99)}
     return SampleSummary(

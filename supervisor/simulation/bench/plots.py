@@ -1,9 +1,10 @@
 """Plots of distributions as SVG: the same bytes on every machine, for the same numbers.
 
 Only sums, products and square roots are computed, which IEEE 754 rounds exactly, and every number is written with one
-decimal. A curve is the share of a sample up to a value (an ECDF). What never happened (``None``) is in the sample too,
-so a curve that ends below 1 shows how much that is. Colours are those of Okabe and Ito, which people with any kind of
-colour vision can tell apart; each curve is thinner than the one below it, so that both stay visible.
+decimal. A curve is the share of a sample up to a value (an ECDF). Events that never happened (``None``) are in the
+sample too, so a curve that ends below 1 shows the share of these events. Colours are those of Okabe and Ito, which
+people with any kind of colour vision can distinguish; each curve is thinner than the curve below, so that both stay
+visible.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from xml.sax.saxutils import escape
 
 COLOURS: Final = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 DASHES: Final = ("", "7 3", "2 2.5", "10 3 2 3")
-"""Dashes for each further round of curves when there are more curves than colours."""
+"""Dash patterns of curves: if there are more curves than colours, each further round of colours has another pattern."""
 WIDTHS: Final = (5.0, 1.6)
-"""Width of the first curve and of the last, in pixels."""
+"""Widths of the first curve and of the last curve, in pixels."""
 
 COLUMNS: Final = 3
 PANEL: Final = (360.0, 270.0)
@@ -29,18 +30,19 @@ Sample = Sequence[float | None]
 
 
 class Panel(NamedTuple):
-    """A set of axes. ``scale``: what the horizontal axis is linear in; ``root`` gives room to small values."""
+    """Panel of a figure: axes with one curve for each sample. ``scale``: scale of the horizontal axis, linear in the
+    values or in their square roots; ``root`` gives more room to small values."""
 
     title: str
     unit: str
     samples: Mapping[str, Sample]
     scale: Literal["linear", "root"] = "linear"
     of: str = "runs"
-    """Unit of which the shares are shares."""
+    """Unit of the sample, for the label of the vertical axis (``share of runs``)."""
 
 
 class _Axis(NamedTuple):
-    """Maps values from 0 to *top* to pixels."""
+    """Horizontal axis, which maps values from 0 to *top* to pixels."""
 
     top: float
     left: float
@@ -53,7 +55,7 @@ class _Axis(NamedTuple):
 
 
 def figure(title: str, subtitle: str, panels: Sequence[Panel]) -> str:
-    """Draw all panels under a title, with one legend, as an SVG document."""
+    """Return an SVG document with all panels under a title, and one legend for all."""
     names = list(dict.fromkeys(name for panel in panels for name in panel.samples))
     rows = -(-len(panels) // COLUMNS)
     legend = [*_legend(names)]
@@ -77,7 +79,7 @@ def figure(title: str, subtitle: str, panels: Sequence[Panel]) -> str:
 
 # ------------------------------------------------------------------------------------------------------- the legend
 def _legend(names: Sequence[str]) -> Iterator[tuple[int, int, float]]:
-    """Number of each curve, its line in the legend, and its position there."""
+    """Yield, for each curve, the number of the curve, the line of the legend, and the horizontal position there."""
     x, line = MARGIN, 0
     for number, name in enumerate(names):
         wide = 46.0 + 7.0 * len(name)
@@ -123,7 +125,7 @@ def _panel(panel: Panel, names: Sequence[str], x: float, y: float) -> Iterator[s
 
 
 def _shares(axis: _Axis, top: float, height: float) -> Iterator[str]:
-    """Horizontal lines of the grid, with their shares."""
+    """Draw the horizontal lines of the grid, labelled with shares."""
     for quarter in range(5):
         y = top + height * (1 - quarter / 4)
         colour = "#888888" if quarter == 0 else "#dddddd"
@@ -132,7 +134,7 @@ def _shares(axis: _Axis, top: float, height: float) -> Iterator[str]:
 
 
 def _values(axis: _Axis, ticks: Sequence[float], top: float, floor: float) -> Iterator[str]:
-    """Vertical lines of the grid, with their values."""
+    """Draw the vertical lines of the grid, labelled with values."""
     for tick in ticks:
         x = axis.x(tick)
         yield f'<path d="M{x:.1f} {top:.1f}V{floor + 4:.1f}" stroke="#eeeeee" stroke-width="1"/>'
@@ -140,7 +142,8 @@ def _values(axis: _Axis, ticks: Sequence[float], top: float, floor: float) -> It
 
 
 def _curve(sample: Sample, axis: _Axis, floor: float, height: float, stroke: str) -> str:
-    """Draw a step for each place where the share rises; several steps within a pixel become one."""
+    """Draw the curve of a sample: a step at each value where the share rises; several steps within a pixel become one
+    step."""
     happened = sorted(one for one in sample if one is not None)
     steps: dict[str, str] = {}
     for number, value in enumerate(happened, 1):
@@ -152,7 +155,7 @@ def _curve(sample: Sample, axis: _Axis, floor: float, height: float, stroke: str
 
 # ------------------------------------------------------------------------------------------------------------ ticks
 def _ticks(largest: float, *, root: bool) -> list[float]:
-    """Round numbers from 0 to the first one that is not below *largest*."""
+    """Return round numbers for the ticks of an axis, from 0 to the first round number that is not below *largest*."""
     step = _step(largest, 0.1, TICKS_MAX - 3) if root else _step(largest, 1.0, TICKS_MAX - 1)
     ticks = [step * number for number in range(TICKS_MAX + 2) if step * (number - 1) < largest or number < 2]
     # On a root axis the first step is a large part of the width: a quarter of it has room to stand there.
@@ -160,7 +163,7 @@ def _ticks(largest: float, *, root: bool) -> list[float]:
 
 
 def _step(largest: float, step: float, steps_max: int) -> float:
-    """Distance of ticks, at least *step*."""
+    """Return the distance between two ticks: a round number, at least *step*."""
     while True:
         for factor in (1.0, 2.0, 5.0):
             if largest <= step * factor * steps_max:
@@ -169,7 +172,7 @@ def _step(largest: float, step: float, steps_max: int) -> float:
 
 
 def _number(value: float) -> str:
-    """Format a number: ``250k``, not ``250000``."""
+    """Format a number for an axis: ``250k``, not ``250000``."""
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{letter}"

@@ -1,7 +1,7 @@
-"""Suites of benchmarks: policies to compare and scenarios to compare them under, as TOML files with digests beside
-them.
+"""Suites of benchmarks: policies to compare, and scenarios in which to compare the policies, as TOML files. A file with
+digests of the results is kept beside each suite.
 
-A file is checked before anything runs, and each error names its field. Only this module reads or writes these files.
+A suite is checked before anything runs, and each error names a field. Only this module reads or writes these files.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from supervisor.simulation.toml_text import tables_of, text_of
 
 Overrides = dict[str, Any]
 HEAD: Final = re.compile(r"seeds ([0-9]{1,9}) ([1-9][0-9]{0,8})")
-"""The first line of kept digests: the first seed, and how many."""
+"""Pattern for the first line of a digests file: the first seed, and the number of seeds."""
 
 
 class BadSuite(Exception):
-    """A suite or a policy that cannot be run. The message says which, why, and what would be right."""
+    """Error: a suite or a policy cannot be run. The message names the suite or policy, the problem, and the fix."""
 
 
 class SuiteModel(BaseModel):
@@ -41,7 +41,7 @@ def _some(policies: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _apart(scenarios: dict[str, ScenarioComparison]) -> dict[str, ScenarioComparison]:
-    """Check that no two scenarios have one stem, since files are named by it."""
+    """Check that no two scenarios have the same stem, since result files are named by the stem."""
     if not scenarios:
         raise ValueError("{} compares nothing; give at least one, for example [scenarios.quiet]")
     named: dict[str, str] = {}
@@ -54,10 +54,11 @@ def _apart(scenarios: dict[str, ScenarioComparison]) -> dict[str, ScenarioCompar
 
 
 class ScenarioComparison(SuiteModel):
-    """Policies to compare under a scenario. ``intensity`` scales the rates of its faults, also above 1.
+    """Table ``scenarios.NAME`` of a suite: policies to compare in a scenario. ``intensity`` is a factor for the rates
+    of the scenario's faults; the factor may exceed 1.
 
-    ``load`` is laid over the scenario's, and ``operators`` stands for its: a policy shows on a few customers, and more
-    seeds say more than more customers do.
+    ``load`` is merged into the scenario's load, and ``operators`` replaces the scenario's number of operators: the
+    effect of a policy is visible with a few customers, and more seeds are more informative than more customers.
     """
 
     policies: Annotated[tuple[str, ...], AfterValidator(_some)]
@@ -67,10 +68,11 @@ class ScenarioComparison(SuiteModel):
 
 
 class Suite(SuiteModel):
-    """Policies by name (settings, merged into those of a scenario), and scenarios by name (or ``FILE.toml``).
+    """Suite of a benchmark: policies by name (settings, merged into the settings of a scenario), and scenarios by name
+    (or ``FILE.toml``).
 
-    ``usd_per_million_tokens`` turns wasted tokens into money. Faults strike for ``heal_after_s`` virtual seconds after
-    the last customer came, whatever the scenarios say: most of the work should meet them.
+    ``usd_per_million_tokens`` converts wasted tokens into money. Faults may strike until ``heal_after_s`` virtual
+    seconds after the last customer arrived, whatever the scenarios set: most of the work should meet faults.
     """
 
     name: Annotated[str, AfterValidator(is_name)]
@@ -90,11 +92,12 @@ class Suite(SuiteModel):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Names of the files that are written: the numbers, and a plot for each scenario."""
+        """Names of the result files: a file with the numbers, and a plot for each scenario."""
         return (f"{self.name}.json", *(f"{stem_of(one)}.svg" for one in self.scenarios))
 
     def with_policies(self, policies: Mapping[str, Overrides]) -> Suite:
-        """Add policies, compared under every scenario; one with a name that exists replaces that."""
+        """Return the suite with more policies, which are compared in every scenario; a policy with an existing name
+        replaces the existing policy."""
         scenarios = {
             name: under.model_copy(update={"policies": tuple(dict.fromkeys((*under.policies, *policies)))})
             for name, under in self.scenarios.items()
@@ -103,7 +106,7 @@ class Suite(SuiteModel):
 
 
 def stem_of(scenario: str) -> str:
-    """Name of a scenario in files, for one of the library or of a file."""
+    """Return the name of a scenario in the names of result files, for a scenario of the library or in a file."""
     return Path(scenario).stem
 
 
@@ -112,40 +115,40 @@ def _table_at(path: FieldPath) -> type[BaseModel]:
 
 
 class Digests(NamedTuple):
-    """Digests of a suite's files for some seeds, wherever it runs."""
+    """Digests of a suite's result files for some seeds; the digests are the same on every machine."""
 
     first_seed: int
     seeds: int
     by_file: Mapping[str, str]
 
     def text(self) -> str:
-        """Text of the digests file."""
+        """Return the text of the digests file."""
         lines = [f"{digest}  {name}" for name, digest in self.by_file.items()]
         return "\n".join([f"seeds {self.first_seed} {self.seeds}", *lines, ""])
 
 
 def digests_of(first_seed: int, seeds: int, files: Mapping[str, str]) -> Digests:
-    """Digests of *files*."""
+    """Compute the digests of the result files *files* (name to text)."""
     by_file = {name: blake2b(text.encode(), digest_size=16).hexdigest() for name, text in files.items()}
     return Digests(first_seed, seeds, by_file)
 
 
 class SuiteFiles(NamedTuple):
-    """The files of a suite and of its digests, on disk or in a package."""
+    """Locations of a suite's file and of its digests file, on disk or in a package."""
 
     suite: Any
     digests: Any
 
     @property
     def digests_file(self) -> Path:
-        """Path of the digests."""
+        """Path of the digests file."""
         return Path(str(self.digests))
 
     def read_digests(self) -> Digests:
-        """Read the digests.
+        """Read the digests file.
 
         Raises:
-            BadSuite: there are none, or they make no sense.
+            BadSuite: the digests file does not exist, or is not valid.
         """
         try:
             return _digests(self.digests.read_text(encoding="utf-8"))
@@ -155,10 +158,10 @@ class SuiteFiles(NamedTuple):
             raise BadSuite(f"{self.digests}: {error}; make it anew with --write-digests") from None
 
     def write_digests(self, digests: Digests) -> None:
-        """Write the digests.
+        """Write the digests file.
 
         Raises:
-            BadSuite: they cannot be written.
+            BadSuite: the digests file cannot be written.
         """
         try:
             self.digests_file.write_text(digests.text(), encoding="utf-8")
@@ -169,7 +172,7 @@ class SuiteFiles(NamedTuple):
 
 
 def _digests(text: str) -> Digests:
-    """Parse the text of a digests file; raises ValueError."""
+    """Parse the text of a digests file; raise ``ValueError`` if the text is not valid."""
     head, *lines = text.splitlines() or [""]
     seeds = HEAD.fullmatch(head)
     if seeds is None:
@@ -184,10 +187,11 @@ def _digests(text: str) -> Digests:
 
 
 def load_suite(name: str) -> tuple[Suite, SuiteFiles]:
-    """Read a suite of the library, or, if *name* ends in ``.toml``, one of a file.
+    """Read a suite of the library, or, if *name* ends in ``.toml``, the suite in the file *name*; also return the
+    locations of its files.
 
     Raises:
-        BadSuite: there is none, or it cannot be used.
+        BadSuite: the suite does not exist, or is not valid.
     """
     place = _place(name)
     where = f"suite {name}"
@@ -226,7 +230,7 @@ def parse_policy(words: str) -> tuple[str, Overrides]:
     """Parse a policy from the command line: ``NAME=limits.restarts_max=9,policy.ladder.request_s=1``.
 
     Raises:
-        BadSuite: it is none.
+        BadSuite: *words* is not of this form.
     """
     name, _, table = words.partition("=")
     if not name or not table:

@@ -1,6 +1,6 @@
-"""``supervisor simulate bench``: run a suite, show and write the results, and compare them with the digests.
+"""``supervisor simulate bench``: run a suite, show and write the results, and compare the results with the digests.
 
-Exit status: 0 done; 1 a run went wrong, or a digest differs; 2 bad input.
+Exit status: 0 done; 1 a run had a problem, or a digest differs; 2 bad input.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 SEEDS = 1000
 KEPT_SEEDS = 2
-"""Default number of seeds for digests: as many as a continuous integration has time for."""
+"""Default number of seeds for digests, small enough for continuous integration."""
 PROBLEMS_SHOWN = 10
 Differing = dict[str, dict[str, str | None]]
-"""Files that differ: the digest of each now, and the one in the digests file."""
+"""Result files that differ: for each, the digest computed now and the digest in the digests file."""
 A_DIRECTORY = "give a directory of your own"
 
 
@@ -179,7 +179,7 @@ def _warn(words: str) -> None:
 
 # ------------------------------------------------------------------------------------------------------------ showing
 def _show(result: Bench, differing: Differing | None, *, as_json: bool, complete: bool = True) -> None:
-    """Show the results; and which files differ, if they were compared."""
+    """Print the results, and the names of the files that differ, if the files were compared with the digests."""
     if as_json:
         more: dict[str, Any] = {} if complete else {"interrupted": True, "runs": result.runs}
         if differing is not None:

@@ -1,4 +1,4 @@
-"""``supervisor simulate``: one run of one seed. The commands over many runs are modules of their own."""
+"""``supervisor simulate``: one run of one seed. The commands for many runs are in separate modules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from supervisor.simulation.running import Report, simulate
 
 COMMANDS = (soak_cli.command, shrink_cli.command, bench_cli.command)
 SHOWN = 10
-"""Problems that are printed with their messages; JSON has those that the oracle kept."""
+"""Number of problems that are printed with their messages; JSON contains all problems that the oracle kept."""
 KIB_PER_MIB = 1024
 
 
@@ -63,7 +63,7 @@ for one in COMMANDS:
 
 
 def _refuse_options(context: click.Context) -> None:
-    """Refuse options of one run before a subcommand: they would be ignored silently."""
+    """Refuse options of one run that stand before a subcommand, since these options would be ignored silently."""
     for name in context.params:
         if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
             option = f"--{name.removeprefix('as_')}"
@@ -86,7 +86,7 @@ def _run(runner: Runner, request: RunRequest, on_line: Callable[[str], None] | N
 
 
 def _as_json(report: Report) -> dict[str, Any]:
-    """Make JSON of a report: only values that the seed decides."""
+    """Convert a report to a JSON value, with only values that the seed determines."""
     told: dict[str, Any] = json.loads(msgspec.json.encode(report))
     return {name: value for name, value in told.items() if name not in ("struck", "reached")}
 

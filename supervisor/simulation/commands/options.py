@@ -1,7 +1,7 @@
 """Common parts of the simulator's commands: options, progress, and exit status.
 
-Progress goes to a terminal only, on standard error. The JSON of one run, and of a benchmark, has only what seeds
-decide; elsewhere, measurements of the machine (seconds, memory) stand under ``measured``.
+Progress is shown only on a terminal, on standard error. The JSON of one run, and of a benchmark, contains only values
+that the seeds determine; in other JSON, measurements of the machine (seconds, memory) are under ``measured``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BETWEEN_S = 0.2
 BLANK = "\r\x1b[K"
 
 runner = click.make_pass_decorator(Runner, ensure=True)
-"""Passes the runner that the group of commands has as its object, to a command as its first argument."""
+"""Decorator that passes the runner, which is the object of the command group, to a command as the first argument."""
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 scenario = click.option(
     "--scenario", metavar="NAME|FILE.toml", help="What happens: a scenario of the library, or one of a file."
@@ -59,14 +59,15 @@ class ScenarioGroup(click.Group):
 
 
 def seeds(default: int) -> Callable[[Any], Any]:
-    """Make the option for the number of seeds."""
+    """Return the command line option ``--seeds`` for the number of seeds."""
     return click.option(
         "--seeds", type=click.IntRange(1, 10**9), default=default, show_default=True, metavar="N", help="How many."
     )
 
 
 class Progress:
-    """A line on a terminal that shows the progress; elsewhere, nothing. ``took_s`` is the real time so far."""
+    """Line on a terminal that shows the progress; without a terminal nothing is shown. ``took_s`` is the real time so
+    far, in seconds."""
 
     def __init__(self) -> None:
         self._begun = monotonic()
@@ -78,19 +79,19 @@ class Progress:
         return monotonic() - self._begun
 
     def show(self, words: Callable[[], str]) -> None:
-        """Show this text, unless another one was shown just now."""
+        """Show the text that *words* returns, unless another text was shown a moment ago."""
         if self._on and self.took_s - self._shown >= BETWEEN_S:
             self._shown = self.took_s
             click.echo(f"{BLANK}{words()}", nl=False, err=True)
 
     def end(self) -> None:
-        """Clear the line."""
+        """Clear the progress line."""
         if self._shown:
             click.echo(BLANK, nl=False, err=True)
 
 
 class StepWatch:
-    """Shows the number of steps of the run of *seed*."""
+    """Function object that, called with the number of steps of the run of *seed*, shows the number as progress."""
 
     def __init__(self, seed: int) -> None:
         self.progress = Progress()
@@ -102,17 +103,17 @@ class StepWatch:
         self.progress.show(lambda: f"{steps} steps")
 
     def interrupted(self, *, as_json: bool) -> int:
-        """Print the progress of an interrupted run; return the exit status."""
+        """Print the number of steps of an interrupted run; return the exit status."""
         answer = {"seed": self._seed, "steps": self._steps}
         return finish(answer, f"{self._steps} steps", as_json=as_json, good=True, complete=False)
 
 
 def refuse_unwritable(option: str, path: Path, fix: str) -> None:
-    """Refuse a file that cannot be written, before the work that would be lost with it. The check leaves nothing
+    """Check that a file can be written, before work whose results would be lost otherwise. The check leaves no file
     behind.
 
     Raises:
-        BadInput: it cannot be.
+        BadInput: the file cannot be written.
     """
     file = Path(os.path.realpath(path))  # of a link, what it leads to
     try:
@@ -127,13 +128,13 @@ def refuse_unwritable(option: str, path: Path, fix: str) -> None:
 
 
 def unwritable(option: str, path: Path, error: OSError | ValueError, fix: str) -> BadInput:
-    """Make the error for a file that cannot be written."""
+    """Return the error for a file that cannot be written."""
     why = error.strerror if isinstance(error, OSError) else error
     return BadInput(f"{option}: {str(path)!r} cannot be written: {why}; {fix}")
 
 
 def finish(answer: dict[str, Any], text: str, *, as_json: bool, good: bool, complete: bool = True) -> int:
-    """Print the answer; return the exit status."""
+    """Print the result of a command, as JSON (*answer*) or as *text*; return the exit status."""
     if not complete:
         answer = {**answer, "interrupted": True}
         text = f"interrupted; what was reached until then:\n{text}"

@@ -19,25 +19,27 @@ PROGRAM = "supervisor simulate"
 
 SCENARIO = "swarm"
 LOADED_SCENARIO = "day"
-"""Scenario for runs with a given load: its bounds are made for many sessions and long hours."""
+"""Name of the scenario for runs with a load from the command line: its limits suit many sessions and long hours."""
 
 
 class Runner(NamedTuple):
-    """Runner of scenarios: the program, as the command line begins that repeats a run, and the checkers of its runs."""
+    """Runner of scenarios: the program (the beginning of the command line that repeats a run), and the function that
+    returns the checkers of the program's runs."""
 
     program: str = PROGRAM
     checkers: MakeCheckers = no_checkers
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A run to make.
+    """Request for a simulated run.
 
     Args:
-        scenario: a name of the library, or a file; the library's ``swarm``, or ``day`` where a load is given.
-        seed: the run; the scenario's own if it has one.
-        sessions: customers, each of whom wants a session of its own.
-        hours: virtual hours over which their turns are spread.
-        schedule: who decides the order of steps; drawn, if it is left out.
+        scenario: name of a scenario of the library, or a file; by default ``swarm`` of the library, or ``day`` if a
+            load (*sessions* or *hours*) is given.
+        seed: the seed of the run; by default the scenario's seed, if the scenario has one.
+        sessions: number of customers, each of whom wants a separate session.
+        hours: virtual hours over which the customers' turns are spread.
+        schedule: name of the schedule, which decides the order of steps; by default drawn from the seed.
     """
 
     scenario: str | None = None
@@ -48,20 +50,20 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Name of the scenario."""
+        """Name of the requested scenario, or of the default scenario."""
         if self.scenario is not None:
             return self.scenario
         return SCENARIO if self.sessions is None and self.hours is None else LOADED_SCENARIO
 
     def with_seed(self, seed: int) -> RunRequest:
-        """The same request with that seed."""
+        """Return the same request with another seed."""
         return msgspec.structs.replace(self, seed=seed)
 
     def read(self) -> Scenario:
         """Read the scenario, with the requested load.
 
         Raises:
-            BadScenario: there is no such scenario, or nan hours are wanted, which click lets pass.
+            BadScenario: the scenario does not exist, or the number of hours is nan, which click accepts.
         """
         if self.hours is not None and isnan(self.hours):
             raise BadScenario(f"--hours: {self.hours} is not a time; give hours, 0 to 10000")
@@ -76,7 +78,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Draw the scenario of the seed.
 
         Raises:
-            BadScenario: there is no such scenario, or it needs a seed.
+            BadScenario: the scenario does not exist, or neither the request nor the scenario has a seed.
         """
         scenario = self.read()
         seed = scenario.world.seed if self.seed is None else self.seed
@@ -86,7 +88,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
         return drawn if self.schedule is None else msgspec.structs.replace(drawn, schedule=Schedule(self.schedule))
 
     def line(self, program: str = PROGRAM) -> str:
-        """Command line of that program that repeats exactly this run."""
+        """Return the command line of *program* that repeats exactly this run."""
         words = program.split()
         for field in ("scenario", "seed", "sessions", "hours", "schedule"):
             value = getattr(self, field)

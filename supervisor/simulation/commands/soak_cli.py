@@ -1,4 +1,5 @@
-"""``supervisor simulate soak``: run many seeds, and report what they reached."""
+"""``supervisor simulate soak``: run many seeds, and report the violations, and the transitions, aborts and faults that
+the runs reached."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from supervisor.simulation.coverage import to_reach
 from supervisor.simulation.search.soak import Soak, soak
 
 SHOWN = 20
-"""Failing seeds that are printed; JSON has them all."""
+"""Number of failing seeds that are printed; JSON contains all failing seeds."""
 
 
 @click.command("soak")
@@ -95,7 +96,8 @@ def _text(total: Soak, took_s: float) -> str:
 
 
 def _reached(total: Soak) -> Iterator[str]:
-    """Yield lines with what was reached and how often: one for faults, one for each table, and one for aborts."""
+    """Yield lines with the names and counts of everything reached: one line for faults, one for each state table, and
+    one for aborts."""
     groups: dict[str, list[tuple[int, str]]] = {}
     for name, count in total.reached.items():
         group, _, what = name.partition(": ")

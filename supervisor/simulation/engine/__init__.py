@@ -1,9 +1,9 @@
 """The entry to the engine: run an async program in virtual time, under a seed and a schedule, sealed off from the
 world.
 
-The program is plain anyio on asyncio or trio, and cannot tell the difference. The same seed gives the same order of
-steps in every process. The automatic garbage collector is off meanwhile, since finalizers would run at moments that no
-seed decides.
+The program is plain anyio on asyncio or trio, and cannot distinguish a simulated run from a real one. The same seed
+gives the same order of steps in every process. The automatic garbage collector is off during a run, since finalizers
+would run at moments that no seed determines.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ BeforeStep = Callable[[int], None]
 Watch = Callable[[int], None]
 Main = Callable[[], Awaitable[_T]]
 _collection_off: ContextVar[bool] = ContextVar("collects_nothing", default=False)
-"""Set while the collector is off. The collector itself cannot be asked cheaply: it counts frozen objects one by one."""
+"""Whether the garbage collector is off by :func:`uncollected`. A query of the collector itself would be expensive,
+since the collector counts frozen objects one by one."""
 
 
 @dataclass
 class EngineResult(Generic[_T]):
-    """Result of a run. The run went well if there is no *error* and nothing *unhandled*."""
+    """Result of a simulated run. The run succeeded if *error* is ``None`` and *unhandled* is empty."""
 
     value: _T | None = None
     error: BaseException | None = None
@@ -59,7 +60,7 @@ class EngineResult(Generic[_T]):
     time_jumps: int = 0
     simulated_s: float = 0.0
     unhandled: list[str] = field(default_factory=list)
-    """Errors that nothing in the program handled: of callbacks, and of tasks whose result was not read."""
+    """Errors that the program did not handle: errors of callbacks, and of tasks whose result was not read."""
 
 
 def run(
@@ -74,22 +75,22 @@ def run(
     watch: Watch | None = None,
     on_failed: Callable[[], None] | None = None,
 ) -> EngineResult[_T]:
-    """Run *main* to its end.
+    """Run *main* to its end in virtual time, and return the result.
 
     Args:
-        seed: the run.
-        schedule: the order of steps.
-        horizon_s: virtual seconds it has, not counting those that were leapt.
-        grain_s: timers are rounded up to multiples of it, so that more happens at once; 0 is exact.
-        livelock_steps: steps at one moment that are an error.
-        before_step: called before each step with its number, from 1; what it raises is the run's error.
-        watch: told now and then how many steps there have been, and at the end; it must not raise.
-        on_failed: called when the run cannot go on, before what is left of it is cancelled: how that unwinds, in which
-            order and how late, is no part of the run. It must not raise.
+        seed: the seed of the run.
+        schedule: the schedule, which decides the order of steps.
+        horizon_s: virtual seconds after which the run is an error; sleeps of the machine (:func:`leap`) do not count.
+        grain_s: timers are rounded up to multiples of this number of seconds, so that more happens at once; 0 is exact.
+        livelock_steps: number of steps at one moment of virtual time that is an error.
+        before_step: called before each step with the step's number, from 1; an error that it raises is the run's error.
+        watch: called now and then, and at the end, with the number of steps so far; it must not raise.
+        on_failed: called when the run cannot go on, before the remaining tasks are cancelled: the order and the time of
+            their unwinding is no part of the run. It must not raise.
 
     Raises:
         RuntimeError: an event loop runs already.
-        KeyboardInterrupt: Ctrl-C came. Nothing else of what happens within comes out of here but in
+        KeyboardInterrupt: Ctrl-C came. Any other error within the run is not raised, but returned in
             :attr:`EngineResult.error`.
     """
     trio = sys.modules.get("trio")
@@ -115,7 +116,8 @@ def run(
 
 
 def leap(seconds: float) -> None:
-    """Let the machine sleep for so many seconds, for everybody at once; called from within a run."""
+    """Advance the clock of the current simulated run by *seconds* at once, as if the machine slept; call this from
+    within a run."""
     trio = sys.modules.get("trio")
     in_trio = trio is not None and trio.lowlevel.in_trio_run()
     clock: Any = trio.lowlevel.current_clock() if in_trio else asyncio.get_running_loop()  # type: ignore[union-attr]
@@ -124,11 +126,12 @@ def leap(seconds: float) -> None:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Turn the garbage collector off, and at the end collect only what was created meanwhile: a full collection costs
-    more than a run.
+    """Turn the garbage collector off for the block, and at the end collect only objects that were created within the
+    block: a full collection costs more than a run.
 
-    What is still held at the end stays for ever, as the next run does not look at it: so it goes around everything that
-    makes a run and is thrown away with it. Within another one it does nothing.
+    An object that is still referenced at the end is not examined by the next block, and so may never be freed.
+    Therefore the block should contain everything that makes a run and is thrown away with the run. Within another such
+    block this function does nothing.
     """
     if _collection_off.get():
         yield
@@ -176,18 +179,18 @@ def _on_trio(main: Main[_T], ran: EngineResult[_T], seed: int, schedule: Schedul
 
 
 class _Interruptible(Protocol):
-    """An engine that ends before its next step when it is interrupted."""
+    """Interface of an engine that ends the run before the next step once *interrupted* is true."""
 
     interrupted: bool
 
 
 @contextlib.contextmanager
 def _interrupting(engine: _Interruptible) -> Iterator[None]:
-    """End the run between two steps at the first Ctrl-C, unseen by the program, whose results would mean nothing; at
-    the second one, end the step too.
+    """End the run between two steps at the first Ctrl-C, which the program does not see, since the program's results
+    would mean nothing; at the second Ctrl-C, end the current step too.
 
     Raises:
-        KeyboardInterrupt: it came, whatever the run made of that.
+        KeyboardInterrupt: Ctrl-C came, whatever the result of the run.
     """
 
     def hear(number: int, frame: object) -> None:
@@ -209,7 +212,8 @@ def _interrupting(engine: _Interruptible) -> Iterator[None]:
 
 
 def _guarded(main: Main[_T], ran: EngineResult[_T], backend: str, options: dict[str, Any]) -> None:
-    """Run *main* under the guard, which is up from when the backend has its resources until everything has unwound."""
+    """Run *main* under the guard against the real world. The guard is active from the moment when the backend has its
+    resources until everything has unwound."""
     up = contextlib.ExitStack()
 
     @functools.wraps(main)  # tasks are named after it

@@ -1,8 +1,9 @@
-"""Errors of a simulated run itself, whatever the program in it does.
+"""Errors of a simulated run itself, as opposed to errors of the program in the run.
 
-Each message gives the virtual time and the place where each task waits: nobody was there to see. After a failure the
-remaining tasks are cancelled and given steps to unwind. What goes on even so is never freed: freeing a coroutine closes
-it, and one that swallows every error would then run without end, in a later run or at the interpreter's exit.
+Each message gives the virtual time and the place where each task waits, since nobody watched the run. After a failure
+the remaining tasks are cancelled, and some steps are run so that they unwind. A task that goes on even so is never
+freed: freeing a coroutine closes the coroutine, and a coroutine that swallows every error would then run without end,
+in a later run or at the interpreter's exit.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from types import CodeType
 from typing import Any
 
 UNWIND_ROUNDS = 5
-"""Rounds of cancellation for the tasks that remain."""
+"""Number of rounds in which the remaining tasks of a failed run are cancelled."""
 UNWIND_STEPS = 5_000
-"""Steps that each round gives them."""
+"""Number of steps of each round, in which the remaining tasks may unwind."""
 
 LIBRARIES = tuple(f"{os.sep}{name}{os.sep}" for name in ("asyncio", "anyio", "trio"))
-"""Directories of the libraries through which a task waits; the code that waits is above them."""
+"""Directories of the libraries in which a task waits; the code that waits is the caller of these libraries."""
 NAMED_MAX = 20
-"""Tasks named in a message; more are counted."""
+"""Number of tasks that are named in a message; further tasks are only counted."""
 
 
 class EngineError(Exception):
-    """A simulated run did not come to its end."""
+    """Base class of errors: a simulated run did not reach its end."""
 
 
 class _Stuck(EngineError):
-    """Virtual time stopped at *at_s* seconds, with these tasks unfinished."""
+    """Base class of errors: virtual time stopped at *at_s* seconds, with the tasks in *waiting* unfinished."""
 
     what = "the run is stuck"
 
@@ -39,25 +40,25 @@ class _Stuck(EngineError):
 
 
 class Deadlock(_Stuck):
-    """Nothing can run, no timer is set, and the program has not ended."""
+    """Error: no task can run, no timer is set, and the program has not ended."""
 
     what = "nothing can ever happen any more"
 
 
 class Livelock(_Stuck):
-    """Too many steps at one moment of virtual time (``livelock_steps``)."""
+    """Error: too many steps at one moment of virtual time (``livelock_steps``)."""
 
     what = "steps are taken and time stands still"
 
 
 class HorizonReached(_Stuck):
-    """The virtual time that the run was given (``horizon_s``) is over."""
+    """Error: the limit of the run's virtual time (``horizon_s``) is reached."""
 
     what = "the horizon is reached"
 
 
 class SimulationEscape(EngineError):
-    """The program reached out of the simulation: a clock, a random number, a thread, a socket, a process, a file."""
+    """Error: the program used the real world: a clock, a random number, a thread, a socket, a process, or a file."""
 
 
 def _listed(waiting: Sequence[str]) -> str:
@@ -67,13 +68,14 @@ def _listed(waiting: Sequence[str]) -> str:
 
 
 def never_free(one: object) -> None:
-    """Never free *one*, nor what it refers to."""
+    """Make sure that *one*, and every object to which *one* refers, is never freed."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
 
 
 # ------------------------------------------------------------------------------------------------ where a task waits
 def waiting_place(coroutine: Any) -> str:
-    """Place where *coroutine* waits, as ``function (file.py:12)``; a line of a library if there is no other."""
+    """Return the place where *coroutine* waits, as ``function (file.py:12)``; a line of a library only if no other code
+    waits."""
     frames = [frame for one in _awaiting(coroutine) if (frame := _first(one, "cr_frame", "gi_frame", "ag_frame"))]
     own = [one for one in frames if not any(name in one.f_code.co_filename for name in LIBRARIES)]
     innermost = (own or frames)[-1:]
@@ -81,12 +83,12 @@ def waiting_place(coroutine: Any) -> str:
 
 
 def code_place(code: CodeType, line: int | None) -> str:
-    """A line of code, without the directories above its file."""
+    """Return the name of a line of code, without the directories above the file."""
     return f"{code.co_qualname} ({os.path.basename(code.co_filename)}:{line})"
 
 
 def _awaiting(awaited: Any) -> Iterator[Any]:
-    """The coroutine, what it awaits, what that awaits, and so on."""
+    """Yield the awaitable, then the awaitable for which this one waits, and so on to the innermost."""
     while awaited is not None:
         yield awaited
         awaited = _first(awaited, "cr_await", "gi_yieldfrom", "ag_await")

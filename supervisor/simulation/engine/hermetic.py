@@ -1,15 +1,16 @@
-"""The guard: while a simulation runs, touching the real world is an error, and the run fails even if it is swallowed.
+"""The guard: while a simulation runs, a use of the real world is an error, and the run fails even if the program
+swallows the error.
 
-What the interpreter audits (sockets, processes, files opened for writing; PEP 578) is refused by an audit hook, which
-cannot be taken out again and is switched by whether a guard is up. What it does not audit, or only in a newer CPython
-(clocks, chance, threads, waits for descriptors), is replaced for as long. Only the thread that put the guard up is held
-to it; a second one cannot be started under it.
+Operations that the interpreter audits (sockets, processes, files opened for writing; PEP 578) are refused by an audit
+hook, which cannot be removed and has an effect only while a guard is active. Operations that the interpreter does not
+audit, or only a newer CPython does (clocks, random numbers, threads, waits for descriptors), are replaced meanwhile.
+The guard applies only to the thread that activated the guard; under a guard no second thread can be started.
 
-What stays unseen, because it is C that calls no Python: ``datetime.now()``, ``utcnow()`` and ``today()``, ``from time
-import time`` where it was imported before, the waits of an object that was made before (a lock, a poll object), an
-extension module that opens files itself (apsw), and what differs between two machines, or moments, without being asked
-of a clock or of chance (the process id, the environment, the order of a directory, what ``/proc`` and a file's times
-say).
+Some uses stay unseen, because they are C code that calls no Python: ``datetime.now()``, ``utcnow()`` and ``today()``,
+``from time import time`` in a module that was imported before, the waits of an object that was made before (a lock, a
+poll object), and an extension module that opens files itself (apsw). Other values that differ between two machines, or
+moments, also stay unseen (the process id, the environment, the order of a directory, the contents of ``/proc``, and the
+times of a file).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ REFUSED = (
     *("os.chmod", "os.chown", "os.chdir", "os.setxattr", "os.removexattr", "os.lockf", "fcntl."),
     *("_thread.start", "signal.pthread_kill"),
 )
-"""Prefixes of refused audit events. Reading is allowed: a module that is imported late is read."""
+"""Prefixes of the audit events that are refused. Reading files is allowed, since a late import reads a module."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 ENTROPY = frozenset({"/dev/random", "/dev/urandom", "/dev/hwrng"})
 
@@ -55,14 +56,14 @@ SHARED_RANDOM = tuple(
 WAITING = ("select", "poll", "epoll", "devpoll", "kqueue")
 """Functions that wait for descriptors or for time; each machine has some of them."""
 SELECTORS = ("SelectSelector", "PollSelector", "EpollSelector", "DevpollSelector", "KqueueSelector")
-"""Selectors, which have imported those functions already."""
+"""Names of selector classes, which imported the functions in ``WAITING`` before a guard could replace them."""
 
 LOGGER = "supervisor"
-"""Logger that is silent under the guard: a log record reads the clock."""
+"""Name of the logger that is silent under the guard, since a log record reads the clock."""
 
 
 class Guard:
-    """A guard that is up, and the escapes it caught."""
+    """Active guard, with the escapes to the real world that the guard caught."""
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
@@ -72,16 +73,16 @@ class Guard:
 _guards: list[Guard] = []
 _hooked = False
 _refused_events: dict[str, bool] = {}
-"""Whether audit events of a name are refused; cached, since there are many events."""
+"""Whether audit events of a name are refused, by name: a cache, since there are many events."""
 
 
 @contextlib.contextmanager
 def hermetic() -> Iterator[Guard]:
-    """Put the guard up for the block.
+    """Activate a guard against the real world for the block.
 
     Raises:
-        SimulationEscape: the first one, at the end, whatever else the guarded code raised or swallowed, but for
-            ``KeyboardInterrupt``.
+        SimulationEscape: the guarded code used the real world. The first escape is raised at the end of the block,
+            whatever else the code raised or swallowed, except for ``KeyboardInterrupt``.
     """
     global _hooked
     with contextlib.ExitStack() as undo:
@@ -105,10 +106,10 @@ def hermetic() -> Iterator[Guard]:
 
 
 def escape(what: str) -> NoReturn:
-    """Record an escape to the real world, and refuse it.
+    """Record an escape to the real world, and refuse the escape.
 
     Raises:
-        SimulationEscape: always; it says who called.
+        SimulationEscape: always; the message names the caller.
     """
     error = SimulationEscape(f"{what} is not simulated; it was reached from {_caller()}")
     if _guards:
@@ -122,7 +123,8 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 def _caller() -> str:
-    """The innermost frame outside of this file and the standard library; else the innermost outside of this file."""
+    """Return the place of the innermost frame outside of this file and the standard library; else of the innermost
+    frame outside of this file."""
     frames, frame = list[FrameType](), cast("FrameType | None", sys._getframe(1))
     while frame is not None:
         frames += [frame] if frame.f_code.co_filename != __file__ else []
@@ -193,7 +195,7 @@ def _set_traps(undo: contextlib.ExitStack) -> None:
 
 
 def _trap(undo: contextlib.ExitStack, owner: Any, name: str, when: Callable[..., bool] = lambda *_, **__: True) -> None:
-    """Replace ``owner.name``, if this machine has it, by a function that refuses the guarded thread."""
+    """Replace ``owner.name``, if it exists on this machine, by a function that refuses calls of the guarded thread."""
     if not hasattr(owner, name):
         return
     inherited = name not in vars(owner)
@@ -253,8 +255,8 @@ def _refusal(name: str) -> Callable[..., NoReturn]:
 
 
 class SealedLoop(asyncio.AbstractEventLoop):
-    """Base of the simulated loop: refuses, at the call, everything in asyncio that reaches a thread, a socket, a
-    process or a signal."""
+    """Base class of the simulated event loop, which refuses every method of asyncio that reaches a thread, a socket, a
+    process or a signal, at the call."""
 
 
 for _name in LOOP_REFUSED:

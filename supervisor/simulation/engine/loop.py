@@ -8,7 +8,8 @@ timer.
   (``schedule.py``), never of the order of a queue, a set or an address. Plain callbacks keep their FIFO order.
 - ``fifo`` and ``shuffle`` order a whole pass; ``window`` and ``pct`` run one step per pass, from a heap of ranks.
 - A task that *before_step* starts has a negative birth number: it goes first, and moves no number of another task.
-- A run that cannot end is an error that names who waits where; its tasks are then cancelled and given steps to unwind.
+- A run that cannot end is an error that names the waiting tasks and their places; the tasks are then cancelled, and
+  steps are run so that they unwind.
 
 Example: tasks 1 and 2 both wake at 3.0 s. Nothing else is ready, so the clock jumps to 3.0; both timers are released,
 the two steps form a pass, and ``shuffle`` runs the task with the smaller ``hash((key, birth, step))`` first.
@@ -52,21 +53,22 @@ from supervisor.simulation.engine.schedule import Schedule, key_of, on_grid, pri
 _T = TypeVar("_T")
 
 LIVELOCK_STEPS = 200_000
-"""Steps at one moment of virtual time; a busy system of 1,000 actors takes some 10,000."""
+"""Number of steps at one moment of virtual time that is an error; a busy system of 1,000 actors takes some 10,000."""
 COLLECT_STEPS = 400_000
-"""Steps after which cyclic garbage is collected, so that a long run does not keep it, at moments that follow from the
-run itself. Only young generations are collected: objects that have lived that long mostly live as long as the run, and
-a large host has millions of them."""
+"""Number of steps after which cyclic garbage is collected, so that a long run does not keep the garbage; the moments
+follow from the run itself. Only young generations are collected: older objects mostly live as long as the run, and a
+large host has millions of older objects."""
 _YOUNG = 1
-"""Generations that are collected then; the oldest one waits for the end of the run."""
+"""Garbage collector generation up to which objects are collected after COLLECT_STEPS; the oldest generation waits for
+the end of the run."""
 WATCH_STEPS = 4096
-"""Steps between two calls of *watch*."""
+"""Number of steps between two calls of *watch*."""
 STALE_TIMERS = 256
-"""Cancelled timers are swept when there are that many, and they are half of all."""
+"""Number of cancelled timers above which these are removed from memory, if they are more than half of all timers."""
 
 
 class SimulatedTask(asyncio.Task[_T]):
-    """A task with a birth number, by which its steps are ordered."""
+    """Asyncio task with a birth number (the number of its creation), by which the task's steps are ordered."""
 
     __slots__ = ("birth", "scheduled")
 
@@ -77,8 +79,8 @@ class SimulatedTask(asyncio.Task[_T]):
 
 
 class _Handle(msgspec.Struct, eq=False):
-    """A call that waits for its turn: the part of ``asyncio.Handle`` that is used. There are tens of millions of them,
-    so it keeps no loop and makes no repr."""
+    """Call that waits for its step: the part of ``asyncio.Handle`` that is used. A run has tens of millions of these
+    calls, so a handle keeps no reference to the loop, and makes no repr in advance."""
 
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -98,7 +100,7 @@ class _Handle(msgspec.Struct, eq=False):
 
 
 class _Timer(msgspec.Struct, eq=False):
-    """A call that waits for its time: the part of ``asyncio.TimerHandle`` that is used."""
+    """Call that waits for a moment of virtual time: the part of ``asyncio.TimerHandle`` that is used."""
 
     due_s: float
     call: Callable[..., Any]
@@ -124,15 +126,15 @@ class _Timer(msgspec.Struct, eq=False):
 
 
 class SimulatedLoop(SealedLoop):
-    """The event loop.
+    """Seeded asyncio event loop in virtual time.
 
     Args:
-        seed: the run.
-        schedule: any but ``trio``.
+        seed: the seed of the run.
+        schedule: any schedule except ``trio``.
         horizon_s: virtual seconds after which the run is an error.
-        grain_s: timers are rounded up to multiples of it, so that things happen at once; 0 is exact.
-        livelock_steps: steps at one moment of virtual time that are an error.
-        before_step: called with the number of each step, from 1, before it.
+        grain_s: timers are rounded up to multiples of this number of seconds, so that more happens at once; 0 is exact.
+        livelock_steps: number of steps at one moment of virtual time that is an error.
+        before_step: called before each step with the step's number, from 1.
         watch: called with the number of steps so far, now and then as time moves on.
         on_failed: called when the run has failed, before its tasks are ended.
     """
@@ -150,11 +152,11 @@ class SimulatedLoop(SealedLoop):
         on_failed: Callable[[], None] | None = None,
     ) -> None:
         self.steps = 0
-        """Steps of tasks and plain callbacks that were run."""
+        """Number of steps of tasks and of plain callbacks that were run."""
         self.time_jumps = 0
         self.before_step = before_step
         self.unhandled: list[str] = []
-        """Errors that nothing handled: of callbacks, and of tasks whose result was not read."""
+        """Errors that the program did not handle: errors of callbacks, and of tasks whose result was not read."""
         self._key = key_of(seed)
         self._rank = priority_of(schedule, seed)
         self._keeps_slots = schedule is Schedule.FIFO
@@ -208,8 +210,8 @@ class SimulatedLoop(SealedLoop):
         return self.call_soon(callback, *args, context=context)
 
     def leap(self, seconds: float) -> None:
-        """Let the machine sleep: the clock moves, and timers are late. The horizon moves too, since nothing could be
-        done meanwhile."""
+        """Advance the clock at once, as if the machine slept, so that timers are late. The horizon moves too, since no
+        work could be done meanwhile."""
         self._now_s += seconds
         self._horizon_s += seconds
 
@@ -249,7 +251,7 @@ class SimulatedLoop(SealedLoop):
             sys.set_asyncgen_hooks(*hooks)
 
     def _run_pass(self) -> None:
-        """Run what is ready now; what becomes ready meanwhile is for the next pass."""
+        """Run the steps that are ready now; steps that become ready meanwhile wait for the next pass."""
         if self.interrupted:
             raise KeyboardInterrupt
         timers = self._timers
@@ -295,7 +297,7 @@ class SimulatedLoop(SealedLoop):
         return [one[2] for one in steps]
 
     def _drawn_places(self, batch: list[Any]) -> list[tuple[int, int, Any]]:
-        """Give plain callbacks drawn places among the steps, in the order in which they came."""
+        """Draw places among the steps of tasks for the plain callbacks, which keep their order."""
         self._passes += 1
         plain = [one for one in batch if one.task is None]
         places = sorted([hash((self._key, self._passes, ~number)) for number in range(len(plain))])
@@ -353,7 +355,7 @@ class SimulatedLoop(SealedLoop):
         """Run until *future* is done.
 
         Raises:
-            Deadlock, Livelock, HorizonReached: it never will be; what was left of the run has been ended.
+            Deadlock, Livelock, HorizonReached: *future* will never be done; the remaining tasks have been cancelled.
         """
         if self._failed is not None:
             if asyncio.iscoroutine(future):
@@ -382,8 +384,8 @@ class SimulatedLoop(SealedLoop):
         self._stopping = True
 
     def _unwind(self) -> None:
-        """Cancel the remaining tasks and give them steps and time to unwind, but not after an interrupt; then keep for
-        ever what goes on regardless."""
+        """Cancel the remaining tasks and run steps so that they unwind, but not after an interrupt; then keep tasks
+        that go on regardless in memory for ever."""
         counts = self.steps, self.time_jumps, self._now_s
         self.before_step, self._horizon_s = None, math.inf
         left = self.tasks()
@@ -419,7 +421,7 @@ class SimulatedLoop(SealedLoop):
         return sorted(found, key=lambda one: one.birth)
 
     def waiting(self) -> list[str]:
-        """Names of the unfinished tasks, and where each waits."""
+        """Return the names of the unfinished tasks, with the place where each task waits."""
         return [f"{one.get_name()} in {waiting_place(one.get_coro())}" for one in self.tasks()]
 
     # ------------------------------------------------------------------ what asyncio asks of a loop
@@ -453,7 +455,7 @@ class SimulatedLoop(SealedLoop):
         self._timers.clear()
 
     get_debug: Callable[[], bool] = staticmethod(bool)
-    """Return false; every future asks, and this is answered without a call into Python."""
+    """Return false: debug mode is off. Every future calls this, and ``bool`` replies without a call into Python."""
 
     def set_debug(self, enabled: bool) -> None:
         """Ignore the mode: ``PYTHONASYNCIODEBUG`` changes nothing."""
@@ -492,7 +494,7 @@ class SimulatedLoop(SealedLoop):
 
 
 class _Budget:
-    """Raises ``Livelock`` after so many more steps."""
+    """Function object for *before_step* that raises ``Livelock`` after *steps* more steps."""
 
     def __init__(self, loop: SimulatedLoop, steps: int) -> None:
         self._loop, self._until = loop, loop.steps + steps
@@ -506,7 +508,7 @@ _birth = attrgetter("task.birth")
 
 
 def _oldest_first(batch: list[Any]) -> list[Any]:
-    """Sort steps by the age of their tasks, in the places of steps; plain callbacks stay where they are."""
+    """Return the batch with the steps of tasks sorted by the age of the tasks; plain callbacks keep their positions."""
     steps = [one for one in batch if one.task is not None]
     if len(steps) == len(batch):
         batch.sort(key=_birth)
@@ -527,13 +529,13 @@ def _silence(task: SimulatedTask[Any]) -> None:
 
 
 def _keep(task: SimulatedTask[Any]) -> None:
-    """Let asyncio forget the task, so that nothing waits for it, and never free it."""
+    """Unregister the task from asyncio, so that nothing waits for the task, and never free the task."""
     asyncio.tasks._unregister_task(task)
     never_free(task)
 
 
 def _described(context: dict[str, Any]) -> str:
-    """Describe an error in one line without addresses, so that it is the same in every process."""
+    """Describe an error in one line without memory addresses, so that the text is the same in every process."""
     error = context.get("exception")
     message = context.get("message", "unhandled")
     return message if error is None else f"{message}: {type(error).__name__}: {error}"

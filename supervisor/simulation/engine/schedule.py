@@ -32,7 +32,7 @@ _TASK, _GAP = 1, 2
 
 
 class Schedule(StrEnum):
-    """Choice of the next step.
+    """Schedule of a simulated run: the rule that chooses the next step.
 
     ``fifo``: the order of asyncio, ties by age. ``shuffle``: every pass over what is ready is shuffled; nobody is
     overtaken twice. ``window``: one step at a time, and each may be overtaken by up to 32 others. ``pct``: the task of
@@ -48,12 +48,12 @@ class Schedule(StrEnum):
 
 
 Priority = Callable[[int, int, int], int]
-"""Rank of a step, smallest first, from the birth number of its task, its number in that task, and the steps that the
-loop has run so far."""
+"""Function that returns the rank of a step (the smallest rank runs first), given the birth number of the step's task,
+the number of the step in that task, and the number of steps that the loop has run so far."""
 
 
 def key_of(seed: int) -> int:
-    """Spread *seed* over 60 bits: neighbouring seeds share nothing."""
+    """Return a key of 60 bits for *seed*; the keys of neighbouring seeds have nothing in common."""
     return int.from_bytes(blake2b(str(seed).encode(), digest_size=8).digest(), "big") >> 4
 
 
@@ -67,7 +67,8 @@ def on_grid(moment_s: float, grain_s: float) -> float:
 
 
 def priority_of(schedule: Schedule, seed: int) -> Priority:
-    """Rank function of *schedule*, which is not ``trio``; tasks without a positive birth number go first."""
+    """Return the rank function of *schedule*, which must not be ``trio``; tasks without a positive birth number run
+    first."""
     rank = _rank(schedule, key_of(seed))
     return lambda birth, step, now: rank(birth, step, now) if birth > 0 else FIRST
 
@@ -87,7 +88,7 @@ def _rank(schedule: Schedule, key: int) -> Priority:
 
 
 class _Changing:
-    """Random priorities of tasks, drawn anew after a drawn number of steps."""
+    """Random priorities of tasks (schedule ``pct``), which are drawn anew after a drawn number of steps."""
 
     def __init__(self, key: int) -> None:
         self._key, self._epoch, self._until = key, 0, 0

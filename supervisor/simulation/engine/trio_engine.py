@@ -1,8 +1,9 @@
-"""Trio in virtual time, seeded: the second semantics of cancellation that a program is run under.
+"""Trio in virtual time, seeded, so that a program is also run with trio's semantics of cancellation.
 
-Trio shuffles what is runnable by a generator of its own. Two private names of it make that repeatable; trio's own
-Hypothesis plug-in and its tests use the same two, and ``seeded`` is the one place here. The clock is public, and exact:
-trio asks it how long to sleep only when nothing can run. Imported only where trio runs.
+Trio shuffles the runnable tasks by a random generator of its own. Two private names of trio make the order repeatable;
+trio's Hypothesis plug-in and trio's tests use the same two names, and here only ``seeded`` uses them. The clock is a
+public interface of trio, and exact: trio calls the clock for the time to sleep only when no task can run. This module
+is imported only where trio runs.
 """
 
 from __future__ import annotations
@@ -31,17 +32,18 @@ from supervisor.simulation.engine.schedule import key_of, on_grid
 _T = TypeVar("_T")
 
 PRIVATE_NAMES = ("_r", "_ALLOW_DETERMINISTIC_SCHEDULING")
-"""Names in ``trio._core._run``: its generator, and whether it sorts tasks by age before it shuffles them."""
+"""Private names in ``trio._core._run``: the random generator, and whether trio sorts tasks by age before it shuffles
+them."""
 POLLS = 8
 """Passes without a step before the run counts as deadlocked: trio ends its own tasks through a pair of sockets."""
 
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Make trio's order of steps a function of *seed*, and put everything back.
+    """Make trio's order of steps a function of *seed* for the block, and restore trio at the end.
 
     Raises:
-        RuntimeError: this trio does not have the two names any more.
+        RuntimeError: the installed trio does not have the two private names any more.
     """
     missing = [name for name in PRIVATE_NAMES if not hasattr(trio_run, name)]
     if missing:
@@ -60,8 +62,8 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
-    """Clock and instrument of one run. A failure cancels the whole run, so that it unwinds. The arguments are those of
-    the simulated loop."""
+    """Clock and instrument of trio for one simulated run. A failure cancels the whole run, so that the run unwinds. The
+    arguments are the same as those of the simulated event loop."""
 
     def __init__(
         self,
@@ -74,11 +76,11 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
         on_failed: Callable[[], None] | None = None,
     ) -> None:
         self.steps = 0
-        """Steps of tasks, trio's own included."""
+        """Number of steps of tasks, including trio's own tasks."""
         self.time_jumps = 0
         self.now_s = 0.0
         self.failed: BaseException | None = None
-        """Error for which the run was cancelled: an ``EngineError``, or what *before_step* raised."""
+        """Error because of which the run was cancelled: an ``EngineError``, or an error that *before_step* raised."""
         self.interrupted = False
         """Whether the run is to end before its next pass."""
         self._horizon_s, self._grain_s, self._livelock_steps = horizon_s, grain_s, livelock_steps
@@ -90,10 +92,10 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
         self._tasks: dict[trio.lowlevel.Task, None] = {}
 
     async def run(self, main: Callable[[], Awaitable[_T]]) -> _T:
-        """Run *main* inside of trio.
+        """Run *main* inside of trio, and return the result of *main*.
 
         Raises:
-            Deadlock, Livelock, HorizonReached: it does not end.
+            Deadlock, Livelock, HorizonReached: *main* does not end.
         """
         try:
             with self._main:
@@ -117,7 +119,7 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
         return self.now_s
 
     def leap(self, seconds: float) -> None:
-        """Let the machine sleep: the clock and the horizon move, and deadlines pass."""
+        """Advance the clock and the horizon at once, as if the machine slept, so that deadlines pass."""
         self.now_s += seconds
         self._horizon_s += seconds
 
@@ -165,20 +167,21 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
             self._ask(self._before_step)
 
     def _ask(self, whom: Callable[[int], None]) -> None:
-        """Call *whom*, and fail the run if it raises: trio would only log that."""
+        """Call *whom* with the number of steps, and fail the run if *whom* raises: trio would only log the error."""
         try:
             whom(self.steps)
         except BaseException as error:
             self._fail(error)
 
     def waiting(self) -> list[str]:
-        """Names of the unfinished tasks without trio's own, oldest first, and where each waits."""
+        """Return the names of the unfinished tasks without trio's own, oldest first, with each task's waiting place."""
         own = [one for one in self._tasks if not one.name.startswith(("<", "trio."))]
         return [f"{one.name} in {waiting_place(one.coro)}" for one in own]
 
     # ------------------------------------------------------------------ the end of a failed run
     def _fail(self, error: BaseException) -> None:
-        """Cancel the run; if it goes on behind shields, remove these; if that does not end it, stop trio."""
+        """Cancel the run. If the run goes on behind shielded cancel scopes, remove the shields; if the run still does
+        not end, stop trio."""
         if self.failed is None:
             self.failed = error
             if self._on_failed is not None:
@@ -204,7 +207,7 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
 
 
 def _in_task() -> bool:
-    """Whether a task calls, which might swallow an error, or trio itself."""
+    """Whether the caller is a task, which might swallow an error, and not trio itself."""
     try:
         trio.lowlevel.current_task()
     except RuntimeError:

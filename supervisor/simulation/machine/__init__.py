@@ -1,3 +1,3 @@
-"""The simulated machine: processes, pipes, signals and shims that behave as the real ones."""
+"""The simulated machine: processes, pipes, signals and shims that behave as on a real Linux machine."""
 
 __all__: list[str] = []

@@ -4,9 +4,10 @@ The rules are those of Linux. A process that has ended stays in the table as a z
 process that loses its parent is adopted by the subreaper above it, or by init. A pipe ends when its last holder is
 gone. Signals that stop a process are not modelled: they have no effect.
 
-A program is an async function that is given its process and returns its exit status. It sleeps and waits with plain
-anyio. SIGKILL, and a SIGTERM that the program does not ignore, cancel it; so does writing to a pipe that nobody reads.
-A process is dead at that instant: whatever its coroutine still tries raises ``_Died``, and changes nothing.
+A program is an async function that is called with its process and returns its exit status. A program sleeps and waits
+with plain anyio. SIGKILL, and a SIGTERM that the program does not ignore, cancel the program; so does a write to a pipe
+without a reader. A killed process is dead at that instant: any operation that its coroutine still tries raises
+``_Died``, and changes nothing.
 
 Example: a shim starts ``agent`` (pid 1001), which forks ``tool`` (1002). SIGKILL to 1001: its pipes are closed, 1002
 gets the shim as its parent, the shim's ``child_ended`` is called, and 1001 stays a zombie until the shim reaps it.
@@ -30,40 +31,41 @@ from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.simulation.machine.pipe import Pipe
 
 Program = Callable[["OsProcess"], Awaitable[int]]
-"""A simulated program; it returns its exit status, 0 to 255."""
+"""Simulated program: an async function that is called with its process and returns its exit status, 0 to 255."""
 FIRST_PID: Final = 1000
 HARMLESS: Final = frozenset(
     {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}
     | {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 )
-"""Signals that do nothing to a program without a handler, and those that would stop it."""
+"""Signals without an effect here: signals that do nothing to a program without a handler, and signals that would stop a
+program."""
 TICKS_PER_S: Final = 100
-"""Ticks of this machine's clock, in which births of processes are reported."""
+"""Ticks of the simulated machine's clock per second; the start times of processes are reported in ticks."""
 ASKING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-"""Signals that a program may handle; they cancel it."""
+"""Signals that a program may handle; such a signal cancels the program."""
 
 
 class _Died(BaseException):
-    """Unwinds the coroutine of a process that has ended."""
+    """Exception that unwinds the coroutine of a simulated process that has ended."""
 
 
 # --------------------------------------------------------------------------------------------------- processes
 class Parent(Protocol):
-    """Holder of children: another process, a subreaper, or init."""
+    """Interface of a parent of processes: another process, a subreaper, or init."""
 
     children: dict[int, OsProcess]
 
     def child_ended(self, child: OsProcess) -> None:
-        """SIGCHLD: *child* is a zombie now, or has come as one."""
+        """React to SIGCHLD: *child* is a zombie now, or was a zombie when this parent adopted it."""
         ...
 
     def adopter(self) -> Parent:
-        """The parent that orphans below this one get."""
+        """Return the parent that adopts orphans below this parent."""
         ...
 
 
 class _Init:
-    """Process 1: reaps every process that it adopts."""
+    """Process 1 (init): reaps every process that it adopts."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.children: dict[int, OsProcess] = {}
@@ -77,7 +79,7 @@ class _Init:
 
 
 class OsProcess:
-    """A process, as the kernel keeps it and as its own program sees it."""
+    """Simulated process: the kernel's entry, and the interface that the process's program uses."""
 
     def __init__(
         self,
@@ -112,11 +114,12 @@ class OsProcess:
         self._child_exit: OneShotEvent | None = None
 
     def hold(self, stdin: Pipe | None, stdout: Pipe | None, stderr: Pipe | None) -> None:
-        """Take over the ends of the standard streams; ``None`` is /dev/null."""
+        """Give the process its ends of the standard streams; ``None`` stands for /dev/null."""
         self._stdin, self._stdout, self._stderr = stdin, stdout, stderr
 
     async def run(self, program: Program) -> None:
-        """Run *program*. A program that catches the cancellation has a handler for SIGTERM."""
+        """Run *program* in this process to its end. A program that catches the cancellation counts as having a handler
+        for SIGTERM."""
         status: int | None = None
         with self._scope:
             try:
@@ -128,13 +131,14 @@ class OsProcess:
 
     # ------------------------------------------------------------------ from outside
     def seen(self) -> ProcessSeen:
-        """Describe the process as the kernel shows it. The parent is 0 if it is a shim, which has no pid here."""
+        """Describe the process as the kernel would show the process. The parent's pid is 0 if the parent is a shim,
+        which has no pid here."""
         parent = self.parent.pid if isinstance(self.parent, OsProcess) else 0
         state = "S" if self.status is None else "Z"
         return ProcessSeen(self._pid, parent, self.session, self._born, state, 1, self._name.encode().hex())
 
     def deliver(self, number: int) -> None:
-        """Send the process a signal."""
+        """Deliver a signal to the process."""
         if self.status is not None or number in HARMLESS:
             return
         self._kernel.note("signalled", self, signal_name(number))
@@ -145,13 +149,13 @@ class OsProcess:
             self._scope.cancel()
 
     def end(self, status: int) -> None:
-        """End the process at this instant, whatever its program does."""
+        """End the process at this instant with *status*, whatever its program does."""
         if self.status is None:
             self._scope.cancel()
             self._exit(status)
 
     def _exit(self, status: int) -> None:
-        """Become a zombie: close the pipes, and hand the children to their adopter."""
+        """Make the process a zombie: close its pipes, and give its children to their adopter."""
         self.status = status
         self.dead.set()
         self._kernel.note("exited", self, str(status))
@@ -185,7 +189,7 @@ class OsProcess:
 
     @property
     def name(self) -> str:
-        """Stable name for draws: the same in every run of a seed."""
+        """Name of the process for draws: the same in every run of a seed."""
         return self._name
 
     @property
@@ -205,7 +209,7 @@ class OsProcess:
             raise _Died
 
     async def read(self) -> bytes:
-        """Read the next bytes of standard input; ``b""`` at the end."""
+        """Read the next bytes of standard input; ``b""`` at the end of the input."""
         self._check_alive()
         if self._buffered:
             data = bytes(self._buffered)
@@ -219,7 +223,7 @@ class OsProcess:
         return data
 
     async def read_line(self) -> bytes:
-        """Read the next line of standard input with its end; ``b""`` at the end of the input."""
+        """Read the next line of standard input, with its line end; ``b""`` at the end of the input."""
         self._check_alive()
         searched = 0
         while (end := self._buffered.find(b"\n", searched) + 1) == 0:
@@ -234,7 +238,7 @@ class OsProcess:
         return line
 
     async def write(self, data: bytes) -> None:
-        """Write all of *data* to standard output; waits while the pipe is full (64 KiB)."""
+        """Write all of *data* to standard output; wait while the pipe is full (64 KiB)."""
         self._check_alive()
         await self._write(self._stdout, data)
 
@@ -253,7 +257,7 @@ class OsProcess:
                 self._check_alive()
 
     def close_output(self) -> None:
-        """Close standard output, and live on."""
+        """Close standard output; the process goes on."""
         self._check_alive()
         if self._stdout is not None:
             self._stdout.close_writing()
@@ -264,7 +268,8 @@ class OsProcess:
         self.ignores_term = True
 
     def fork(self, program: Program, *, name: str, keeps_output: bool = False, new_session: bool = False) -> int:
-        """Start a child process; return its pid. *keeps_output*: the child holds this process's output pipe open."""
+        """Start a child process and return its pid. With *keeps_output* the child holds this process's output pipes
+        open."""
         self._check_alive()
         child = OsProcess(
             self._kernel,
@@ -282,8 +287,8 @@ class OsProcess:
         return child.pid
 
     async def wait_child(self, pid: int) -> int:
-        """Reap a child and return its status in Python's form. A child that is not waited for is a zombie until its
-        parent ends."""
+        """Wait for the end of a child, reap the child, and return its status in Python's form (negative for a signal).
+        A child for which nobody waits stays a zombie until its parent ends."""
         self._check_alive()
         child = self.children.get(pid)
         if child is None:
@@ -297,7 +302,7 @@ class OsProcess:
         return child.status
 
     def die(self, signal_number: int) -> None:
-        """Die by that signal at once (a segmentation fault, the OOM killer)."""
+        """End this process at once by that signal (a segmentation fault, the OOM killer)."""
         self._check_alive()
         self.end(-signal_number)
         raise _Died
@@ -311,19 +316,20 @@ def _shared(pipe: Pipe | None) -> Pipe | None:
 
 # ----------------------------------------------------------------------------------------------------- the table
 class Kernel:
-    """The process table. Processes run in *group*; *note* is called with each event (what, process, detail)."""
+    """Process table of a simulated machine. Processes run in *group*; *note* is called with each event (name of the
+    event, process, detail)."""
 
     def __init__(self, group: TaskGroup, note: Callable[[str, OsProcess, str], None]) -> None:
         self.table: dict[int, OsProcess] = {}
         self.init = _Init(self)
         self.note = note
         self.now = current_backend().now
-        """The machine's clock."""
+        """Function that returns the time of the machine's clock, in seconds."""
         self._group = group
         self._last_pid = FIRST_PID
 
     def ticks(self) -> int:
-        """The machine's clock in ticks."""
+        """Return the time of the machine's clock in ticks."""
         return int(self.now() * TICKS_PER_S)
 
     def next_pid(self) -> int:
@@ -331,14 +337,14 @@ class Kernel:
         return self._last_pid
 
     def begin(self, process: OsProcess, program: Program) -> None:
-        """Enter *process* into the table, and run *program* in it."""
+        """Enter *process* into the table, and start *program* in the process."""
         self.table[process.pid] = process
         process.parent.children[process.pid] = process
         self.note("spawned", process, process.name)
         self._group.start_soon(process.run, program)
 
     def reparent(self, child: OsProcess, parent: Parent) -> None:
-        """Give *child*, which has lost its parent, another parent."""
+        """Give *child*, whose parent has ended, to another parent."""
         del child.parent.children[child.pid]
         child.parent = parent
         parent.children[child.pid] = child
@@ -353,7 +359,7 @@ class Kernel:
         process.parent = process.reaper = self.init  # what has left must not keep anybody in memory
 
     def below(self, parent: Parent) -> list[OsProcess]:
-        """Processes below *parent*, parents first."""
+        """Return all descendants of *parent*, parents before children."""
         found = list(parent.children.values())
         for process in found:  # the list grows as we walk along it
             found += process.children.values()

@@ -1,6 +1,6 @@
-"""Draws for a launch: whether it starts, how long its shim lives, and how its output is cut into pieces.
+"""Random draws for a launch: whether the program starts, when the shim is lost, and how output is cut into pieces.
 
-Every draw is named by the launch. The messages of errors are the real ones.
+The name of every draw contains the name of the launch. The messages of errors are those of the real process host.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Program
 
 PIECES: Final = 0.5
-"""Share of the streams that arrive in arbitrary pieces, unless a scenario says otherwise."""
+"""Share of the output streams that arrive in arbitrary pieces, unless a scenario sets another share."""
 LOST_MIN_S: Final = 0.001
 LOST_MAX_S: Final = 60.0
-"""Longest time from a launch to the loss of its shim; every order of magnitude is as likely as the next."""
+"""Longest time from a launch to the loss of its shim, in seconds; every order of magnitude is equally likely."""
 NO_PATH: Final = "/simulated/bin"
-"""PATH for a missing program: the message must not depend on this machine's disk."""
+"""PATH in the error for a missing program, so that the message does not depend on the real machine's disk."""
 
 
 class NotStarted(Exception):
-    """A program cannot be started: the step that fails (``fork``, ``cwd``, ``exec``) and its errno."""
+    """Error: a program cannot be started. *step* is the step that fails (``pipe``, ``fork``, ``cwd``, ``exec``),
+    *number* the errno."""
 
     def __init__(self, step: str, number: int) -> None:
         super().__init__(step, number)
@@ -40,7 +41,7 @@ class NotStarted(Exception):
 
 
 class LaunchDraws:
-    """A launch: its name, its draws, and what it runs."""
+    """Launch of a simulated program: the launch's name, random draws, and program."""
 
     def __init__(
         self,
@@ -60,20 +61,20 @@ class LaunchDraws:
         self.lost_after_s = _lost_after_s(name, faults)
 
     def need_descriptors(self) -> None:
-        """Fail if the launch is to run out of descriptors before there is a shim.
+        """Check whether the launch is drawn to fail, before its shim exists, for lack of file descriptors.
 
         Raises:
-            SpawnShortage: they have.
+            SpawnShortage: the launch has no file descriptors left.
         """
         if self._error is not None and self._error.step == "pipe":
             lack = OSError(self._error.number, os.strerror(self._error.number))
             raise resource_missing(self.launch, shortage_of(lack), lack)
 
     def program(self) -> Program:
-        """Return the program to run.
+        """Return the program that the launch runs.
 
         Raises:
-            NotStarted: nothing, that is.
+            NotStarted: the program cannot be started.
         """
         if self._error is not None:
             raise self._error
@@ -84,13 +85,14 @@ class LaunchDraws:
             raise NotStarted(step, error.errno or errno.ENOENT) from error
 
     def refusal(self, step: str, number: int) -> SpawnError:
-        """Make the error for a failed step."""
+        """Return the error for a failed step of the launch."""
         if self._error is None:
             return step_failed(self.launch, step, number)
         return step_failed(msgspec.structs.replace(self.launch, env={**self.launch.env, "PATH": NO_PATH}), step, number)
 
     def pieces(self, stream: str) -> Callable[[int], int] | None:
-        """Function that cuts an output stream into pieces; ``None`` if it is not cut."""
+        """Return a function that, given a number of available bytes, draws the size of the next piece of an output
+        stream; ``None`` if the stream is not cut."""
         if not self.random.happens(self._pieces, stream, "cut"):
             return None
         random, reads = self.random.below(stream), count(1)

@@ -1,6 +1,6 @@
 """A pipe of a simulated machine: 64 KiB between its writers and one reader.
 
-The pipe ends when the last holder of an end is gone. Nothing here waits for anything but the pipe.
+The pipe ends when the last holder of an end is gone. The functions here wait only for changes of the pipe.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import anyio
 from actors.waiter import ResettableEvent
 
 CAPACITY_BYTES: Final = 65536
-"""Capacity of a pipe on Linux (``man 7 pipe``), and so the most that one read returns."""
+"""Capacity of a pipe on Linux (``man 7 pipe``), and so the most bytes that one read returns."""
 
 
 class Pipe:
-    """A buffer of 64 KiB between its writers and one reader.
+    """Simulated pipe: a buffer of 64 KiB between writers and one reader.
 
     Args:
-        piece: how many of so many bytes (at least 1) one read takes; all, if not given.
+        piece: function that, given the number of available bytes (at least 1), returns how many bytes one read takes;
+            by default a read takes all bytes.
     """
 
     __slots__ = ("_changed", "_data", "_piece", "_reading", "has_reader", "writers")
@@ -39,10 +40,10 @@ class Pipe:
         return bool(self.has_reader and not self._data and self.writers)
 
     async def read(self) -> bytes:
-        """Read the bytes that are there; ``b""`` at the end, or once the reading end is closed.
+        """Wait for bytes and read them; ``b""`` at the end of the pipe, or once the reading end is closed.
 
         Raises:
-            anyio.BusyResourceError: somebody else is waiting for the same.
+            anyio.BusyResourceError: another task waits in this method already.
         """
         while self.waits:
             if self._reading:
@@ -62,7 +63,7 @@ class Pipe:
         return data
 
     def put(self, data: memoryview) -> int:
-        """Put as much of *data* as there is room for; return the number of bytes."""
+        """Put as much of *data* into the pipe as fits; return the number of bytes put."""
         size = min(len(data), CAPACITY_BYTES - len(self._data))
         if size:
             self._data += data[:size]
@@ -70,18 +71,18 @@ class Pipe:
         return size
 
     def close_reading(self) -> None:
-        """Close the reading end; what is in the pipe is lost."""
+        """Close the reading end; the bytes in the pipe are lost."""
         self.has_reader = False
         self._data.clear()
         self._changed.set()
 
     def close_writing(self) -> None:
-        """Remove one writer; without any writer the reader sees the end."""
+        """Remove one writer; after the last writer the reader sees the end of the pipe."""
         self.writers -= 1
         if not self.writers:
             self._changed.set()
 
     async def change(self) -> None:
-        """Wait until something was written or read, or an end was closed."""
+        """Wait until bytes were written or read, or an end of the pipe was closed."""
         self._changed.clear()
         await self._changed.wait()

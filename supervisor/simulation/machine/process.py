@@ -1,9 +1,10 @@
-"""A simulated program as the supervisor sees it: ``supervisor.ports.Process``, as ``supervisor.processes.host`` has it.
+"""A simulated program as the supervisor sees it: ``supervisor.ports.Process``, whose real implementation is in
+``supervisor.processes.host``.
 
-Theory of operation: the process knows only what its shim reports (:meth:`SimulatedProcess.receive_status`), in the
-order started or failed, exited, ended. Orders go to the shim and are obeyed some moments later. Leaving is bounded:
-terminate, wait, kill, wait; then the report says that the fate is unknown, and the shim goes on alone. ``report`` is
-set once, with the last status or with that.
+Theory of operation: the process object knows only the statuses that its shim reports
+(:meth:`SimulatedProcess.receive_status`), in the order started or failed, exited, ended. Orders go to the shim, which
+carries out each order some moments later. Leaving the context is bounded: terminate, wait, kill, wait; then the report
+says that the fate is unknown, and the shim goes on alone. ``report`` is set once: with the last status, or as unknown.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ from supervisor.simulation.machine.shim import SimulatedShim
 
 
 class Machine(Protocol):
-    """Machine on which the process runs."""
+    """Interface to the simulated machine on which a process runs."""
 
     kernel: Kernel
     checkpoint: Callable[[], Awaitable[None]]
 
     def forget(self, process: SimulatedProcess) -> None:
-        """Forget a process whose shim is gone."""
+        """Remove a process whose shim is gone from the running processes."""
         ...
 
     def abandon(self, pid: int, owner: str) -> None:
-        """Note that the context of a process was left before its shim was done."""
+        """Report that the context of a process was left before the process's shim was done."""
         ...
 
 
 class _Inspection:
-    """A question to the shim for the processes, and its answer."""
+    """Request to the shim for the list of processes, and the reply."""
 
     def __init__(self) -> None:
         self.answered = OneShotEvent()
@@ -58,7 +59,7 @@ class _Inspection:
 
 
 class SimulatedProcess:
-    """A simulated program under its shim: ``supervisor.ports.Process``."""
+    """Simulated program under its shim, as the supervisor uses it: implements ``supervisor.ports.Process``."""
 
     def __init__(self, machine: Machine, start: LaunchDraws) -> None:
         self.report: ProcessReport | None = None
@@ -74,7 +75,7 @@ class SimulatedProcess:
         self._looks: deque[_Inspection] = deque()
         self._emptied = machine.kernel.ticks()
         self.written_between = (self._emptied, self._emptied)
-        """Ticks between which the output was written that was received last."""
+        """First and last tick (of the machine's clock) between which the most recently received output was written."""
         self._sending = False
         self._sent = ResettableEvent()
         self._stdin, self._stdout, self._stderr = Pipe(), Pipe(start.pieces("out")), Pipe(start.pieces("err"))
@@ -86,11 +87,11 @@ class SimulatedProcess:
     # ------------------------------------------------------------------------------------------ the port
     @property
     def pid(self) -> int:
-        """Pid of the main process."""
+        """Pid of the main process; 0 while it is not started."""
         return self._pid
 
     async def receive(self) -> bytes:
-        """Receive the next bytes of standard output, at most 64 KiB; ``b""`` at the end."""
+        """Receive the next bytes of standard output, at most 64 KiB; ``b""`` at the end of the output."""
         if self._stdout.waits:
             self._emptied = self.clock()
         data = await self._receive(self._stdout)
@@ -100,17 +101,17 @@ class SimulatedProcess:
         return data
 
     async def receive_err(self) -> bytes:
-        """Receive the next bytes of standard error, at most 64 KiB; ``b""`` at the end."""
+        """Receive the next bytes of standard error, at most 64 KiB; ``b""`` at the end of the stream."""
         return await self._receive(self._stderr)
 
     async def _receive(self, pipe: Pipe) -> bytes:
-        """Read from *pipe*; if nothing has to be waited for, let other tasks run first."""
+        """Read from *pipe*; if the read does not have to wait, let other tasks run first."""
         if not pipe.waits:
             await self._machine.checkpoint()
         return await pipe.read()
 
     async def send(self, data: bytes) -> None:
-        """Write all of *data* to standard input; a closed input drops it silently."""
+        """Write all of *data* to standard input; if the input is closed, *data* is dropped silently."""
         while self._sending:
             self._sent.clear()
             await self._sent.wait()
@@ -127,32 +128,33 @@ class SimulatedProcess:
             self._sent.set()
 
     def close_input(self) -> None:
-        """Close standard input."""
+        """Close the program's standard input."""
         if self._open_input:
             self._open_input = False
             self._stdin.close_writing()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the main process only; a number that is no signal does nothing."""
+        """Send a signal to the main process only; a number that is not a signal's has no effect."""
         if 0 < number < signal.NSIG:
             self.shim.signal(number)
 
     def terminate(self) -> None:
-        """Send SIGTERM, then SIGCONT, to the whole tree."""
+        """Order the shim to send SIGTERM to the whole process tree."""
         self._note_order("terminate")
         self.shim.terminate()
 
     def kill(self) -> None:
-        """Send SIGKILL to the whole tree until nothing is left."""
+        """Order the shim to send SIGKILL to the whole process tree until no process is left."""
         self._note_order("kill")
         self.shim.kill()
 
     def clock(self) -> int:
-        """Virtual time in ticks."""
+        """Return the time of the machine's clock in ticks."""
         return self._machine.kernel.ticks()
 
     async def list_processes(self) -> tuple[ProcessSeen, ...] | None:
-        """Describe the main process and its descendants, parents first; ``None`` if they are unknown."""
+        """Return descriptions of the main process and its descendants, parents first; ``None`` if the processes are
+        unknown."""
         if self._is_unknown:
             return None
         if not self._pid or self._exited.is_set():
@@ -164,32 +166,33 @@ class SimulatedProcess:
         return look.found
 
     def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
-        """Send a signal to these descendants."""
+        """Send a signal to these descendants of the main process."""
         self.shim.signal_processes(found, number)
 
     async def wait_gone(self, pid: int) -> None:
-        """Wait until that descendant has ended."""
+        """Wait until the descendant with this pid has ended."""
         process = self._machine.kernel.table.get(pid)
         if process is not None:
             await process.dead.wait()
 
     async def wait_exit(self) -> int | None:
-        """Wait for the exit status of the main process; ``None`` when it is unknown."""
+        """Wait for the exit status of the main process, and return the status; ``None`` if the status is unknown."""
         await self._exited.wait()
         return self._status
 
     async def wait_ended(self) -> ProcessReport:
-        """Wait for the report, which comes when the whole tree is gone and reaped; also after the context was left."""
+        """Wait for the report and return it. The report comes when the whole process tree is gone and reaped, also
+        after the context was left."""
         await self._ended.wait()
         assert self.report is not None, "ended is set with the report"
         return self.report
 
     # ------------------------------------------------------------------------------------------ beginning
     async def launched(self) -> None:
-        """Wait until the program runs; a cancellation waits for that moment.
+        """Wait until the program runs; a cancellation takes effect only then.
 
         Raises:
-            SpawnError: it does not run.
+            SpawnError: the program could not be started.
         """
         with anyio.move_on_after(LAUNCH_SHIELD_S, shield=True):
             await self._settled.wait()
@@ -202,7 +205,7 @@ class SimulatedProcess:
 
     # ------------------------------------------------------------------------------------------ what its warden says
     def receive_status(self, status: Status) -> None:
-        """Take in a status of the shim."""
+        """Take in a status that the shim reports."""
         match status:
             case Spawned(pid=pid):
                 self._pid = pid
@@ -270,7 +273,7 @@ class SimulatedProcess:
         return self.report is not None and self.report.survivors < 0
 
     async def leave(self, terminate_s: float, kill_s: float) -> None:
-        """End the tree: terminate, wait, kill, wait. Orders that were given before are not repeated."""
+        """End the process tree: terminate, wait, kill, wait. Orders that were given before are not repeated."""
         self.close_input()
         if self.report is None and self._pid and self._order != "kill":
             if self._order == "exit":
@@ -281,14 +284,15 @@ class SimulatedProcess:
             await within(kill_s + KILL_EXTRA_S, self._ended.wait)
 
     def close(self) -> None:
-        """Release everything; a shim that is not done goes on alone."""
+        """Conclude with an unknown fate if there is no report yet, and close the pipes; a shim that is not done goes on
+        alone."""
         if self.report is None:
             self._machine.abandon(self._pid, self._start.name)
             self._conclude(self._unknown("kill"))
         self.close_ends()
 
     def close_ends(self) -> None:
-        """Close our ends of the pipes."""
+        """Close the supervisor's ends of the pipes."""
         self.close_input()
         self._stdout.close_reading()
         self._stderr.close_reading()

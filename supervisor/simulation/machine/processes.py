@@ -1,10 +1,10 @@
 """Simulated processes behind ``supervisor.ports.ProcessHost``: the real host's contract, on a simulated kernel.
 
 The tests of the contract run on ``supervisor.processes.ShimHost`` and on this host. Processes and their shims run in
-the outside world's task group, so they go on whatever becomes of the supervisor's tasks.
+the outside world's task group, so they go on whatever happens to the supervisor's tasks.
 
-A launch is named by its variable ``SIMULATED_NAME``, or else by its directory and argv, and numbered: the draws of its
-third incarnation are those of ``name#3``, in every run of a seed.
+The name of a launch is the environment variable ``SIMULATED_NAME``, or else the directory and argv, with a number: the
+draws of the third launch with a name are those of ``name#3``, in every run of a seed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ NAME_MAX: Final = 120
 
 
 class ProcessEvent(msgspec.Struct, frozen=True):
-    """Event of a process at virtual time *at*, in seconds.
+    """Event of a simulated process at virtual time *at*, in seconds.
 
-    ``what`` is ``spawned``, ``signalled``, ``killed`` (by its shim or with it), ``exited`` (detail: the status),
-    ``reaped``, or ``abandoned`` (its context was left, and its shim is not done). ``owner`` is the launch's name.
+    ``what`` is ``spawned``, ``signalled``, ``killed`` (by the process's shim or with the shim), ``exited`` (detail: the
+    status), ``reaped``, or ``abandoned`` (the context of the process was left, and the shim is not done). ``owner`` is
+    the launch's name.
     """
 
     at: float
@@ -45,15 +46,16 @@ class ProcessEvent(msgspec.Struct, frozen=True):
 
 
 class SimulatedProcesses:
-    """Starts simulated programs, each under its own shim: ``supervisor.ports.ProcessHost``.
+    """Process host that starts simulated programs, each under a separate shim: ``supervisor.ports.ProcessHost``.
 
     Args:
-        group: the outside world's task group, in which processes live.
-        program_for: the program of a launch; an ``OSError`` of it means that there is none that can be started, and
-            one whose ``filename`` is the launch's working directory is about that.
-        faults: of which only ``process.spawn_error`` and ``process.warden_lost`` are asked for, by the launch's name.
-        random: for delays, and for the pieces in which output arrives.
-        observe: told of everything that happens to a process.
+        group: the outside world's task group, in which processes run.
+        program_for: function that returns the program of a launch. An ``OSError`` means that no program can be started;
+            if the error's ``filename`` is the launch's working directory, the error is about that directory.
+        faults: the fault plan; only ``process.spawn_error`` and ``process.warden_lost`` are queried, by the launch's
+            name.
+        random: random draws for delays, and for the pieces in which output arrives.
+        observe: called with every event of a process.
         pieces: the share of the output streams that are cut into pieces, 0 to 1.
     """
 
@@ -83,7 +85,8 @@ class SimulatedProcesses:
     async def spawn(
         self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0
     ) -> AsyncIterator[SimulatedProcess]:
-        """Start *launch*. Leaving the context ends the whole tree within ``terminate_s + kill_s + KILL_EXTRA_S``.
+        """Start the program of *launch*. Leaving the context ends the whole process tree within ``terminate_s + kill_s
+        + KILL_EXTRA_S`` seconds.
 
         Raises:
             SpawnError: the program cannot be started.
@@ -103,17 +106,18 @@ class SimulatedProcesses:
 
     # ------------------------------------------------------------------------------------------ for the world
     def crash(self) -> None:
-        """Close all pipes, and let every shim kill its tree within some moments, as when the supervisor dies."""
+        """Close the supervisor's pipe ends, and make every shim kill its process tree within some moments, as when the
+        supervisor dies."""
         for process in list(self._running):
             process.close_ends()
             process.shim.supervisor_died()
 
     # ------------------------------------------------------------------------------------------ for its processes
     def begin(self, launch: Launch) -> SimulatedProcess:
-        """Start a shim for *launch*.
+        """Start a shim for *launch*, and return the process under the shim.
 
         Raises:
-            SpawnError: there cannot be one.
+            SpawnError: the shim cannot be started.
         """
         name = launch.env.get(NAME_VARIABLE) or f"{launch.cwd}$ {' '.join(launch.argv)[:NAME_MAX]}"
         self._launches[name] = number = self._launches.get(name, 0) + 1
@@ -125,11 +129,11 @@ class SimulatedProcesses:
         return process
 
     def forget(self, process: SimulatedProcess) -> None:
-        """Forget a process whose shim is gone."""
+        """Remove a process whose shim is gone from the running processes."""
         del self._running[process]
 
     def abandon(self, pid: int, owner: str) -> None:
-        """Note that the context of a process was left before its shim was done."""
+        """Report that the context of a process was left before the process's shim was done."""
         self._observe(ProcessEvent(self.kernel.now(), "abandoned", pid, owner, ""))
 
     def _note(self, what: str, process: OsProcess, detail: str) -> None:

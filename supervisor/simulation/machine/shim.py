@@ -1,10 +1,11 @@
-"""The shim of a simulated program: what ``supervisor.processes.shim`` does, in virtual time.
+"""The shim of a simulated program: the behaviour of ``supervisor.processes.shim``, in virtual time.
 
-Theory of operation: the shim starts the program, adopts its orphans, and obeys orders as long as the main process
-lives. When that has ended, or the supervisor has died, the shim kills what is left, and what becomes its child by that,
-until there is none; then it reports the end. Deaths are handled before orders, so an order that comes too late finds
-the process gone. Each of these turns takes a drawn moment, as on a busy machine. A shim that is lost (killed) takes the
-main process with it, as the kernel does; the fork server adopts and kills the rest.
+Theory of operation: the shim starts the program, adopts its orphans, and carries out orders as long as the main process
+lives. When the main process has ended, or the supervisor has died, the shim kills its remaining children, and the
+orphans that it adopts meanwhile, until no child is left; then the shim reports the end. Deaths are handled before
+orders, so an order that comes too late finds the process gone. Each round of the shim takes a drawn moment, as on a
+busy machine. When a shim is lost (killed), the main process dies with the shim, as on a real kernel; the fork server
+adopts and kills the other processes.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ TURN_MAX_S: Final = 0.02
 
 
 class StatusReceiver(Protocol):
-    """Receiver of the statuses of a shim: the supervisor's end."""
+    """Interface of the receiver of a shim's statuses: the supervisor's end."""
 
     def receive_status(self, status: Status) -> None: ...
 
     def shim_gone(self) -> None:
-        """Note that the shim is gone."""
+        """Conclude, since the shim is gone."""
         ...
 
 
 class SimulatedShim:
-    """A subreaper with one program, whose standard streams are ``pipes``.
+    """Simulated shim: a subreaper with one program, whose standard streams are ``pipes``.
 
     Args:
-        lost_after_s: it dies then, if it is still there.
+        lost_after_s: seconds after which the shim is lost, if it still exists.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class SimulatedShim:
         self._order(partial(self._signal, number))
 
     def terminate(self) -> None:
-        """Order SIGTERM for the whole tree."""
+        """Order SIGTERM for the whole process tree."""
         self._order(self._terminate)
 
     def list_processes(self) -> None:
@@ -99,15 +100,16 @@ class SimulatedShim:
         self._order(self._report_processes)
 
     def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
-        """Order a signal for these descendants."""
+        """Order a signal for these descendants of the shim."""
         self._order(partial(self._signal_seen, {one.pid: one.born for one in found}, number))
 
     def kill(self) -> None:
-        """Order the kill of the whole tree, as the end of the real shim's pipe does."""
+        """Order the kill of the whole process tree, as the end of the real shim's pipe does."""
         self._order(self._end)
 
     def supervisor_died(self) -> None:
-        """Kill the tree, since the supervisor has died; a program that was not started never will be."""
+        """Order the kill of the process tree, since the supervisor has died; a program that was not started yet is
+        never started."""
         self._orphaned = True
         self.kill()
 
@@ -121,7 +123,8 @@ class SimulatedShim:
 
     # ------------------------------------------------------------------------------------------ its life
     async def run(self, listener: StatusReceiver) -> None:
-        """Serve until the main process is over, kill the tree, and report; or be lost on the way."""
+        """Run the shim until the main process has ended, kill the process tree, and report the end. If the shim is lost
+        before, report the end of a lost shim."""
         self._listener = listener
         self._fate.deadline = self._kernel.now() + self._lost_after_s
         with self._fate:
@@ -150,7 +153,7 @@ class SimulatedShim:
         listener.receive_status(msgspec.structs.replace(ended, outlived=outlived))
 
     async def _delay(self) -> None:
-        """Let the drawn moment pass in which the machine comes to this shim."""
+        """Let a drawn moment pass, until the busy machine runs this shim again."""
         self._turns += 1
         await anyio.sleep(self._random.between(0.0, TURN_MAX_S, "turn", self._turns))
 
@@ -211,7 +214,7 @@ class SimulatedShim:
                 self._killed += 1
 
     async def _kill_tree(self, listener: StatusReceiver) -> tuple[ProcessSeen, ...]:
-        """Kill children until there are none. Return the processes that outlived the main process."""
+        """Kill the shim's children until no child is left. Return the processes that outlived the main process."""
         self._sweeping, self._cut_short = True, self._status is None
         alive = [one.seen() for one in self._kernel.below(self) if one.status is None]
         outlived = () if self._status is None else tuple([one for one in alive if not one.server][:OUTLIVED_MAX])
@@ -234,7 +237,8 @@ class SimulatedShim:
         return "terminate" if self._terminating else "exit"
 
     async def _end_as_lost(self, listener: StatusReceiver) -> None:
-        """Report the end of a lost shim: the main process dies with it, the fork server kills the others."""
+        """Report the end of a lost shim: the main process dies with the shim, the fork server kills the other
+        processes."""
         now_s = self._kernel.now()
         main = self.children.get(self._pid)
         if main is not None and main.status is None:

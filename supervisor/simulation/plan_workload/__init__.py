@@ -1,3 +1,3 @@
-"""Plans for simulated runs: random plans, scripts of what each task meets, simulated workspaces, and operator bots."""
+"""Plans for simulated runs: random plans, scripts of each task's outcomes, simulated workspaces, and operator bots."""
 
 __all__: list[str] = []

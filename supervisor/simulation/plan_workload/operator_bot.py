@@ -1,7 +1,8 @@
-"""Operator bots of a simulated plan run: they approve or deny tasks, and interfere now and then.
+"""Operator bots of a simulated plan run, which approve or reject tasks, and interfere now and then.
 
-Tasks that wait are read from durable records, as an operator's screen would show them; whether a task is approved was
-drawn with its script. Interference is a fault like any other: it has a name, and a run without faults has none of it.
+Tasks that wait are read from durable records, as an operator's screen would show the tasks; whether a task is approved
+was drawn with the task's script. Interference is a fault like any other, with a name; a run without faults has no
+interference.
 """
 
 from __future__ import annotations
@@ -30,16 +31,18 @@ from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.workers import WorkerPool
 
 ROUND_S: Final = (0.5, 20.0)
-"""Seconds between two looks of a bot at its plan."""
+"""Bounds for the seconds between two rounds in which a bot inspects its plan."""
 SILENCE_S: Final = (60.0, 500.0)
-"""Seconds for which heartbeats of a worker are suppressed: enough to be missed, now and then to be given up as lost."""
+"""Bounds for the seconds for which heartbeats of a worker are suppressed: enough for missed heartbeats, now and then
+enough for the worker to be given up as lost."""
 ONE: Final = "operator"
 MORE: Final = 100
-"""Numbers of tasks that a bot adds to a plan start here."""
+"""First number for tasks that a bot adds to a plan."""
 
 
 class HeartbeatSender:
-    """Sends heartbeats for the workers of a plan (``supervisor.work.workers.Heartbeat``) until the pool expects none.
+    """Sender of heartbeats for the workers of a plan (``supervisor.work.workers.Heartbeat``), until the worker pool
+    expects no more.
 
     Args:
         heard: called with the worker's id for each heartbeat, until the supervisor is killed.
@@ -51,11 +54,11 @@ class HeartbeatSender:
         self._silent_until_s: dict[str, float] = {}
 
     def silence(self, worker_id: str, seconds: float) -> None:
-        """Suppress the heartbeats of a worker for so many seconds."""
+        """Suppress the heartbeats of a worker for *seconds* seconds."""
         self._silent_until_s[worker_id] = self._now() + seconds
 
     async def beat(self, worker_pool: WorkerPool, worker_id: str, heartbeat_s: float) -> None:
-        """Send the heartbeats of one worker, every *heartbeat_s* seconds, until the pool expects none."""
+        """Send the heartbeats of one worker, every *heartbeat_s* seconds, until the worker pool expects no more."""
         while self._comes_through(worker_pool, worker_id):
             await worker_pool.pause(heartbeat_s)
 
@@ -68,12 +71,12 @@ class HeartbeatSender:
 
 
 class OperatorBot:
-    """Operator of one plan under one supervisor.
+    """Simulated operator of one plan under one supervisor.
 
     Args:
-        runner: the run of the plan; it takes the commands.
-        reloaded: called with the plan after each change that the bot makes to it.
-        heartbeats: the sender for the plan's workers.
+        runner: runner of the plan, which takes the bot's commands.
+        reloaded: called with the plan after each change that the bot makes to the plan.
+        heartbeats: sender of the heartbeats of the plan's workers.
     """
 
     def __init__(
@@ -94,7 +97,7 @@ class OperatorBot:
         self._lives = world.lives
 
     async def run(self) -> None:
-        """Look at the plan again and again, until the task that runs this is cancelled."""
+        """Inspect the plan and act in rounds, until the asyncio or trio task that runs this method is cancelled."""
         rounds = 0
         while True:
             rounds += 1
@@ -117,12 +120,13 @@ class OperatorBot:
                     self._reload(self._random.below(rounds, "reload"), rounds)
 
     def _tasks_in(self, state: str) -> list[str]:
-        """Names of this plan's tasks in that state on record, tasks included that were split from them since."""
+        """Return the names of this plan's tasks that are in this state on record, including subtasks that were split
+        from the plan's tasks since."""
         return self._board.waiting(state, self._names)
 
     async def _check_planned(self) -> None:
-        """Report the tasks that wait for approval to the oracle, unless records are on their way to the disk or were
-        lost."""
+        """Report the tasks that wait for approval to the oracle, unless records are still being written to the disk or
+        were lost."""
         planned = await self.control.planned()
         journal_writer = self.runner.plan_run.sup.journal_writer
         if self.runner.plan_run.running and journal_writer.clean and journal_writer.error is None:
@@ -165,7 +169,7 @@ class OperatorBot:
                 await self.command(act, random.choice(sorted(candidates), "whom", kind), random, place)
 
     def _reload(self, random: KeyedRandom, number: int) -> None:
-        """Change the plan as an edit of its file would: other workers, and one more task."""
+        """Change the plan as an edit of the plan's file would: other workers, and one more task."""
         name = f"{self._plan.workstream}t{MORE + number}"
         if not self.runner.begun.is_set() or name in self._names:  # an earlier supervisor's run was told so
             return
@@ -179,7 +183,7 @@ class OperatorBot:
             self.runner.add(plan)
 
     def _silence(self, random: KeyedRandom) -> None:
-        """Suppress the heartbeats of one worker for a while."""
+        """Suppress the heartbeats of one drawn worker for a drawn time."""
         workers = sorted(self.runner.plan_run.worker_pool._workers) if self.runner.begun.is_set() else []
         if not workers:  # none yet, or none any more: what is left is judged, and needs none
             return
@@ -187,7 +191,7 @@ class OperatorBot:
         self._heartbeats.silence(worker_id, random.between(*SILENCE_S, "for how long"))
 
     async def command(self, verb: Verb, name: str, random: KeyedRandom, place: str) -> None:
-        """Send one command about a task; now and then twice, with the same command id."""
+        """Send one command about a task to the plan's runner; now and then twice, with the same command id."""
         given: dict[str, Any] = {"by": ONE, "reason": "on second thoughts", "command_id": f"{verb}.{place}"}
         args: list[Any] = [name]
         if verb is Verb.SPLIT:
@@ -212,14 +216,14 @@ PAUSE_S: Final = (0.5, 20.0)
 WATCH_MAX_S: Final = 90.0
 """The longest time for which a bot waits for a state, in seconds."""
 INSIST: Final = 0.6
-"""Share of the bots that always wait for the same state."""
+"""Share of the bots that wait for the same state again and again."""
 ACTS: Final = (*Verb, *Verb, "close", "close", "abort", "stop", "stop now")
-"""Everything that can be done to a task, or to the session that works on it."""
+"""All actions on a task, on the session that works on it, or on the supervisor; repeated names are more likely."""
 
 
 class _StateTrigger(NamedTuple):
-    """Once a task or its run comes into *state*, do one of *acts*; then wait for ``then``, if there is one, for the
-    same task."""
+    """Trigger: when a task or its task run enters *state*, one of *acts* is done; then the trigger *then*, if any,
+    applies to the same task."""
 
     kind: str
     state: str
@@ -228,11 +232,11 @@ class _StateTrigger(NamedTuple):
 
 
 PROBED: Final = _StateTrigger("run", TaskRun.HALF_OPEN.value, ("cancel", "cancel", "stop"))
-"""The run is about to be probed, as soon as there is a worker."""
+"""Trigger at the state in which the task run is about to be probed, as soon as a worker is free."""
 UNHELD: Final = _StateTrigger(
     "run", TaskRun.CIRCUIT_OPEN.value, ("close",), _StateTrigger("run", TaskRun.HALF_OPEN.value, ("stop",))
 )
-"""The run is about to be probed, and the supervisor begins nothing any more."""
+"""Trigger for a task run that is about to be probed while the supervisor stops and begins no more work."""
 RARE: Final = (
     _StateTrigger("run", TaskRun.CIRCUIT_OPEN.value, ("reset", "close", "cancel")),
     UNHELD,
@@ -244,13 +248,15 @@ RARE: Final = (
     _StateTrigger("task", Task.CLAIMED.value, ("split", "block", "unclaim")),
     _StateTrigger("task", Task.IN_PROGRESS.value, ("split", "block", "requeue")),
 )
-"""States that commands at random times rarely meet."""
+"""Triggers for states that commands at random times rarely meet."""
 NEXT: Final = _StateTrigger("run", TaskRun.HALF_OPEN.value, ("cancel",))
-"""The run is to be probed by a session that does not exist yet; starting it takes time."""
+"""Trigger that cancels while the task run is to be probed by a session that does not exist yet, since the start of the
+session takes time."""
 
 
 def _cancelling(moment: str) -> _StateTrigger:
-    """Make the trigger that cancels a task when it, or its run, comes into the state *moment* (``KIND STATE``)."""
+    """Return the trigger that cancels a task when the task, or its task run, enters the state *moment* (``KIND
+    STATE``)."""
     kind, state = moment.split(" ")
     if state == TaskRun.HALF_OPEN.value:
         return _StateTrigger("run", TaskRun.CIRCUIT_OPEN.value, ("close",), NEXT)
@@ -264,8 +270,9 @@ ANY: Final = (
 
 
 class StateTriggers:
-    """Commands that come right when a task of one plan comes into some state, under one supervisor. *name* is the name
-    of the plan's workstream, with which the names of its tasks begin. Most bots always wait for the same state."""
+    """Bot that sends commands at the moment when a task of one plan enters some state, under one supervisor. *name* is
+    the name of the plan's workstream, with which the names of the plan's tasks begin. Most bots always wait for the
+    same state."""
 
     def __init__(
         self,
@@ -285,7 +292,7 @@ class StateTriggers:
         self._insists_on = random.choice(triggers, "insists on") if insists else None
 
     async def run(self) -> None:
-        """Wait for states again and again, until the task that runs this is cancelled."""
+        """Wait for states and act, again and again, until the asyncio or trio task of this method is cancelled."""
         number = 0
         while True:
             number += 1
@@ -307,8 +314,8 @@ class StateTriggers:
             trigger = trigger.then
 
     async def _wait_for_state(self, trigger: _StateTrigger, called: str) -> tuple[str, str] | None:
-        """Wait until a task whose name begins with *called*, or its run, comes into the state. Return the task and its
-        holder, or ``None`` if that takes too long."""
+        """Wait until a task whose name begins with *called*, or the task's run, enters the trigger's state. Return the
+        name and the holder of the task, or ``None`` if the wait takes too long."""
         with anyio.move_on_after(WATCH_MAX_S):
             async with self._sup.subscribe() as records:
                 async for record in records:

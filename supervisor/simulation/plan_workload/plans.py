@@ -1,7 +1,7 @@
-"""Random plans: graphs of tasks that use everything a plan can say, and scripts of what each task will meet.
+"""Random plans: graphs of tasks that use everything a plan can say, and scripts of the outcomes of each task.
 
-The plan is drawn by the customer's number; errors of its tasks are faults like any other. Without faults every task of
-every plan is completed, unless the plan itself says otherwise.
+The plan is drawn by the customer's number; errors of the plan's tasks are faults like any other. Without faults every
+task of every plan is completed, unless the plan itself says otherwise.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from supervisor.simulation.plan_workload.task_scripts import TaskScripts, draw_t
 WORKER: Final = "worker"
 DEPUTY: Final = "deputy"
 MISSING: Final = "missing"
-"""An agent whose program does not exist."""
+"""Name of an agent whose program does not exist."""
 ROLES: Final = ("backend", "docs")
 FILES: Final = ("src", "src/parser", "docs", "tests")
 CHECK: Final = "sim-check"
@@ -35,8 +35,8 @@ def draw_plan(
     workspace: str = "directory",
     saves: bool = False,
 ) -> Plan:
-    """Draw the plan of customer *number*: *count* tasks with their subtasks, each with a script. With *saves* the plan
-    has settings for checkpoints and rollbacks, too."""
+    """Draw the plan of customer *number*: *count* tasks with their subtasks, and a script for each of them. With
+    *saves* the plan has settings for checkpoints and rollbacks, too."""
     name = f"w{number}"
     task_scripts.add(draw_task_script(name, faults))  # of the whole, when all is done
     tasks = [_Task(f"{name}t{one}", random.below(one), faults, task_scripts).draw(name, one) for one in range(count)]
@@ -69,19 +69,21 @@ def _savings(random: KeyedRandom) -> dict[str, Any]:
 
 
 def _take_back(task: dict[str, Any], random: KeyedRandom, *, everywhere: bool) -> None:
-    """Let some tasks be rolled back: any task with *everywhere*, else only tasks that own files."""
+    """Set ``rollback`` for the task and each of its subtasks, true at random: with *everywhere* for any of them, else
+    only for those that own files."""
     for number, one in enumerate((task, *task.get("subtasks", ()))):
         one["rollback"] = (everywhere or "files" in one) and random.happens(0.4, number)
 
 
 def _agents() -> Mapping[str, AgentConfig]:
-    """Configure the agents that plans may name. Only the names are checked; the world's profiles are run."""
+    """Return configurations of the agents that plans may name. Only the names count: the programs that run are those of
+    the world's profiles."""
     names = (WORKER, DEPUTY, MISSING, "acp", "command", "inprocess")
     return {name: AgentConfig(adapter="command", command=(f"sim-{name}",)) for name in names}
 
 
 def draw_workers(random: KeyedRandom) -> dict[str, Any]:
-    """Draw no workers (then one worker can do everything), one worker for both roles, or one for each role."""
+    """Draw the workers of a plan: none (then one worker can do everything), one for both roles, or one per role."""
     if random.happens(0.4, "workers"):
         return {}
     slots = [random.integer(1, 3, "slots", role) for role in ROLES]
@@ -106,7 +108,7 @@ def _lifecycle(random: KeyedRandom) -> dict[str, Any]:
 
 
 class _Task:
-    """Draws one task and its subtasks."""
+    """Drawing of one task and its subtasks, with their scripts."""
 
     def __init__(self, name: str, random: KeyedRandom, faults: FaultPlan, task_scripts: TaskScripts) -> None:
         self._name, self._random, self._faults, self._task_scripts = name, random, faults, task_scripts

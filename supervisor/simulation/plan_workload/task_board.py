@@ -10,24 +10,24 @@ from supervisor.ports import Append
 
 
 class _Task(msgspec.Struct):
-    """A task: its name in its plan, its state, and its holder."""
+    """Task on the board: name in its plan, state, and holder (the session that works on the task)."""
 
     name: str
     state: str
     whole: str
-    """Name of the task of the plan that this task was split from; the task's own name if it is no subtask."""
+    """Name of the plan's task from which this task was split; the task's own name if the task is not a subtask."""
     holder: str = ""
     run: str = ""
-    """State of its newest run."""
+    """State of the task's newest task run."""
 
 
 class TaskBoard:
-    """Tasks of all plans of a run. Where several have one name, the newest is shown."""
+    """Board with the tasks of all plans of a simulated run. If several tasks have one name, the newest is shown."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, _Task] = {}
         self._by_entity: dict[str, _Task] = {}
-        """Tasks by the id of the task or of its run."""
+        """Tasks by the entity id of the task, and by that of its task run."""
 
     def wrote(self, one: Append) -> None:
         """Take in a durable record."""
@@ -47,11 +47,12 @@ class TaskBoard:
             self._by_entity[record.entity_id].run = one.state
 
     def waiting(self, state: str, wholes: Collection[str]) -> list[str]:
-        """Names of the tasks in that state: those in *wholes*, and all that were split from them."""
+        """Return the names of the tasks in this state, out of the tasks in *wholes* and their subtasks."""
         return [name for name, task in self._by_name.items() if task.state == state and task.whole in wholes]
 
     def cooling(self, wholes: Collection[str]) -> list[str]:
-        """The same for tasks whose circuit is open, or that have failed."""
+        """Return the names of the tasks that have failed or whose circuit is open, out of the tasks in *wholes* and
+        their subtasks."""
         return [
             name
             for name, task in self._by_name.items()
@@ -59,6 +60,7 @@ class TaskBoard:
         ]
 
     def whose(self, entity_id: str) -> tuple[str, str] | None:
-        """Name and holder of the task that an entity is, or is the run of."""
+        """Return name and holder of a task, given the entity id of the task or of its task run; ``None`` for other
+        entities."""
         task = self._by_entity.get(entity_id)
         return (task.name, task.holder) if task is not None else None

@@ -1,8 +1,8 @@
-"""Scripts of simulated tasks: what tries, tests and merges of a task meet, and what the world saw of them.
+"""Scripts of simulated tasks: the outcomes of tries, tests and merges of a task, and a record of those that happened.
 
-A script is drawn before its task begins, from the faults that strike the task, so it does not depend on who tries the
-task or in which order. The last entry of a list counts for all later tries. What is kept of the tries is seen by the
-world itself; no supervisor is asked for it.
+A script is drawn before its task begins, from the faults that strike the task, so the script does not depend on the
+agents that try the task or on their order. The last entry of a list counts for all later tries. The record of the tries
+is made by the simulated world itself, never by querying a supervisor.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import msgspec
 from supervisor.simulation.faults import FaultPlan
 
 _NAME: Final = re.compile(r"w\d+(?:t\d+(?:s\d+)*)?")
-"""Names of simulated plans and their tasks; the names of their sessions begin with them."""
+"""Pattern for names of simulated plans and tasks; the name of a session begins with the name of its plan or task."""
 TRIES_MAX: Final = 7
-"""The most tries that fail before one succeeds: more than the attempts and probes of a run."""
+"""The most tries that fail before a try succeeds: more than the attempts and probes of a task run."""
 
 
 def prompt_of(name: str) -> str:
-    """Prompt of a task."""
+    """Return the prompt of a task."""
     return f"carry out {name}\n"
 
 
 def asks_for(prompt: str, name: str) -> bool:
-    """Whether *prompt* asks for that task, whatever else it says."""
+    """Whether *prompt* asks for the task *name*, whatever else the prompt contains."""
     return prompt_of(name) in prompt
 
 
@@ -45,8 +45,8 @@ class Try(StrEnum):
 
 
 class Attempt(msgspec.Struct):
-    """A try of an agent at a task, as the world saw it: its session, its time (seconds), the pieces of work that it
-    found and made, and the run that was on record for it."""
+    """Try of an agent at a task, as the simulated world saw the try: the session, the times (seconds), the pieces of
+    work that the agent found and made, and the task run that was on record for the try."""
 
     session_id: str
     way: Try
@@ -58,7 +58,7 @@ class Attempt(msgspec.Struct):
 
 
 def _ignore_attempt(task_script: TaskScript, attempt: Attempt) -> None:
-    """Ignore the attempt."""
+    """Ignore the attempt: the default of *begun*."""
 
 
 Begun = Callable[["TaskScript", Attempt], None]
@@ -88,14 +88,14 @@ class TaskScript:
         self.begun: Begun = _ignore_attempt
 
     def begin(self, session_id: str, now_s: float, found: tuple[str, ...] = ()) -> Attempt:
-        """Record one more try, and return it."""
+        """Record one more try at the task, and return the try."""
         attempt = Attempt(session_id, self.way(len(self.attempts)), now_s, found)
         self.begun(self, attempt)
         self.attempts.append(attempt)
         return attempt
 
     def way(self, number: int) -> Try:
-        """Outcome of try *number*, counted from 0."""
+        """Return the scripted outcome of try *number*, counted from 0."""
         return self.ways[min(number, len(self.ways) - 1)]
 
     def check(self) -> bool:
@@ -117,7 +117,7 @@ def _next(drawn: tuple[bool, ...], seen: list[bool]) -> bool:
 
 
 class TaskScripts:
-    """Scripts of all tasks of a run. *begun* is called with every attempt."""
+    """Scripts of all tasks of a simulated run. *begun* is called with every attempt before it does anything."""
 
     def __init__(self, begun: Begun = _ignore_attempt) -> None:
         self._begun = begun
@@ -132,8 +132,8 @@ class TaskScripts:
         self._all[task_script.name] = task_script
 
     def of(self, session_id: str) -> TaskScript | None:
-        """Script of the task that the session of that name works on; ``None`` for other sessions, and children of such
-        sessions."""
+        """Return the script of the task on which the session of this name works; ``None`` for sessions without a task,
+        and for child sessions."""
         found = _NAME.match(session_id) if "/" not in session_id else None
         return self._all.get(found[0]) if found else None
 
@@ -146,12 +146,12 @@ FAILING: Final[Mapping[str, Try]] = {
     "work.hangs": Try.HANGS,
     "work.permanent": Try.PERMANENT,
 }
-"""Kinds of faults that make an attempt fail."""
+"""Kinds of faults that make an attempt fail, with the outcome of such an attempt."""
 
 
 def draw_task_script(name: str, faults: FaultPlan) -> TaskScript:
-    """Draw the script of a task from the faults that strike it: one kind makes its first tries fail, mostly not all of
-    them."""
+    """Draw the script of a task from the faults that strike the task. At most one kind makes tries fail: the first
+    tries, and sometimes all."""
     ways: tuple[Try, ...] = (Try.DONE,)
     for kind, way in FAILING.items():
         if faults.strikes(kind, name):

@@ -1,6 +1,6 @@
-"""The workspace of a simulated machine: its operations take time, and now and then fail.
+"""The workspace of a simulated machine, whose operations take time, and now and then fail.
 
-The contents are those of :class:`WorkspaceContents`, which outlives the supervisor that this workspace belongs to.
+The contents are in :class:`WorkspaceContents`, which outlives the supervisor to which this workspace belongs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from supervisor.workspaces.directory import DirectoryWorkspace
 
 
 class SimulatedWorkspace(DirectoryWorkspace):
-    """Directories in memory: some cannot be had, and some work cannot be merged. Once the supervisor was *killed*,
-    every operation fails, so that tasks of a dead supervisor change nothing while they unwind."""
+    """Workspace with directories in memory: some directories cannot be prepared, and some work cannot be merged. Once
+    the supervisor was *killed*, every operation fails, so that tasks of a dead supervisor change nothing while they
+    unwind."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class SimulatedWorkspace(DirectoryWorkspace):
         await self._spend(self._random.between(0.01, 0.5, *what))
 
     async def _spend(self, seconds: float) -> None:
-        """Let time pass.
+        """Let *seconds* seconds pass, the time that an operation takes.
 
         Raises:
             SupervisorKilled: the supervisor was killed meanwhile.
@@ -103,7 +104,7 @@ class SimulatedWorkspace(DirectoryWorkspace):
 
 
 class SimulatedFiles:
-    """``supervisor.ports.AgentFiles`` in memory: the files that were written in this run."""
+    """Files of agents in memory (``supervisor.ports.AgentFiles``): a read returns text that was written before."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}

@@ -1,9 +1,9 @@
-"""Contents of simulated workspaces and checkpoints: a worktree for each session, or one place for all sessions of a
+"""Contents of simulated workspaces and checkpoints: a worktree for each session, or one workspace for all sessions of a
 task.
 
-They are the machine's disk: they outlive supervisors, and each operation is done at once or not at all. The work of an
-agent is a piece with a name, so a checker can say what an attempt found, what a checkpoint holds, and whether any work
-is gone.
+The contents are on the machine's disk: they outlive supervisors, and each operation is done at once or not at all. The
+work of an agent is a piece with a name, so a checker can find out which pieces an attempt found, which pieces a
+checkpoint holds, and whether any work is lost.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ BEFORE = "before "
 
 
 class WorkspaceContents:
-    """Workspaces of one machine. With *worktrees* each session has its own. *takes_back* is called with the owner
-    before its work is rolled back in a shared place."""
+    """Contents of all workspaces of one machine. With *worktrees* each session has a separate worktree. *takes_back* is
+    called with the owner of the work before that work is rolled back in a shared workspace."""
 
     def __init__(self, task_scripts: TaskScripts, takes_back: Callable[[str], None], *, worktrees: bool) -> None:
         self.worktrees = worktrees
@@ -28,34 +28,34 @@ class WorkspaceContents:
         self._task_scripts = task_scripts
         self._trees: dict[str, Pieces] = {}
         self._begun: dict[str, Pieces] = {}
-        """Pieces that each tree began with."""
+        """Pieces that were in a workspace at its beginning, by workspace."""
         self._branches: dict[str, Pieces] = {}
-        """Pieces in the worktrees that are gone."""
+        """Pieces in the branches of worktrees that were removed, by session."""
         self._kept: set[str] = set()
         self.taken_back: set[str] = set()
-        """Pieces that were rolled back."""
+        """All pieces that were rolled back so far."""
         self._saved: dict[str, Pieces] = {}
         self._owners: dict[str, set[str]] = {}
-        """Checkpoints of each task of a shared place."""
+        """Names of the checkpoints of each owner (task), by owner."""
         self._target: Pieces = ()
 
     # ------------------------------------------------------------------ looked at
     def held(self, name: str) -> Pieces | None:
-        """Pieces in that checkpoint; ``None`` if there is no such checkpoint."""
+        """Return the pieces in the checkpoint *name*; ``None`` if no such checkpoint exists."""
         return self._saved.get(name)
 
     def everything(self) -> set[str]:
-        """Pieces that are anywhere: in trees, branches, checkpoints and the merge target."""
+        """Return all pieces that exist anywhere: in workspaces, branches, checkpoints and the merge target."""
         kept = (*self._trees.values(), *self._branches.values(), *self._saved.values(), self._target)
         return {piece for pieces in kept for piece in pieces}
 
     # ------------------------------------------------------------------ agents
     def found(self, session_id: str) -> Pieces:
-        """Pieces that a session finds when its agent begins."""
+        """Return the pieces that are in the session's workspace, which its agent finds when the agent begins."""
         return self._trees.get(self._key(session_id), ())
 
     def write(self, session_id: str, attempt: Attempt, task_script: TaskScript) -> None:
-        """Add a piece of work to the session's place, unless that is gone."""
+        """Add a piece of work to the session's workspace, unless the workspace was removed."""
         key = self._key(session_id)
         if key in self._trees:
             piece = f"{task_script.name}#{sum(len(one.pieces) for one in task_script.attempts)}"
@@ -64,7 +64,7 @@ class WorkspaceContents:
 
     # ------------------------------------------------------------------ the workspace
     def prepare(self, session_id: str) -> None:
-        """Make an empty place for the session of a task, unless there is one."""
+        """Make an empty workspace for the session of a task, unless the workspace exists already."""
         if self._task_scripts.of(session_id) is not None and self._key(session_id) not in self._trees:
             self._make(self._key(session_id), ())
 
@@ -72,10 +72,10 @@ class WorkspaceContents:
         self._trees[key] = self._begun[key] = pieces
 
     def begin(self, session_id: str, place: WorkspaceSpec) -> None:
-        """Set up the place as *place* says.
+        """Set up the workspace as *place* says, perhaps with the contents of a checkpoint.
 
         Raises:
-            OSError: the checkpoint is not there.
+            OSError: the checkpoint does not exist.
         """
         if place.starts_at and place.starts_at not in self._saved:
             raise FileNotFoundError(f"there is no checkpoint {place.starts_at}")
@@ -94,8 +94,8 @@ class WorkspaceContents:
             self._trees[key] = self._saved[place.starts_at]
 
     def save(self, session_id: str, place: WorkspaceSpec) -> str:
-        """Save a checkpoint and return its name; ``""`` if the session has no place, or its work is not to be
-        copied."""
+        """Save a checkpoint of the session's workspace and return the checkpoint's name; ``""`` if the session has no
+        workspace, or the work is not to be copied."""
         key = self._place_of(session_id, place)
         pieces = self._trees.get(key, self._branches.get(key))
         if pieces is None or not (self.worktrees or place.files):
@@ -106,7 +106,8 @@ class WorkspaceContents:
         return name
 
     def roll_back(self, session_id: str, place: WorkspaceSpec) -> str:
-        """Restore what the place began with; return the checkpoint of what was there."""
+        """Restore the contents that the workspace had at its beginning; return the name of a checkpoint of the contents
+        before the restoration."""
         key, before = self._place_of(session_id, place), BEFORE + place.owner
         if self.worktrees and key not in self._trees:
             raise FileNotFoundError(f"{session_id} has no worktree")
@@ -120,27 +121,28 @@ class WorkspaceContents:
         return name
 
     def accept(self, place: WorkspaceSpec) -> None:
-        """Keep the work: it is not rolled back any more."""
+        """Accept the work in the workspace, so that the work cannot be rolled back any more."""
         self._saved.pop(BEFORE + place.owner, None)
 
     def forget(self, place: WorkspaceSpec) -> None:
-        """Drop the checkpoints of a shared place. Worktrees keep theirs: branches still refer to them."""
+        """Drop the checkpoints of a shared workspace. Checkpoints of worktrees stay, since branches still refer to
+        them."""
         for name in () if self.worktrees else (*self._owners.pop(place.owner, ()), BEFORE + place.owner):
             self._saved.pop(name, None)
 
     def merged(self, session_id: str) -> Merge:
-        """Merge the work of the session."""
+        """Merge the work of the session into the merge target; return the result of the merge."""
         new = self._done_by(session_id)
         self._target = (*self._target, *(piece for piece in new if piece not in set(self._target)))
         return Merge(outcome="merged", commit=f"{len(self._target):040x}", target="main")
 
     def has(self, session_id: str) -> bool:
-        """Whether the work of the session is merged."""
+        """Whether the session has work in a worktree and all of this work is merged."""
         done = self._done_by(session_id)
         return self.worktrees and bool(done) and set(done) <= set(self._target)
 
     def lacks(self, pieces: Iterable[str]) -> Pieces:
-        """Those of *pieces* that are not merged."""
+        """Return the pieces, out of *pieces*, that are not merged."""
         return tuple(piece for piece in pieces if piece not in set(self._target))
 
     def _done_by(self, session_id: str) -> Pieces:
@@ -148,7 +150,7 @@ class WorkspaceContents:
         return self._trees.get(key, self._branches.get(key, ()))
 
     def clean_up(self, session_id: str) -> Released:
-        """Remove the session's worktree; its branch stays if its work is not merged."""
+        """Remove the session's worktree; return the name of the branch, which stays if the work is not merged."""
         if not self.worktrees or session_id not in self._trees:
             return Released()
         self._kept.discard(session_id)
@@ -156,7 +158,7 @@ class WorkspaceContents:
         return Released(branch="" if set(left) <= set(self._target) else f"supervisor/{session_id}")
 
     def list_sessions(self) -> list[str]:
-        """Sessions whose worktrees were not removed and are not kept."""
+        """Return the sessions whose worktrees were not removed and are not marked to be kept."""
         return sorted(self._trees.keys() - self._kept) if self.worktrees else []
 
     # ------------------------------------------------------------------ names
@@ -165,7 +167,8 @@ class WorkspaceContents:
         return session_id if self.worktrees or task_script is None else task_script.name
 
     def _place_of(self, session_id: str, place: WorkspaceSpec) -> str:
-        """Key of a place: for a shared one that of the task, which perhaps nobody holds any more."""
+        """Return the key of a workspace: the session, or, for a shared workspace, the task, which perhaps no session
+        holds any more."""
         return session_id if self.worktrees else self._name_of(place)
 
     def _name_of(self, place: WorkspaceSpec) -> str:

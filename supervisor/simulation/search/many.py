@@ -1,7 +1,7 @@
 """Map a function over items in several processes, with results in the order of the items.
 
-Each process has one item at a time, so that the death of a process is the result of its item, never a hang. Ctrl-C ends
-the processes and keeps the results so far.
+Each process works on one item at a time, so that the death of a process is recorded as the result of its item and never
+causes a hang. Ctrl-C ends the processes and keeps the results so far.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class TaskFailed(msgspec.Struct, frozen=True):
-    """Result of an item whose task raised, or whose process died; *words* say how."""
+    """Result of an item whose task raised an error, or whose process died; *words* is the text of the error."""
 
     words: str
 
@@ -34,10 +34,10 @@ def map_in_order(
     Args:
         task: a function of a module (it is imported by name); items and results can be pickled.
         items: taken one by one, as processes become free.
-        jobs: how many processes; 1 works in this one.
+        jobs: number of processes; with 1, all work is done in the current process.
 
     Returns:
-        False if Ctrl-C came first.
+        True when all items are done; false if Ctrl-C came first.
     """
     in_order = _InOrder(done)
     try:
@@ -52,7 +52,7 @@ def map_in_order(
 
 
 class _InOrder(Generic[I, R]):
-    """Holds results that come early until those of the items before them have come."""
+    """Sorter of results: a result that comes early is held until the results of all earlier items have come."""
 
     def __init__(self, done: Callable[[I, R | TaskFailed], None]) -> None:
         self._done = done
@@ -100,7 +100,7 @@ def _share(task: Callable[[I], R], items: Iterator[tuple[int, I]], jobs: int, in
 
 
 class _Worker:
-    """A process that works on one item at a time."""
+    """Worker process that works on one item at a time."""
 
     def __init__(self, task: Callable[[Any], Any]) -> None:
         context = get_context("spawn")  # a fork would inherit the streams and locks of whatever runs here
@@ -113,13 +113,13 @@ class _Worker:
         self.given: tuple[int, Any]
 
     def give(self, given: tuple[int, Any]) -> None:
-        """Give the process an item and its number."""
+        """Send an item to the worker process. *given* is the number of the item and the item."""
         self.given = given
         with suppress(BrokenPipeError):  # it has died; that is heard like any other end
             self.pipe.send(given[1])
 
     def result(self) -> Any:
-        """Receive the result of the item."""
+        """Receive the result of the item; ``TaskFailed`` if the worker process died."""
         try:
             return self.pipe.recv()
         except (EOFError, ConnectionResetError):
@@ -134,8 +134,8 @@ class _Worker:
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Block Ctrl-C in processes that are started meanwhile, from their first instant on and for good: it is their
-    parent's business."""
+    """Block Ctrl-C (SIGINT) in processes that are started within the block, from their first instant on and for ever,
+    since the parent process handles Ctrl-C."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -150,7 +150,8 @@ def _of(exit_code: int | None) -> str:
 
 
 def _work(task: Callable[[Any], Any], pipe: Connection) -> None:
-    """Work on items until the pipe ends with the parent."""
+    """Main function of a worker process: work on items from *pipe* until the pipe ends, as the parent closes it or
+    ends."""
     with suppress(EOFError, BrokenPipeError):
         while True:
             pipe.send(_tried(task, pipe.recv()))

@@ -1,16 +1,16 @@
-"""Shrinking: from a run that violates an invariant to the smallest run that still violates it.
+"""Shrinking: from a run that violates an invariant to the smallest run that still violates the invariant.
 
-Theory of operation: a scenario with its draws written down, and a list of strikes, is a run. A smaller scenario counts
-only if its run violates the same invariant; the run is over as soon as it does, so what struck later is dropped at
-once. Rounds are repeated until nothing gets smaller:
+Theory of operation: a scenario with its draws written down, and a list of strikes, determines a run. A smaller scenario
+is accepted only if its run violates the same invariant; the run is ended at the violation, so later strikes are dropped
+at once. Rounds are repeated until the scenario does not get smaller:
 
-1. if many faults struck, small runs of other seeds: one that fails too has less to lose;
+1. if many faults struck, small runs of other seeds: such a run that fails too needs fewer reductions;
 2. less work, since small runs are fast;
 3. fewer kinds of faults, then fewer strikes, by delta debugging (``ddmin``);
 4. plainer values: FIFO order, no cut streams.
 
-Draws have names, so what is taken away changes no other draw; only the order of steps changes. For a race that does not
-survive that, other seeds are tried in every round. A scenario that was tried in vain is not tried again.
+Draws have names, so a removed part changes no other draw; only the order of steps changes. A race may not survive that
+change; therefore other seeds are tried in every round. A scenario that was tried in vain is not tried again.
 """
 
 from __future__ import annotations
@@ -39,36 +39,37 @@ from supervisor.simulation.search.smaller import (
 
 T = TypeVar("T")
 WIDE = 100
-"""Characters from which on a list is written with one line for each member."""
+"""Length in characters above which a list is written with one line for each member."""
 BARE = re.compile(r"[A-Za-z0-9_-]+")
-"""Keys that need no quotes."""
+"""Pattern for TOML keys that need no quotes."""
 
 LOOK = 1024
-"""Steps between two checks of the patience."""
+"""Number of steps between two calls of *patience*, which decides whether the search goes on."""
 FEW = 5
-"""Number of faults that a person can follow: with so few, the seed stays the one that failed."""
+"""Number of faults that a person can follow: with so few faults, other seeds are not tried."""
 OTHER_SEEDS = 100
-"""Other seeds that are tried in one round."""
+"""Number of other seeds that are tried in one round."""
 STEPS = 500
-"""Steps that every run may take."""
+"""Number of steps that every run of the search may take at least."""
 LIVELOCK_STEPS = 20_000
-"""Steps at one moment that are a livelock here, a tenth of what is one elsewhere: a busy system of 1,000 actors takes
-some 10,000. Whether what is left fails by itself is seen with the real number."""
+"""Number of steps at one moment of virtual time that counts as a livelock in the search, a tenth of the usual number: a
+busy system of 1,000 actors takes some 10,000 steps. The final check of the smallest run uses the usual number."""
 LATE = "quiescence"
-"""Invariant that is violated only at the end of a run, however small the run is."""
+"""Name of the invariant that can be violated only at the end of a run, however small the run is."""
 LONGER = 2
-"""A smaller run is given up when it is this many times as long as the run that it is to replace."""
+"""A smaller run is given up when it has taken this many times the steps of the run that it is to replace."""
 ROUNDS = 10
-"""Rounds, each with seeds of its own, that may come to nothing while too many faults are left."""
+"""Number of rounds in a row, each with other seeds, that may fail to make the run smaller while it has too many
+faults."""
 
 
 class NothingViolated(Exception):
-    """There is nothing to shrink."""
+    """Error: the run violates no invariant, so there is nothing to shrink."""
 
 
 class Shrunk(msgspec.Struct, kw_only=True):
-    """The smallest run that was found, and the search for it. ``minimal``: no smaller step was left to try;
-    ``interrupted``: Ctrl-C came first."""
+    """Result of shrinking: the smallest run that was found, and numbers of the search. ``minimal``: no step to a
+    smaller run was left to try; ``interrupted``: Ctrl-C ended the search."""
 
     scenario: Scenario
     seed: int
@@ -82,22 +83,24 @@ class Shrunk(msgspec.Struct, kw_only=True):
 
 
 def invariant_of(problem: str) -> str:
-    """Invariant that a problem violates: its first word."""
+    """Return the name of the invariant that a problem violates: the text before the first colon."""
     return problem.partition(":")[0]
 
 
 def fails_again(shrunk: Shrunk, checkers: MakeCheckers = no_checkers) -> bool:
-    """Whether the run fails by itself: its file, read again and run to the end, violates the same invariant."""
+    """Whether the shrunk run fails again: its scenario, written as a file, read again and run to the end, violates the
+    same invariant."""
     again = parsed("shrunk", to_toml(shrunk.scenario, shrunk.problem)).draw(shrunk.seed)
     return any(invariant_of(one) == shrunk.invariant for one in simulate(again, checkers=checkers).problems)
 
 
 class _Enough(Exception):
-    """Raised to end a simulated run early, when the answer to the search is known."""
+    """Exception that ends a simulated run early, when its result for the search is known."""
 
 
 class _StopCondition:
-    """Ends a run when it has violated *invariant* (``""``: any), or when patience or its steps have ended."""
+    """Condition that ends a run: the run has violated *invariant* (``""``: any), *patience* returns false, or
+    *steps_max* steps are over."""
 
     def __init__(self, invariant: str, patience: Callable[[], bool], steps_max: float) -> None:
         self._words = f" VIOLATION {invariant}"
@@ -122,7 +125,8 @@ def run_until(
     watch: Callable[[int], None] | None = None,
     checkers: MakeCheckers = no_checkers,
 ) -> Report | None:
-    """Run until the invariant is violated, or to the end; ``None`` if the patience or the steps ran out first."""
+    """Run until the invariant is violated, or to the end, and return the report; ``None`` if *patience* returned false
+    or *steps_max* was reached first."""
     listener = _StopCondition(invariant, patience, steps_max)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of what had not begun yet when the run was cut off
@@ -139,7 +143,7 @@ def run_until(
 
 # ------------------------------------------------------------------------------------------------------- shrinking
 class _Search:
-    """The smallest run so far, and the steps that make it smaller."""
+    """Search for the smallest run: the smallest run so far, and the steps that make this run smaller."""
 
     def __init__(
         self,
@@ -167,16 +171,17 @@ class _Search:
 
     @property
     def problem(self) -> str:
-        """Problem of the smallest run."""
+        """First problem of the smallest run that violates the invariant of the search."""
         return next(one for one in self.best.problems if invariant_of(one) == self.invariant)
 
     @property
     def too_many(self) -> bool:
-        """Whether more faults are left than a person can follow."""
+        """Whether the smallest run has more faults than a person can follow."""
         return len(self.best.struck) > FEW
 
     def takes(self, scenario: Scenario) -> bool:
-        """Run *scenario*; keep it as the smallest if it violates the same invariant."""
+        """Run *scenario*, and keep the run as the smallest if it violates the same invariant; return whether it
+        does."""
         if not self.patience() or (key := f"{self.seed} {scenario.model_dump_json()}") in self._in_vain:
             return False
         report = self._failed(scenario.draw(self.seed), LONGER * self.best.steps + STEPS)
@@ -188,7 +193,7 @@ class _Search:
         return True
 
     def _failed(self, drawn: DrawnScenario, steps_max: float) -> Report | None:
-        """Run within so many steps; return the report if it violates the same invariant."""
+        """Run at most *steps_max* steps; return the report if the run violates the same invariant, else ``None``."""
         report = run_until(drawn, self.invariant, self.patience, steps_max, checkers=self._checkers)
         self.runs += 1
         self._heard(self.runs)
@@ -204,7 +209,8 @@ class _Search:
         self.make_plainer()
 
     def other_seeds(self) -> None:
-        """Try other seeds: where a race needs many faults to be met, another seed may meet it with few."""
+        """Try runs of other seeds: if many faults were needed to meet a race, another seed may meet the race with
+        few."""
         for _ in range(OTHER_SEEDS):
             if not (self.too_many and self.patience()):
                 return
@@ -216,12 +222,13 @@ class _Search:
                 self._instead(pinned(other, drawn, report.struck), self._others, report)
 
     def _short_steps(self) -> int:
-        """Steps for runs of other seeds: half of those of the smallest run, since a shorter run has fewer faults."""
+        """Return the most steps for runs of other seeds: half of the smallest run's steps, since a shorter run has
+        fewer faults; all of them for an invariant that is violated only at the end."""
         steps = self.best.steps
         return steps + STEPS if self.invariant == LATE else max(steps // 2, STEPS)
 
     def _instead(self, scenario: Scenario, seed: int, report: Report) -> None:
-        """Replace the run by one of another seed, if that comes to fewer faults."""
+        """Replace the smallest run by a run of another seed, if that run can be reduced to fewer faults."""
         before = self.scenario, self.seed, self.best
         self.scenario, self.seed, self.best = scenario, seed, report
         self.kinds()
@@ -230,7 +237,7 @@ class _Search:
             self.scenario, self.seed, self.best = before
 
     def kinds(self) -> None:
-        """Try fewer kinds of faults."""
+        """Try runs with fewer kinds of faults."""
         ddmin(_kinds(self.best.struck), self._of_kinds)
 
     def _of_kinds(self, kinds: Sequence[str]) -> Sequence[str] | None:
@@ -238,20 +245,20 @@ class _Search:
         return None if struck is None else _kinds(struck)
 
     def faults(self) -> None:
-        """Try fewer strikes."""
+        """Try runs with fewer strikes of faults."""
         ddmin(self.best.struck, self._strikes)
 
     def _strikes(self, only: Sequence[str]) -> Sequence[str] | None:
         return self.best.struck if self.takes(with_strikes(self.scenario, only)) else None
 
     def work(self) -> None:
-        """Try less work, fewer operators, and less patience with errors."""
+        """Try runs with less work, fewer operators, and lower limits for errors."""
         for path in REDUCIBLE:
             while any(self.takes(one) for one in less(self.scenario, path)):
                 pass
 
     def make_plainer(self) -> None:
-        """Try plainer values."""
+        """Try runs with plainer values, which make a run easier to follow."""
         for path in PLAINER:
             if (one := plainer(self.scenario, path)) is not None:
                 self.takes(one)
@@ -273,17 +280,19 @@ def shrink(
     watch: Callable[[int], None] | None = None,
     checkers: MakeCheckers = no_checkers,
 ) -> Shrunk:
-    """Find the smallest run that violates what this seed violates first. Ctrl-C ends the search with what it has.
+    """Find the smallest run that violates the invariant that the run of this seed violates first. Ctrl-C ends the
+    search with the smallest run so far.
 
     Args:
-        patience: asked before each run and within; false ends the search with what it has.
-        heard: told after each run how many there have been.
-        watch: told now and then how many steps the first run has taken, which nothing cuts off.
-        checkers: what judges the runs beside the oracle.
+        patience: called before and during each run; when it returns false, the search ends with the smallest run so
+            far.
+        heard: called after each run with the number of runs so far.
+        watch: called now and then with the number of steps of the first run, which is never cut off.
+        checkers: function that returns the checkers that check the runs beside the oracle.
 
     Raises:
-        NothingViolated: the seed violates nothing.
-        KeyboardInterrupt: Ctrl-C came in the first run, so there is nothing yet.
+        NothingViolated: the run of the seed violates no invariant.
+        KeyboardInterrupt: Ctrl-C came in the first run, so there is no result yet.
     """
     search = _Search(scenario, seed, patience, heard, watch, checkers)
     interrupted = False
@@ -315,10 +324,11 @@ def _shrunk(search: _Search, *, minimal: bool, interrupted: bool) -> Shrunk:
 
 # -------------------------------------------------------------------------------------------------- delta debugging
 def ddmin(items: Sequence[T], fails: Callable[[Sequence[T]], Sequence[T] | None]) -> Sequence[T]:
-    """Find a part of *items* that still fails and of which nothing can be left out (Zeller and Hildebrandt, 2002).
+    """Find a part of *items* that still fails and from which no item can be left out (Zeller and Hildebrandt, 2002).
 
     Args:
-        fails: None if these do not fail; else the items that were needed at all, perhaps fewer.
+        fails: function that returns ``None`` if the given items do not fail; else the items that were needed, perhaps
+            fewer than given.
     """
     if items and (needed := fails(())) is not None:
         return needed
@@ -335,7 +345,7 @@ def ddmin(items: Sequence[T], fails: Callable[[Sequence[T]], Sequence[T] | None]
 
 
 def _without_one(items: Sequence[T], parts: int) -> Iterator[Sequence[T]]:
-    """*items* without each of their *parts*."""
+    """Split *items* into *parts* parts; for each part, yield *items* without that part."""
     size = -(-len(items) // parts)
     for start in range(0, len(items), size):
         yield [*items[:start], *items[start + size :]]
@@ -343,14 +353,15 @@ def _without_one(items: Sequence[T], parts: int) -> Iterator[Sequence[T]]:
 
 # --------------------------------------------------------------------------------------------------------- as a file
 def to_toml(scenario: Scenario, comment: str) -> str:
-    """Write the scenario as a TOML file for people: only what differs from the defaults. It is loaded as the same
-    scenario."""
+    """Return the scenario as the text of a TOML file for people, with *comment* at the top. The text, when loaded,
+    gives the same scenario."""
     lines = [f"# {one}".rstrip() for one in comment.splitlines()]
     return "\n".join([*lines, *_table((), scenario.model_dump(mode="json", exclude_none=True))]) + "\n"
 
 
 def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[str]:
-    """Write values first, then the tables below; a table without values has no header."""
+    """Yield the lines of a table in TOML: first the values, then the nested tables; a table without values has no
+    header."""
     below = {key: value for key, value in table.items() if isinstance(value, dict) and "any" not in value}
     values = {key: value for key, value in table.items() if key not in below and value is not None}
     if path and values:
@@ -363,7 +374,7 @@ def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _value(value: Any) -> str:
-    """Write a value in TOML, whose strings are those of JSON but for one character."""
+    """Return a value in TOML. Strings are written as in JSON, except for one character (DEL)."""
     match value:
         case dict():
             return "{ " + ", ".join(f"{key} = {_value(one)}" for key, one in value.items()) + " }"

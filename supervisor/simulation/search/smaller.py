@@ -1,8 +1,8 @@
-"""Smaller scenarios: a seed's draws written down, the steps that make a scenario smaller, and small ones of other
+"""Smaller scenarios: a seed's draws written down, the steps that make a scenario smaller, and small scenarios of other
 seeds.
 
-Each step takes something away or makes it plainer; none adds anything, so steps can be tried in any order. Nothing here
-runs a scenario.
+Each step removes a part of the scenario or makes a value plainer; no step adds anything, so steps can be tried in any
+order. No function here runs a scenario.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ SIZES: Final = (
     {"customers": 1, "turns": 2, "tasks": 3, "operators": 3},
     {"customers": 5, "turns": 3, "tasks": 3, "operators": 4},
 )
-"""The most of each in a run of another seed, by turns; such a run takes hundredths of a second, or a tenth. One
-customer with several operators meets most races with the fewest faults."""
+"""Largest sizes of a run of another seed, one entry for each seed in turn; such a run takes hundredths of a second, or
+a tenth. One customer with several operators meets most races with the fewest faults."""
 
 ASYNCIO: Final = tuple(one for one in Schedule if one is not Schedule.TRIO)
-"""Schedules of runs of other seeds: those of trio do not become plainer."""
+"""Schedules for runs of other seeds, without ``trio``, since runs on trio cannot be made plainer."""
 
 REDUCIBLE: Final[Mapping[Path, int]] = {
     ("world", "operators"): 0,
@@ -43,7 +43,7 @@ REDUCIBLE: Final[Mapping[Path, int]] = {
     ("settings", "limits", "max_total_errors"): 1,
     ("settings", "limits", "restarts_max"): 1,
 }
-"""Values that can be smaller, where a scenario has them, and the smallest sensible value."""
+"""Fields of a scenario whose value can be made smaller, and the smallest sensible value of each."""
 
 PLAINER: Final[Mapping[Path, Any]] = {
     ("world", "schedules"): (Schedule.FIFO,),
@@ -57,7 +57,8 @@ PLAINER: Final[Mapping[Path, Any]] = {
 
 # ------------------------------------------------------------------------------------------------------- as it was
 def pinned(scenario: Scenario, drawn: DrawnScenario, only: Sequence[str]) -> Scenario:
-    """Write down every draw of a seed and the strikes; the load stays open."""
+    """Return a scenario with every draw of a seed written down, and with exactly the strikes *only*; the values of the
+    load stay open."""
     return Scenario(
         name=scenario.name,
         about=scenario.about,
@@ -74,13 +75,13 @@ def pinned(scenario: Scenario, drawn: DrawnScenario, only: Sequence[str]) -> Sce
 
 
 def _shape(drawn: DrawnScenario) -> dict[str, Any]:
-    """Fields of the shape that differ from the default shape."""
+    """Return the fields of the drawn agent shape that differ from the default shape."""
     shape, usual = (json.loads(msgspec.json.encode(one)) for one in (drawn.shape, AgentShape()))
     return {name: value for name, value in shape.items() if value != usual[name]}
 
 
 def other_seed(scenario: Scenario, kinds: Sequence[str], seed: int) -> Scenario:
-    """Another seed of the scenario with little work, in which faults of these kinds strike at random."""
+    """Return the scenario with another seed and little work, in which faults of these kinds strike at random."""
     load, world, size = scenario.load, scenario.world, SIZES[seed % len(SIZES)]
     few = {name: [1, min(size[name], _most(getattr(load, name)))] for name in ("customers", "turns", "tasks")}
     most = min(size["operators"], _most(world.operators))
@@ -96,12 +97,12 @@ def other_seed(scenario: Scenario, kinds: Sequence[str], seed: int) -> Scenario:
 
 # ------------------------------------------------------------------------------------------------------------- steps
 def with_strikes(scenario: Scenario, only: Sequence[str]) -> Scenario:
-    """The scenario with exactly these strikes."""
+    """Return the scenario with exactly the strikes *only*."""
     return _changed(scenario, ("faults", "only"), tuple(only))
 
 
 def less(scenario: Scenario, path: Path) -> Iterator[Scenario]:
-    """Scenarios with a smaller value at *path*, the smallest first; none, if there is no smaller value."""
+    """Yield the scenario with smaller values at *path*, the smallest first; nothing if no smaller value exists."""
     value, least = _value(scenario, path), REDUCIBLE[path]
     if value is not None:
         most = _most(value)
@@ -110,20 +111,21 @@ def less(scenario: Scenario, path: Path) -> Iterator[Scenario]:
 
 
 def plainer(scenario: Scenario, path: Path) -> Scenario | None:
-    """The scenario with the plainest value at *path*; ``None`` if it has that already."""
+    """Return the scenario with the plainest value at *path*; ``None`` if the scenario has this value already."""
     plain = PLAINER[path]
     return None if _value(scenario, path) == plain else _changed(scenario, path, plain)
 
 
 def _most(value: Any) -> Any:
-    """The largest number that a value may become: the end of a range, the greatest of a choice."""
+    """Return the largest number that may be drawn for a value: the high end of a range, the largest option of a
+    choice."""
     if isinstance(value, dict):
         return max(map(_most, value["any"]))
     return max(value) if isinstance(value, list) else value
 
 
 def _value(scenario: Scenario, path: Path) -> Any:
-    """Value at *path*, or ``None``: settings have only what was set."""
+    """Return the value at *path*, or ``None``, since settings contain only the values that were set."""
     value: Any = getattr(scenario, path[0])
     for name in path[1:]:
         value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)

@@ -1,6 +1,6 @@
-"""A soak: run many seeds, and sum up what they violated and what they never reached.
+"""Soaks: runs of many seeds, with the sums of violations, and of the transitions, aborts and faults that were reached.
 
-A search that found nothing has shown only as much as it reached, so both are reported together.
+A soak without violations proves only as much as the soak reached, so violations and coverage are reported together.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailingSeed(msgspec.Struct, frozen=True, kw_only=True):
-    """A seed that violated something: its first problem, and the command that runs it again."""
+    """Seed whose run violated an invariant: the first problem of the run, and the command that runs the seed again."""
 
     seed: int
     violations: int
@@ -40,7 +40,7 @@ class FailingSeed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Soak(msgspec.Struct, kw_only=True):
-    """Sums over many runs."""
+    """Result of a soak: sums over many runs."""
 
     scenarios: int = 0
     violations: int = 0
@@ -56,7 +56,8 @@ class Soak(msgspec.Struct, kw_only=True):
         return [name for name in to_reach() if name not in self.reached]
 
     def add(self, request: RunRequest, summary: RunSummary | TaskFailed, program: str) -> None:
-        """Add one run of that program; a run that came to no end is a violation, too."""
+        """Add the summary of one run; a run whose task failed counts as a violation, too. *program* is the beginning of
+        the command line that repeats the run."""
         self.scenarios += 1
         if isinstance(summary, TaskFailed):
             self._fails(request, 1, f"simulator: {summary.words}", program)
@@ -78,13 +79,13 @@ class Soak(msgspec.Struct, kw_only=True):
 
 
 class NotDrawn(msgspec.Struct, frozen=True):
-    """Result of a seed whose draws make no valid scenario; *words* say why."""
+    """Result of a seed whose draws do not make a valid scenario; *words* is the text of the error."""
 
     words: str
 
 
 def run_one(checkers: MakeCheckers, request: RunRequest) -> RunSummary | NotDrawn:
-    """Run one request, in any process."""
+    """Run the requested simulation, in this or a worker process, and return a summary."""
     try:
         drawn = request.draw()
     except BadScenario as error:
@@ -105,10 +106,11 @@ def run_one(checkers: MakeCheckers, request: RunRequest) -> RunSummary | NotDraw
 def soak(
     request: RunRequest, seeds: range, jobs: int, heard: Callable[[Soak], None], runner: Runner
 ) -> tuple[Soak, bool]:
-    """Run all seeds; return the sums, and false if Ctrl-C came first. *heard* is called after each.
+    """Run all seeds. Return the sums, and whether all seeds were run (false if Ctrl-C came first). *heard* is called
+    with the sums after each run.
 
     Raises:
-        BadScenario: there is no such scenario, or what one of the seeds makes of it is none.
+        BadScenario: the scenario does not exist, or the draws of a seed do not make a valid scenario.
     """
     request.read()  # a scenario that is none is told once, not by every seed
     total = Soak()
