@@ -1,7 +1,8 @@
-"""Checkers of the verification: each keeps an account of one part of the runtime, beside the simulator's oracle.
+"""Checkers of the verification: each follows one part of the runtime during a simulated run, in addition to the
+simulator's oracle.
 
-``simulate(drawn, checkers=every_checker)`` checks a run with all of them; :func:`simulate` here does just that. Each
-account is made of durable records, process events and facts, and reports a violation by ``say(invariant, entity,
+``simulate(drawn, checkers=every_checker)`` checks a run with all checkers; :func:`simulate` here does exactly that.
+Each checker works from durable records, process events and facts, and reports a violation by ``say(invariant, entity,
 message)``.
 """
 

@@ -1,4 +1,4 @@
-"""Command ``claims``: many workers and tasks, with workers and supervisors that are lost on the way."""
+"""Command ``claims``: simulate many workers and tasks, while workers and supervisors are lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command ``disk``: power loss under the production journal, with the real SQLite engine."""
+"""Command ``disk``: simulate power loss under the production journal, with the real SQLite engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command ``sweep``: an abort before every step of every golden scenario."""
+"""Command ``sweep``: run every golden scenario with an abort, a kill or a cancellation before every step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.verification.golden import GOLDEN_SEED, golden
 from tests.verification.sweep import CANCEL, CRASH, LEVELS, Every, Sweep, sweep
 
 SHOWN = 20
-"""Failing points that are printed."""
+"""Largest number of failing points that are printed."""
 
 
 @click.command("sweep")

@@ -1,4 +1,5 @@
-"""Command ``walks``: the modules that an abort, a line of output and a task pass, with bars for their number."""
+"""Command ``walks``: list the modules that an abort, a line of output and a task pass, and compare their numbers with
+targets."""
 
 from __future__ import annotations
 
