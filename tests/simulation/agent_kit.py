@@ -221,7 +221,7 @@ class Talk:
 
     @property
     def over(self) -> bool:
-        """Whether the program has ended, or the codec rejects it."""
+        """Return whether the program has ended, or the codec has rejected its output."""
         return bool(self.malformed) or self._watched.is_set()
 
     async def _until(self, kind: type[T], count: int, within_s: float) -> T | None:

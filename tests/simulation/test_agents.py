@@ -500,7 +500,7 @@ def test_what_is_not_installed() -> None:
 
 
 def test_an_average_turn() -> None:
-    """A turn of the default shape has about three tool calls on average, and takes 20 to 60 seconds."""
+    """A turn of the default shape has about three tool calls on average, and 20 to 60 seconds of thinking."""
     turns = [plan_turn(AgentShape(), KeyedRandom(seed), "t", 0) for seed in range(1000)]
     tools = [tool for turn in turns for step in turn.steps for batch in step.batches for tool in batch]
     thought_s = sum(step.think_s for turn in turns for step in turn.steps)

@@ -90,7 +90,7 @@ def test_what_never_happened_is_later_than_everything() -> None:
 
 
 def test_an_empty_sample_has_no_percentiles() -> None:
-    """An empty sample has neither values nor failures."""
+    """The summary of an empty sample has no values, no percentiles, and no events that never happened."""
     summary = summary_of([], 0)
     assert (summary.count, summary.never, summary.total, summary.p50, summary.max) == (0, 0, 0, None, None)
 
@@ -148,7 +148,7 @@ def test_a_policy_makes_a_difference(result: Bench) -> None:
 
 
 def test_the_files_are_the_same_in_another_process(suite_file: Path, result: Bench) -> None:
-    """Another process with another hash seed, in another time zone, writes the same bytes."""
+    """The files have the same digests when another process writes them, with another hash seed and time zone."""
     program = (
         "import sys; from supervisor.simulation.bench import bench\n"
         "from supervisor.simulation.bench.suite import digests_of, load_suite\n"
@@ -164,7 +164,8 @@ def test_the_files_are_the_same_in_another_process(suite_file: Path, result: Ben
 
 
 def test_the_json_says_what_each_number_is(result: Bench) -> None:
-    """Each metric is explained, and each cell has percentiles of all of them and the digest of its runs."""
+    """The JSON file explains each metric, and has for each scenario and policy the percentiles of all metrics and the
+    digest of the runs."""
     value = json.loads(result.files()["small.json"])
     assert set(value["metrics"]) == {one.key for one in METRICS}
     (cells,) = value["scenarios"].values()
@@ -216,7 +217,7 @@ def test_the_commands_of_the_manual_are_there() -> None:
 
 # ---------------------------------------------------------------------------------------------------------- pictures
 def test_a_picture_has_a_curve_for_each_policy_in_each_panel() -> None:
-    """The figure is valid XML; each colour is once in the legend and once in each panel with a sample."""
+    """The figure is valid XML; the colour of each policy is once in the legend and once in each panel with a sample."""
     samples = {"a<b": [0.0, 2.0, None], "c": [5.0, 5.0], "none": []}
     text = figure("title & more", "sub", [Panel("p", "s", samples, "root"), Panel("q", "n", samples)])
     ElementTree.fromstring(text)
@@ -344,7 +345,7 @@ def test_a_bad_suite_is_told_with_its_field(text: str, words: str, tmp_path: Pat
 
 
 def test_a_suite_has_loads_of_its_own(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load and operators of a suite replace those of the scenario; the rest stays."""
+    """Load and operators that a suite gives replace those of the scenario; the scenario's other values remain."""
     under = ScenarioComparison(policies=("default",), load={"customers": 7}, operators=3)
     suite = load_suite(str(suite_file))[0].model_copy(update={"scenarios": {"quiet": under}})
     runs: list[DrawnScenario] = []

@@ -241,7 +241,7 @@ def test_the_line_that_runs_it_again_has_every_digit() -> None:
 
 
 def test_a_failing_seed_of_a_soak_has_its_line(run_command: RunCommand, forbidden: None) -> None:
-    """Each failing seed is printed with the command that runs it again."""
+    """A soak prints each failing seed with the command that runs the seed again."""
     status, out, _ = run_command("soak", "--seeds", 2, "--first-seed", 5, "--scenario", "quiet", "--jobs", 1, "--json")
     assert status == 1
     lines = [one["reproduce"] for one in json.loads(out)["failing"]]
@@ -408,6 +408,6 @@ def test_help_does_not_import_the_simulator() -> None:
 
 
 def test_every_command_has_json() -> None:
-    """Each command of the simulator has --json."""
+    """Every command of the simulator has the option --json."""
     for command in (cli.group, *cli.COMMANDS, *verification.commands.values()):
         assert "as_json" in [one.name for one in command.params], command.name

@@ -37,7 +37,7 @@ every_schedule = pytest.mark.parametrize("schedule", Schedule)
 
 
 def play(main: Callable[[], Awaitable[Any]], schedule: Schedule = Schedule.SHUFFLE, seed: int = 1, **given: Any) -> Any:
-    """Run *main*; return its value, or raise its error."""
+    """Run *main* on the engine; return its value, or raise its error."""
     ran = run(main, seed=seed, schedule=schedule, **{"horizon_s": 1000.0, **given})
     assert ran.unhandled == []
     if ran.error is not None:
@@ -151,8 +151,8 @@ async def overtaken(by: int) -> bool:
 
 @pytest.mark.parametrize(("schedule", "found"), [("shuffle", False), ("trio", False), ("pct", True)])
 def test_pct_reaches_what_passes_cannot(schedule: str, found: bool) -> None:
-    """Only the schedule ``pct`` finds a race in which one task is overtaken by 16 steps of another; no order within a
-    pass, as on ``shuffle`` and trio, can find it."""
+    """Only the schedule ``pct`` finds a race in which one task is overtaken by 16 steps of another; ``shuffle`` and
+    trio, which order the steps within a pass, never do."""
     assert any(play(partial(overtaken, 16), Schedule(schedule), seed) for seed in range(30)) is found
 
 

@@ -47,7 +47,7 @@ def test_who_does_not_move_is_woken_then_asked_then_ended(simulated_supervisor: 
 
 
 def test_a_heartbeat_keeps_every_step_away(simulated_supervisor: Simulate) -> None:
-    """An agent that sends a heartbeat every minute goes on for hours."""
+    """An agent that sends a heartbeat every minute works for hours without a step of the liveness policy."""
 
     async def agent(turn: AgentTurn) -> str:
         for _ in range(100):

@@ -72,7 +72,7 @@ def test_a_moment_comes_for_whoever_is_first(lie_in_wait: Run) -> None:
 
 
 def test_a_child_is_waited_for(lie_in_wait: Run) -> None:
-    """A trigger for children does not name their parent, which comes into the state first."""
+    """A trigger for child sessions names the child, and not its parent, which comes into the state first."""
     assert lie_in_wait(Trigger("session", "Running", child=True)) == ["s/kid"] * 3
 
 
@@ -84,5 +84,5 @@ def test_litter_is_waited_for(lie_in_wait: Run) -> None:
 
 
 def test_nobody_waits_for_ever(lie_in_wait: Run) -> None:
-    """A state that never comes ends the wait with ``None``."""
+    """The wait for a state that never comes ends after its time with ``None``."""
     assert lie_in_wait(Trigger("turn", "COMPACTING")) == [None] * 3

@@ -71,7 +71,7 @@ def test_a_process_that_dies_is_the_result_of_its_item() -> None:
 
 
 def test_one_job_works_in_this_process() -> None:
-    """With one job no process is started."""
+    """With one job the items are worked on in this process."""
     heard: list[object] = []
     assert map_in_order(three_is_deadly, [0], 1, lambda item, result: heard.append(result))
     assert heard == [os.getpid()]

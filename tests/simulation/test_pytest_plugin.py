@@ -314,8 +314,8 @@ def test_a_test_that_waits_for_ever_fails() -> None:
 
 @pytest.mark.parametrize("schedule", Schedule)
 def test_a_test_that_waits_for_ever_is_accused_of_nothing_else(schedule: Schedule) -> None:
-    """When the time of a test is over, the cancelled work is not reported as violations; only the open run itself
-    is."""
+    """When the time of a test is over, the work that is then cancelled is not reported as violations; only the
+    invariant ``quiescence`` is."""
 
     async def main(sup: Supervisor) -> None:
         async with anyio.create_task_group() as group:

@@ -93,7 +93,7 @@ def test_a_take_over_that_is_killed_at_any_commit_is_taken_over(sessions: str, o
 
 def test_an_earlier_run_that_rests_is_not_taken_for_the_last_one() -> None:
     """With ``orphans = "failed"``, a task is failed by its last task run, and not by an earlier one, also if its
-    supervisors are killed at any commit of that."""
+    supervisors are killed at any commit of the last one."""
     text = '[faults.rates]\n"work.permanent" = 1.0'
     drawn, kills = take_over("resume", "failed", '"work.permanent"', text).draw(7), 0  # its task may be tried twice
     for at in range(1, COMMITS):

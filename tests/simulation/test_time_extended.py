@@ -42,7 +42,7 @@ async def seen(sup: Supervisor) -> list[float]:
 
 
 async def works(turn: AgentTurn, for_s: float) -> str:
-    """Work for so many seconds, with a heartbeat every minute."""
+    """Agent that works for so many seconds, with a heartbeat every minute."""
     for _ in range(int(for_s / 60)):
         await anyio.sleep(60)
         turn.heartbeat()

@@ -85,7 +85,7 @@ class Times:
         self.ended = {one.entity_id: one.monotonic_s - first_s for one in late}
         judged = killer.turns("execution_timed_out", "TIMEOUT")
         self.decided_s = judged[0].monotonic_s - first_s
-        """Time at which the first attempt at the task was judged."""
+        """Time at which the first attempt at the task was recorded as timed out."""
 
 
 @pytest.mark.parametrize("at_s", [(), (20.0,), (5.0, 25.0), (1.0, 11.0, 22.0, 33.0)])

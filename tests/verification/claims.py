@@ -70,7 +70,7 @@ class ClaimChecker:
         self._say = say
         self._task_of: dict[str, str] = {}
         self._held: dict[str, str] = {}
-        """The running job of each task."""
+        """Running job of each task."""
         self._tokens: dict[str, int] = {}
         self._of_worker: dict[str, set[str]] = {}
         self._slots: dict[str, int] = {}
@@ -81,7 +81,7 @@ class ClaimChecker:
         """Number of transitions of workers and jobs, by event."""
 
     def wrote(self, batch: Sequence[Append]) -> None:
-        """Take in a durable batch."""
+        """Process a batch of durable records."""
         for one in batch:
             match one.record.entity_type:
                 case "task":

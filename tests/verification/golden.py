@@ -17,7 +17,7 @@ from tests.verification.checkers import simulate
 
 GOLDEN_SEED = 1
 LEFT_OUT = frozenset({"day", "swarm"})
-"""Scenarios without golden runs: one is too long, the other is run by soaks."""
+"""Scenarios without golden runs: ``day`` is too long, and ``swarm`` is run by soaks."""
 SCHEDULES = (Schedule.SHUFFLE, Schedule.TRIO)
 HEADER = "# Digests by scenario and schedule, written by `python -m tests.verification prove --write-golden`.\n"
 

@@ -39,7 +39,7 @@ class CannotRun(Exception):
 
 
 class Process(msgspec.Struct, frozen=True):
-    """A fresh process: the path of its interpreter, and its hash seed."""
+    """Fresh process of a proof: the path of its interpreter, and its hash seed."""
 
     python: str
     hash_seed: str

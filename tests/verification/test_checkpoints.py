@@ -84,7 +84,7 @@ def test_a_checkpoint_holds_what_was_done() -> None:
 
 
 def test_the_checkpoint_of_a_rollback_holds_what_was_done() -> None:
-    """The checkpoint of a rollback must exist and hold the work."""
+    """A rollback is reported if its checkpoint lacks the work done before, or does not exist."""
     bench = Bench(rollback=True)
     early = bench.workspaces.save("w0t0", bench.place)
     bench.try_it()

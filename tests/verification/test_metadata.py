@@ -52,7 +52,7 @@ class Bench:
         )
 
     def give_up(self) -> None:
-        """Let the wait for the subtask time out."""
+        """Record that the task's wait for its subtask times out."""
         self.now_s += SUBTASKS_S
         self.hear("task:w0t0", "subtask_timed_out", "BLOCKED", subtask="task:w0t0s0")
 

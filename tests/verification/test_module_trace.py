@@ -43,7 +43,7 @@ def test_a_call_through_the_standard_library_is_no_entry() -> None:
 
 
 def test_kernel_tables_and_other_code_are_not_counted() -> None:
-    """Only modules of ``supervisor`` outside of ``lifecycles`` are counted."""
+    """Calls in modules of ``actors`` and ``supervisor.lifecycles`` are not counted."""
     kernel = module(
         "actors/kernel.py",
         "def kernel(): table()",

@@ -147,7 +147,7 @@ def test_work_that_nobody_holds_is_noticed() -> None:
 
 
 def test_work_before_the_dependencies_is_noticed() -> None:
-    """Work on a task before its dependencies are closed is reported."""
+    """An agent's work on a task before the task's dependencies are closed is reported."""
     checked = _Checked()
     checked.claimed("w0t1", by="w0t1")
     checked.work("w0t1")
@@ -183,7 +183,8 @@ def test_what_is_merged_already_is_not_merged_again() -> None:
 
 
 def test_a_failed_task_must_be_a_dead_letter() -> None:
-    """A task that has failed without a record of a dead letter is reported, in the workstream that has ended."""
+    """A failed task without a record of a dead letter is reported when its workstream ends, also if another run of the
+    plan has a task of the same name."""
     checked = _Checked()
     born = {"name": "w0t0", "part_of": "", "workstream": "workstream:w0-2", "waiting_for": []}
     checked.hear("w0t0-2", "Born", "OPEN", outcome="born", max_retries=3, needs_approval=False, **born)

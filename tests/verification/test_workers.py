@@ -125,7 +125,7 @@ def test_no_other_worker_sends_heartbeats(log: Log) -> None:
 
 @pytest.mark.parametrize(("at_s", "broken"), [(95.0, []), (88.0, ["health_monitoring"])])
 def test_a_worker_with_heartbeats_is_not_lost(log: Log, at_s: float, broken: list[str]) -> None:
-    """A loss less than three checks of 30 s after a heartbeat is reported."""
+    """A worker that is recorded as lost less than three checks of 30 s after a heartbeat is reported."""
     log.heartbeats.beat("worker:one", 5.0)
     _loses(log.at(at_s))
     assert log.broken == broken

@@ -26,7 +26,7 @@ from tests.verification.module_trace import ModuleTrace
 
 ROOT: Final = Path(__file__).parents[2]
 TIMEOUT_S: Final = 60
-"""Bound for one walk, so that a walk that hangs fails."""
+"""Most seconds for one walk, so that a walk that hangs fails."""
 
 POLL_S: Final = 0.01
 IDLE_S: Final = 0.3
@@ -58,7 +58,8 @@ class Walk(NamedTuple):
 
 
 async def _abort(directory: Path) -> dict[str, int]:
-    """Abort a session whose agent ignores every request; return the counts of the supervisor and of the command."""
+    """Walk: abort a session whose agent ignores every request; return the counts of the supervisor and of the
+    command."""
     trace, counts = ModuleTrace(), directory / "command.json"
     arguments = ("abort", "s", "--scope", "session", "--state-dir", str(directory / "sdd"), "--reason", "walk")
     settings = Settings.model_validate({"policy": {"ladder": STAGE_BUDGETS}})
@@ -72,8 +73,8 @@ async def _abort(directory: Path) -> dict[str, int]:
 
 
 async def _line(directory: Path) -> dict[str, int]:
-    """Make the agent write the line that begins a tool call; return the counts until the record of that call is in the
-    journal."""
+    """Walk: let the agent write the line that begins a tool call; return the counts until the record of that call is in
+    the journal."""
     trace = ModuleTrace()
     with trace.installed():
         async with _session(directory, WAITS, Settings()) as (_, state):
@@ -87,7 +88,8 @@ async def _line(directory: Path) -> dict[str, int]:
 
 
 async def _task(directory: Path) -> dict[str, int]:
-    """Run a plan with one task, in a git repository, under a supervisor that is already open; return the counts."""
+    """Walk: run a plan with one task, in a git repository, under a supervisor that is already open; return the
+    counts."""
     identity = ("-c", "user.name=walk", "-c", "user.email=walk@localhost")
     for arguments in (("init", "-q", "-b", "main", "."), (*identity, "commit", "-q", "--allow-empty", "-m", "begin")):
         await anyio.run_process(["git", *arguments], cwd=directory)

@@ -33,7 +33,7 @@ __all__ = ["every_checker", "simulate"]
 
 
 def every_checker(oracle: Oracle) -> Sequence[Checker]:
-    """Make all checkers of one run."""
+    """Make all checkers of the verification for one run."""
     timers, replies = _Timers(oracle), _Replies(oracle)
     others = _Exits(oracle), _Launches(oracle), _ModelRetries(oracle), _Work(oracle)
     return timers, replies, *others, _Consistency(oracle, timers, replies)

@@ -33,7 +33,7 @@ class _Call(msgspec.Struct):
 
 
 class _Data(msgspec.Struct):
-    """Part of an entity's data that is compared."""
+    """Part of an entity's data that is compared: its open tool calls, and its pid."""
 
     open: tuple[_Call, ...] = ()
     pid: int | None = None

@@ -12,7 +12,7 @@ from supervisor.simulation.machine.processes import ProcessEvent
 from supervisor.simulation.oracle import HOME
 
 TEST: Final = "$ sim-check"
-"""Part of the names of acceptance tests, which no agent starts."""
+"""Part of the process name of every acceptance test; no agent starts these processes."""
 
 
 class LaunchChecker:

@@ -33,7 +33,7 @@ class ModelRetryChecker:
         """Id of the prompt of each session's last turn."""
         self._given_up: set[tuple[str, str]] = set()
         self._settled: set[str] = set()
-        """Turns that are over, or whose requests without result were noticed."""
+        """Turns that are over, or whose requests without result the runtime has noticed."""
 
     def wrote(self, record: LifecycleEvent) -> None:
         """Process a durable record."""

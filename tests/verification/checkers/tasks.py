@@ -84,7 +84,8 @@ class TaskState(msgspec.Struct):
     run_id: str = ""
     """Id of the newest task run of the task."""
     excused: bool = False
-    """Whether the task needs no work of its own: its subtasks do it, or an orphan counts as done by policy."""
+    """Whether the task needs no work of its own: its subtasks do the work, or the policy for orphans counts it as
+    done."""
     unclaimed: bool = False
     """Whether the task was closed under this supervisor since nobody continues its plan: its work is on its branch."""
     unmerged: bool = False
@@ -382,7 +383,7 @@ class TaskChecker:
                 self._say("completion_requirement", task.id, f"is closed; its merges were {task_script.merged}")
 
     def _check_whole(self, task: TaskConfig, book: TaskState, task_script: TaskScript) -> None:
-        """Check that a task that its plan split was accepted as a whole."""
+        """Check that a closed task which its plan split had passed its acceptance tests as a whole."""
         if (
             book.state == "CLOSED"
             and task.subtasks

@@ -47,7 +47,7 @@ def command(
     write_golden: bool,
     as_json: bool,
 ) -> int:
-    """Run each seed in three fresh processes with different hash seeds, and compare.
+    """Run each seed in three fresh processes with different hash seeds, and compare the digests.
 
     Exit status 1 if any digest differs.
     """

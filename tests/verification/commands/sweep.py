@@ -39,10 +39,10 @@ def command(
     jobs: int,
     as_json: bool,
 ) -> int:
-    """Abort something before every single step of small variants of the golden scenarios.
+    """Abort a tool call, its siblings or a session before every single step of small variants of the golden scenarios.
 
-    Each point is a run of its own. Where there is nothing of a level, the point does not apply. Exit status 1 if
-    anything was violated.
+    Each point is a run of its own. A point at which a level has no target does not apply. Exit status 1 if an
+    invariant was violated.
     """
     instead = _instead(crash, cancel)
     if instead and context.get_parameter_source("levels") is not click.core.ParameterSource.DEFAULT:

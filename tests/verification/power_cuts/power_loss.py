@@ -56,12 +56,12 @@ class Control(msgspec.Struct, frozen=True):
 
 
 class DiskReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of a number of power cuts: the same bytes for the same seeds, on every machine."""
+    """Report on a number of power cuts: the same bytes for the same seeds, on every machine."""
 
     first_seed: int
     cuts: int
     openings: int
-    """Number of different disks after the cuts; each was opened once."""
+    """Number of different disk contents after the cuts; a journal was opened on each of these once."""
     acknowledged: int
     """Number of acknowledged batches."""
     lost_acknowledgements: int

@@ -67,7 +67,7 @@ class SimulatedDisk(JournalFiles):
         self._views = [bytearray(content) for content in files.values()]
 
     def heal(self) -> None:
-        """Stop all failures."""
+        """Let no further operation fail."""
         self.faults = DiskFaults()
 
     def unregister(self) -> None:
