@@ -1,4 +1,5 @@
-"""Test kit that connects a codec directly to a simulated program, on virtual time: bytes of one are given to the other.
+"""Test kit that connects a codec directly to a simulated program, on virtual time: the codec is given the program's
+output, and the program the codec's.
 
 Every request of the codec is fulfilled at once: permissions are granted, child sessions complete, and terminals run
 simulated commands. Every report of the codec is recorded, with its time.
@@ -34,7 +35,7 @@ from supervisor.simulation.machine.kernel import Program
 T = TypeVar("T")
 
 LONG_S = 100_000.0
-"""Virtual seconds that nothing in these tests takes."""
+"""Time limit in virtual seconds that is longer than anything in these tests takes."""
 
 
 class _Died(Exception):

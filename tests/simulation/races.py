@@ -37,8 +37,8 @@ OPTIONS = ("role", "files", "fallback_agents", "critical", "optional", "scope", 
 
 
 def scenario(*more: str, load: str = "works = 1.0\ntasks = 1", kinds: str = "", customers: int = 1) -> Scenario:
-    """Return a scenario in which one customer, by default, has one plan of one task, without faults. *more*: lines of
-    ``[world]``, and tables after it."""
+    """Return a scenario with one plan of one task and without faults, for one customer by default. *more*: lines of the
+    table ``[world]``, and further tables."""
     return parsed("race", SCENARIO.format(load=load, kinds=kinds, customers=customers, more="\n".join(more)))
 
 

@@ -316,8 +316,8 @@ async def test_a_fast_exit(autojump_clock: MockClock, make: Any) -> None:
 
 @virtual
 async def test_what_a_program_leaves_behind(autojump_clock: MockClock) -> None:
-    """After a program has exited, its daemons still run in sessions of their own, some of them ignoring SIGTERM; so
-    does the child process that holds the output pipe."""
+    """After an agent has exited, its daemons still run in sessions of their own, some of them ignoring SIGTERM, and the
+    child process that holds the output pipe still runs."""
     deaf = []
     for seed in range(10):
         async with with_agent(seed, "process.orphans@s:a1", "process.holds_pipe@s:a1") as talk:
@@ -335,8 +335,7 @@ async def test_what_a_program_leaves_behind(autojump_clock: MockClock) -> None:
 
 @virtual
 async def test_a_deaf_agent(autojump_clock: MockClock) -> None:
-    """A program with the fault runs on after SIGTERM; an agent that ignores a first cancel ends its turn as cancelled
-    in the end."""
+    """An agent with these faults ignores SIGTERM; when its turn is cancelled twice, the turn ends as cancelled."""
     async with with_agent(1, "process.ignores_term@s:a1", "process.ignores_cancel@s:a1:t1") as talk:
         await talk.ready()
         talk.do(talk.codec.prompt("work"))

@@ -102,7 +102,7 @@ def _record(seq: int, kind: str, entity: str, event: str = "", **more: Any) -> L
 
 
 def test_tokens_are_wasted_unless_their_turn_completes() -> None:
-    """Tokens of a completed turn are not wasted; those of a failed turn are, and so are those used between turns."""
+    """Tokens used in a completed turn are not wasted; tokens used in a failed turn, or between turns, are wasted."""
     meter = CostMeter()
     for seq, (turn, status, tokens) in enumerate(
         [("s:t1", "SPAWNING", 10), ("s:t1", "COMPLETING", 5), ("s:t2", "SPAWNING", 100), ("s:t2", "FAILED", 1000)], 1
@@ -385,7 +385,8 @@ def test_a_load_that_is_none_is_bad_input(suite_file: Path, load: dict[str, Any]
     ],
 )
 def test_digests_that_make_no_sense_are_bad_input(suite_file: Path, text: str, words: str) -> None:
-    """A digests file that is cut short, or has no seeds, is refused; the message says how to write a new one."""
+    """A digests file that is cut short, or has no seeds, is refused; the message says to make a new file with
+    --write-digests."""
     suite_file.with_suffix(".digests").write_text(text)
     told = _invoke("--suite", suite_file, "--verify", "--jobs", 1)
     assert isinstance(told.exception, BadInput)

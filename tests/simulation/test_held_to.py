@@ -163,9 +163,9 @@ def test_who_closes_in_order_leaves_no_open_books(world: _World, row: EntityRow,
 
 
 def test_whom_the_host_is_starting_is_ruled_by_what_it_has_not_said_yet(world: _World) -> None:
-    """While the host starts a child session whose name it does not know yet, an unnamed session of that parent has no
-    expected policy; sessions with a policy of their own have that one, and after the start the parent's policy is
-    expected."""
+    """While the host starts a child session of ``s``, whose name is not known yet, no policy is expected of an unnamed
+    child session of ``s``; after the start, the policy of ``s`` is. Sessions with a policy of their own are always
+    expected to have that policy."""
     above, own = AbortPolicy(), AbortPolicy(tool_to_sibling=True)
     world.oracle.set_policy("s", above)
     world.oracle.set_policy("s/named", own)

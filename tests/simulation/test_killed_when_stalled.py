@@ -93,8 +93,8 @@ LATE = ["PENDING", "IN_PROGRESS", "TIMEOUT", "RETRYING", "IN_PROGRESS", "VALIDAT
     "at", ["Ended", "execution_timed_out", "retry_decided", "execution_failed", "retry_delay_elapsed"]
 )
 def test_it_is_tried_again(at: str) -> None:
-    """Killed at any of these records, the failed attempt is judged once and uses one retry of a budget of one, and
-    another session completes the next attempt."""
+    """A task whose supervisor is killed at any of these records is tried again: the first attempt is judged once and
+    uses one retry of a budget of one, and another session completes the next attempt."""
     found, tries = killed(at, retry_budget=RetryBudgetConfig(least=1, share=0.0))
 
     assert found.report.problems == ()
@@ -122,8 +122,8 @@ def test_it_is_cancelled_if_somebody_else_wanted_that(now: bool) -> None:
 
 
 def test_it_is_cancelled_if_that_was_asked_for_while_it_was_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The session was ended to cancel the task, and the supervisor was killed before it recorded the cancellation: the
-    next supervisor cancels the task."""
+    """A task that an operator cancels while its failure is judged is cancelled in the end, although the supervisor is
+    killed after the session has ended and before the cancellation is recorded."""
     runners: list[PlanRunner] = []
 
     class Runner(PlanRunner):
@@ -161,8 +161,8 @@ def test_a_plug_in_has_its_say(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_its_session_had_not_heard_of_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the supervisor is killed before the session received the request to end, the next supervisor ends the session
-    for the same reason, although it is killed as well; the task is closed."""
+    """If the first supervisor is killed before the session has received the request to end, the second supervisor ends
+    the session for the same reason, and the task is closed, although the second supervisor is killed as well."""
     end, heard = EntityRegistry.request_stop, list[str]()
 
     def unheard(tree: EntityRegistry, session_id: str, stop: OperatorStop, **more: Any) -> MergeOutcome:

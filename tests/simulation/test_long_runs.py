@@ -58,8 +58,8 @@ def test_a_run_that_is_stuck_decides_nothing_in_later_ones() -> None:
 
 
 def test_old_records_of_who_has_ended_leave_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The simulated disk keeps the whole log of a live entity; of ended entities, and of all records in order, it keeps
-    only the newest."""
+    """The simulated disk holds the whole log of a live entity in memory; of ended entities, and of all records in
+    order, the disk holds only the newest ones."""
     monkeypatch.setattr(journal, "RECORDS_KEPT", 10)
     heard: list[int] = []
     disk = SimulatedDisk(lambda batch, encoded: heard.extend(one.record.seq for one in batch))

@@ -165,8 +165,8 @@ def test_other_seeds_are_tried_where_too_much_is_left(monkeypatch: pytest.Monkey
 
 
 def test_a_smaller_run_that_takes_too_long_is_given_up() -> None:
-    """A run is checked up to the last allowed step, and is cut off after it; a run that was cut off counts as no
-    violation."""
+    """``run_until`` returns the report of a run that ends within the allowed number of steps; a run that needs one step
+    more is cut off, and counts as no violation."""
     drawn = named("quiet").draw(1)
     steps = simulate(drawn).steps
     whole = run_until(drawn, "bounded", lambda: True, steps)

@@ -103,8 +103,8 @@ def test_an_earlier_run_that_rests_is_not_taken_for_the_last_one() -> None:
 
 
 def test_a_take_over_can_be_given_up_at_any_commit() -> None:
-    """A customer who gives the plan up at any commit of a takeover leaves no entity of the plan open, and all sessions
-    stopped."""
+    """If the customer gives the plan up at any commit of a takeover, no entity of the plan remains open, and all
+    sessions end as stopped."""
     drawn = take_over("resume", "open").draw(1)
     for at in range(COMMITS):
 

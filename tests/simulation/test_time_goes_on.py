@@ -1,4 +1,4 @@
-"""Tests that a hanging turn ends when its time limit is over, however often its supervisor is killed meanwhile."""
+"""Tests that a hanging turn ends at its time limit, however often the supervisor is killed meanwhile."""
 
 from __future__ import annotations
 

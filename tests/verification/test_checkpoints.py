@@ -75,7 +75,7 @@ def test_a_checkpoint_after_a_rollback_may_lack_the_earlier_attempt(rollback: bo
 
 
 def test_a_checkpoint_holds_what_was_done() -> None:
-    """A checkpoint that was saved before the work, and recorded after it, is reported."""
+    """A checkpoint that was saved before the agent's work, and recorded after that work, is reported as incomplete."""
     bench = Bench(rollback=True)
     early = bench.workspaces.save("w0t0", bench.place)
     bench.try_it()

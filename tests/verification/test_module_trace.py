@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def module(path: str, source: str, **names: Any) -> dict[str, Any]:
-    """Run *source* as if it stood in the file *path* of the project; return its names."""
+    """Run *source* as if the text were the file *path* of the project; return the names that it defines."""
     exec(compile(source, str(ROOT / path), "exec"), names)
     return names
 

@@ -71,7 +71,7 @@ class _Expectation:
         self._limits = plan.task_lifecycle.value()
 
     def ending(self, task: TaskConfig) -> Ending:
-        """Compute the ending of a task after those of its dependencies."""
+        """Compute the ending of a task; the endings of its dependencies must be computed before."""
         task_script = self._task_scripts.of(task.id) or TaskScript(task.id)
         found = self._without_work(task, task_script) or (
             self._whole(task, task_script) if task.subtasks else self._worked_on(task, task_script)

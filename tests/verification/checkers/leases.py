@@ -46,7 +46,7 @@ class LeaseChecker:
         self._left = {**self._running}
 
     def ended(self) -> None:
-        """Note that the supervisor has ended: the next one must free the rest."""
+        """Note that the supervisor has ended: the next supervisor must free the jobs and slots that are still held."""
         self._due.clear()
 
     def delayed(self, seconds: float) -> None:

@@ -74,8 +74,8 @@ class MetadataChecker:
         self._plans: dict[str, Plan] = {}
         """Plans by the name of their workstream."""
         self._slots: dict[str, list[tuple[float, dict[str, int]]]] = {}
-        """Slots of the workers of each workstream, with the time since which they hold; records of workers that were
-        born before may still be on their way to the disk."""
+        """Slots of the workers of each workstream by the plans given so far, with the time of each plan; records of
+        workers that were born before may still be on their way to the disk."""
         self._tasks: dict[str, _Task] = {}
         self._runs: dict[str, _Run] = {}
         self._jobs: dict[str, tuple[str, str]] = {}

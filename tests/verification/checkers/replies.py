@@ -122,8 +122,8 @@ class ReplyChecker:
             self._say("punctual", permission, f"is answered {late_s:g} s after its time")
 
     def permission_answered(self, permission: str, option: str | None) -> None:
-        """Check an accepted answer to a permission request: it must be the answer on record, and given by this
-        operator."""
+        """Check an accepted answer to a permission request: the record must have the same option, and no other operator
+        may have been accepted for the request."""
         if self._permitted.get(permission) != ("operator", option):
             words = f"was said to be answered {option!r}; on record {self._permitted.get(permission)}"
             self._say("one_answer", permission, words)

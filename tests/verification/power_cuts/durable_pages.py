@@ -53,7 +53,8 @@ class DurablePages:
         self._names = {name: number for number, name in enumerate(files)}
         self._renamed: list[tuple[str | None, str | None, int]] = []  # (name that goes, name that comes, its file)
         self._version = 0
-        """Number of changes of the durable contents; between two of them, the cache only grows."""
+        """Number of syncs so far: only a sync changes the durable contents, and between two syncs the cache only
+        grows."""
 
     # -------------------------------------------------------------------------------------------------- steps
     def create(self, name: str) -> None:
