@@ -1,7 +1,8 @@
-"""A codec and a simulated program with nothing between them: bytes in, bytes out, on virtual time.
+"""Test kit that connects a codec directly to a simulated program, on virtual time: the codec is given the program's
+output, and the program the codec's.
 
-What the codec asks for is done at once: permissions are granted, child sessions complete, and terminals run simulated
-commands. Everything it heard is kept, with the time.
+Every request of the codec is fulfilled at once: permissions are granted, child sessions complete, and terminals run
+simulated commands. Every report of the codec is recorded, with its time.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ from supervisor.simulation.machine.kernel import Program
 T = TypeVar("T")
 
 LONG_S = 100_000.0
-"""Virtual seconds: longer than anything takes."""
+"""Time limit in virtual seconds that is longer than anything in these tests takes."""
 
 
 class _Died(Exception):
-    """A signal ended the program from within."""
+    """Exception that ends a program that has sent itself a signal."""
 
 
 class Machine:
-    """A process as its program sees it; *hear* is called with what it writes."""
+    """Simulated process, with the interface that its program uses; *hear* is called with the program's output."""
 
     def __init__(self, group: anyio.abc.TaskGroup, name: str, argv: tuple[str, ...], hear: Callable[[bytes], None]):
         self.name, self.argv, self.pid, self.cwd = name, argv, 1, "/"
@@ -129,7 +130,7 @@ class Machine:
 
 
 class Talk:
-    """A conversation of *codec* with the program of a launch."""
+    """Conversation of *codec* with the simulated program that is launched for *command*."""
 
     def __init__(self, codec: Codec, find: Callable[[Launch], Program], command: tuple[str, ...]) -> None:
         self.said: list[tuple[float, Out]] = []
@@ -154,7 +155,7 @@ class Talk:
         await self._group.__aexit__(None, None, None)
 
     async def _watch(self) -> None:
-        """Wait for the end of the program, and give it to the codec."""
+        """Wait for the end of the program, and report the end to the codec."""
         await self.machine.ended.wait()
         self.do(self.codec.feed(b""))
         self._watched.set()
@@ -216,17 +217,17 @@ class Talk:
 
     @property
     def malformed(self) -> str:
-        """Reason why the conversation ended; empty if it goes on."""
+        """Reason for which the codec ended the conversation; empty if the conversation goes on."""
         return " ".join(one.why for one in self.heard(Malformed))
 
     @property
     def over(self) -> bool:
-        """Whether the program has ended, or the codec rejects it."""
+        """Return whether the program has ended, or the codec has rejected its output."""
         return bool(self.malformed) or self._watched.is_set()
 
     async def _until(self, kind: type[T], count: int, within_s: float) -> T | None:
-        """Wait for report number *count* of that kind; ``None`` if it does not come in time, or the conversation
-        ends."""
+        """Wait for report number *count* of that kind and return it; return ``None`` if the report does not come in
+        time, or the conversation ends."""
         with anyio.move_on_after(within_s):
             while len(self.heard(kind)) < count and not self.over:
                 await self._change.wait()
@@ -237,7 +238,7 @@ class Talk:
         return await self._until(Ready, 1, within_s)
 
     async def ended(self, count: int = 1, within_s: float = LONG_S) -> str:
-        """Outcome of that turn; empty if it did not end in time."""
+        """Wait for the end of turn number *count* and return its outcome; empty if the turn did not end in time."""
         ended = await self._until(TurnEnded, count, within_s)
         return "" if ended is None else ended.stop
 
@@ -248,7 +249,7 @@ class Talk:
         return await self.ended(count, within_s)
 
     async def exited(self) -> int:
-        """Exit status of the program, once the codec has it."""
+        """Wait until the codec has processed the end of the program, and return the exit status."""
         await self._watched.wait()
         assert self.machine.status is not None
         return self.machine.status

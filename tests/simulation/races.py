@@ -1,8 +1,8 @@
-"""Kit for tests of races: a simulated run in which a test acts before a step that it chooses.
+"""Kit for tests of races: simulated runs in which the test acts before a step that it chooses.
 
-:class:`Intruder` is called before every step of a run. It reads states from the journal of the run, may kill the
-supervisor, and may give commands as an operator would. :func:`race` runs one drawn scenario with an intruder, and
-may fix what tries at each task meet, and edit the plan before it is run.
+:class:`Intruder` is called before every step of a run. The intruder reads states from the journal of the run, may kill
+the supervisor, and may give commands as an operator would. :func:`race` runs one drawn scenario with an intruder, and
+may fix the outcome of each try at a task, and edit the plan before the plan is run.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ OPTIONS = ("role", "files", "fallback_agents", "critical", "optional", "scope", 
 
 
 def scenario(*more: str, load: str = "works = 1.0\ntasks = 1", kinds: str = "", customers: int = 1) -> Scenario:
-    """Customer with one plan of one task, without faults; *more*: lines of ``[world]``, and tables after it."""
+    """Return a scenario with one plan of one task and without faults, for one customer by default. *more*: lines of the
+    table ``[world]``, and further tables."""
     return parsed("race", SCENARIO.format(load=load, kinds=kinds, customers=customers, more="\n".join(more)))
 
 
 def lifecycle(**fields: Any) -> Callable[[Plan], Plan]:
-    """Edit of a plan that gives its tasks this lifecycle, with defaults for the other fields."""
+    """Return a function that edits a plan: its tasks get this lifecycle, with defaults for the other fields."""
     return lambda plan: plan.model_copy(update={"task_lifecycle": TaskLifecycle.model_validate(fields)})
 
 
 def plain_tasks(**fields: Any) -> Callable[[Plan], Plan]:
-    """Edit of a plan that replaces all options of its tasks by *fields*."""
+    """Return a function that edits a plan: all options of its tasks are replaced by *fields*."""
 
     def plain(task: TaskConfig) -> TaskConfig:
         kept = {name: value for name, value in task if name not in (*OPTIONS, "subtasks")}
@@ -57,8 +58,8 @@ def plain_tasks(**fields: Any) -> Callable[[Plan], Plan]:
 
 
 class RaceHost(Host):
-    """Host that edits the plan of its customer with *edits*, in order, before it is run, and lets tries at the tasks
-    go as *ways* says, by the name of the task; the key ``*`` is for all others."""
+    """Host that edits the plan of its customer with *edits*, in order, before the plan is run, and sets the outcomes of
+    the tries at each task to *ways*, by the name of the task; the key ``*`` is for all other tasks."""
 
     def __init__(
         self, world: World, ways: Mapping[str, tuple[Try, ...]], edits: tuple[Callable[[Plan], Plan], ...]
@@ -80,7 +81,8 @@ class RaceHost(Host):
 
 
 class Intruder:
-    """Acts before steps of one run: a subclass implements :meth:`step`, which is called while a supervisor lives."""
+    """Object that acts before steps of one run. A subclass implements :meth:`step`, which is called before each step
+    while a supervisor is alive."""
 
     world: World
     host: Host
@@ -94,19 +96,19 @@ class Intruder:
             self.step()
 
     def step(self) -> None:
-        """Look, and act if the moment has come."""
+        """Look at the state of the run, and act at the moment that the subclass defines."""
 
     @property
     def rows(self) -> dict[str, EntityRow]:
-        """Durable entities by id."""
+        """Return the durable entities by id."""
         return self.world.disk.entities
 
     def state(self, entity_id: str) -> str:
-        """State of an entity on record; ``""`` if there is none."""
+        """Return the state of an entity on record; ``""`` if there is no such entity."""
         return self.rows[entity_id].state if entity_id in self.rows else ""
 
     def states(self, name: str = "w0t0") -> tuple[str, str, str]:
-        """States of the run, the job and the task of that name."""
+        """Return the states of the first task run, the job and the task of that name."""
         return self.state(f"run:{name}"), self.state(f"job:{name}"), self.state(f"task:{name}")
 
     def kill(self) -> None:
@@ -115,12 +117,12 @@ class Intruder:
         self.world.kill()
 
     def command(self, verb: Verb, name: str = "w0t0") -> None:
-        """Give a command about a task to the newest plan run, as its operator bot would."""
+        """Give a command about a task to the newest plan run, as the operator bot of that plan run would."""
         bot = self.host.operator_bots[-1]
         self.host.start(bot.command, verb, name, self.world.random.below(name), f"{verb}.{name}")
 
     def is_taken_over(self, name: str = "w0t0") -> bool:
-        """Whether the second plan run has begun, and works on the task."""
+        """Return whether the second plan run has begun, and is handling the task."""
         bots = self.host.operator_bots
         return (
             len(bots) == 2 and bots[1].runner.begun.is_set() and bots[1].runner.plan_run.executions[name].lock.locked()
@@ -135,7 +137,7 @@ def race(
     host: type[RaceHost] = RaceHost,
     on_line: Callable[[str], None] | None = None,
 ) -> Report:
-    """Run *drawn* with *intruder*; no invariant may be violated."""
+    """Run *drawn* with *intruder*, check that no invariant is violated, and return the report."""
     report = simulate(drawn, host=lambda world: host(world, ways or {}, edits), intrude=intruder, on_line=on_line)
     assert report.problems == (), f"seed {drawn.seed}"
     return report

@@ -1,4 +1,5 @@
-"""Simulated programs against the production codecs: their behaviour without faults, and the effect of each fault."""
+"""Tests of simulated agent programs with the production codecs: their behaviour without faults, and the effect of each
+fault."""
 
 from __future__ import annotations
 
@@ -49,17 +50,17 @@ def talking(seed: int, command: tuple[str, ...], shape: AgentShape, faults: Faul
 
 
 def with_agent(seed: int, *only: str, shape: AgentShape = BUSY) -> Talk:
-    """A conversation with an ACP agent that exactly these faults strike."""
+    """Make a conversation with a simulated ACP agent that exactly these faults strike."""
     return talking(seed, ("sim-acp",), shape, FaultPlan(KeyedRandom(seed), only=only))
 
 
 def with_command(seed: int, *only: str, prompt: tuple[str, ...] = ()) -> Talk:
-    """The same with a one-shot agent."""
+    """Make a conversation with a simulated one-shot agent that exactly these faults strike."""
     return talking(seed, ("sim-command", *prompt), BUSY, FaultPlan(KeyedRandom(seed), only=only))
 
 
 def with_jsonl(seed: int, *only: str, resumed: str = "") -> Talk:
-    """The same with a program that prints lines of JSON."""
+    """Make a conversation with a simulated program that prints lines of JSON and that exactly these faults strike."""
     again = ("--resume", resumed) if resumed else ()
     return talking(seed, ("sim-jsonl", *again), BUSY, FaultPlan(KeyedRandom(seed), only=only))
 
@@ -67,7 +68,8 @@ def with_jsonl(seed: int, *only: str, resumed: str = "") -> Talk:
 # ------------------------------------------------------------------------------------------- when nothing strikes
 @virtual
 async def test_acp_turns_without_faults(autojump_clock: MockClock) -> None:
-    """For every seed each turn ends well, each call is closed once, and the agent leaves when its input ends."""
+    """For every seed each turn of an ACP agent without faults ends well, each call is closed once, and the agent exits
+    when its input ends."""
     heard: Counter[type] = Counter()
     for seed in range(25):
         async with with_agent(seed) as talk:
@@ -86,7 +88,8 @@ async def test_acp_turns_without_faults(autojump_clock: MockClock) -> None:
 
 @virtual
 async def test_a_cancel_ends_an_acp_turn(autojump_clock: MockClock) -> None:
-    """A turn that is cancelled says so within its agent's bounds, and leaves no terminal running, nor a call open."""
+    """A cancelled turn ends within the time that the agent's shape gives, as cancelled or completed, and leaves no
+    terminal running and no call open."""
     killed = 0
     for seed in range(25):
         async with with_agent(seed) as talk:
@@ -106,7 +109,8 @@ async def test_a_cancel_ends_an_acp_turn(autojump_clock: MockClock) -> None:
 @virtual
 @pytest.mark.parametrize("prompt", [(), ("{prompt}",)])
 async def test_a_command_without_faults(autojump_clock: MockClock, prompt: tuple[str, ...]) -> None:
-    """However the prompt comes, the program writes output, works with child processes, and exits with 0."""
+    """With the prompt on standard input or as an argument, a one-shot agent writes output, starts child processes, and
+    exits with 0."""
     forks = 0
     for seed in range(10):
         async with with_command(seed, prompt=prompt) as talk:
@@ -119,8 +123,8 @@ async def test_a_command_without_faults(autojump_clock: MockClock, prompt: tuple
 @virtual
 @pytest.mark.parametrize("resumed", ["", "s0:a1"])
 async def test_lines_of_json_without_faults(autojump_clock: MockClock, resumed: str) -> None:
-    """The program names its conversation, as resumed or by itself; every call has two lines, and the last line is the
-    result of the turn."""
+    """The program that prints JSON reports the name of its conversation, either the resumed one or a new one; every
+    call has an opening and a closing line, and the last line is the result of the turn."""
     calls = 0
     for seed in range(10):
         async with with_jsonl(seed, resumed=resumed) as talk:
@@ -142,7 +146,8 @@ async def test_lines_of_json_without_faults(autojump_clock: MockClock, resumed: 
     ],
 )
 async def test_how_lines_of_json_fail(autojump_clock: MockClock, kind: str, ended: str) -> None:
-    """A turn without a last line fails, whatever the exit status; with it, the line is the result."""
+    """A turn without a result line fails, whatever the exit status; with a result line, the error is taken from that
+    line."""
     async with with_jsonl(1, f"{kind}@s:a1:t1") as talk:
         assert await talk.turn() == "error"
         assert talk.heard(TurnEnded)[-1].error == ended
@@ -150,7 +155,8 @@ async def test_how_lines_of_json_fail(autojump_clock: MockClock, kind: str, ende
 
 @virtual
 async def test_agents_ask_at_odd_moments(autojump_clock: MockClock) -> None:
-    """Some agents ask for permission before they announce a call, some ask again after it."""
+    """Some simulated agents request a permission before they announce the call, and some request another after the
+    call."""
     first = again = 0
     for seed in range(25):
         async with with_agent(seed, shape=ASKING) as talk:
@@ -165,7 +171,7 @@ async def test_agents_ask_at_odd_moments(autojump_clock: MockClock) -> None:
 
 @virtual
 async def test_the_same_seed_says_the_same(autojump_clock: MockClock) -> None:
-    """A seed fixes what is written and when; another seed differs."""
+    """Two runs of a seed write the same output at the same times; another seed writes other output."""
 
     async def said(seed: int) -> list[Any]:
         async with with_agent(seed, shape=msgspec.structs.replace(BUSY, parallel=0.0)) as talk:
@@ -180,7 +186,7 @@ async def test_the_same_seed_says_the_same(autojump_clock: MockClock) -> None:
 # ------------------------------------------------------------------------------------------------- faults: processes
 @virtual
 async def test_a_hung_agent_answers_nothing(autojump_clock: MockClock) -> None:
-    """A program that hangs ends no turn, ignores a cancel, and stays when its input ends."""
+    """A hanging program ends no turn, ignores a cancel, and does not exit when its input ends."""
     async with with_agent(1, "process.hang@s:a1:t1") as talk:
         await talk.ready()
         assert await talk.turn(within_s=10_000) == ""
@@ -192,7 +198,8 @@ async def test_a_hung_agent_answers_nothing(autojump_clock: MockClock) -> None:
 @virtual
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_crash_in_a_turn(autojump_clock: MockClock, seed: int) -> None:
-    """An agent that crashes exits with one of the known statuses, says so on standard error, and its turn failed."""
+    """An agent that crashes in a turn exits with one of the known statuses and writes a message to standard error; its
+    turn ends as failed."""
     async with with_agent(seed, "process.crash@s:a1:t1") as talk:
         await talk.ready()
         talk.do(talk.codec.prompt("work"))
@@ -202,13 +209,14 @@ async def test_a_crash_in_a_turn(autojump_clock: MockClock, seed: int) -> None:
 
 
 def test_every_status_with_a_meaning_happens() -> None:
-    """All exit statuses occur from which the specification reads a reason (spec 000), and two others of a shell."""
+    """The simulated crashes include all exit statuses that have a meaning in spec 000, and two other statuses of a
+    shell."""
     assert {124, 126, 130, 137, 143, 125, 127} <= {*CRASHES}
 
 
 @virtual
 async def test_signals_from_outside(autojump_clock: MockClock) -> None:
-    """SIGKILL, SIGTERM and SIGSEGV all happen, and the turn they struck failed."""
+    """SIGKILL, SIGTERM and SIGSEGV all occur among the seeds, and the turn that the signal struck fails."""
     statuses = set()
     for seed in range(12):
         async with with_agent(seed, "process.signalled@s:a1:t1") as talk:
@@ -221,7 +229,7 @@ async def test_signals_from_outside(autojump_clock: MockClock) -> None:
 
 @virtual
 async def test_a_torn_line(autojump_clock: MockClock) -> None:
-    """Half a message before the program's death is malformed, whatever its status."""
+    """A program that exits after half a message is reported as malformed, whatever its status."""
     async with with_agent(1, "process.torn_line@s:a1:t1") as talk:
         await talk.ready()
         talk.do(talk.codec.prompt("work"))
@@ -231,7 +239,7 @@ async def test_a_torn_line(autojump_clock: MockClock) -> None:
 
 @virtual
 async def test_a_lie(autojump_clock: MockClock) -> None:
-    """Exit status 0 in the middle of a turn: the turn failed nevertheless."""
+    """A program that exits with status 0 in the middle of a turn: the turn fails nevertheless."""
     async with with_agent(1, "process.lies@s:a1:t1") as talk:
         await talk.ready()
         talk.do(talk.codec.prompt("work"))
@@ -241,7 +249,7 @@ async def test_a_lie(autojump_clock: MockClock) -> None:
 
 @virtual
 async def test_a_closed_output(autojump_clock: MockClock) -> None:
-    """An agent that closes its output in a turn lives on for a while, and never answers."""
+    """An agent that closes its output in a turn exits some time later without another message; its turn fails."""
     async with with_agent(1, "process.closes_output@s:a1:t1") as talk:
         await talk.ready()
         talk.do(talk.codec.prompt("work"))
@@ -261,7 +269,7 @@ async def test_a_closed_output(autojump_clock: MockClock) -> None:
     ],
 )
 async def test_output_that_breaks_the_protocol(autojump_clock: MockClock, kind: str, words: str) -> None:
-    """For every seed the codec ends the conversation and names what was wrong."""
+    """For output that breaks the protocol, the codec ends the conversation and names the error, for every seed."""
     for seed in range(3 if kind == "process.huge_line" else 12):
         async with with_agent(seed, f"{kind}@s:a1:t1") as talk:
             await talk.ready()
@@ -271,7 +279,7 @@ async def test_output_that_breaks_the_protocol(autojump_clock: MockClock, kind: 
 
 @virtual
 async def test_a_flood(autojump_clock: MockClock) -> None:
-    """An agent that floods says more than a megabyte in a turn, which ends well."""
+    """An agent that floods writes more than a megabyte of text in a turn, and the turn ends well."""
     async with with_agent(1, "process.flood@s:a1:t1") as talk:
         await talk.ready()
         assert await talk.turn() == "end_turn"
@@ -280,7 +288,7 @@ async def test_a_flood(autojump_clock: MockClock) -> None:
 
 @virtual
 async def test_dribbling_output(autojump_clock: MockClock) -> None:
-    """At one byte a second, the first answer alone takes a minute and more."""
+    """An agent that writes one byte a second needs more than 100 s for its first reply alone."""
     async with with_agent(1, "process.dribble@s:a1") as talk:
         began = anyio.current_time()
         assert await talk.ready()
@@ -289,7 +297,7 @@ async def test_dribbling_output(autojump_clock: MockClock) -> None:
 
 @virtual
 async def test_a_slow_start(autojump_clock: MockClock) -> None:
-    """An agent that starts slowly is ready in the end, within the bounds that its shape gives."""
+    """An agent that starts slowly becomes ready within the bounds of its shape."""
     for seed in range(5):
         async with with_agent(seed, "process.slow_start@s:a1") as talk:
             began = anyio.current_time()
@@ -300,7 +308,7 @@ async def test_a_slow_start(autojump_clock: MockClock) -> None:
 @virtual
 @pytest.mark.parametrize("make", [with_agent, with_command])
 async def test_a_fast_exit(autojump_clock: MockClock, make: Any) -> None:
-    """A program that exits at once has said nothing."""
+    """A program that exits at once has written nothing."""
     async with make(1, "process.fast_exit@s:a1") as talk:
         await talk.exited()
         assert talk.text == ""
@@ -308,7 +316,8 @@ async def test_a_fast_exit(autojump_clock: MockClock, make: Any) -> None:
 
 @virtual
 async def test_what_a_program_leaves_behind(autojump_clock: MockClock) -> None:
-    """Daemons have sessions of their own, and some ignore SIGTERM; the holder of a pipe outlives the program."""
+    """After an agent has exited, its daemons still run in sessions of their own, some of them ignoring SIGTERM, and the
+    child process that holds the output pipe still runs."""
     deaf = []
     for seed in range(10):
         async with with_agent(seed, "process.orphans@s:a1", "process.holds_pipe@s:a1") as talk:
@@ -326,7 +335,7 @@ async def test_what_a_program_leaves_behind(autojump_clock: MockClock) -> None:
 
 @virtual
 async def test_a_deaf_agent(autojump_clock: MockClock) -> None:
-    """A program that ignores SIGTERM goes on; an agent that ignores a cancel ends its turn as cancelled."""
+    """An agent with these faults ignores SIGTERM; when its turn is cancelled twice, the turn ends as cancelled."""
     async with with_agent(1, "process.ignores_term@s:a1", "process.ignores_cancel@s:a1:t1") as talk:
         await talk.ready()
         talk.do(talk.codec.prompt("work"))
@@ -339,7 +348,7 @@ async def test_a_deaf_agent(autojump_clock: MockClock) -> None:
 # ---------------------------------------------------------------------------------------------------- faults: agents
 @virtual
 async def test_a_tool_that_fails(autojump_clock: MockClock) -> None:
-    """A call that fails is closed as failed, whatever runs it, and its turn ends well."""
+    """A call that fails is closed as failed, whether the agent or a terminal runs it, and its turn ends well."""
     for shape in (ALONE, TERMINALS):
         async with with_agent(1, "agent.tool_fails@s:a1:t1:c1", shape=shape) as talk:
             await talk.ready()
@@ -351,7 +360,8 @@ async def test_a_tool_that_fails(autojump_clock: MockClock) -> None:
 
 @virtual
 async def test_a_tool_that_hangs(autojump_clock: MockClock) -> None:
-    """A call that hangs keeps its turn open until it is cancelled, which kills a terminal's command."""
+    """A call that hangs keeps its turn open until the turn is cancelled; if a terminal runs the call, the cancel kills
+    the command."""
     for shape in (ALONE, TERMINALS):
         async with with_agent(1, "agent.tool_hangs@s:a1:t1:c1", shape=shape) as talk:
             await talk.ready()
@@ -363,7 +373,8 @@ async def test_a_tool_that_hangs(autojump_clock: MockClock) -> None:
 
 @virtual
 async def test_a_provider_that_fails_or_hangs(autojump_clock: MockClock) -> None:
-    """An error of the provider ends the turn with its message; a provider that hangs ends it with a cancel only."""
+    """An error of the provider ends the turn with the provider's message; with a provider that hangs, only a cancel
+    ends the turn."""
     async with with_agent(1, "agent.provider_error@s:a1:t1", "agent.provider_hangs@s:a1:t2") as talk:
         await talk.ready()
         assert await talk.turn() == "error"
@@ -375,7 +386,7 @@ async def test_a_provider_that_fails_or_hangs(autojump_clock: MockClock) -> None
 
 @virtual
 async def test_refusals(autojump_clock: MockClock) -> None:
-    """A turn that is refused ends as refusal, or for one of the two limits."""
+    """A refused turn ends as a refusal, or as ended by one of the two limits."""
     stops = set()
     for seed in range(12):
         async with with_agent(seed, "agent.refuses@s:a1:t1") as talk:
@@ -386,7 +397,8 @@ async def test_refusals(autojump_clock: MockClock) -> None:
 
 @virtual
 async def test_saying_twice_and_too_late(autojump_clock: MockClock) -> None:
-    """A repeated message, or one about a call that is over, closes nothing twice and ends no second turn."""
+    """A repeated message, or a late message about a call that is over, neither closes a call twice nor ends a second
+    turn."""
     twice = ("agent.duplicate@s:a1:t1", "agent.duplicate@s:a1:t1:c1", "agent.late@s:a1:t1")
     async with with_agent(1, *twice) as talk:
         await talk.ready()
@@ -399,7 +411,7 @@ async def test_saying_twice_and_too_late(autojump_clock: MockClock) -> None:
 
 @virtual
 async def test_an_open_call(autojump_clock: MockClock) -> None:
-    """An agent may end its turn with a call still open."""
+    """A simulated agent with this fault ends its turn while a call is still open."""
     async with with_agent(1, "agent.open_call@s:a1:t1") as talk:
         await talk.ready()
         await talk.turn()
@@ -411,7 +423,8 @@ async def test_an_open_call(autojump_clock: MockClock) -> None:
 @virtual
 @pytest.mark.parametrize("kind", [*FATES, "agent.provider_error", "agent.provider_hangs", "agent.refuses"])
 async def test_how_a_command_ends_badly(autojump_clock: MockClock, kind: str) -> None:
-    """A one-shot agent that a fate strikes does not write its last line; its status is that of the fate."""
+    """A one-shot agent that a fault ends does not write its last line, and its turn fails or, for faults that hang,
+    never ends."""
     async with with_command(1, f"{kind}@s:a1:t1") as talk:
         ended = await talk.turn(within_s=10_000)
         assert "tokens used" not in talk.text
@@ -422,7 +435,7 @@ async def test_how_a_command_ends_badly(autojump_clock: MockClock, kind: str) ->
 @virtual
 @pytest.mark.parametrize("kind", ["process.crash", "process.signalled", "process.hang", "process.torn_line"])
 async def test_a_terminal_that_ends_badly(autojump_clock: MockClock, kind: str) -> None:
-    """A fault strikes a terminal's command at its call, and that call alone fails, or never returns."""
+    """A fault that strikes a terminal's command makes that call alone fail, or never return."""
     async with with_agent(1, f"{kind}@s:a1:t1:c1", shape=TERMINALS) as talk:
         await talk.ready()
         ended = await talk.turn(within_s=10_000)
@@ -433,7 +446,7 @@ async def test_a_terminal_that_ends_badly(autojump_clock: MockClock, kind: str) 
 
 # --------------------------------------------------------------------------------------------------- swarms of faults
 async def _some_turns(talk: Talk) -> None:
-    """Up to three turns, each of them cancelled if it takes more than two minutes."""
+    """Run up to three turns, and cancel each that takes more than two minutes."""
     ended = bool(await talk.ready(within_s=300))
     for number in range(1 if talk.codec.one_shot else 3):
         if ended and not talk.over and not await talk.turn(within_s=120):
@@ -443,7 +456,7 @@ async def _some_turns(talk: Talk) -> None:
 
 @virtual
 async def test_any_mixture_of_faults(autojump_clock: MockClock) -> None:
-    """With all faults on, no program breaks by itself, and every fault that may strike one does."""
+    """With all faults on, no simulated program fails by itself, and every fault that may strike a program does so."""
     struck: Counter[str] = Counter()
     for seed in range(120):
         faults = FaultPlan(KeyedRandom(seed), intensity=2.0)
@@ -472,20 +485,21 @@ async def test_any_mixture_of_faults(autojump_clock: MockClock) -> None:
     ],
 )
 def test_a_shape_that_makes_no_sense(field: str, value: object, words: str) -> None:
-    """An impossible bound or probability is refused with its name, its value, and what would be right."""
+    """A shape with an impossible bound or probability is refused; the error names the field, the value, and a valid
+    value."""
     with pytest.raises(ValueError, match=words):
         AgentShape(**{field: value})  # type: ignore[arg-type]
 
 
 def test_what_is_not_installed() -> None:
-    """A launch of an unknown program, or with other arguments, fails as a missing file does."""
+    """A launch of an unknown program, or with unknown arguments, raises FileNotFoundError."""
     launch = Launch(argv=("vim", "notes"), cwd="/", env={})
     with pytest.raises(FileNotFoundError, match="'vim'"):
         program_for(launch, BUSY, KeyedRandom(1), FaultPlan(KeyedRandom(1)))
 
 
 def test_an_average_turn() -> None:
-    """A turn of the default shape has about three tool calls, and takes a minute or so."""
+    """A turn of the default shape has about three tool calls on average, and 20 to 60 seconds of thinking."""
     turns = [plan_turn(AgentShape(), KeyedRandom(seed), "t", 0) for seed in range(1000)]
     tools = [tool for turn in turns for step in turn.steps for batch in step.batches for tool in batch]
     thought_s = sum(step.think_s for turn in turns for step in turn.steps)
@@ -494,7 +508,8 @@ def test_an_average_turn() -> None:
 
 
 def test_the_depth_of_delegations() -> None:
-    """A session at the greatest depth delegates no more; its prompt tells the depth, wherever it stands in it."""
+    """A session at the greatest depth delegates no more; the depth is read from the prompt, wherever it stands in the
+    prompt."""
     shape = AgentShape(delegation=1.0, depth_max=2)
     asked = [step.delegation for step in plan_turn(shape, KeyedRandom(1), "t", 1).steps]
     assert {depth_of(f"before\n{one.prompt}\nafter") for one in asked if one is not None} == {2}
@@ -502,7 +517,8 @@ def test_the_depth_of_delegations() -> None:
 
 
 def test_a_delegation_beside_the_last_calls() -> None:
-    """A delegation comes after all calls of its step, or works beside the last of them."""
+    """A delegation runs after all calls of its step or, with the option ``beside``, at the same time as the last
+    calls."""
     shapes = [
         AgentShape(delegation=1.0, steps=(1, 1), tools=(2, 2), parallel=0.0, beside=share) for share in (0.0, 1.0)
     ]

@@ -1,4 +1,4 @@
-"""Failure benchmarks: the numbers, the files, and that they are the same bytes in every process."""
+"""Tests of the failure benchmarks: the numbers, the files, and that every process writes the same bytes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ world = { operators = 0, crashes_max = 0 }
 
 @pytest.fixture(scope="module")
 def suite_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A suite of one scenario and two policies."""
+    """Fixture: a suite of one scenario and two policies."""
     folder = tmp_path_factory.mktemp("suite")
     (folder / "small-storm.toml").write_text(STORM)
     path = folder / "small.toml"
@@ -66,7 +66,7 @@ def suite_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def result(suite_file: Path) -> Bench:
-    """That suite, with a few seeds."""
+    """Fixture: the result of that suite with four seeds."""
     return bench(load_suite(str(suite_file))[0], seeds=4)[0]
 
 
@@ -79,18 +79,18 @@ def _invoke(*arguments: object) -> Result:
     ("percent", "expected"), [(1, 15), (5, 15), (30, 20), (40, 20), (50, 35), (90, 50), (99, 50), (100, 50)]
 )
 def test_a_percentile_is_the_nearest_rank(percent: int, expected: int) -> None:
-    """A percentile is a value of the sample: the smallest that so many percent are not above."""
+    """A percentile is a value of the sample: the smallest value for which at least so many percent are not larger."""
     assert nearest_rank([15, 20, 35, 40, 50], 5, percent) == expected
 
 
 def test_what_never_happened_is_later_than_everything() -> None:
-    """If two of four never happened, the median is a value, and the higher percentiles are ``None``."""
+    """If two of four events never happened, the median is a value, and the higher percentiles are ``None``."""
     summary = summary_of([None, 1.23456, None, 0.5], 3)
     assert (summary.p50, summary.p90, summary.max, summary.never) == (1.235, None, None, 2)
 
 
 def test_an_empty_sample_has_no_percentiles() -> None:
-    """An empty sample has neither values nor failures."""
+    """The summary of an empty sample has no values, no percentiles, and no events that never happened."""
     summary = summary_of([], 0)
     assert (summary.count, summary.never, summary.total, summary.p50, summary.max) == (0, 0, 0, None, None)
 
@@ -102,7 +102,7 @@ def _record(seq: int, kind: str, entity: str, event: str = "", **more: Any) -> L
 
 
 def test_tokens_are_wasted_unless_their_turn_completes() -> None:
-    """A turn completes, another one fails, and what is used between turns belongs to none."""
+    """Tokens used in a completed turn are not wasted; tokens used in a failed turn, or between turns, are wasted."""
     meter = CostMeter()
     for seq, (turn, status, tokens) in enumerate(
         [("s:t1", "SPAWNING", 10), ("s:t1", "COMPLETING", 5), ("s:t2", "SPAWNING", 100), ("s:t2", "FAILED", 1000)], 1
@@ -114,7 +114,8 @@ def test_tokens_are_wasted_unless_their_turn_completes() -> None:
 
 
 def test_a_blast_reaches_the_sessions_that_its_cause_was_not_about() -> None:
-    """An abort of a session with a child reaches the child; a failure reaches no other session; a close is neither."""
+    """An abort of a session with a child counts the child as reached; a failure reaches no other session; a close is
+    not counted at all."""
     meter = CostMeter()
     stop: dict[str, Any] = {"from_status": "Running", "to_status": "Stopped"}
     aborted, closed = {"outcome": "aborted"}, {"outcome": "completed"}
@@ -135,7 +136,7 @@ def test_every_run_is_in_every_sample(result: Bench) -> None:
 
 
 def test_money_is_the_price_of_wasted_tokens(result: Bench) -> None:
-    """Two dollars for a million, as the suite says."""
+    """The wasted money is the price of the wasted tokens, at the suite's two dollars per million."""
     for cell in result.samples.values():
         assert cell["wasted_usd"] == [tokens * 2 / 1e6 for tokens in cell["wasted_tokens"] if tokens is not None]
 
@@ -147,7 +148,7 @@ def test_a_policy_makes_a_difference(result: Bench) -> None:
 
 
 def test_the_files_are_the_same_in_another_process(suite_file: Path, result: Bench) -> None:
-    """Another process with another hash seed, in another time zone, writes the same bytes."""
+    """The files have the same digests when another process writes them, with another hash seed and time zone."""
     program = (
         "import sys; from supervisor.simulation.bench import bench\n"
         "from supervisor.simulation.bench.suite import digests_of, load_suite\n"
@@ -163,7 +164,8 @@ def test_the_files_are_the_same_in_another_process(suite_file: Path, result: Ben
 
 
 def test_the_json_says_what_each_number_is(result: Bench) -> None:
-    """Each metric is explained, and each cell has percentiles of all of them and the digest of its runs."""
+    """The JSON file explains each metric, and has for each scenario and policy the percentiles of all metrics and the
+    digest of the runs."""
     value = json.loads(result.files()["small.json"])
     assert set(value["metrics"]) == {one.key for one in METRICS}
     (cells,) = value["scenarios"].values()
@@ -173,7 +175,7 @@ def test_the_json_says_what_each_number_is(result: Bench) -> None:
 
 
 def test_the_library_suite_can_be_run() -> None:
-    """Every scenario of it draws under every policy."""
+    """Every scenario of the suite ``failures`` can be drawn, and every policy of the suite is used."""
     suite, _ = load_suite("failures")
     for name in suite.scenarios:
         assert named(name).draw(1).name == name
@@ -184,7 +186,7 @@ MANUAL = (Path(__file__).parents[2] / "docs" / "how-to" / "failure-benchmarks.md
 
 
 def test_the_manual_says_what_is_measured() -> None:
-    """Each measure, its unit and its meaning, in the order of the columns."""
+    """The manual lists each metric with its unit and its meaning, in the order of the columns."""
     rows = [tuple(map(str.strip, row.split("|")[1:-1])) for row in re.findall(r"^\| [A-Z].*", MANUAL, re.MULTILINE)]
     assert [(title, unit, meaning) for title, unit, _, meaning in rows] == [
         (one.title, one.unit, one.meaning) for one in METRICS
@@ -192,7 +194,7 @@ def test_the_manual_says_what_is_measured() -> None:
 
 
 def test_the_suite_of_the_manual_can_be_run(tmp_path: Path) -> None:
-    """The suite as it is printed in the manual can be run."""
+    """The suite that the manual prints is valid and uses every field."""
     (text,) = re.findall(r"```toml\n(.*?)```", MANUAL, re.DOTALL)
     path = tmp_path / "mine.toml"
     path.write_text(text)
@@ -203,7 +205,7 @@ def test_the_suite_of_the_manual_can_be_run(tmp_path: Path) -> None:
 
 
 def test_the_commands_of_the_manual_are_there() -> None:
-    """Every option of them, and each of its links leads somewhere."""
+    """Every option in the manual exists, every command is valid, and every link leads to a file."""
     (text,) = re.findall(r"```sh\n(.*?)```", MANUAL, re.DOTALL)
     assert set(re.findall(r"--[a-z][a-z-]+", MANUAL)) <= {name for one in command.params for name in one.opts}
     words = [shlex.split(line, comments=True)[3:] for line in text.splitlines()]
@@ -215,7 +217,7 @@ def test_the_commands_of_the_manual_are_there() -> None:
 
 # ---------------------------------------------------------------------------------------------------------- pictures
 def test_a_picture_has_a_curve_for_each_policy_in_each_panel() -> None:
-    """The figure is valid XML; each colour is once in the legend and once in each panel with a sample."""
+    """The figure is valid XML; the colour of each policy is once in the legend and once in each panel with a sample."""
     samples = {"a<b": [0.0, 2.0, None], "c": [5.0, 5.0], "none": []}
     text = figure("title & more", "sub", [Panel("p", "s", samples, "root"), Panel("q", "n", samples)])
     ElementTree.fromstring(text)
@@ -223,7 +225,7 @@ def test_a_picture_has_a_curve_for_each_policy_in_each_panel() -> None:
 
 
 def test_a_curve_ends_at_the_share_of_what_happened() -> None:
-    """If one of two never happened, the curve rises half of the way, and no further."""
+    """If one of two events never happened, the curve rises half as high as if both had."""
     heights = []
     for sample in ([1.0, 1.0], [1.0, None]):
         (curve,) = [line for line in figure("", "", [Panel("", "", {"a": sample})]).splitlines() if "V" in line][-1:]
@@ -233,19 +235,19 @@ def test_a_curve_ends_at_the_share_of_what_happened() -> None:
 
 
 def test_many_values_make_a_short_path() -> None:
-    """Ten thousand values are drawn by the pixel."""
+    """A curve of ten thousand values is drawn by pixels, so that its text stays short."""
     text = figure("", "", [Panel("", "", {"a": [float(one) for one in range(10_000)]})])
     assert len(text) < 10_000
 
 
 def test_nothing_to_draw_is_said_so() -> None:
-    """A panel without values says that there are none."""
+    """A panel without values has a text that there are none."""
     assert "there were no runs" in figure("", "", [Panel("", "", {"a": []})])
 
 
 # --------------------------------------------------------------------------------------------------- the command line
 def test_digests_that_were_written_verify(suite_file: Path, tmp_path: Path) -> None:
-    """Digests that were written are verified later, and the same files are written again."""
+    """Digests that were written are verified later, and the files have the same content."""
     out = tmp_path / "out"
     assert _invoke("--suite", suite_file, "--write-digests", "--seeds", 1, "--jobs", 1, "--out", out).return_value == 0
     assert sorted(one.name for one in out.iterdir()) == ["small-storm.svg", "small.json"]
@@ -258,7 +260,7 @@ def test_digests_that_were_written_verify(suite_file: Path, tmp_path: Path) -> N
 
 
 def test_a_file_that_differs_is_named(suite_file: Path) -> None:
-    """Exit status 1, the file, and both digests."""
+    """A file that differs from its digest gives exit status 1, and is named with both digests."""
     digests = suite_file.with_suffix(".digests")
     digests.write_text("seeds 1 1\n" + "0" * 32 + "  small.json\n")
     verified = _invoke("--suite", suite_file, "--verify", "--jobs", 1, "--json")
@@ -271,7 +273,7 @@ def test_a_file_that_differs_is_named(suite_file: Path) -> None:
 
 
 def test_a_table_shows_a_policy_of_ones_own(suite_file: Path) -> None:
-    """A policy of the command line stands beside those of the suite."""
+    """A policy of the command line is shown in the table, beside those of the suite."""
     shown = _invoke("--suite", suite_file, "--seeds", 1, "--jobs", 1, "--policy", "mine=limits.restarts_max=9")
     assert shown.exception is None
     assert all(name in shown.output for name in ("default", "no-retry", "mine", "Blast radius"))
@@ -297,7 +299,7 @@ def test_a_table_shows_a_policy_of_ones_own(suite_file: Path) -> None:
     ],
 )
 def test_bad_input_is_told_with_its_name(arguments: tuple[str, ...], words: str) -> None:
-    """Nothing is run, and the message names what is wrong."""
+    """Bad input is refused before anything runs; the message names the mistake."""
     told = _invoke(*arguments)
     assert isinstance(told.exception, BadInput)
     assert words in str(told.exception)
@@ -335,7 +337,7 @@ def test_bad_input_is_told_with_its_name(arguments: tuple[str, ...], words: str)
     ],
 )
 def test_a_bad_suite_is_told_with_its_field(text: str, words: str, tmp_path: Path) -> None:
-    """The file is checked before anything runs."""
+    """A bad suite is refused before anything runs; the message names the field."""
     path = tmp_path / "bad.toml"
     path.write_text(text)
     with pytest.raises(BadSuite, match=words):
@@ -343,7 +345,7 @@ def test_a_bad_suite_is_told_with_its_field(text: str, words: str, tmp_path: Pat
 
 
 def test_a_suite_has_loads_of_its_own(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load and operators of a suite replace those of the scenario; the rest stays."""
+    """Load and operators that a suite gives replace those of the scenario; the scenario's other values remain."""
     under = ScenarioComparison(policies=("default",), load={"customers": 7}, operators=3)
     suite = load_suite(str(suite_file))[0].model_copy(update={"scenarios": {"quiet": under}})
     runs: list[DrawnScenario] = []
@@ -364,7 +366,7 @@ def test_a_suite_has_loads_of_its_own(suite_file: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_a_load_that_is_none_is_bad_input(suite_file: Path, load: dict[str, Any], words: str) -> None:
-    """The field is named before anything runs."""
+    """A suite with an invalid load is refused before anything runs; the message names the field."""
     under = ScenarioComparison(policies=("default",), load=load)
     suite = load_suite(str(suite_file))[0].model_copy(update={"scenarios": {"quiet": under}})
     with pytest.raises(BadSuite, match=words):
@@ -383,7 +385,8 @@ def test_a_load_that_is_none_is_bad_input(suite_file: Path, load: dict[str, Any]
     ],
 )
 def test_digests_that_make_no_sense_are_bad_input(suite_file: Path, text: str, words: str) -> None:
-    """A digests file that is cut short, or has no seeds, is refused with the fix."""
+    """A digests file that is cut short, or has no seeds, is refused; the message says to make a new file with
+    --write-digests."""
     suite_file.with_suffix(".digests").write_text(text)
     told = _invoke("--suite", suite_file, "--verify", "--jobs", 1)
     assert isinstance(told.exception, BadInput)
@@ -392,7 +395,7 @@ def test_digests_that_make_no_sense_are_bad_input(suite_file: Path, text: str, w
 
 
 def test_digests_hold_for_files_of_any_name(tmp_path: Path) -> None:
-    """Also where a scenario's file has a space in its name."""
+    """A digests file that was written is read again unchanged, also if a file in it has a space in its name."""
     kept = digests_of(1, 2, {"two words.svg": "<svg/>"})
     place = SuiteFiles(tmp_path / "s.toml", tmp_path / "s.digests")
     place.write_digests(kept)
@@ -410,7 +413,7 @@ def test_digests_hold_for_files_of_any_name(tmp_path: Path) -> None:
     ],
 )
 def test_a_scenario_that_is_none_is_told_with_its_suite(tmp_path: Path, scenario: str, words: str) -> None:
-    """The message names the suite and the scenario."""
+    """A scenario that does not exist is refused; the message names the suite and the scenario."""
     path = tmp_path / "mine.toml"
     path.write_text(SUITE.replace("SCENARIO", scenario))
     told = _invoke("--suite", path, "--seeds", 1)
@@ -419,7 +422,8 @@ def test_a_scenario_that_is_none_is_told_with_its_suite(tmp_path: Path, scenario
 
 
 def test_a_policy_of_a_suite_is_checked_before_anything_runs(tmp_path: Path) -> None:
-    """The message names the suite and the policy, for any draw of a seed."""
+    """A policy of a suite with an invalid value is refused before anything runs, if any seed may draw that value; the
+    message names the suite and the policy."""
     path = tmp_path / "mine.toml"
     text = SUITE.replace("SCENARIO", "quiet").replace("max_total_errors = 1", "max_total_errors = { any = [1, -1] }")
     path.write_text(text)
@@ -430,7 +434,7 @@ def test_a_policy_of_a_suite_is_checked_before_anything_runs(tmp_path: Path) -> 
 
 
 def test_policies_of_the_command_line_are_compared_everywhere() -> None:
-    """A policy with the name of an existing one replaces it."""
+    """A policy of the command line is compared in every scenario, and replaces a policy of the same name."""
     suite, _ = load_suite("failures")
     more = suite.with_policies(dict([parse_policy("default=policy.ladder.request_s=1, limits.grace_s=0.5")]))
     assert more.policies["default"] == {"policy": {"ladder": {"request_s": 1}}, "limits": {"grace_s": 0.5}}
@@ -438,7 +442,8 @@ def test_policies_of_the_command_line_are_compared_everywhere() -> None:
 
 
 def test_a_run_that_goes_wrong_is_named(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit status 1, the scenario, the policy and the seed; digests of such runs are not kept."""
+    """A run that fails gives exit status 1, and is named with scenario, policy and seed; no digests of such runs are
+    written."""
 
     def broken(drawn: DrawnScenario) -> NoReturn:
         raise RuntimeError(f"no {drawn.seed}")
@@ -466,7 +471,7 @@ def test_a_run_that_goes_wrong_is_named(suite_file: Path, monkeypatch: pytest.Mo
 def test_what_cannot_be_written_is_told_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str, words: str
 ) -> None:
-    """The check names each file, and leaves nothing behind."""
+    """A file that cannot be written is reported before the work, by its name; the check leaves no files behind."""
     monkeypatch.setattr("supervisor.simulation.bench.bench", None)
     suite = tmp_path / "small.toml"
     suite.write_text(SUITE.replace("SCENARIO", "quiet"))
@@ -481,7 +486,7 @@ def test_what_cannot_be_written_is_told_before_the_work(
 def test_a_directory_is_made_when_there_is_something_for_it(
     suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Nothing is created if the work fails, or if a later file cannot be written."""
+    """No directory is created if the work fails, or if a file in that directory could not be written."""
     monkeypatch.setattr("supervisor.simulation.bench.bench", None)
     told = _invoke("--suite", suite_file, "--seeds", 1, "--out", tmp_path / "new" / name)
     assert isinstance(told.exception, TypeError if name == "out" else BadInput)
@@ -489,7 +494,7 @@ def test_a_directory_is_made_when_there_is_something_for_it(
 
 
 def test_there_are_no_digests_until_they_are_written(suite_file: Path) -> None:
-    """The message says how to write digests."""
+    """Verifying without a digests file is refused; the message says how to write digests."""
     suite_file.with_suffix(".digests").unlink(missing_ok=True)
     told = _invoke("--suite", suite_file, "--verify")
     assert isinstance(told.exception, BadInput)

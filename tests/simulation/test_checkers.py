@@ -1,4 +1,5 @@
-"""Checkers of a run: they get what the oracle gets, report as it does, and change nothing."""
+"""Tests of additional checkers of a run: they are given the same data as the oracle, report violations like the oracle,
+and change nothing in the run."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.verification.checkers import every_checker
 
 
 class Listener(Checker):
-    """Counts what it gets."""
+    """Checker that counts the calls of its methods."""
 
     def __init__(self) -> None:
         self.records = self.transitions = self.processes = self.finished = 0
@@ -40,7 +41,7 @@ class Listener(Checker):
 
 
 class NoStop(Checker):
-    """Reports what every run does: that a session is stopped."""
+    """Checker that reports a violation for every session that is stopped, which happens in every run."""
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
@@ -55,7 +56,7 @@ def forbid_stops(oracle: Oracle) -> list[Checker]:
 
 
 def test_a_checker_hears_the_whole_run() -> None:
-    """Every durable record, transition and process event, and the facts of a run of plans."""
+    """A checker is given every durable record, transitions, process events, and the facts of a run of plans."""
     listener = Listener()
     report = simulate(named("killed-works").draw(1), checkers=lambda oracle: [listener])
     assert (listener.records, listener.finished) == (report.records, 1)
@@ -65,13 +66,14 @@ def test_a_checker_hears_the_whole_run() -> None:
 
 
 def test_checkers_change_nothing() -> None:
-    """The digest of a run is the same with all checkers of the verification, and without."""
+    """The digest of a run is the same with all checkers of the verification as without."""
     drawn = named("swarm").draw(3)
     assert simulate(drawn, checkers=every_checker).digest == simulate(drawn).digest
 
 
 def test_what_a_checker_finds_is_made_small() -> None:
-    """A run that only a checker objects to is shrunk with that checker, and fails again with it alone."""
+    """A run in which only a checker reports a violation is shrunk with that checker, and fails again only with that
+    checker."""
     assert simulate(named("restart-storm").draw(3)).problems == ()
     shrunk = shrink(named("restart-storm"), 3, lambda: True, lambda runs: None, checkers=forbid_stops)
     assert (shrunk.invariant, shrunk.faults) == ("bounded", ())

@@ -1,7 +1,8 @@
-"""Races of commands about a task with what happens to it: split, block, reset, requeue, give up, message.
+"""Tests of races between commands about a task (split, block, reset, requeue, give up, message) and events of that
+task.
 
-Each test names the moment. All checkers of tests/verification check every run; the asserts here say that the moment
-was met, and what must follow from it.
+Each test names the moment of the command. All checkers of tests/verification check every run; the asserts here check
+that the moment occurred, and its required consequence.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ TIMED_OUT = "task: WAITING_FOR_SUBTASKS subtask_timed_out BLOCKED"
 
 # ------------------------------------------------------------------------------------------------------ splits
 class SplitAfterFailure(Intruder):
-    """Splits the task so many steps *after* the turn of its agent has failed."""
+    """Intruder that splits the task so many steps *after* the turn of the task's agent has failed."""
 
     def __init__(self, after: int) -> None:
         super().__init__()
@@ -56,7 +57,8 @@ class SplitAfterFailure(Intruder):
 
 
 def test_a_task_that_is_split_as_it_fails_waits_for_its_subtasks_or_has_failed() -> None:
-    """At every step of the end of an attempt that failed for good; the plan is not given up for it."""
+    """A task that is split at any step of the end of its failed attempt either waits for its subtasks and is closed, or
+    has failed; its plan goes on."""
     once = lifecycle(max_attempts=1, circuit_breaker={"enabled": False, "probes_max": 0})
     drawn, ended = scenario(FIFO, SHORT).draw(4), set[str]()
     for after in range(60):
@@ -69,7 +71,8 @@ def test_a_task_that_is_split_as_it_fails_waits_for_its_subtasks_or_has_failed()
 
 
 class SplitBetweenSessions(Intruder):
-    """Ends the session of a task that waits for its next attempt, and splits the task so many steps *after* that."""
+    """Intruder that ends the session of a task that waits for its next attempt, and splits the task so many steps
+    *after* that."""
 
     def __init__(self, after: int) -> None:
         super().__init__()
@@ -92,7 +95,8 @@ class SplitBetweenSessions(Intruder):
 
 
 def test_a_session_that_works_on_a_task_holds_it_on_record() -> None:
-    """The task is split at every step from the end of one session to the start of the next one."""
+    """A task is split at any step between the end of one session and the start of the next: a session that works on the
+    task always holds it on record."""
     thrice = lifecycle(max_attempts=3, base_retry_delay=0.5, circuit_breaker={"enabled": False, "probes_max": 0})
     drawn, sessions = scenario(FIFO, SHORT).draw(4), set[int]()
     for after in range(40):
@@ -104,7 +108,8 @@ def test_a_session_that_works_on_a_task_holds_it_on_record() -> None:
 
 
 class SplitCooling(Intruder):
-    """Splits the task when it cools down, and notes the states of the subtasks when the task is done."""
+    """Intruder that splits the task while its circuit is open, and records the states of the subtasks when the task is
+    done."""
 
     is_split = False
 
@@ -122,7 +127,8 @@ class SplitCooling(Intruder):
 
 
 def test_a_task_that_is_split_while_it_cools_down_waits_for_its_subtasks() -> None:
-    """Also where its circuit has cooled down before they are closed."""
+    """A task that is split while its circuit is open is done only after its subtasks are closed, also if the cool-down
+    is over before."""
     drawn, split = scenario(FIFO), 0
     for seed in range(60):
         race(drawn.draw(seed), splitter := SplitCooling(), ways={"w0t0": (Try.BUSY, Try.DONE)})
@@ -132,11 +138,12 @@ def test_a_task_that_is_split_while_it_cools_down_waits_for_its_subtasks() -> No
 
 
 class SplitStarting(Intruder):
-    """Splits the task when it is claimed, and notes its session when the task is blocked."""
+    """Intruder that splits the task when it is claimed, and records the state of its session when the task is
+    blocked."""
 
     split_s: float | None = None
     blocked: tuple[float, str] | None = None
-    """Seconds from the split to the block, and the state of the session then."""
+    """Seconds from the split to the block, and the state of the session at the block."""
 
     def step(self) -> None:
         task = self.states()[2]
@@ -148,8 +155,8 @@ class SplitStarting(Intruder):
 
 
 def test_the_attempt_of_a_split_task_is_seen_through_before_it_is_blocked() -> None:
-    """The only slot is taken until the session, whose agent cannot be started, gives up (300 s); the subtask, which
-    takes too long, blocks the task only then."""
+    """A split task whose only worker slot is taken by a session that cannot start its agent is blocked, by the time-out
+    of the subtask, only after the session has given up (300 s)."""
 
     def one_slot(plan: Plan) -> Plan:
         plan = plain_tasks(timeout_s=45.0, max_retries=0, agent=MISSING)(plan)
@@ -169,7 +176,7 @@ COOLDOWN_S = 60.0
 
 class NeverUnblocks(OperatorBot):
     async def unblock(self, name: str) -> None:
-        """Leave the task blocked."""
+        """Ignore the request to unblock a task, so that the task stays blocked."""
 
 
 class Unattended(RaceHost):
@@ -177,7 +184,8 @@ class Unattended(RaceHost):
 
 
 class SplitDelayed(Intruder):
-    """Splits the task when its circuit is open into one that hangs for longer than the cool-down."""
+    """Intruder that splits off a subtask when the task's circuit is open; the subtask hangs for longer than the
+    cool-down."""
 
     is_split = False
 
@@ -195,7 +203,7 @@ class SplitDelayed(Intruder):
 
 
 def test_a_delay_that_ends_while_its_task_is_blocked_is_served_after_that() -> None:
-    """The task goes on when its subtask is closed, though nothing had waited for the delay while it was blocked."""
+    """A task whose delay ended while the task was blocked goes on when its subtask is closed."""
     circuit = {"enabled": True, "cooldown_period": COOLDOWN_S, "probes_max": 2}
     slow = lifecycle(max_attempts=3, default_timeout=2 * COOLDOWN_S, circuit_breaker=circuit)
     blocked = 0
@@ -208,8 +216,8 @@ def test_a_delay_that_ends_while_its_task_is_blocked_is_served_after_that() -> N
 
 
 class SplitAndKill(Intruder):
-    """Splits the task as it is worked on, kills the supervisor shortly before the subtask takes too long, and lets the
-    workers of the next supervisor have no slot for a second."""
+    """Intruder that splits the task while an agent works on the task, kills the supervisor shortly before the subtask
+    times out, and gives the workers of the next supervisor no slot for a second."""
 
     TIMEOUT_S = 45.0
     DOWN_S = 10.0
@@ -235,7 +243,8 @@ class SplitAndKill(Intruder):
 
 
 def test_a_task_that_is_blocked_at_a_take_over_has_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The turn of the task, which no worker has taken up yet, is seen through before the subtask blocks the task."""
+    """After a takeover, the task's turn, which no worker has taken over yet, is completed before the time-out of the
+    subtask blocks the task."""
     monkeypatch.setattr(running, "RESTART_S", SplitAndKill.DOWN_S)
     free, blocked = WorkerPool.free, 0
     for seed in range(8):
@@ -249,7 +258,8 @@ def test_a_task_that_is_blocked_at_a_take_over_has_no_agent(monkeypatch: pytest.
 
 # ----------------------------------------------------------------------------------------------- resets and requeues
 def whole_of_one_part(script: TaskScript, part: TaskScript, **fields: Any) -> Callable[[Plan], Plan]:
-    """Edit: one task with one subtask, which both meet what their scripts say. *fields* are those of the subtask."""
+    """Return a function that edits a plan: it has one task with one subtask, whose outcomes follow the given scripts.
+    *fields* are those of the subtask."""
 
     def edit(plan: Plan) -> Plan:
         one = {"id": PART, "agent": WORKER, "prompt": prompt_of(PART), **fields}
@@ -262,7 +272,7 @@ def whole_of_one_part(script: TaskScript, part: TaskScript, **fields: Any) -> Ca
 
 
 class ScriptedHost(RaceHost):
-    """Adds *scripts* to those of the world before the plan is drawn."""
+    """Host that adds *scripts* to those of the world when the plan is drawn."""
 
     scripts: tuple[TaskScript, ...] = ()
 
@@ -274,7 +284,8 @@ class ScriptedHost(RaceHost):
 
 
 class RequeueCancelled(Intruder):
-    """Cancels the task when its subtask is worked on, and requeues the subtask so many steps *after* that."""
+    """Intruder that cancels the task when its subtask is worked on, and requeues the subtask so many steps *after*
+    that."""
 
     is_cancelled = is_taken = False
 
@@ -282,7 +293,7 @@ class RequeueCancelled(Intruder):
         super().__init__()
         self._left = after
         self.parts: list[str] = []
-        """States of the subtask since then."""
+        """States of the subtask from the cancellation on."""
 
     def step(self) -> None:
         part = self.state(f"task:{PART}")
@@ -300,7 +311,8 @@ class RequeueCancelled(Intruder):
 
 
 def test_a_requeue_of_a_task_whose_parent_is_cancelled_is_answered_at_once() -> None:
-    """Before the task is cancelled too, and not long after; rolling back what the agent did takes its time."""
+    """A subtask that is requeued when its parent is cancelled becomes open only if the command comes before its own
+    cancellation; otherwise it stays cancelled. The rollback of the agent's work takes time in between."""
     drawn, ways = scenario(FIFO, SHORT).draw(1), set[tuple[str, ...]]()
     for after in range(0, 120, 6):
         whole, part = TaskScript("w0t0"), TaskScript(PART, (Try.HANGS,))
@@ -317,7 +329,8 @@ def test_a_requeue_of_a_task_whose_parent_is_cancelled_is_answered_at_once() -> 
 
 
 class TakeClaimed(Intruder):
-    """Waits for the lock of the task before its worker does, and takes the task away when that has claimed it."""
+    """Intruder that waits for the lock of the task before the task's worker does, and takes the task away when the
+    worker has claimed it."""
 
     waits = has_taken = False
 
@@ -338,7 +351,8 @@ class TakeClaimed(Intruder):
 
 
 def test_the_slot_of_a_task_that_is_taken_before_it_began_is_free() -> None:
-    """Also where it was the only slot, and nothing else happens that would wake the claims."""
+    """The slot of a task that is taken away before its attempt began becomes free, also if it was the only slot and no
+    other event wakes the claims."""
     taken = 0
     for seed in range(16, 28):
         report = race(scenario().draw(seed), taker := TakeClaimed())
@@ -352,7 +366,7 @@ def test_the_slot_of_a_task_that_is_taken_before_it_began_is_free() -> None:
 
 # ----------------------------------------------------------------------------------------- messages and compaction
 class MessageDone(Intruder):
-    """Sends a message to the session of every task as soon as it is done."""
+    """Intruder that sends a message to the session of each task as soon as the task is done."""
 
     def __init__(self, at: str) -> None:
         super().__init__()
@@ -373,7 +387,8 @@ class MessageDone(Intruder):
 @pytest.mark.parametrize("at", ["now", "turn_end"])
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_a_message_opens_no_turn_once_its_task_is_closed(seed: int, at: str) -> None:
-    """A message may open a turn while the task is done and not closed yet."""
+    """A message to a session whose task is done is delivered without a violation: a turn may begin only until the task
+    is closed."""
     drawn = scenario("commit_s = [0.01, 0.5]", load="works = 1.0\ntasks = [1, 3]", kinds='"disk.slow"').draw(seed)
     race(drawn, operator := MessageDone(at))
     assert operator.delivered
@@ -385,7 +400,7 @@ SHAPE = "[agents.shape]\ntools = [0, 1]\ndelegation = 0.0\npermission = 0.0"
 
 
 def compacting(seed: int, kinds: str = "", rates: str = "", world: str = "") -> Report:
-    """A run whose agents compact their context just after they have said that they are done."""
+    """Run a scenario whose agents compact their context just after they have reported that they are done."""
     rates = f'[faults.rates]\n"agent.compacts" = 0.6\n{rates}'
     load, kinds = "turns = 3\nplans = 0.0", f'"agent.compacts"{kinds}'
     report = simulate(
@@ -396,15 +411,16 @@ def compacting(seed: int, kinds: str = "", rates: str = "", world: str = "") -> 
 
 
 def test_a_turn_whose_agent_compacts_late_is_verified_after_that() -> None:
-    """Both edges of the specification are taken, and no success is lost: only a compaction in the middle of a turn that
-    fails, fails that turn."""
+    """A turn whose agent compacts late is verified after the compaction, by both transitions of the specification, and
+    no prompt remains without a result."""
     reports = [compacting(seed) for seed in range(8)]
     assert set.union(*(set(one.reached) for one in reports)) >= COMPACTION
     assert all(one.tally.unanswered == 0 for one in reports)
 
 
 def test_a_turn_that_was_compacting_when_its_supervisor_was_killed_is_verified() -> None:
-    """The agent is gone, so nothing compacts: the next supervisor verifies what was done."""
+    """A turn that was compacting when its supervisor was killed is verified by the next supervisor, since the agent no
+    longer exists."""
     rates, world = '"machine.crash_then" = 0.8', 'crashes_at = ["turn COMPACTING"]'
     reports = [compacting(seed, ', "machine.crash_then"', rates, world) for seed in range(8)]
     killed = [one for one in reports if one.faults["machine.crash_then"]]
@@ -413,7 +429,7 @@ def test_a_turn_that_was_compacting_when_its_supervisor_was_killed_is_verified()
 
 # ---------------------------------------------------------------------------------------------- plans that are given up
 def given_up(seed: int, kinds: str = "", rates: str = "", settings: str = "", *edits: Callable[[Plan], Plan]) -> Report:
-    """A run of a plan that its customer gives up while its tasks are worked on."""
+    """Run a plan that its customer gives up while agents work on its tasks."""
     rates = f'[faults.rates]\n"host.gives_up" = 1.0\n{rates}'
     load, world = "works = 1.0\ntasks = [3, 6]", 'schedules = ["shuffle", "window", "pct", "trio"]'
     drawn = scenario(world, rates, settings, load=load, kinds=f'"host.gives_up"{kinds}').draw(seed)
@@ -422,12 +438,13 @@ def given_up(seed: int, kinds: str = "", rates: str = "", settings: str = "", *e
 
 @pytest.mark.parametrize("seed", range(24))
 def test_a_worker_of_a_plan_that_is_given_up_lets_go_of_no_job_that_runs(seed: int) -> None:
-    """The record that a worker holds nothing comes after the end of every job that it held."""
+    """When a plan is given up, the record that a worker holds nothing comes after the end of every job that it held."""
     assert given_up(seed).faults == {"host.gives_up": 1}
 
 
 def test_nothing_is_rolled_back_that_goes_on_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the disk is down: a supervisor that starts on what the disk holds goes on with the attempt."""
+    """While the disk is down, no work is rolled back whose attempt is under way on record, since a supervisor that
+    starts from that disk would continue the attempt."""
     check, rolled_back = CheckpointChecker.check_rollback, list[str]()
 
     def note(checker: CheckpointChecker, task: str) -> None:

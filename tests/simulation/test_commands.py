@@ -1,4 +1,5 @@
-"""``supervisor simulate`` and ``python -m tests.verification``: output, refusals and exit status."""
+"""Tests of the commands ``supervisor simulate`` and ``python -m tests.verification``: output, refusals and exit
+status."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ RunCommand = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run_command(capsys: pytest.CaptureFixture[str]) -> RunCommand:
-    """Run a command of either program in this process; return its exit status, its output and its error output."""
+    """Fixture: a function that runs a command of either program in this process, and returns the exit status, the
+    output and the error output."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -51,7 +53,7 @@ def run_command(capsys: pytest.CaptureFixture[str]) -> RunCommand:
 
 @pytest.fixture
 def forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An oracle that forbids what every run does: that a session is stopped."""
+    """Fixture: make the oracle report a violation for every stopped session, which happens in every run."""
     wrote = Oracle.wrote
 
     def forbid(self: Oracle, batch: Sequence[Append], encoded: Sequence[bytes]) -> None:
@@ -65,7 +67,7 @@ def forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # --------------------------------------------------------------------------------------------------------- one run
 def test_a_run_is_printed_for_people(run_command: RunCommand) -> None:
-    """The output of a run has the request, the result, measurements, and the digest."""
+    """The output of a run for people has scenario and seed, the result, and the measured speed."""
     status, out, err = run_command("--seed", 1, "--scenario", "quiet")
     assert (status, err) == (0, "")
     assert out.startswith("quiet, seed 1, ")
@@ -74,7 +76,7 @@ def test_a_run_is_printed_for_people(run_command: RunCommand) -> None:
 
 
 def test_the_json_of_a_run_is_its_seeds_alone(run_command: RunCommand) -> None:
-    """Two runs of a seed print the same bytes; nothing that was measured is among them."""
+    """With --json two runs of a seed print the same bytes, without measurements."""
     status, first, err = run_command("--seed", 1, "--scenario", "quiet", "--json")
     assert (status, err) == (0, "")
     assert run_command("--seed", 1, "--scenario", "quiet", "--json")[1] == first
@@ -86,7 +88,7 @@ def test_the_json_of_a_run_is_its_seeds_alone(run_command: RunCommand) -> None:
 
 
 def test_violations_are_exit_status_1_and_one_line_that_reproduces(run_command: RunCommand, forbidden: None) -> None:
-    """A failing run says what was violated, and the command line that runs it again."""
+    """A run with a violation gives exit status 1, and prints the violation and the command line that runs it again."""
     status, out, _ = run_command("--seed", 1, "--scenario", "quiet", "--schedule", "fifo")
     assert status == 1
     assert "bounded: c0: was stopped" in out
@@ -94,7 +96,8 @@ def test_violations_are_exit_status_1_and_one_line_that_reproduces(run_command: 
 
 
 def test_the_trace_is_every_line(run_command: RunCommand) -> None:
-    """With --trace each record and event is a line; with --json they leave standard output alone."""
+    """With --trace each record and event is a line; with --json these lines go to standard error instead of standard
+    output."""
     _, out, _ = run_command("--seed", 1, "--scenario", "quiet", "--trace")
     _, told, err = run_command("--seed", 1, "--scenario", "quiet", "--trace", "--json")
     records = json.loads(told)["records"]
@@ -103,7 +106,7 @@ def test_the_trace_is_every_line(run_command: RunCommand) -> None:
 
 
 def test_sessions_and_hours_are_the_load(run_command: RunCommand) -> None:
-    """The options set the number of customers and the hours of their turns."""
+    """The options --sessions and --hours set the number of customers and the hours of their turns."""
     status, out, _ = run_command("--seed", 1, "--scenario", "quiet", "--sessions", 7, "--hours", 3, "--json")
     told = json.loads(out)
     assert status == 0
@@ -151,7 +154,7 @@ def test_sessions_and_hours_are_the_load(run_command: RunCommand) -> None:
     ],
 )
 def test_bad_input_is_told_and_starts_nothing(run_command: RunCommand, arguments: tuple[str, ...], words: str) -> None:
-    """Field, value and fix, on standard error, with exit status 2."""
+    """Bad input is refused with exit status 2 and nothing runs; standard error has the field, the value and the fix."""
     status, out, err = run_command(*arguments)
     assert (status, out) == (2, "")
     assert words in err
@@ -160,7 +163,8 @@ def test_bad_input_is_told_and_starts_nothing(run_command: RunCommand, arguments
 
 # ------------------------------------------------------------------------------------------------------- many runs
 def test_a_soak_adds_up(run_command: RunCommand) -> None:
-    """A soak prints the sums of its runs, what they reached and what not, which is no failure."""
+    """A soak prints the sums of its runs, and the states that they reached and did not reach; the latter are a failure
+    only with --must-reach."""
     status, out, _ = run_command("soak", "--seeds", 3, "--scenario", "quiet", "--jobs", 1, "--json")
     told = json.loads(out)
     assert status == 0
@@ -170,7 +174,8 @@ def test_a_soak_adds_up(run_command: RunCommand) -> None:
 
 
 def test_an_abort_is_counted_for_whom_it_was_meant() -> None:
-    """An abort counts for the state of its target, not for nodes that it reached over a policy edge."""
+    """The coverage counts an abort for the state of its target, not for nodes that the abort reached over a policy
+    edge."""
     covered = coverage.Coverage()
     born = LifecycleEvent(
         seq=1,
@@ -207,7 +212,7 @@ def test_an_abort_is_counted_for_whom_it_was_meant() -> None:
 def test_ctrl_c_prints_what_was_reached(
     run_command: RunCommand, monkeypatch: pytest.MonkeyPatch, arguments: tuple[object, ...]
 ) -> None:
-    """An interrupt is no violation: exit status 130."""
+    """Ctrl-C ends any of the commands with exit status 130, and the result so far is printed."""
 
     def pressed(*given: Any) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -219,7 +224,7 @@ def test_ctrl_c_prints_what_was_reached(
 
 
 def test_an_interrupted_disk_is_no_failure(run_command: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C before the controls have run prints what was reached, with exit status 130."""
+    """Ctrl-C in the command ``disk``, before the controls have run, prints the result so far, with exit status 130."""
 
     def interrupt(*arguments: object) -> bool:
         return False
@@ -230,13 +235,13 @@ def test_an_interrupted_disk_is_no_failure(run_command: RunCommand, monkeypatch:
 
 
 def test_the_line_that_runs_it_again_has_every_digit() -> None:
-    """A number is written as it was given, not rounded."""
+    """The command line that runs a run again has each number with every digit, not rounded."""
     line = RunRequest(seed=1, hours=1.23456789012).line()
     assert line == "supervisor simulate --seed 1 --hours 1.23456789012"
 
 
 def test_a_failing_seed_of_a_soak_has_its_line(run_command: RunCommand, forbidden: None) -> None:
-    """Each failing seed is printed with the command that runs it again."""
+    """A soak prints each failing seed with the command that runs the seed again."""
     status, out, _ = run_command("soak", "--seeds", 2, "--first-seed", 5, "--scenario", "quiet", "--jobs", 1, "--json")
     assert status == 1
     lines = [one["reproduce"] for one in json.loads(out)["failing"]]
@@ -244,7 +249,7 @@ def test_a_failing_seed_of_a_soak_has_its_line(run_command: RunCommand, forbidde
 
 
 def test_a_simulator_that_fails_is_a_violation_of_its_seed(run_command: RunCommand) -> None:
-    """An error of a run is reported as its seed's violation, and the soak goes on."""
+    """An exception of the simulator is reported as a violation of the run's seed, and the soak goes on."""
     with patch("supervisor.simulation.search.soak.simulate", side_effect=RuntimeError("broken")):
         status, out, _ = run_command("soak", "--seeds", 2, "--jobs", 1, "--json")
     told = json.loads(out)
@@ -253,7 +258,7 @@ def test_a_simulator_that_fails_is_a_violation_of_its_seed(run_command: RunComma
 
 
 def test_a_shrunk_scenario_fails_by_itself(run_command: RunCommand, forbidden: None, tmp_path: Path) -> None:
-    """The saved file alone runs again, and violates the same invariant."""
+    """The scenario file that ``shrink`` saves, run alone, violates the same invariant."""
     path = tmp_path / "small.toml"
     status, out, _ = run_command("shrink", "--seed", 3, "--scenario", "restart-storm", "--save", path, "--json")
     told = json.loads(out)
@@ -269,7 +274,8 @@ def test_a_shrunk_scenario_fails_by_itself(run_command: RunCommand, forbidden: N
 def test_ctrl_c_ends_a_search_for_a_smaller_run(
     run_command: RunCommand, forbidden: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The result so far is printed and saved, and not run again: exit status 130."""
+    """Ctrl-C during ``shrink`` prints and saves the result so far, without running it again, and gives exit status
+    130."""
     simulate = shrink.simulate
 
     def pressed(*arguments: Any, **more: Any) -> Any:
@@ -301,7 +307,7 @@ def test_ctrl_c_ends_a_search_for_a_smaller_run(
 def test_what_cannot_be_kept_is_told_before_the_work(
     run_command: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, why: str
 ) -> None:
-    """A file that cannot be written is bad input, with its name, before the work."""
+    """A --save file that cannot be written is refused before the work; the error names the file."""
     monkeypatch.setattr(shrink, "simulate", None)
     (tmp_path / "folder.toml").mkdir()
     status, _, err = run_command("shrink", "--seed", 3, "--scenario", "quiet", "--save", tmp_path / name)
@@ -311,7 +317,7 @@ def test_what_cannot_be_kept_is_told_before_the_work(
 
 
 def test_a_try_to_write_changes_nothing(run_command: RunCommand, tmp_path: Path) -> None:
-    """The check leaves no empty file, and does not change an existing one."""
+    """The check whether a --save file can be written leaves no empty file, and does not change an existing one."""
     new, old, connection = tmp_path / "new.toml", tmp_path / "old.toml", tmp_path / "link.toml"
     old.write_text("kept")
     connection.symlink_to(tmp_path / "nowhere.toml")
@@ -324,7 +330,8 @@ def test_a_try_to_write_changes_nothing(run_command: RunCommand, tmp_path: Path)
 def test_golden_digests_that_cannot_be_kept_are_told_before_the_work(
     run_command: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Golden digests belong to a working copy; an installed one may be read-only."""
+    """Golden digests that cannot be written are refused before the work; the error says to use a working copy of the
+    project."""
     monkeypatch.setattr(goldens, "place", lambda: tmp_path)
     monkeypatch.setattr(goldens, "digests", None)
     status, _, err = run_command("prove", "--write-golden")
@@ -333,7 +340,7 @@ def test_golden_digests_that_cannot_be_kept_are_told_before_the_work(
 
 
 def test_a_seed_is_the_same_run_in_other_processes(run_command: RunCommand) -> None:
-    """Three fresh processes with three hash seeds have the same digest."""
+    """The command ``prove`` finds the same digest in three fresh processes with three hash seeds."""
     status, out, _ = run_command("prove", "--seeds", 1, "--scenario", "quiet", "--json")
     told = json.loads(out)
     assert (status, told["compared"], told["differing"]) == (0, 1, {})
@@ -341,7 +348,7 @@ def test_a_seed_is_the_same_run_in_other_processes(run_command: RunCommand) -> N
 
 
 def test_a_seed_that_differs_is_named(run_command: RunCommand, tmp_path: Path) -> None:
-    """An interpreter on which a run has another digest is reported with both digests."""
+    """An interpreter in which a run has another digest is reported with both digests."""
     other = tmp_path / "python"
     other.write_text("#!/bin/sh\necho 4 another\n", encoding="utf-8")
     other.chmod(0o755)
@@ -365,7 +372,7 @@ def test_a_seed_that_differs_is_named(run_command: RunCommand, tmp_path: Path) -
     ],
 )
 def test_an_interpreter_without_the_project_is_named(tmp_path: Path, complaint: str, cause: str) -> None:
-    """The error for an interpreter that cannot run the simulator has the line that says why."""
+    """The error for an interpreter that cannot run the simulator has the line of its output that names the cause."""
     other = tmp_path / "python"
     other.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{complaint}\nEND\nexit 1\n", encoding="utf-8")
     other.chmod(0o755)
@@ -376,7 +383,8 @@ def test_an_interpreter_without_the_project_is_named(tmp_path: Path, complaint: 
 
 
 def test_there_are_twenty_golden_scenarios_each_on_both_engines() -> None:
-    """Every golden scenario is run on an asyncio schedule and, where it allows it, on trio; each run has a digest."""
+    """Every golden scenario is run on an asyncio schedule and on trio, as far as the scenario allows these; each run
+    has a stored digest."""
     assert len(golden()) >= 20
     digests = kept()
     for wanted in runs():
@@ -400,6 +408,6 @@ def test_help_does_not_import_the_simulator() -> None:
 
 
 def test_every_command_has_json() -> None:
-    """Each command of the simulator has --json."""
+    """Every command of the simulator has the option --json."""
     for command in (cli.group, *cli.COMMANDS, *verification.commands.values()):
         assert "as_json" in [one.name for one in command.params], command.name

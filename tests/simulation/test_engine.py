@@ -1,5 +1,5 @@
-"""The engine: one seed is one order of steps, time is exact, and a run that cannot end is reported and leaves
-nothing."""
+"""Tests of the simulation engine: a seed determines the order of steps, time is exact, and a run that cannot end is
+reported and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ every_schedule = pytest.mark.parametrize("schedule", Schedule)
 
 
 def play(main: Callable[[], Awaitable[Any]], schedule: Schedule = Schedule.SHUFFLE, seed: int = 1, **given: Any) -> Any:
-    """Run *main*; return its value, or raise its error."""
+    """Run *main* on the engine; return its value, or raise its error."""
     ran = run(main, seed=seed, schedule=schedule, **{"horizon_s": 1000.0, **given})
     assert ran.unhandled == []
     if ran.error is not None:
@@ -46,13 +46,14 @@ def play(main: Callable[[], Awaitable[Any]], schedule: Schedule = Schedule.SHUFF
 
 
 def fail(main: Callable[[], Awaitable[Any]], schedule: Schedule, **given: Any) -> EngineResult[Any]:
-    """Run *main*, which must fail."""
+    """Run *main*, which is expected to fail, and return the result with its error."""
     return run(main, seed=1, schedule=schedule, **{"horizon_s": 1000.0, "livelock_steps": 1000, **given})
 
 
 # ----------------------------------------------------------------------------------------------- one seed, one order
 async def crowd() -> list[int]:
-    """Order in which twenty tasks take their steps, between waits and timers that are due at once."""
+    """Return the order in which twenty tasks take their steps, between waits and timers that are due at the same
+    time."""
     log: list[int] = []
 
     async def member(number: int) -> None:
@@ -68,7 +69,7 @@ async def crowd() -> list[int]:
 
 
 async def cancelled_at_once() -> list[str]:
-    """Order in which forty tasks in as many scopes notice one cancellation."""
+    """Return the order in which forty tasks, in as many scopes, notice one cancellation."""
     log: list[str] = []
 
     async def wait(number: int) -> None:
@@ -93,7 +94,7 @@ async def cancelled_at_once() -> list[str]:
 @every_schedule
 @pytest.mark.parametrize("main", [crowd, cancelled_at_once])
 def test_a_seed_is_an_order(main: Callable[[], Awaitable[list[Any]]], schedule: Schedule) -> None:
-    """The same seed gives the same order twice, wherever the tasks lie in memory."""
+    """Two runs with the same seed have the same order of steps, wherever the tasks lie in memory."""
     first = play(main, schedule)
     heap = [bytearray(one) for one in range(1000)]
     assert play(main, schedule) == first
@@ -103,23 +104,24 @@ def test_a_seed_is_an_order(main: Callable[[], Awaitable[list[Any]]], schedule: 
 @pytest.mark.parametrize("schedule", DRAWN)
 @pytest.mark.parametrize("main", [crowd, cancelled_at_once])
 def test_another_seed_is_another_order(main: Callable[[], Awaitable[list[Any]]], schedule: Schedule) -> None:
-    """Another seed gives another order."""
+    """Runs with five different seeds have five different orders of steps."""
     assert len({tuple(play(main, schedule, seed)) for seed in range(5)}) == 5
 
 
 def test_fifo_is_the_order_of_asyncio() -> None:
-    """Without random numbers, tasks take turns as on asyncio's own loop."""
+    """On the schedule ``fifo``, without random numbers, tasks take turns as on asyncio's own loop."""
     assert play(crowd, Schedule.FIFO) == [number for _ in range(4) for number in range(20)]
 
 
 def digest(seed: int, schedule: Schedule) -> str:
-    """Return the digest of a run of the whole runtime."""
+    """Return the digest of a simulated run of the whole runtime."""
     return simulate(msgspec.structs.replace(named("quiet").draw(seed), schedule=schedule)).digest
 
 
 @every_schedule
 def test_the_runtime_has_one_journal_per_seed(schedule: Schedule) -> None:
-    """A seed of the whole runtime has one digest of steps and records, and other seeds have others."""
+    """Two runs of the whole runtime with the same seed have the same digest of steps and records; other seeds have
+    other digests."""
     digests = [digest(seed, schedule) for seed in (0, 2, 3, 0, 2, 3)]
     assert digests[:3] == digests[3:]
     assert len(set(digests)) == 3
@@ -127,7 +129,7 @@ def test_the_runtime_has_one_journal_per_seed(schedule: Schedule) -> None:
 
 # ------------------------------------------------------------------------------------------------------ exploration
 async def overtaken(by: int) -> bool:
-    """Whether a reader with one step left is overtaken by a writer with many."""
+    """Return whether a task with one step left, the reader, is overtaken by a task with *by* steps, the writer."""
     done = seen = False
 
     async def reader() -> None:
@@ -149,20 +151,21 @@ async def overtaken(by: int) -> bool:
 
 @pytest.mark.parametrize(("schedule", "found"), [("shuffle", False), ("trio", False), ("pct", True)])
 def test_pct_reaches_what_passes_cannot(schedule: str, found: bool) -> None:
-    """A race that needs one task overtaken by 16 steps of another is out of reach of any order within a pass."""
+    """Only the schedule ``pct`` finds a race in which one task is overtaken by 16 steps of another; ``shuffle`` and
+    trio, which order the steps within a pass, never do."""
     assert any(play(partial(overtaken, 16), Schedule(schedule), seed) for seed in range(30)) is found
 
 
 @pytest.mark.parametrize(("by", "found"), [(8, True), (40, False)])
 def test_a_window_overtakes_within_bounds(by: int, found: bool) -> None:
-    """On ``window`` a step is overtaken by 32 steps at most."""
+    """On the schedule ``window``, a step can be overtaken by 8 other steps, and not by 40: the bound is 32."""
     assert any(play(partial(overtaken, by), Schedule.WINDOW, seed) for seed in range(60)) is found
 
 
 # ------------------------------------------------------------------------------------------------------------- time
 @every_schedule
 def test_time_outs_are_exact(schedule: Schedule) -> None:
-    """A deadline is met at its very moment, and costs no real time."""
+    """A deadline is met at its exact virtual time, and takes no real time."""
 
     async def main() -> float:
         with anyio.move_on_after(86_400.1):
@@ -175,7 +178,7 @@ def test_time_outs_are_exact(schedule: Schedule) -> None:
 
 @every_schedule
 def test_sleeping_for_ever_is_no_timer(schedule: Schedule) -> None:
-    """Time moves to the next timer, past tasks that wait for ever."""
+    """While some tasks wait for ever, virtual time moves on to the next timer."""
 
     async def main() -> float:
         async with anyio.create_task_group() as group:
@@ -189,7 +192,7 @@ def test_sleeping_for_ever_is_no_timer(schedule: Schedule) -> None:
 
 @every_schedule
 def test_a_grain_makes_things_happen_at_once(schedule: Schedule) -> None:
-    """With a grain, timers that were near each other are due together, and none is early."""
+    """With a grain, timers that are due at near times fire together, and none fires early."""
 
     async def main() -> set[float]:
         woken: set[float] = set()
@@ -210,14 +213,14 @@ def test_a_grain_makes_things_happen_at_once(schedule: Schedule) -> None:
 
 @pytest.mark.parametrize("grain_s", [0.1, 0.3, 1 / 3, 0.007, 2.0])
 def test_the_grid_is_never_early(grain_s: float) -> None:
-    """A rounded time is never early, rounding errors included; infinity stays infinity."""
+    """A time that is rounded to the grain is never early, including rounding errors; infinity stays infinity."""
     moments = [number * step for number in range(500) for step in (0.1, 0.7, 1 / 7)]
     assert all(moment <= on_grid(moment, grain_s) <= moment + grain_s * 1.000001 for moment in moments)
     assert on_grid(math.inf, grain_s) == math.inf
 
 
 def test_many_cancelled_timers_are_swept() -> None:
-    """Deadlines that are not needed any more neither pile up nor hide one that is."""
+    """Cancelled deadlines do not accumulate, and do not hide one that is still needed."""
 
     async def main() -> int:
         with anyio.move_on_after(50):
@@ -246,7 +249,7 @@ async def shielded() -> None:
 
 
 async def deaf() -> None:
-    """Wait without being cancellable at all."""
+    """Wait for ever, and ignore every cancellation."""
     while True:
         with suppress(BaseException):
             await anyio.sleep_forever()
@@ -267,7 +270,8 @@ async def deaf_children() -> None:
 @every_schedule
 @pytest.mark.parametrize("main", [deadlocked, shielded, deaf, deaf_behind_shields, deaf_children])
 def test_a_deadlock_is_an_error(main: Callable[[], Awaitable[None]], schedule: Schedule) -> None:
-    """A run in which nothing can happen fails and ends, however its tasks ignore cancellation, without other errors."""
+    """A run in which nothing can happen any more fails with Deadlock and ends without other errors, also if its tasks
+    ignore cancellation."""
     with uncollected():  # what its garbage has to complain of is heard here
         ran = fail(main, schedule)
         assert type(ran.error) is Deadlock
@@ -277,7 +281,8 @@ def test_a_deadlock_is_an_error(main: Callable[[], Awaitable[None]], schedule: S
 
 @every_schedule
 def test_a_deadlock_says_who_waits_where(schedule: Schedule) -> None:
-    """Each task is named with the line of its own code, not the library's, at which it waits."""
+    """The error of a deadlock names each task with the line of its own code, not the library's, at which the task
+    waits."""
     ran = fail(deadlocked, schedule)
     line = hold.__code__.co_firstlineno + 1
     assert str(ran.error).startswith("at 0 s: nothing can ever happen any more:")
@@ -291,7 +296,7 @@ async def spin() -> None:
 
 @every_schedule
 def test_a_livelock_is_an_error(schedule: Schedule) -> None:
-    """A loop that never waits is stopped after so many steps, and named."""
+    """A task that loops without waiting is stopped after so many steps, and the error names the task."""
     ran = fail(spin, schedule)
     assert type(ran.error) is Livelock
     assert "spin in spin (test_engine.py:" in str(ran.error)
@@ -300,7 +305,7 @@ def test_a_livelock_is_an_error(schedule: Schedule) -> None:
 
 @every_schedule
 def test_time_that_passes_is_no_livelock(schedule: Schedule) -> None:
-    """Many steps are fine as long as time goes on."""
+    """A run of many steps in which time passes is not stopped as a livelock."""
 
     async def main() -> None:
         for _ in range(2000):
@@ -316,7 +321,7 @@ async def tick() -> None:
 
 @every_schedule
 def test_the_horizon_is_an_error(schedule: Schedule) -> None:
-    """A run that goes on after its time is stopped, and the error says where its tasks wait."""
+    """A run that goes on after its horizon is stopped, and the error names where its tasks wait."""
     ran = fail(tick, schedule, horizon_s=10.0)
     assert type(ran.error) is HorizonReached
     assert (ran.simulated_s, ran.time_jumps) == (10.0, 3)
@@ -325,7 +330,7 @@ def test_the_horizon_is_an_error(schedule: Schedule) -> None:
 
 @every_schedule
 def test_a_leap_takes_nothing_of_the_horizon(schedule: Schedule) -> None:
-    """A leap leaves the remaining time as it was, and time never goes back."""
+    """After a leap of the clock the remaining time of the run is the same, and time never goes back."""
 
     async def main() -> None:
         await anyio.sleep(4)
@@ -339,7 +344,8 @@ def test_a_leap_takes_nothing_of_the_horizon(schedule: Schedule) -> None:
 
 @every_schedule
 def test_a_failed_run_says_so_before_it_unwinds(schedule: Schedule) -> None:
-    """The callback is called once for each kind of failure, and not for a run that ends well."""
+    """The callback ``on_failed`` is called once, before the run unwinds, for each kind of failure, and not for a run
+    that ends well."""
     log: list[str] = []
 
     async def main() -> None:
@@ -361,7 +367,7 @@ def test_a_failed_run_says_so_before_it_unwinds(schedule: Schedule) -> None:
 
 @every_schedule
 def test_what_unwinds_has_time(schedule: Schedule) -> None:
-    """After a failure shields hold and ``finally`` clauses may wait."""
+    """After a deadlock, shielded scopes work and ``finally`` clauses may wait."""
     log: list[float] = []
 
     async def main() -> None:
@@ -377,7 +383,7 @@ def test_what_unwinds_has_time(schedule: Schedule) -> None:
 
 
 def test_the_rest_is_counted() -> None:
-    """A message names twenty tasks, and counts the others."""
+    """The error of a deadlock names twenty tasks, and gives the number of the others."""
 
     async def main() -> None:
         async with anyio.create_task_group() as group:
@@ -389,12 +395,12 @@ def test_the_rest_is_counted() -> None:
 
 # ------------------------------------------------------------------------------------------------- what comes back
 class Oops(Exception):
-    """An error of the program."""
+    """Exception that stands for an error of the simulated program."""
 
 
 @every_schedule
 def test_an_error_of_the_program_comes_back(schedule: Schedule) -> None:
-    """A group of one error is unwrapped, at any depth."""
+    """An exception group with one error is unwrapped, at any depth, into the error of the run."""
 
     async def child() -> None:
         raise Oops
@@ -409,7 +415,7 @@ def test_an_error_of_the_program_comes_back(schedule: Schedule) -> None:
 
 @every_schedule
 def test_an_interrupt_is_not_kept(schedule: Schedule) -> None:
-    """Ctrl-C leaves the simulation as KeyboardInterrupt."""
+    """A KeyboardInterrupt of the program is raised out of the simulation, and not stored as the error of the run."""
 
     async def main() -> None:
         await checkpoint()
@@ -422,7 +428,8 @@ def test_an_interrupt_is_not_kept(schedule: Schedule) -> None:
 @every_schedule
 @pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_ends_a_run_and_nobody_in_it_hears_of_that(schedule: Schedule) -> None:
-    """Ctrl-C comes between two steps: cancellation by it would cause output that no run without it has."""
+    """Ctrl-C ends a run between two steps, and no task notices it: a cancellation would cause output that no run
+    without Ctrl-C has."""
     heard: list[object] = []
 
     async def waits() -> None:
@@ -450,7 +457,7 @@ def test_ctrl_c_ends_a_run_and_nobody_in_it_hears_of_that(schedule: Schedule) ->
 @every_schedule
 @pytest.mark.usefixtures("hears_ctrl_c")
 def test_a_step_that_does_not_end_is_left_with_the_second_ctrl_c(schedule: Schedule) -> None:
-    """The first Ctrl-C waits for the end of the step, the second one does not."""
+    """The first Ctrl-C waits for the end of the current step; the second one ends the step at once."""
     pressed = 0
 
     async def main() -> None:
@@ -466,7 +473,8 @@ def test_a_step_that_does_not_end_is_left_with_the_second_ctrl_c(schedule: Sched
 
 @pytest.mark.parametrize("schedule", LOOPS)
 def test_what_nobody_handles_is_kept(schedule: Schedule) -> None:
-    """A callback that raises, and a task whose error is not read, are in ``unhandled``, without addresses."""
+    """The errors of a callback that raises, and of a task whose error is never read, are in ``unhandled``, without
+    memory addresses."""
 
     async def child() -> None:
         raise Oops("alone")
@@ -488,7 +496,8 @@ def test_what_nobody_handles_is_kept(schedule: Schedule) -> None:
 
 @every_schedule
 def test_every_step_is_announced(schedule: Schedule) -> None:
-    """``before_step`` sees 1 to the last, and what it does falls between two steps."""
+    """``before_step`` is called with every step number from 1 to the last, and its actions take place between two
+    steps."""
     numbers: list[int] = []
     scope: list[anyio.CancelScope] = []
 
@@ -516,7 +525,7 @@ def test_every_step_is_announced(schedule: Schedule) -> None:
 
 @every_schedule
 def test_an_error_of_before_step_ends_the_run(schedule: Schedule) -> None:
-    """An error of ``before_step`` is the error of the run."""
+    """An exception of ``before_step`` is the error of the run."""
 
     def before_step(number: int) -> None:
         if number == 7:
@@ -528,7 +537,7 @@ def test_an_error_of_before_step_ends_the_run(schedule: Schedule) -> None:
 
 @pytest.mark.parametrize("schedule", LOOPS)
 def test_abandoned_generators_are_closed(schedule: Schedule) -> None:
-    """The ``finally`` of an asynchronous generator runs, also if nobody finishes the generator."""
+    """The ``finally`` clause of an asynchronous generator runs, also if nobody finishes the generator."""
     log: list[float] = []
 
     async def numbers() -> Any:
@@ -553,13 +562,14 @@ def test_abandoned_generators_are_closed(schedule: Schedule) -> None:
 
 @pytest.mark.anyio
 async def test_not_within_a_loop(anyio_backend: str) -> None:
-    """An engine does not start inside of an event loop."""
+    """Starting an engine inside of an event loop raises RuntimeError."""
     with pytest.raises(RuntimeError, match="outside of every event loop"):
         fail(tick, Schedule.FIFO)
 
 
 def test_trio_can_still_be_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trio has the private names that the schedule needs; without them, an error says what to do."""
+    """The installed trio has the private names that the trio schedule needs; without them, the error says to install an
+    older trio."""
     with trio_engine.seeded(1):
         pass
     assert hasattr(trio_engine.trio.lowlevel.Task, "_cancel_status"), "trio has renamed what _unshield() reads"

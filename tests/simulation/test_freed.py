@@ -1,4 +1,4 @@
-"""A run leaves nothing behind in the memory of the process, however its supervisors ended."""
+"""Tests that a simulated run leaves no supervisor in the memory of the process, however its supervisors ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.verification.checkers import simulate
 
 @pytest.mark.parametrize("scenario", ["failing-disk", "killed", "plans"])
 def test_a_supervisor_is_freed(scenario: str) -> None:
-    """Supervisors whose journal failed, and killed ones, are freed too: a soak has ten thousand of them."""
+    """After several runs all supervisors are freed, also killed ones and those whose journal failed, since a soak has
+    ten thousand of them."""
     with uncollected():  # a look at the objects of these runs alone
         lives = sum(simulate(named(scenario).draw(seed)).lives for seed in range(1, 4))
         gc.collect()

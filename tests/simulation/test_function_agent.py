@@ -1,5 +1,5 @@
-"""Simulated function agents in the real runtime, in virtual time: behaviour without faults, and the effect of each
-fault."""
+"""Tests of simulated function agents in the real runtime, in virtual time: behaviour without faults, and the effect of
+each fault."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS = BOUNDS.model_copy(update={"liveness": LivenessConfig(snapshot_s=0)})
 
 
 async def _one_turn(workdir: Path, seed: int, *only: str, shape: AgentShape = SHAPE) -> tuple[TurnResult, Run]:
-    """Run a prompt for an agent with exactly these faults; a failure is not tried again."""
+    """Run one prompt for an agent that exactly these faults strike, without retries; return the result and the run."""
     faults = FaultPlan(KeyedRandom(seed), only=only)
     async with supervising(workdir, settings=SETTINGS, within_s=100_000.0) as run:
         session = await run.sup.start_session("s", agent=function_agent(shape, KeyedRandom(seed), faults))
@@ -40,7 +40,7 @@ async def _one_turn(workdir: Path, seed: int, *only: str, shape: AgentShape = SH
 
 
 class _Places(DirectoryWorkspace):
-    """A workspace without a disk: a thread of the real one would take virtual ages."""
+    """Workspace without a real disk, since a thread for real file operations would take very long in virtual time."""
 
     async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
         await anyio.lowlevel.checkpoint()
@@ -58,7 +58,8 @@ def _outcomes(run: Run) -> list[str]:
 
 @virtual
 async def test_functions_without_faults(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """For every seed the turn succeeds with its text, and so do its child sessions."""
+    """For every seed the turn of an agent without faults succeeds with its text, and some agents start child
+    sessions."""
     children = 0
     for seed in range(6):
         result, run = await _one_turn(tmp_path, seed, shape=FAMILY)
@@ -71,7 +72,7 @@ async def test_functions_without_faults(autojump_clock: MockClock, tmp_path: Pat
 @virtual
 @pytest.mark.parametrize("kind", ["process.crash", "agent.provider_error", "agent.refuses"])
 async def test_a_function_that_raises(autojump_clock: MockClock, tmp_path: Path, kind: str) -> None:
-    """The turn fails with the fault's name."""
+    """The turn of an agent function that raises fails, and the error names the fault."""
     result, _ = await _one_turn(tmp_path, 1, f"{kind}@s:t1")
     assert result.outcome == "failed"
     assert f"AgentFailed: {kind} at s:t1" in result.error
@@ -80,7 +81,7 @@ async def test_a_function_that_raises(autojump_clock: MockClock, tmp_path: Path,
 @virtual
 @pytest.mark.parametrize("place", ["process.hang@s:t1", "agent.provider_hangs@s:t1", "agent.tool_hangs@s:t1:c1"])
 async def test_a_function_that_hangs(autojump_clock: MockClock, tmp_path: Path, place: str) -> None:
-    """The turn fails at its time-out."""
+    """The turn of an agent function that hangs fails at its time-out."""
     result, _ = await _one_turn(tmp_path, 1, place)
     assert result.outcome == "failed"
     assert "500 s" in result.error
@@ -88,7 +89,7 @@ async def test_a_function_that_hangs(autojump_clock: MockClock, tmp_path: Path, 
 
 @virtual
 async def test_a_tool_that_fails(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """A failing tool is recorded as failed, and its turn goes on; one that is repeated is two calls."""
+    """A call that fails is recorded as failed, and its turn goes on; a call that is repeated is recorded twice."""
     result, run = await _one_turn(tmp_path, 1, "agent.tool_fails@s:t1:c1", "agent.duplicate@s:t1:c1")
     assert result.outcome == "completed"
     assert _outcomes(run).count("failed") == 1
@@ -98,7 +99,7 @@ async def test_a_tool_that_fails(autojump_clock: MockClock, tmp_path: Path) -> N
 
 @virtual
 async def test_a_function_that_returns_early(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """A lie looks like a success, with fewer calls than were planned."""
+    """The turn of an agent function that returns early completes, with fewer calls than were planned."""
     result, run = await _one_turn(tmp_path, 3, "process.lies@s:t1")
     _, usual = await _one_turn(tmp_path, 3)
     assert result.outcome == "completed"
@@ -107,7 +108,7 @@ async def test_a_function_that_returns_early(autojump_clock: MockClock, tmp_path
 
 @virtual
 async def test_a_stubborn_function(autojump_clock: MockClock, tmp_path: Path) -> None:
-    """A function that shields itself ends when its shield does, however early it was aborted; its session is
+    """An aborted agent function that shields itself from cancellation runs until its shield ends; its session ends as
     aborted."""
     faults = FaultPlan(KeyedRandom(1), only=["process.ignores_cancel@s:t1"])
     shape = AgentShape(steps=(1, 1), think_s=(1.0, 1.0), tools=(0, 0))

@@ -1,4 +1,4 @@
-"""The oracle's own invariants: each is violated once here, and kept once."""
+"""Tests of the oracle's own invariants: each is violated once here, and obeyed once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LADDER = StageBudgets(request_s=0.0, cancel_s=0.0, terminate_s=0.0, kill_s=LADDE
 
 
 class _World:
-    """An oracle with a clock that the test sets."""
+    """Oracle with a clock that the test sets, and helpers that give it processes and records."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -38,7 +38,8 @@ class _World:
         self.oracle.wrote([append_of(one, "", ended=ended)], [b""])
 
     def broken(self) -> set[str]:
-        """Invariants of the world that were violated; those of the records do not apply to these records."""
+        """Return the violated invariants of the simulated world; violations of invariants of records are left out,
+        since the test's records are incomplete."""
         return {one.invariant for one in self.oracle.violations} & {
             "no_survivor",
             "recorded",
@@ -65,14 +66,14 @@ def world() -> _World:
 
 
 def test_a_receipt_is_held_to_the_processes(world: _World) -> None:
-    """A session that ended by a receipt and has a process left is reported."""
+    """A receipt that reports a session as ended, while a process of the session is left, is reported."""
     world.spawned(7, "agent")
     world.oracle.receipt_came(ENDED, 0.0, None, None)
     assert world.broken() == {"no_survivor"}
 
 
 def test_a_receipt_of_the_dead_is_true(world: _World) -> None:
-    """A process that is reaped is no survivor."""
+    """A receipt of an ended session whose process has ended is not reported."""
     world.spawned(7, "agent")
     world.spawned(7, "agent", "reaped")
     world.oracle.receipt_came(ENDED, 0.0, None, None)
@@ -90,7 +91,8 @@ def test_an_effect_is_settled_once(world: _World, settled: tuple[str, ...], brok
 
 @pytest.mark.parametrize(("late_s", "broken"), [(0.0, set()), (0.1, {"recorded"})])
 def test_the_last_record_comes_within_its_bound(world: _World, late_s: float, broken: set[str]) -> None:
-    """A last record later than the ladder plus the slowest disk is reported."""
+    """A last record of a session that comes later than the time of the termination stages plus the slowest disk is
+    reported."""
     world.record(from_status="Running", to_status="Stopped")
     world.now = LADDER_S + SLACK_S + RECORD_S + late_s
     told = {"rung": "kill", "took_s": LADDER_S}
@@ -99,7 +101,7 @@ def test_the_last_record_comes_within_its_bound(world: _World, late_s: float, br
 
 
 def test_what_was_given_up_may_be_recorded_late(world: _World) -> None:
-    """The last record of a termination that was abandoned may be late."""
+    """A late last record of an abandoned termination is not reported."""
     world.record(from_status="Running", to_status="Stopped")
     world.now = 10 * (LADDER_S + SLACK_S + RECORD_S)
     given_up = {"rung": "abandon", "took_s": 10 * LADDER_S}
@@ -109,7 +111,8 @@ def test_what_was_given_up_may_be_recorded_late(world: _World) -> None:
 
 @pytest.mark.parametrize(("edge", "closed"), [("tool_to_sibling", False), ("sibling_to_session", True)])
 def test_a_crossing_is_held_to_the_policy(world: _World, edge: str, closed: bool) -> None:
-    """A crossing is reported if the policy of the session that counts does not open the edge."""
+    """An abort that crosses a policy edge is reported if the policy of the session that counts does not open this
+    edge."""
     world.oracle.set_policy("s", AbortPolicy(tool_to_sibling=True))
     crossing = {"policy_edge": edge, "ruled_by": "s/child", "deadline_s": 18.0}
     world.record(event="AbortRecord", outcome="fact", metadata=crossing)
@@ -131,13 +134,13 @@ def _acknowledge_then(world: _World) -> None:
 def test_a_message_is_durable_before_it_is_acknowledged(
     world: _World, act: Callable[[_World], None], broken: set[str]
 ) -> None:
-    """A message id that is returned before its record is durable is reported."""
+    """A message id that is returned to the sender before the message's record is durable is reported."""
     act(world)
     assert world.broken() == broken
 
 
 def test_nothing_is_owed_in_the_end(world: _World) -> None:
-    """An effect that a closed supervisor has not acknowledged is reported."""
+    """An effect that a closed supervisor has not performed and acknowledged is reported."""
     world.oracle.check_quiescence((), [("1.0", "s", b"")])
     assert [one.message for one in world.oracle.violations] == [
         "still owes the effect 1.0 after its supervisor has closed"
@@ -154,13 +157,15 @@ def _row(state: str, *, ended: bool) -> EntityRow:
     [(_row("IN_PROGRESS", ended=False), 1), (_row("CLOSED", ended=True), 0), (_row("FAILED", ended=False), 0)],
 )
 def test_who_closes_in_order_leaves_no_open_books(world: _World, row: EntityRow, count: int) -> None:
-    """An entity that a supervisor leaves open when it closes in order is reported."""
+    """An entity that has neither ended nor settled when its supervisor closes in order is reported."""
     world.oracle.check_closed([row])
     assert [one.invariant for one in world.oracle.violations] == ["nothing_lost"] * count
 
 
 def test_whom_the_host_is_starting_is_ruled_by_what_it_has_not_said_yet(world: _World) -> None:
-    """Other sessions may be seen before the host knows their names; sessions that it has named have its policy."""
+    """While the host starts a child session of ``s``, whose name is not known yet, no policy is expected of an unnamed
+    child session of ``s``; after the start, the policy of ``s`` is. Sessions with a policy of their own are always
+    expected to have that policy."""
     above, own = AbortPolicy(), AbortPolicy(tool_to_sibling=True)
     world.oracle.set_policy("s", above)
     world.oracle.set_policy("s/named", own)

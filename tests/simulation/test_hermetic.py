@@ -1,4 +1,5 @@
-"""The guard: every way to the real world is caught on both engines, and everything is as before afterwards."""
+"""Tests of the guard that isolates a simulated run: every access to the real world is refused on both engines, and
+everything is as before after the run."""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ ESCAPES: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("schedule", [Schedule.SHUFFLE, Schedule.TRIO])
 @pytest.mark.parametrize("name", [one for one in ESCAPES if one != "os.getrandom" or hasattr(os, "getrandom")])
 def test_every_escape_is_caught(name: str, schedule: Schedule) -> None:
-    """An escape is refused, named with its line, and fails the run although the program swallows the error."""
+    """An access to the real world is refused, the error names it and its line, and the run fails although the program
+    swallows the error."""
 
     async def main() -> str:
         with suppress(Exception):
@@ -94,7 +96,7 @@ def test_every_escape_is_caught(name: str, schedule: Schedule) -> None:
 
 @pytest.mark.parametrize("schedule", [Schedule.SHUFFLE, Schedule.TRIO])
 def test_a_thread_is_an_escape(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread of anyio is an escape, too."""
+    """Starting a thread with anyio is refused as an access to the real world."""
     # Trio keeps idle threads for ten seconds: one of an earlier test would be used, and none be started.
     monkeypatch.setattr("trio._core._thread_cache.THREAD_CACHE", ThreadCache())
 
@@ -106,7 +108,7 @@ def test_a_thread_is_an_escape(schedule: Schedule, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("name", ["run_in_executor", "add_signal_handler", "subprocess_exec", "create_server"])
 def test_the_loop_refuses_the_world(name: str) -> None:
-    """Methods of a real loop that reach outside are refused by name."""
+    """Methods of the event loop that access the real world are refused; the error names the method."""
 
     async def main() -> None:
         getattr(asyncio.get_running_loop(), name)(None, None)
@@ -118,7 +120,8 @@ def test_the_loop_refuses_the_world(name: str) -> None:
 
 @pytest.mark.parametrize("schedule", [Schedule.SHUFFLE, Schedule.TRIO])
 def test_what_is_no_escape(schedule: Schedule) -> None:
-    """Seeded random numbers, reading files, late imports, given moments, and the runtime's log are allowed."""
+    """Seeded random numbers, reading files, late imports, formatting a given time, and the runtime's log are
+    allowed."""
     logging.getLogger("supervisor.late").setLevel(logging.NOTSET)
 
     async def main() -> float:
@@ -149,7 +152,7 @@ async def _escape() -> None:
 @pytest.mark.parametrize("schedule", [Schedule.SHUFFLE, Schedule.TRIO])
 @pytest.mark.parametrize("main", [_deadlock, _escape])
 def test_the_guard_is_down_afterwards(main: Any, schedule: Schedule, tmp_path: Path) -> None:
-    """However a run ends, every replaced object is back."""
+    """After a run that failed, every function that the guard had replaced is restored."""
     before = originals()
     assert run(main, seed=1, schedule=schedule, horizon_s=1).error is not None
     assert originals() == before
@@ -157,7 +160,7 @@ def test_the_guard_is_down_afterwards(main: Any, schedule: Schedule, tmp_path: P
 
 
 def test_guards_nest() -> None:
-    """The inner guard keeps what it caught, and the outer one goes on."""
+    """Of two nested guards, the inner one reports its own escapes alone, and the outer one still guards afterwards."""
     before = originals()
     with pytest.raises(SimulationEscape, match=r"time\.sleep"), hermetic() as outer:
         with pytest.raises(SimulationEscape, match=r"time\.time"), hermetic():
@@ -169,7 +172,7 @@ def test_guards_nest() -> None:
 
 
 def test_other_threads_are_free() -> None:
-    """A thread that was there before is not guarded."""
+    """A thread that was started before the guard is not guarded."""
     go, done, read = threading.Event(), threading.Lock(), []
 
     def elsewhere() -> None:

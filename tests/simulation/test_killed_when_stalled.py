@@ -1,5 +1,5 @@
-"""The agent of a task is ended for silence, and its supervisor is killed before another try: the task is tried again,
-and not cancelled by the end of its session."""
+"""Tests in which the agent of a task is ended for silence and its supervisor is killed before the next attempt: the
+task is tried again, and not cancelled by the end of its session."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from tests.verification.claims import Bench, ClaimHost, Claims, simulate_claims
 
 
 class Host(ClaimHost):
-    """Kills supervisor number N at a record that has all words that *at* has for N: of its entity, its event, and the
-    state after it."""
+    """Host that kills supervisor number N at a record that has all words of *at* for N: words are the entity's id, the
+    event, and the state after the event."""
 
     at: Mapping[int, str]
     wanted: OperatorStop | None
-    """Another request to end the session, while it ends."""
+    """Other request to end the session, which is sent while the session ends."""
     tries: list[str]
-    """States of the task's runs."""
+    """States of the task runs, in the order of their records."""
 
     def __init__(self, world: World, *given: Any) -> None:
         super().__init__(world, *given)
@@ -62,7 +62,7 @@ class Host(ClaimHost):
 
 
 async def work(bench: Bench, turn: AgentTurn) -> str:
-    """Never answer in the first session; be done at once in later ones."""
+    """Agent that hangs in the first session of the task, and is done at once in later ones."""
     if turn.session_id == "t0":
         await anyio.sleep_forever()
     bench.finished.add("t0")
@@ -76,7 +76,8 @@ def planned(*names: str, max_retries: int) -> tuple[TaskConfig, ...]:
 def killed(
     *at: str, wanted: OperatorStop | None = None, worked: Any = work, **changes: object
 ) -> tuple[Claims, list[str]]:
-    """Run one task whose supervisors are killed *at* these events; return the result and the states of its runs."""
+    """Run one task whose supervisors are killed at the records *at*; return the result and the states of the task
+    runs."""
     tries: list[str] = []
     dying = type("Dying", (Host,), {"at": dict(enumerate(at, 1)), "wanted": wanted, "tries": tries})
     found = simulate_claims(1, workers=1, tasks=1, kills=0, host_type=dying, work=worked, changes=changes)
@@ -92,8 +93,8 @@ LATE = ["PENDING", "IN_PROGRESS", "TIMEOUT", "RETRYING", "IN_PROGRESS", "VALIDAT
     "at", ["Ended", "execution_timed_out", "retry_decided", "execution_failed", "retry_delay_elapsed"]
 )
 def test_it_is_tried_again(at: str) -> None:
-    """At each of these records the try is judged once, charged once to a budget of one retry, and another session has
-    the next try."""
+    """A task whose supervisor is killed at any of these records is tried again: the first attempt is judged once and
+    uses one retry of a budget of one, and another session completes the next attempt."""
     found, tries = killed(at, retry_budget=RetryBudgetConfig(least=1, share=0.0))
 
     assert found.report.problems == ()
@@ -103,7 +104,8 @@ def test_it_is_tried_again(at: str) -> None:
 
 @pytest.mark.parametrize("now", [False, True])
 def test_it_is_cancelled_if_somebody_else_wanted_that(now: bool) -> None:
-    """The task is cancelled, also if the request shortens the end of an agent that takes its time."""
+    """A task whose session somebody else also asked to end is cancelled, also if that request shortens the end of a
+    slow agent."""
 
     async def takes_its_time(bench: Any, turn: AgentTurn) -> str:
         try:
@@ -120,7 +122,8 @@ def test_it_is_cancelled_if_somebody_else_wanted_that(now: bool) -> None:
 
 
 def test_it_is_cancelled_if_that_was_asked_for_while_it_was_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The session was ended for the cancellation, and the supervisor was killed before it could cancel the task."""
+    """A task that an operator cancels while its failure is judged is cancelled in the end, although the supervisor is
+    killed after the session has ended and before the cancellation is recorded."""
     runners: list[PlanRunner] = []
 
     class Runner(PlanRunner):
@@ -145,7 +148,8 @@ def test_it_is_cancelled_if_that_was_asked_for_while_it_was_judged(monkeypatch: 
 
 
 def test_a_plug_in_has_its_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plug-in that allows no other attempt ends the run; the task has another run."""
+    """A plug-in that makes the failure permanent, so that no other attempt is allowed, ends the task run after the
+    kill, too."""
 
     async def reclassify_failure(plan_run: PlanRun, execution: TaskExecution, failure: Failure, error: str) -> Failure:
         return failure._replace(category=ErrorCategory.PERMANENT)
@@ -157,7 +161,8 @@ def test_a_plug_in_has_its_say(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_its_session_had_not_heard_of_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next supervisor ends the session for the same reason, although it is killed as well."""
+    """If the first supervisor is killed before the session has received the request to end, the second supervisor ends
+    the session for the same reason, and the task is closed, although the second supervisor is killed as well."""
     end, heard = EntityRegistry.request_stop, list[str]()
 
     def unheard(tree: EntityRegistry, session_id: str, stop: OperatorStop, **more: Any) -> MergeOutcome:
@@ -174,7 +179,8 @@ def test_its_session_had_not_heard_of_that(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let sessions go on, and the worker of the second supervisor take such a session's task only after 400 s."""
+    """Fixture: sessions continue after a takeover, and the worker of the second supervisor takes the task of such a
+    session only after 400 s."""
     monkeypatch.setattr(takeover, "loses_nothing", lambda *given: True)
     offer, late = PlanRun.offer, list[TaskExecution]()
 
@@ -198,7 +204,8 @@ FOLLOWED = ("SessionStarted",), ("SessionStarted", "Ended")
 @pytest.mark.usefixtures("busy")
 @pytest.mark.parametrize("at", [*FOLLOWED, ("SessionStarted", "Ended", "retry_decided RETRYING")])
 def test_nobody_had_followed_it_yet(at: tuple[str, ...]) -> None:
-    """The session goes on under the second supervisor while the job waits for a worker; the delay is kept."""
+    """A session that continues under the second supervisor, while its job waits for a worker, is ended for silence; the
+    task is tried again after the full retry delay."""
     found, tries = killed(*at, task_lifecycle=TaskLifecycle(base_retry_delay=500.0, max_retry_delay=500.0))
 
     assert found.report.problems == ()
@@ -208,7 +215,8 @@ def test_nobody_had_followed_it_yet(at: tuple[str, ...]) -> None:
 
 
 def test_a_delay_that_is_over_is_not_served_again() -> None:
-    """The second supervisor is killed as the next attempt is about to begin."""
+    """The second supervisor is killed just before the next attempt begins: the retry delay, which was over, is not
+    waited for again."""
     delayed = TaskLifecycle(base_retry_delay=500.0, max_retry_delay=500.0)
     found, tries = killed("Ended", "worker_started", task_lifecycle=delayed)
 
@@ -220,7 +228,7 @@ def test_a_delay_that_is_over_is_not_served_again() -> None:
 @pytest.mark.usefixtures("busy")
 @pytest.mark.parametrize("at", [*FOLLOWED, ("SessionStarted", "Ended", "retry_decided CIRCUIT_OPEN")])
 def test_it_had_no_other_attempt(at: tuple[str, ...]) -> None:
-    """The task fails, though its job waits for a worker."""
+    """A task without another attempt fails after a takeover, also if its job still waits for a worker."""
     found, tries = killed(*at, task_lifecycle=ONCE, tasks=planned("t0", max_retries=0))
 
     assert found.closed == 0
@@ -228,8 +236,8 @@ def test_it_had_no_other_attempt(at: tuple[str, ...]) -> None:
 
 
 def test_a_retry_that_is_one_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that has had the plan's only retry waits; the retry of another one, undecided at the kill, is refused, and
-    only that."""
+    """With a budget of one retry, which one task has used, the retry of another task that was undecided at the kill is
+    refused; the first task still gets its retry."""
 
     async def fails_first(bench: Any, turn: AgentTurn) -> str:
         await anyio.sleep(10.0)

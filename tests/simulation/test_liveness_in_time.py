@@ -1,5 +1,5 @@
-"""The liveness policy with its default times, in virtual time: agents that are woken, asked to stop and ended, and
-others."""
+"""Tests of the liveness policy with its default times, in virtual time: silent agents are woken, asked to stop and
+ended; others are not."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ async def _facts(sup: Supervisor, name: str, session_id: str = "s") -> list[Life
 
 
 def test_who_does_not_move_is_woken_then_asked_then_ended(simulated_supervisor: Simulate) -> None:
-    """Each step is a fact; the first two are messages in a prompt, the last one is an abort with its reason. An agent
-    that can be interrupted gives no sign by that."""
+    """A silent agent is woken after 90 s, asked to stop after 150 s and ended after 210 s, each recorded as a fact; the
+    first two are messages in a prompt, and the last is an abort with its reason."""
     prompts: list[str] = []
 
     async def agent(turn: AgentTurn) -> None:
@@ -47,7 +47,7 @@ def test_who_does_not_move_is_woken_then_asked_then_ended(simulated_supervisor: 
 
 
 def test_a_heartbeat_keeps_every_step_away(simulated_supervisor: Simulate) -> None:
-    """An agent that sends a heartbeat every minute goes on for hours."""
+    """An agent that sends a heartbeat every minute works for hours without a step of the liveness policy."""
 
     async def agent(turn: AgentTurn) -> str:
         for _ in range(100):
@@ -64,7 +64,8 @@ def test_a_heartbeat_keeps_every_step_away(simulated_supervisor: Simulate) -> No
 
 
 def test_an_open_call_is_given_longer(simulated_supervisor: Simulate) -> None:
-    """A call of six minutes without output is waited for; the message to wake up waits for its end."""
+    """A tool call of six minutes without output is not interrupted; the message to wake up is delivered after the
+    call."""
 
     async def agent(turn: AgentTurn) -> str:
         if "Urgent" not in turn.prompt:
@@ -82,7 +83,7 @@ def test_an_open_call_is_given_longer(simulated_supervisor: Simulate) -> None:
 
 
 def test_a_parent_that_waits_for_its_child_moves_with_it(simulated_supervisor: Simulate) -> None:
-    """A session does not count as silent while one below it works."""
+    """A session is not woken while a child session of it works."""
 
     async def agent(turn: AgentTurn) -> str:
         if "/" not in turn.session_id:
@@ -101,7 +102,7 @@ def test_a_parent_that_waits_for_its_child_moves_with_it(simulated_supervisor: S
 
 
 def test_it_can_be_switched_off(simulated_supervisor: Simulate) -> None:
-    """With ``snapshot_s`` 0 a silent agent has until its turn's time-out."""
+    """With ``snapshot_s`` 0 a silent agent is neither woken nor ended before its turn's time-out."""
 
     async def agent(turn: AgentTurn) -> None:
         await anyio.sleep_forever()
@@ -124,7 +125,8 @@ def test_it_can_be_switched_off(simulated_supervisor: Simulate) -> None:
 
 
 def test_time_that_is_leased_is_used_up_to_the_second(simulated_supervisor: Simulate) -> None:
-    """Two sessions that share an hour of turns use it up between them, and report when it is over."""
+    """Two sessions that share a budget of one hour of turns use it up between them, to within two seconds, and both end
+    with the reason."""
 
     async def agent(turn: AgentTurn) -> str:
         while "used up" not in turn.prompt:

@@ -1,5 +1,5 @@
-"""Long runs: ended entities leave memory at moments that the run itself decides, and kinds that are off cost no
-draw."""
+"""Tests of long simulated runs: ended entities leave memory at times that the run itself determines, and fault kinds
+that are off use no random draw."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from supervisor.simulation.scenario import FaultsConfig, WorldConfig, named
 
 
 def append(seq: int, entity_id: str, entity_seq: int, *, ended: bool = False) -> Append:
-    """A record that owes an effect."""
+    """Make the append of a record with an effect to be performed."""
     record = LifecycleEvent(
         seq=seq,
         timestamp=float(seq),
@@ -42,8 +42,8 @@ def append(seq: int, entity_id: str, entity_seq: int, *, ended: bool = False) ->
 
 
 def test_a_run_that_is_stuck_decides_nothing_in_later_ones() -> None:
-    """A task that swallows every cancellation outlives its simulated run; the failpoints that the task passes later do
-    not affect later runs."""
+    """A task that swallows every cancellation outlives its simulated run; failpoints that the task passes later do not
+    affect later runs."""
 
     async def stuck(_: Supervisor) -> None:
         while True:
@@ -58,7 +58,8 @@ def test_a_run_that_is_stuck_decides_nothing_in_later_ones() -> None:
 
 
 def test_old_records_of_who_has_ended_leave_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A live entity keeps its whole log; of ended ones, and of all records in order, only the newest are kept."""
+    """The simulated disk holds the whole log of a live entity in memory; of ended entities, and of all records in
+    order, the disk holds only the newest ones."""
     monkeypatch.setattr(journal, "RECORDS_KEPT", 10)
     heard: list[int] = []
     disk = SimulatedDisk(lambda batch, encoded: heard.extend(one.record.seq for one in batch))
@@ -76,14 +77,14 @@ def test_old_records_of_who_has_ended_leave_memory(monkeypatch: pytest.MonkeyPat
 
 
 class Cycle:
-    """An object that only the collector can free."""
+    """Object that only the garbage collector can free."""
 
     def __init__(self) -> None:
         self.me: Any = self
 
 
 def test_garbage_is_collected_during_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The automatic collector is off; after so many steps the loop collects, and not before."""
+    """During a run the automatic garbage collector is off; the loop collects after so many steps, and not before."""
     monkeypatch.setattr(loop, "COLLECT_STEPS", 50)
 
     async def main() -> tuple[bool, bool]:
@@ -103,7 +104,7 @@ def test_garbage_is_collected_during_a_run(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("only", [None, ["disk.slow@1"]])
 def test_a_kind_that_may_not_strike_never_does(only: list[str] | None) -> None:
-    """``may_strike`` is false for kinds that strike at no opportunity, with rates and with a list of strikes."""
+    """A fault kind for which ``may_strike`` is false never strikes, with rates and with a list of strikes."""
     plan = FaultPlan(KeyedRandom(4), only=only)
     off = [kind for kind in FAULTS if not plan.may_strike(kind)]
     on = [kind for kind in FAULTS if plan.may_strike(kind)]
@@ -116,7 +117,8 @@ def test_a_kind_that_may_not_strike_never_does(only: list[str] | None) -> None:
 
 
 def test_a_run_leaves_nothing_in_memory() -> None:
-    """Thousands in one process take no more than one."""
+    """The world of a run is freed after the run, so that thousands of runs in one process need no more memory than
+    one."""
     worlds: list[weakref.ref[Any]] = []
 
     def intrude(number: int, world: Any, host: Any) -> None:

@@ -1,4 +1,5 @@
-"""Triggers for short states: the wait ends with the state that is meant, with no other, and not never."""
+"""Tests of triggers for short states: a wait ends with the named state and no other, and ends after a time if that
+state never comes."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ Run = Callable[[Trigger], list[str | None]]
 
 
 async def works(turn: AgentTurn) -> str:
-    """Delegate once; fail the first time, with a call that takes its time to end."""
+    """Agent that fails in its first turn, with a call that ends slowly, and delegates in later turns."""
     if turn.session_id == "s" and turn.turn_id.endswith(":t1"):
         async with anyio.create_task_group() as group:
             group.start_soon(turn.call, "one that lingers", lingers)
@@ -40,7 +41,8 @@ async def lingers() -> None:
 
 @pytest.fixture
 def lie_in_wait() -> Run:
-    """Run a session ``s`` with a child on three seeds; return the sessions that the trigger named."""
+    """Fixture: a function that runs a session ``s`` with a child on three seeds, and returns the sessions that the
+    trigger named."""
 
     def run(moment: Trigger) -> list[str | None]:
         async def main(sup: Supervisor) -> str | None:
@@ -63,22 +65,24 @@ def lie_in_wait() -> Run:
 
 
 def test_a_moment_comes_for_whoever_is_first(lie_in_wait: Run) -> None:
-    """The trigger names the session, by its own state or by that of its turn."""
+    """A trigger names the session that first comes into the state, by the session's own state or by that of its
+    turn."""
     assert lie_in_wait(Trigger("session", "CoolingDown")) == ["s"] * 3
     assert lie_in_wait(Trigger("turn", "TOOL_USE")) == ["s"] * 3
 
 
 def test_a_child_is_waited_for(lie_in_wait: Run) -> None:
-    """A trigger for children does not name their parent, which comes into the state first."""
+    """A trigger for child sessions names the child, and not its parent, which comes into the state first."""
     assert lie_in_wait(Trigger("session", "Running", child=True)) == ["s/kid"] * 3
 
 
 def test_litter_is_waited_for(lie_in_wait: Run) -> None:
-    """A trigger for a littered session names one whose earlier turn is still cleaned up; a child has no such turn."""
+    """A trigger for a littered session names a session whose earlier turn is still being cleaned up; a child has no
+    such turn."""
     assert lie_in_wait(Trigger("session", "Running", littered=True)) == ["s"] * 3
     assert lie_in_wait(Trigger("session", "Running", child=True, littered=True)) == [None] * 3
 
 
 def test_nobody_waits_for_ever(lie_in_wait: Run) -> None:
-    """A state that never comes ends the wait with ``None``."""
+    """The wait for a state that never comes ends after its time with ``None``."""
     assert lie_in_wait(Trigger("turn", "COMPACTING")) == [None] * 3

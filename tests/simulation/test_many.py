@@ -1,4 +1,5 @@
-"""Mapping over items in processes: in order, in bounds, and whatever becomes of the processes."""
+"""Tests of mapping a function over items in processes: results come in order, few items are taken ahead, and the death
+of a process is handled."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def three_is_deadly(number: int) -> int:
 
 
 def waits_for(path: str) -> str:
-    """Let the first item end after the second."""
+    """Task that creates the file *made*, after waiting for the file *wanted*, if given: the first item then ends after
+    the second."""
     made, _, wanted = path.partition(" ")
     while wanted and not os.path.exists(wanted):
         pass
@@ -38,14 +40,14 @@ def waits_for(path: str) -> str:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_results_come_in_the_order_of_the_items(jobs: int) -> None:
-    """Every item is worked on once, and reported in order."""
+    """Every item is worked on once, and the results are reported in the order of the items."""
     heard: list[tuple[int, object]] = []
     assert map_in_order(square, range(20), jobs, lambda item, result: heard.append((item, result)))
     assert heard == [(number, number * number) for number in range(20)]
 
 
 def test_who_is_ready_early_waits(tmp_path: object) -> None:
-    """A result that comes before that of an earlier item is reported after it."""
+    """A result that is ready before that of an earlier item is reported after the earlier one."""
     first, second = f"{tmp_path}/first", f"{tmp_path}/second"
     heard: list[object] = []
     assert map_in_order(waits_for, [f"{first} {second}", second], 2, lambda item, result: heard.append(result))
@@ -54,22 +56,22 @@ def test_who_is_ready_early_waits(tmp_path: object) -> None:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_task_that_raises_is_a_result(jobs: int) -> None:
-    """An error of the task is a result of one line, and other items go on."""
+    """An exception of the task is reported as the item's result, in one line, and the other items are worked on."""
     heard: list[object] = []
     assert map_in_order(odd_ones_fail, range(4), jobs, lambda item, result: heard.append(result))
     assert heard == [0, TaskFailed("ValueError: 1 is odd"), 2, TaskFailed("ValueError: 3 is odd")]
 
 
 def test_a_process_that_dies_is_the_result_of_its_item() -> None:
-    """The death of a process is the result of its item; another process takes its place, and every other item is worked
-    on."""
+    """The death of a process is reported as the result of its item; another process replaces it, and every other item
+    is worked on."""
     heard: list[object] = []
     assert map_in_order(three_is_deadly, range(1, 8), 2, lambda item, result: heard.append(result))
     assert heard == [1, 2, TaskFailed("its process died of SIGKILL"), 4, 5, 6, 7]
 
 
 def test_one_job_works_in_this_process() -> None:
-    """With one job no process is started."""
+    """With one job the items are worked on in this process."""
     heard: list[object] = []
     assert map_in_order(three_is_deadly, [0], 1, lambda item, result: heard.append(result))
     assert heard == [os.getpid()]
@@ -77,7 +79,7 @@ def test_one_job_works_in_this_process() -> None:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_ctrl_c_keeps_what_was_heard(jobs: int) -> None:
-    """Ctrl-C ends the work; results so far stand."""
+    """Ctrl-C ends the work; the results reported so far remain valid."""
     heard: list[object] = []
 
     def done(item: int, result: object) -> None:
@@ -91,7 +93,7 @@ def test_ctrl_c_keeps_what_was_heard(jobs: int) -> None:
 
 @pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_is_no_business_of_a_process() -> None:
-    """A process ignores Ctrl-C from its first instant, before it has an item."""
+    """A worker process ignores Ctrl-C from its start, before it has an item."""
     worker = _Worker(square)
     assert worker.process.pid is not None
     os.kill(worker.process.pid, signal.SIGINT)
@@ -102,7 +104,7 @@ def test_ctrl_c_is_no_business_of_a_process() -> None:
 
 
 def test_items_are_taken_as_processes_become_free() -> None:
-    """Items are taken as processes become free: no more than there are processes, and one."""
+    """Items are taken as processes become free, and only a few ahead of the results."""
     taken = heard = 0
 
     def items() -> Iterator[int]:

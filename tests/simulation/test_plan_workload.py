@@ -1,4 +1,4 @@
-"""Plans of simulated runs: scripts of tasks are drawn from the faults."""
+"""Tests of the plans of simulated runs, and of the scripts of their tasks, which are drawn from the faults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from supervisor.simulation.plan_workload.workspace_contents import WorkspaceCont
 
 # ------------------------------------------------------------------------------------------------------- scripts
 def test_without_faults_nothing_is_in_the_way() -> None:
-    """A task that nothing strikes is done at once, accepted, merged and approved."""
+    """A task that no fault strikes is done at the first try, accepted, merged and approved."""
     task_script = draw_task_script("w0t0", FaultPlan(KeyedRandom(1), only=()))
     assert (task_script.ways, task_script.checks, task_script.merges, task_script.approvals) == (
         (Try.DONE,),
@@ -30,7 +30,7 @@ def test_without_faults_nothing_is_in_the_way() -> None:
 
 @pytest.mark.parametrize("kind", ["work.busy", "work.permanent", "work.hangs", "work.crashes", "work.unknown"])
 def test_what_strikes_comes_first(kind: str) -> None:
-    """Tries that fail come before the one that succeeds, if there is one."""
+    """A task that a fault strikes fails in its first tries; a successful try, if there is one, is the last."""
     for seed in range(30):
         task_script = draw_task_script("w0t0", FaultPlan(KeyedRandom(seed), only=(f"{kind}@w0t0",)))
         assert task_script.ways[0] is not Try.DONE
@@ -38,7 +38,7 @@ def test_what_strikes_comes_first(kind: str) -> None:
 
 
 def test_the_last_way_goes_on() -> None:
-    """Every try after the last entry of a list meets that entry."""
+    """Every try after the last entry of a script's list has the outcome of that entry."""
     task_script = TaskScript("w0t0", (Try.BUSY, Try.DONE), checks=(False, True))
     assert [task_script.begin("w0t0", 0.0).way for _ in range(3)] == [
         Try.BUSY,
@@ -49,7 +49,8 @@ def test_the_last_way_goes_on() -> None:
 
 
 def test_sessions_know_their_task() -> None:
-    """A second session of a task belongs to it, one of a subtask to the subtask; a child session works on no task."""
+    """A session is assigned to the task or subtask in its name, also a second session; a child session works on no
+    task."""
     task_scripts = TaskScripts()
     for name in ("w0t1", "w0t1s0"):
         task_scripts.add(TaskScript(name))
@@ -58,7 +59,7 @@ def test_sessions_know_their_task() -> None:
 
 
 def test_drawn_plans_hang_together() -> None:
-    """For every seed the plan is valid, each task has a script, and the same seed draws the same."""
+    """For every seed the drawn plan is valid, each task has a script, and the same seed draws the same plan."""
     for seed in range(40):
         task_scripts, faults = TaskScripts(), FaultPlan(KeyedRandom(seed))
         plan = draw_plan(3, 6, KeyedRandom(seed).below("plan"), faults, task_scripts)
@@ -68,7 +69,8 @@ def test_drawn_plans_hang_together() -> None:
 
 @pytest.mark.anyio
 async def test_a_workspace_does_nothing_for_a_killed_supervisor() -> None:
-    """Each operation raises ``SupervisorKilled`` and leaves the contents as they were."""
+    """Each operation of a simulated workspace whose supervisor was killed raises ``SupervisorKilled`` and changes
+    nothing."""
     task_scripts, killed = TaskScripts(), anyio.Event()
     task_scripts.add(task_script := TaskScript("w0t0"))
     workspaces = WorkspaceContents(task_scripts, lambda owner: None, worktrees=True)

@@ -1,4 +1,5 @@
-"""The pytest plugin: tests of one's own in virtual time, from the outside, as pytest runs them."""
+"""Tests of the pytest plugin, with which users test their own programs in virtual time; pytest runs these tests from
+outside."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def test_the_plugin_costs_nothing_to_those_who_do_not_use_it() -> None:
 
 
 def test_the_words_of_the_command_line_are_those_of_the_engine() -> None:
-    """Every schedule can be asked for, and no other."""
+    """The command line option accepts every schedule of the engine, and no other."""
     assert list(pytest_plugin.SCHEDULES) == [one.value for one in Schedule]
 
 
@@ -79,7 +80,7 @@ def test_counts(simulated_supervisor):
 def test_the_seeds_are_those_of_the_command_line(
     arguments: tuple[str, ...], seeds: list[int], pytester: pytest.Pytester
 ) -> None:
-    """The seeds are 1 to N, or exactly one."""
+    """The seeds of a test are 1 to N, or exactly one, as the command line says."""
     ran = _run(pytester, COUNTS, "-s", *arguments)
     ran.assert_outcomes(passed=1)
     ran.stdout.fnmatch_lines([f"*{[('x', seed) for seed in seeds]}*".replace("[", "[[]")])
@@ -87,7 +88,8 @@ def test_the_seeds_are_those_of_the_command_line(
 
 @pytest.mark.parametrize("arguments", [("--simulation-seeds", "0"), ("--simulation-seed", "-1")])
 def test_what_would_test_nothing_is_refused(arguments: tuple[str, ...], pytester: pytest.Pytester) -> None:
-    """A usage error with the name of the option, its value, and what would be right."""
+    """A number of seeds or a seed that is too small is a usage error; the message names the option, the value, and a
+    valid value."""
     ran = _run(pytester, COUNTS, *arguments)
     assert ran.ret == pytest.ExitCode.USAGE_ERROR
     ran.stderr.fnmatch_lines([f"*{arguments[0]}: {arguments[1]} is too small; give * or more*"])
@@ -107,7 +109,7 @@ def test_fails(simulated_supervisor):
 
 
 def test_an_assertion_of_the_test_tells_its_seed(pytester: pytest.Pytester) -> None:
-    """The failure is the test's own, with the command that runs that seed again; and that command does."""
+    """A failing assertion is shown as the test's own, with the command that runs the failing seed again."""
     ran = _run(pytester, FAILS)
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(
@@ -121,7 +123,8 @@ def test_an_assertion_of_the_test_tells_its_seed(pytester: pytest.Pytester) -> N
 
 
 def test_a_schedule_of_the_command_line_is_part_of_the_line(pytester: pytest.Pytester) -> None:
-    """The command repeats the schedule, which overrides the seed's own."""
+    """The command that runs a failing seed again repeats the schedule of the command line, which overrides the seed's
+    own."""
     ran = _run(pytester, FAILS, "--simulation-schedule", "pct")
     ran.stdout.fnmatch_lines(
         [
@@ -132,7 +135,8 @@ def test_a_schedule_of_the_command_line_is_part_of_the_line(pytester: pytest.Pyt
 
 
 def test_the_line_runs_where_pytest_was_called(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command works below the root directory, to which ids are relative, and beside it."""
+    """The command that runs a failing seed again has a path that is valid from the current directory, below the root
+    directory or beside it."""
     test = pytester.mkdir("below").joinpath("test_mine.py")
     test.write_text(HEAD + FAILS, encoding="utf-8")
     pytester.makeini("[pytest]\n")
@@ -160,7 +164,7 @@ def test_violates(simulated_supervisor, monkeypatch):
 
 
 def test_a_violation_fails_a_test_that_asserts_nothing(pytester: pytest.Pytester) -> None:
-    """The message has the oracle's report and the command."""
+    """A violation fails a test without assertions; the message has the oracle's report and the command."""
     ran = _run(pytester, VIOLATES)
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(
@@ -173,7 +177,7 @@ def test_a_violation_fails_a_test_that_asserts_nothing(pytester: pytest.Pytester
 
 
 def test_a_test_may_skip_itself(pytester: pytest.Pytester) -> None:
-    """An exception by which a framework skips a test is no failure of the run."""
+    """A test that skips itself within the run is skipped, and not failed."""
     ran = _run(
         pytester,
         "import pytest\n"
@@ -196,7 +200,7 @@ async def _mine(turn: AgentTurn) -> str:
 
 
 def test_agents_are_functions_shapes_or_simulated_programs() -> None:
-    """An agent of each sort is there by its name, and works."""
+    """Agents given as function, shape or simulated program are available by their names, and complete their turns."""
     agents = {
         "a": _mine,
         "b": AgentShape(adapter="inprocess", delegation=0.0),
@@ -216,7 +220,7 @@ def test_agents_are_functions_shapes_or_simulated_programs() -> None:
 
 
 def test_settings_are_those_of_the_supervisor() -> None:
-    """A turn that takes longer than its limit fails at that moment."""
+    """With a turn limit in the given settings, a turn that takes longer fails at that limit."""
 
     async def main(sup: Supervisor) -> tuple[str, float]:
         session = await sup.start_session("s", agent=_mine)
@@ -231,7 +235,7 @@ def test_settings_are_those_of_the_supervisor() -> None:
 
 
 def test_faults_strike_where_they_are_asked_for() -> None:
-    """Only the given kinds strike, and by default none."""
+    """Only the given fault kinds strike; by default none strikes."""
 
     async def main(sup: Supervisor) -> None:
         session = await sup.start_session("s", agent=_mine)
@@ -245,7 +249,8 @@ def test_faults_strike_where_they_are_asked_for() -> None:
 
 
 def test_a_disk_that_is_down_at_the_end_is_heard_by_the_test() -> None:
-    """A supervisor that gives up on its disk raises, with the seed; it is never taken for a success."""
+    """A run whose supervisor gives up on its disk raises an error with the seed; the run is never taken for a
+    success."""
 
     async def main(sup: Supervisor) -> None:
         session = await sup.start_session("s", agent=_mine)
@@ -266,8 +271,8 @@ def test_a_disk_that_is_down_at_the_end_is_heard_by_the_test() -> None:
 
 
 def test_prompts_outlast_a_disk_that_fails() -> None:
-    """A prompt waits for the disk, however long, and loses nothing but time. (A disk that is down at the very end is
-    another test.)"""
+    """A prompt waits until a failing disk has recovered, however long, and then completes. (A disk that is down at the
+    very end is another test.)"""
     outages = answered = 0
 
     async def main(sup: Supervisor) -> None:
@@ -297,7 +302,7 @@ async def _work(session: Session, prompts: int) -> None:
 
 
 def test_a_test_that_waits_for_ever_fails() -> None:
-    """A test has a limit of virtual time; the error names the seed."""
+    """A test that waits for ever fails at its limit of virtual time; the error names the seed."""
 
     async def main(sup: Supervisor) -> None:
         await anyio.sleep_forever()
@@ -309,7 +314,8 @@ def test_a_test_that_waits_for_ever_fails() -> None:
 
 @pytest.mark.parametrize("schedule", Schedule)
 def test_a_test_that_waits_for_ever_is_accused_of_nothing_else(schedule: Schedule) -> None:
-    """Work that is cancelled when the time is over is not reported: neither processes nor ends."""
+    """When the time of a test is over, the work that is then cancelled is not reported as violations; only the
+    invariant ``quiescence`` is."""
 
     async def main(sup: Supervisor) -> None:
         async with anyio.create_task_group() as group:
@@ -325,7 +331,8 @@ def test_a_test_that_waits_for_ever_is_accused_of_nothing_else(schedule: Schedul
 
 
 def test_a_machine_that_sleeps_takes_nothing_of_the_time_of_a_test() -> None:
-    """Faults strike as long as the test runs, and sleeps of the machine do not use up its time."""
+    """Faults strike as long as the test runs, and sleeps of the simulated machine do not reduce the time of the
+    test."""
 
     async def main(sup: Supervisor) -> None:
         session = await sup.start_session("s", agent=_mine)
@@ -337,7 +344,7 @@ def test_a_machine_that_sleeps_takes_nothing_of_the_time_of_a_test() -> None:
 
 
 def test_code_that_logs_can_be_tested() -> None:
-    """Logging, which reads the clock, is off during a run and on after it."""
+    """Logging, which would read the real clock, is off during a run and on after it."""
     logger = logging.getLogger("mine")
     before = logging.root.manager.disable
 
@@ -350,7 +357,7 @@ def test_code_that_logs_can_be_tested() -> None:
 
 
 def test_the_same_seed_is_the_same_run() -> None:
-    """Two runs of a seed with faults are equal to the bit."""
+    """Two runs of the same seeds with faults have the same digests."""
     runs = [_simulate(1, 2, 3)(_one_turn, faults=["process.*", "disk.slow"]) for _ in range(2)]
     first, again = [[one.report.digest for one in played] for played in runs]
     assert first == again
@@ -389,18 +396,18 @@ async def _nothing(sup: Supervisor) -> None:
     ],
 )
 def test_bad_arguments_are_told_before_anything_runs(arguments: dict[str, object], words: str) -> None:
-    """The message names the argument, and what would be right."""
+    """Bad arguments are refused before anything runs; the message names the argument and a valid value."""
     with pytest.raises((ValueError, TypeError)) as caught:
         _simulate()(_nothing, **arguments)  # type: ignore[arg-type]
     assert str(caught.value).startswith(words)
 
 
 def test_a_main_that_is_not_async_is_told() -> None:
-    """The message says what to write instead."""
+    """A ``main`` that is not async is refused; the message says to write ``async def main``."""
     with pytest.raises(TypeError, match="is not an async function; write async def main"):
         _simulate()(lambda sup: None)  # type: ignore[arg-type,return-value]
 
 
 def test_a_violation_is_an_assertion() -> None:
-    """A violation is an AssertionError, which every test framework counts as a failure."""
+    """The exception for a violation is an AssertionError, which every test framework counts as a failure."""
     assert issubclass(Violated, AssertionError)

@@ -1,4 +1,4 @@
-"""Replies to prompts and closes are compared with durable records."""
+"""Tests of the oracle's part that compares replies to prompts and closes with durable records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def replies(found: Found) -> Replies:
 def session(
     name: str, state: str = "Running", parent: str | None = None, ended: bool = False, **told: object
 ) -> Append:
-    """Append of a session that is in *state* after it."""
+    """Make the append of a session record after which the session is in *state*."""
     record = record_of(
         "session", name, str(told.get("event", "SessionStarted")), to_status=state, abort_id=told.get("abort_id")
     )
@@ -37,7 +37,7 @@ def violations(found: Found) -> list[tuple[str, str]]:
 
 
 def test_a_close_that_did_nothing(replies: Replies, found: Found) -> None:
-    """A session that is reported as closed must have its last record."""
+    """A session that is reported as closed, but has no last record, is reported."""
     replies.wrote(session("s", "SessionComplete"))
     replies.close_answered("s")
     assert violations(found) == [("one_answer", "s")]
@@ -47,7 +47,8 @@ def test_a_close_that_did_nothing(replies: Replies, found: Found) -> None:
 
 
 def test_an_answer_that_nobody_gave(replies: Replies, found: Found) -> None:
-    """A result must be on record with its outcome, and is given once; except errors of a failed disk."""
+    """A result that is given twice, or is not on record with its outcome, is reported; errors of a failed disk are
+    not."""
     replies.wrote(session("s", owed=(("1.0", b'{"type":"Answer","request_id":"s:r1","outcome":"failed","error":""}'),)))
     replies.prompt_answered("s", "failed", "", 1)
     assert found == []
@@ -64,7 +65,8 @@ def test_an_answer_that_another_record_gave(replies: Replies, found: Found, outc
 
 
 def test_an_answer_that_is_heard_by_others(replies: Replies, found: Found) -> None:
-    """A result may be given to a caller that comes back to the session, and to the caller of the prompt."""
+    """A result that is given to a caller that returns to the session, and also to the caller of the prompt, is not
+    reported."""
     replies.wrote(session("s", owed=(("1.0", b'{"type":"Answer","request_id":"s:r1","outcome":"failed","error":""}'),)))
     replies.result_told("s", "failed", "", 1)
     replies.prompt_answered("s", "failed", "", 1)

@@ -1,4 +1,4 @@
-"""Scenarios that cannot be run are refused with field, value and fix, before anything runs."""
+"""Tests that invalid scenarios are refused before anything runs; the error names field, value and fix."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _written(folder: Path, text: str) -> Path:
     ],
 )
 def test_a_bad_scenario_is_told(tmp_path: Path, text: str, words: str) -> None:
-    """The message has the file, the field, the value, and what would be right."""
+    """An invalid scenario is refused; the message has the file, the field, the value, and a valid value."""
     path = _written(tmp_path, text)
     with pytest.raises(BadScenario) as told:
         load(path)
@@ -154,7 +154,8 @@ def test_a_bad_scenario_is_told(tmp_path: Path, text: str, words: str) -> None:
     ],
 )
 def test_a_file_that_is_none_is_told(tmp_path: Path, text: bytes, words: str) -> None:
-    """The name of a scenario can be that of a file; its text is UTF-8."""
+    """A scenario file whose name is no valid file name, or whose text is not UTF-8, is refused; the message names the
+    file."""
     path = tmp_path / "mine.toml"
     path.write_bytes(text)
     with pytest.raises(BadScenario) as told:
@@ -164,14 +165,14 @@ def test_a_file_that_is_none_is_told(tmp_path: Path, text: bytes, words: str) ->
 
 @pytest.mark.parametrize(("name", "why"), [("", "Is a directory"), ("a\0b.toml", "embedded null byte")])
 def test_a_path_of_no_file_is_told(tmp_path: Path, name: str, why: str) -> None:
-    """A path that is not a file is refused with its name, and what would be right."""
+    """A path that is not a file is refused; the message asks for the path of a FILE.toml."""
     with pytest.raises(BadScenario, match=f"cannot be read: {why}; give the path of a FILE.toml"):
         load(tmp_path / name)
 
 
 def test_a_seed_that_draws_what_cannot_be_is_bad_input_to_a_soak(tmp_path: Path) -> None:
-    """If too many combinations keep loading from trying them all, an invalid draw of a seed is bad input, not a
-    violation."""
+    """If a scenario has too many combinations to check all of them when it is loaded, an invalid draw of a seed is
+    reported as bad input, not as a violation."""
     wake, stop = list(range(1, 12)), list(range(2, 13))
     text = f"settings.liveness.default = {{ wake = {{ any = {wake} }}, stop = {{ any = {stop} }}, kill = 20 }}"
     path = _written(tmp_path, text)
@@ -194,12 +195,14 @@ def test_a_seed_that_draws_what_cannot_be_is_bad_input_to_a_soak(tmp_path: Path)
     ],
 )
 def test_what_is_at_the_edge_is_no_mistake(tmp_path: Path, text: str) -> None:
-    """A choice among ranges, one customer, one way to run agents, and no faults are valid."""
+    """Valid edge cases are accepted: a choice among ranges, one customer, one way to run agents, no faults, one
+    second."""
     assert load(_written(tmp_path, text)).draw(1).name == "mine"
 
 
 def test_the_manual_says_which_fields_a_seed_may_draw() -> None:
-    """Fields that take choices of anything are checked for every value that may be drawn."""
+    """The manual lists exactly the fields of ``load`` that a seed may draw, and every number of ``world`` can be
+    drawn."""
     manual = (Path(__file__).parents[2] / "docs" / "explanation" / "simulation.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"^\| `load` \|(.*)", manual, re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", row)) == {
@@ -228,8 +231,8 @@ load.customers = { any = [7] }
 
 
 def test_a_seed_has_one_lean_or_none(tmp_path: Path) -> None:
-    """As many seeds have a weighted profile as the shares say; what it does not name is as in the scenario, table by
-    table."""
+    """The shares of weighted profiles ("leans") decide how many seeds draw each; a value that a lean does not name is
+    that of the scenario, table by table."""
     drawn = [load(_written(tmp_path, LEANING)).draw(seed) for seed in range(400)]
     few, many = ([one for one in drawn if one.load.customers == wanted] for wanted in (1, {"any": [7]}))
     assert 60 < len(few) < 140
@@ -240,12 +243,12 @@ def test_a_seed_has_one_lean_or_none(tmp_path: Path) -> None:
 
 
 def test_a_rate_is_taken_as_it_is_said() -> None:
-    """A kind with a fixed rate is on in every seed, at that rate; the rates of others are drawn."""
+    """A fault kind with a fixed rate has that rate in every seed; the rates of other kinds are drawn."""
     plans = [FaultPlan(KeyedRandom(seed), rates={"host.urgent": 0.125}) for seed in range(20)]
     assert {plan.rates["host.urgent"] for plan in plans} == {0.125}
     assert len({plan.rates["host.flood"] for plan in plans}) > 2
 
 
 def test_every_scenario_of_the_library_can_be_drawn() -> None:
-    """Every scenario of the library is valid."""
+    """Every scenario of the library is valid and can be drawn."""
     assert [named(name).draw(1).name for name in library()] == list(library())

@@ -1,4 +1,5 @@
-"""Shrinking: the smallest part that fails, and scenario files that load as what was written."""
+"""Tests of shrinking: a failing run is reduced to the smallest part that fails, and the written scenario file loads as
+written."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from supervisor.simulation.search.smaller import REDUCIBLE, less, other_seed, pi
 
 @given(st.sets(st.integers(0, 40), max_size=6), st.integers(1, 41))
 def test_exactly_what_is_needed_is_left(needed: set[int], size: int) -> None:
-    """If a failure needs all of some items, exactly those are left, in their order."""
+    """If a failure needs certain items, the search leaves exactly these, in their order."""
     items = list(range(size))
     wanted = needed & set(items)
 
@@ -42,7 +43,7 @@ def test_exactly_what_is_needed_is_left(needed: set[int], size: int) -> None:
 
 
 def test_what_a_smaller_run_did_not_use_is_left_out_at_once() -> None:
-    """Items that a run reports as needed replace those that it was given."""
+    """The items that a failing run reports as needed replace those that the run was given."""
     asked: list[int] = []
 
     def fails(some: Sequence[int]) -> Sequence[int] | None:
@@ -55,7 +56,8 @@ def test_what_a_smaller_run_did_not_use_is_left_out_at_once() -> None:
 
 @pytest.mark.parametrize("name", list(library()))
 def test_a_pinned_scenario_is_drawn_as_the_seed_was(name: str, tmp_path: Path) -> None:
-    """A file that was written of a scenario and its draws is loaded as that, and its own seed draws the same."""
+    """A file that was written for a scenario with its draws loads as the same scenario, and its seed draws the same
+    values."""
     scenario = named(name)
     drawn = scenario.draw(5)
     path = tmp_path / "pinned.toml"
@@ -70,7 +72,7 @@ def test_a_pinned_scenario_is_drawn_as_the_seed_was(name: str, tmp_path: Path) -
 
 
 def test_a_run_of_what_struck_is_the_run() -> None:
-    """A scenario with exactly the strikes of a run is the same run, to the bit."""
+    """A scenario with exactly the faults that struck in a run gives a run with the same digest."""
     scenario = named("urgent")
     drawn = scenario.draw(2)
     report = simulate(drawn)
@@ -80,7 +82,7 @@ def test_a_run_of_what_struck_is_the_run() -> None:
 
 @pytest.fixture
 def forbidden() -> Iterator[None]:
-    """An oracle that reports interruptions."""
+    """Fixture: make the oracle report a violation for every interrupted session."""
     wrote = Oracle.wrote
 
     def forbid(self: Oracle, batch: Sequence[Append], encoded: Sequence[bytes]) -> None:
@@ -94,13 +96,13 @@ def forbidden() -> Iterator[None]:
 
 
 def shrunk_of(patience: Callable[[], bool] = lambda: True) -> Shrunk:
-    """Shrink a run full of urgent messages."""
+    """Shrink a run with many urgent messages, and return the result."""
     return shrink(named("urgent"), 2, patience, lambda runs: None)
 
 
 @pytest.mark.usefixtures("forbidden")
 def test_a_failing_run_shrinks_to_the_faults_that_it_needs() -> None:
-    """An urgent message to one customer is left, and the file of it fails by itself."""
+    """A failing run is shrunk to the one urgent message that it needs, and the resulting scenario fails by itself."""
     shrunk = shrunk_of()
     assert shrunk.minimal
     assert shrunk.invariant == "bounded"
@@ -111,7 +113,8 @@ def test_a_failing_run_shrinks_to_the_faults_that_it_needs() -> None:
 
 
 def test_what_fails_no_more_is_said_to() -> None:
-    """The same file without that oracle does not fail."""
+    """A shrunk run fails again only if its own invariant is violated; a violation of another invariant does not
+    count."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
             shrinking, "simulate", lambda drawn, **given: Went(problems=("legal: c1: no", "bounded: c1: no"))
@@ -133,14 +136,15 @@ def test_what_fails_no_more_is_said_to() -> None:
 
 
 class Went(NamedTuple):
-    """Part of a run's report that is read."""
+    """Stand-in for a run's report, with the problems only."""
 
     problems: tuple[str, ...]
 
 
 @pytest.mark.usefixtures("forbidden")
 def test_where_patience_ends_in_a_run_nothing_of_that_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that is cut off violates nothing, whatever its end looks like; the result is the smallest run so far."""
+    """A run that is cut off when patience ends counts as no violation; the result is the smallest failing run so
+    far."""
     monkeypatch.setattr(shrinking, "LOOK", 64)
     asked = iter([True, True])
     shrunk = shrunk_of(lambda: next(asked, False))
@@ -149,7 +153,8 @@ def test_where_patience_ends_in_a_run_nothing_of_that_is_believed(monkeypatch: p
 
 @pytest.mark.usefixtures("forbidden")
 def test_other_seeds_are_tried_where_too_much_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a race that no smaller run has, the result is another seed of a smaller scenario, and fails by itself."""
+    """If too many faults are left, other seeds of a smaller scenario are tried; the result has one fault and fails by
+    itself."""
     for name, value in (("FEW", 0), ("OTHER_SEEDS", 8), ("ROUNDS", 1)):
         monkeypatch.setattr(shrinking, name, value)
     shrunk = shrunk_of()
@@ -160,7 +165,8 @@ def test_other_seeds_are_tried_where_too_much_is_left(monkeypatch: pytest.Monkey
 
 
 def test_a_smaller_run_that_takes_too_long_is_given_up() -> None:
-    """A run is watched to the last allowed step, and not beyond; a run that is cut off there violates nothing."""
+    """``run_until`` returns the report of a run that ends within the allowed number of steps; a run that needs one step
+    more is cut off, and counts as no violation."""
     drawn = named("quiet").draw(1)
     steps = simulate(drawn).steps
     whole = run_until(drawn, "bounded", lambda: True, steps)
@@ -171,7 +177,7 @@ def test_a_smaller_run_that_takes_too_long_is_given_up() -> None:
 
 @pytest.mark.usefixtures("forbidden")
 def test_what_was_in_vain_is_not_tried_again() -> None:
-    """No scenario is run twice under one seed, unless it was a step forward."""
+    """No scenario without a violation is run twice under the same seed."""
     runs: list[str] = []
 
     def counted(drawn: DrawnScenario, **given: Any) -> Report:
@@ -187,7 +193,8 @@ def test_what_was_in_vain_is_not_tried_again() -> None:
 
 @pytest.mark.parametrize("name", list(library()))
 def test_no_step_makes_more_of_anything(name: str) -> None:
-    """Each smaller scenario differs in one number, and can be run; those of other seeds have little work."""
+    """Each smaller variant of a scenario differs from it and can be drawn; variants for other seeds have little
+    work."""
     scenario = named(name)
     fixed = pinned(scenario, scenario.draw(3), ())
     for path in REDUCIBLE:
@@ -200,11 +207,11 @@ def test_no_step_makes_more_of_anything(name: str) -> None:
 
 
 def test_a_run_that_violates_nothing_is_not_shrunk() -> None:
-    """There is nothing to shrink in a run that went well."""
+    """Shrinking a run without violations raises NothingViolated; the message names the seed and the scenario."""
     with pytest.raises(NothingViolated, match="seed 1 of quiet violates nothing"):
         shrink(named("quiet"), 1, lambda: True, lambda runs: None)
 
 
 def test_the_invariant_is_the_first_word_of_a_problem() -> None:
-    """A problem is the invariant, the entity, and the message."""
+    """The invariant of a violation is the first word of its text, before entity and message."""
     assert invariant_of("no_survivor: c0: processes are left: sim-acp: 7") == "no_survivor"

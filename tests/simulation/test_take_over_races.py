@@ -1,7 +1,8 @@
-"""Races around a take-over: a supervisor is killed at a chosen moment, and the next one continues from the journal.
+"""Tests of races around a takeover: a supervisor is killed at a chosen moment, and the next one continues from the
+journal.
 
-Each test names the moment. All checkers of tests/verification check every run; the asserts here say that the moment
-was met, and what must follow from it.
+Each test names the moment of the kill. All checkers of tests/verification check every run; the asserts here check that
+the moment occurred, and its required consequence.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ ACP = "[agents]\nacp = 1.0\ncommand = 0.0\ninprocess = 0.0"
 
 # ------------------------------------------------------------------------------------- every commit of a take-over
 class KillTwice(Intruder):
-    """Kills the first supervisor when a task is worked on, and the second one at its commit number *at*."""
+    """Intruder that kills the first supervisor when an agent works on a task, and the second supervisor at its commit
+    number *at*."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -60,14 +62,15 @@ class KillTwice(Intruder):
 
 
 class KillTwiceInSecondRun(KillTwice):
-    """The same, when the task is tried by a second run, and its first run rests with an open circuit."""
+    """Intruder like ``KillTwice``; the first kill is when the second task run tries the task, and the first task run
+    has ended with an open circuit."""
 
     def is_first_moment(self) -> bool:
         return "run:w0t0-2" in self.rows and super().is_first_moment()
 
 
 COMMITS = 24
-"""Commits of the second supervisor that are tried: the take-over of one orphan takes a dozen."""
+"""Number of commits of the second supervisor at which a kill is tried: the takeover of one orphan takes a dozen."""
 
 
 def take_over(sessions: str, orphans: str, kinds: str = "", rates: str = "") -> Scenario:
@@ -79,7 +82,8 @@ def take_over(sessions: str, orphans: str, kinds: str = "", rates: str = "") -> 
     ("sessions", "orphans"), [("resume", "open"), ("resume", "failed"), ("resume", "done"), ("restart", "open")]
 )
 def test_a_take_over_that_is_killed_at_any_commit_is_taken_over(sessions: str, orphans: str) -> None:
-    """The third supervisor continues from whatever the second one had recorded, and everything comes to its end."""
+    """A takeover that is killed at any of its commits is continued by the third supervisor, from the records so far,
+    without a violation."""
     drawn, kills = take_over(sessions, orphans).draw(1), 0
     for at in range(1, COMMITS):
         race(drawn, killer := KillTwice(at))
@@ -88,7 +92,8 @@ def test_a_take_over_that_is_killed_at_any_commit_is_taken_over(sessions: str, o
 
 
 def test_an_earlier_run_that_rests_is_not_taken_for_the_last_one() -> None:
-    """A task is failed by its last run, also where its supervisors were killed at any commit of that."""
+    """With ``orphans = "failed"``, a task is failed by its last task run, and not by an earlier one, also if its
+    supervisors are killed at any commit of the last one."""
     text = '[faults.rates]\n"work.permanent" = 1.0'
     drawn, kills = take_over("resume", "failed", '"work.permanent"', text).draw(7), 0  # its task may be tried twice
     for at in range(1, COMMITS):
@@ -98,7 +103,8 @@ def test_an_earlier_run_that_rests_is_not_taken_for_the_last_one() -> None:
 
 
 def test_a_take_over_can_be_given_up_at_any_commit() -> None:
-    """However far the second supervisor has come, nothing of the plan is left open, and no session works on it."""
+    """If the customer gives the plan up at any commit of a takeover, no entity of the plan remains open, and all
+    sessions end as stopped."""
     drawn = take_over("resume", "open").draw(1)
     for at in range(COMMITS):
 
@@ -110,7 +116,7 @@ def test_a_take_over_can_be_given_up_at_any_commit() -> None:
 
 
 class ClosesFirst(RaceHost):
-    """Stops the second supervisor before its customer comes back for the plan."""
+    """Host that stops the second supervisor before the customer returns to continue the plan."""
 
     async def return_late(self, customer: LoadGenerator) -> None:
         if self.world.lives == 2:
@@ -120,7 +126,8 @@ class ClosesFirst(RaceHost):
 
 @pytest.mark.parametrize("seed", [1, 5])
 def test_a_supervisor_that_ends_an_unclaimed_plan_can_be_killed_at_any_commit(seed: int) -> None:
-    """The third supervisor goes on with the whole plan, or has it anew; no part of it is lost."""
+    """A supervisor that ends a plan which nobody continued is killed at any commit: the third supervisor continues the
+    whole plan, or runs it anew; no part of the plan is lost."""
     drawn, kills = scenario(FIFO, load="works = 1.0\ntasks = 3").draw(seed), 0
     for at in range(1, 30):
         race(drawn, killer := KillTwice(at), host=ClosesFirst)
@@ -130,7 +137,8 @@ def test_a_supervisor_that_ends_an_unclaimed_plan_can_be_killed_at_any_commit(se
 
 # ------------------------------------------------------------------------------------------------ what a task waits for
 class KillWhileWaiting(Intruder):
-    """Kills the first supervisor when the job of the task is in *job*; before that, closes a session that waits."""
+    """Intruder that kills the first supervisor when the job of the task is in the state *job*; if the job is not
+    running, the intruder closes the session first."""
 
     def __init__(self, job: str) -> None:
         super().__init__()
@@ -153,7 +161,8 @@ REQUEUED, RECOVERED = "task: ORPHANED requeued OPEN", "task: ORPHANED recovered 
     ("job", "reached", "never"), [("retrying", REQUEUED, RECOVERED), ("running", RECOVERED, REQUEUED)]
 )
 def test_only_an_attempt_under_way_counts_as_done(job: str, reached: str, never: str) -> None:
-    """With ``orphans = "done"``, a task whose last attempt had failed is tried again by another session."""
+    """With ``orphans = "done"``, only a task whose attempt was under way counts as done after a kill; a task whose last
+    attempt had failed is tried again."""
     drawn, tried = scenario(FIFO, '[settings.recovery]\norphans = "done"'), 0
     for seed in range(12):
         report = race(drawn.draw(seed), killer := KillWhileWaiting(job), ways={"*": (Try.BUSY, Try.DONE)})
@@ -163,7 +172,8 @@ def test_only_an_attempt_under_way_counts_as_done(job: str, reached: str, never:
 
 
 class KillCancelling(Intruder):
-    """Kills the first supervisor *at* commits after its workstream has failed, if the second task is open then."""
+    """Intruder that kills the first supervisor *at* commits after its workstream has failed, if the second task is
+    still in progress."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -179,7 +189,7 @@ class KillCancelling(Intruder):
 
 
 def one_critical(plan: Plan) -> Plan:
-    """Two tasks side by side; the first one is critical."""
+    """Edit a plan: it has two independent tasks, and the first one is critical."""
     names = ("w0t0", "w0t1")
     tasks = [
         TaskConfig(id=one, agent=WORKER, prompt=prompt_of(one), max_retries=0, critical=one == "w0t0") for one in names
@@ -188,7 +198,8 @@ def one_critical(plan: Plan) -> Plan:
 
 
 def test_no_session_works_beside_the_next_run_of_a_failed_plan() -> None:
-    """A critical task has failed, and the supervisor is killed while it cancels the others: they end."""
+    """A supervisor is killed while it cancels the other tasks of a plan whose critical task has failed: their sessions
+    end, and none works beside the next run of the plan."""
     drawn, kills = scenario(FIFO, RESTART, load="works = 1.0\ntasks = 2").draw(1), 0
     for at in range(6):
         ways = {"w0t0": (Try.PERMANENT, Try.DONE), "*": (Try.HANGS, Try.DONE)}
@@ -199,7 +210,8 @@ def test_no_session_works_beside_the_next_run_of_a_failed_plan() -> None:
 
 # ------------------------------------------------------------------------------------- commands during a take-over
 class StopAtTakeOver(Intruder):
-    """Kills the supervisor when a worker has the task to probe its circuit; stops the next one at its take-over."""
+    """Intruder that kills the supervisor when a worker has taken the task to probe its circuit, and stops the next
+    supervisor at its takeover."""
 
     is_stopped = False
 
@@ -216,7 +228,8 @@ class StopAtTakeOver(Intruder):
 
 
 def test_a_run_that_was_not_begun_is_over_when_its_supervisor_stops() -> None:
-    """The supervisor that took the plan over is stopped before it tries anything: the run is cancelled on record."""
+    """A supervisor that is stopped after it took a plan over, and before it tries the task, cancels the task run on
+    record."""
     drawn, ended = scenario("commit_s = 0.1", '[settings.recovery]\nsessions = "resume"'), 0
     for seed in range(20):
         report = race(drawn.draw(seed), intruder := StopAtTakeOver(), ways={"*": (Try.BUSY,)})
@@ -225,7 +238,8 @@ def test_a_run_that_was_not_begun_is_over_when_its_supervisor_stops() -> None:
 
 
 class RequeueAtTakeOver(Intruder):
-    """Kills the supervisor in the second try at the task, and gives *verbs* to the next one before a worker has it."""
+    """Intruder that kills the supervisor in the second attempt at the task, and gives the commands *verbs* to the next
+    supervisor before a worker has the task."""
 
     is_delayed = False
 
@@ -252,7 +266,7 @@ class RequeueAtTakeOver(Intruder):
 
 
 def slow_retries(attempts: int) -> Callable[[Plan], Plan]:
-    """Edit: retries and probes wait for a minute."""
+    """Return a function that edits a plan: retries and probes wait for a minute."""
 
     def edit(plan: Plan) -> Plan:
         circuit = plan.task_lifecycle.circuit_breaker.model_copy(update={"cooldown_period": 60.0, "probes_max": 2})
@@ -265,7 +279,8 @@ def slow_retries(attempts: int) -> Callable[[Plan], Plan]:
 @pytest.mark.parametrize("verbs", [[Verb.REQUEUE], [Verb.REQUEUE, Verb.SPLIT]])
 @pytest.mark.parametrize(("attempts", "run"), [(3, "RETRYING"), (1, "CIRCUIT_OPEN")])
 def test_a_task_that_is_requeued_at_a_take_over_waits_for_its_delay(attempts: int, run: str, verbs: list[Verb]) -> None:
-    """The next attempt waits for the whole delay, also where the rest of it is left to subtasks."""
+    """A task that is requeued at a takeover waits for the whole delay before its next attempt, also if it is split in
+    addition."""
     drawn, delayed = scenario("commit_s = 0.1", RESTART), 0
     for seed in range(20):
         ways = {"w0t0": (Try.BUSY, Try.HANGS, Try.DONE)}
@@ -278,21 +293,22 @@ OTHERS = ("w0t1", "w0t2", "w0t3")
 
 
 def four_tasks(plan: Plan) -> Plan:
-    """Four tasks side by side."""
+    """Edit a plan: it has four independent tasks."""
     tasks = tuple(TaskConfig(id=name, agent=WORKER, prompt=prompt_of(name)) for name in ("w0t0", *OTHERS))
     fields = {"tasks": tasks, "workers": {}, "max_sessions": 8, "approve_plan": False, "validation": ()}
     return plan.model_copy(update=fields)
 
 
 class UnblockAtTakeOver(Intruder):
-    """Blocks one task and splits the others, kills the supervisor, and unblocks the task in the next plan run."""
+    """Intruder that blocks one task and splits the others, kills the supervisor, and unblocks the task in the next plan
+    run."""
 
     is_split = is_unblocked = False
 
     def __init__(self) -> None:
         super().__init__()
         self.jobs: set[str] = set()
-        """States of the job of the task when it was open again."""
+        """States of the task's job when the task was open again."""
 
     def step(self) -> None:
         states = [self.state(f"task:{name}") for name in ("w0t0", *OTHERS)]
@@ -315,7 +331,8 @@ class UnblockAtTakeOver(Intruder):
 
 
 def test_a_task_that_is_unblocked_at_a_take_over_goes_on_once() -> None:
-    """The task is offered once, not both as what was left and as what was commanded."""
+    """A task that is unblocked at a takeover is offered to the workers once, not twice: for the takeover and for the
+    command."""
     drawn, jobs = scenario("commit_s = 0.1"), set[str]()
     for seed in range(20):
         names = dict.fromkeys(("w0t0", *OTHERS), (Try.HANGS, Try.DONE))
@@ -326,7 +343,8 @@ def test_a_task_that_is_unblocked_at_a_take_over_goes_on_once() -> None:
 
 # ---------------------------------------------------------------------------------------------- sessions and turns
 class Asker(Intruder):
-    """Prompts the session of the task as soon as there is one, before it holds the task on record."""
+    """Intruder that prompts the session of the task as soon as the session exists, before the session holds the task on
+    record."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -350,7 +368,8 @@ class Asker(Intruder):
 
 
 class KillAsked(Asker):
-    """The same; kills the supervisor when the prompt is on record, and the claim of the task is not."""
+    """Intruder like ``Asker`` that then kills the supervisor when the prompt is on record and the claim of the task is
+    not."""
 
     def step(self) -> None:
         super().step()
@@ -367,7 +386,8 @@ def asked(intruder: Asker, schedule: str = "fifo", commit_s: float = 0.0005, hos
 @pytest.mark.parametrize("schedule", ["fifo", "shuffle", "pct"])
 @pytest.mark.parametrize("commit_s", [0.0005, 3.0])
 def test_a_prompt_of_an_operator_is_no_work_on_the_task(schedule: str, commit_s: float) -> None:
-    """The operator gets the result of his own prompt; the task is tried when it is held, and only then."""
+    """An operator's prompt to the session of a task returns its own result; the task is tried only once the session
+    holds it."""
     report = asked(asker := Asker(), schedule, commit_s)
     assert (asker.asked, asker.outcomes) == (["w0t0"], ["completed"])
     assert report.reached["turn: VERIFYING task_completed COMPLETING"] >= 2
@@ -380,15 +400,16 @@ class ReturnsLate(RaceHost):
 
 
 def test_a_prompt_of_an_operator_goes_on_without_the_plan() -> None:
-    """Killed before the claim is on record: the prompt goes on, and nobody holds the task until its plan is resumed."""
+    """If the supervisor is killed before the claim of the task is on record, an operator's prompt to the session still
+    completes, and nobody holds the task until its plan is resumed."""
     report = asked(KillAsked(), host=ReturnsLate)
     assert report.lives > 2
     assert report.reached["task: DONE closed CLOSED"] == 1
 
 
 class KillCooled(Asker):
-    """Prompts a session that has cooled down, and kills the supervisor when that is on record; if *late*, when it is
-    on record that the session goes on with the prompt."""
+    """Intruder that prompts a session whose cool-down is over, and kills the supervisor when the prompt is on record;
+    if *late*, when the record shows that the session continues with the prompt."""
 
     def __init__(self, *, late: bool) -> None:
         super().__init__()
@@ -408,7 +429,8 @@ class KillCooled(Asker):
 @pytest.mark.parametrize("seed", [0, 2])
 @pytest.mark.parametrize("late", [False, True])
 def test_a_session_that_has_cooled_down_cools_down_once(seed: int, late: bool) -> None:
-    """A prompt waits for the clean-up of the failed turn; the cool-down, which is on record, is not repeated."""
+    """A prompt to a session whose cool-down is over waits for the clean-up of the failed turn; after a kill the
+    cool-down, which is on record, is not repeated."""
     rates = '[faults.rates]\n"work.hangs" = 1.0\n"process.ignores_cancel" = 1.0\n[settings.limits]\nbackoff_base_ms = 1'
     more = ('schedules = ["fifo", "shuffle", "pct"]', rates, RESTART)
     report = race(
@@ -429,7 +451,8 @@ COOLING = scenario(
 
 
 class KillCooling(Intruder):
-    """Kills the first supervisor while the session cools down; then sets the wall clock forward by *jump_s*."""
+    """Intruder that kills the first supervisor while the session cools down, and then sets the wall clock forward by
+    *jump_s*."""
 
     jumped = False
 
@@ -437,7 +460,7 @@ class KillCooling(Intruder):
         super().__init__()
         self._jump_s = jump_s
         self.since_s: list[float] = []
-        """When the session came into its state, as each of the two supervisors has it."""
+        """Time at which the session came into its state, according to each of the two supervisors."""
 
     def step(self) -> None:
         if self.world.lives == 2 and not self.jumped:
@@ -451,20 +474,21 @@ class KillCooling(Intruder):
 
 
 def test_a_session_cools_down_since_it_failed() -> None:
-    """The failure keeps its time over a take-over, so that the errors of late are counted as before."""
+    """The time of a session's failure is the same after a takeover, so that recent errors are counted as before."""
     race(COOLING.draw(1), killer := KillCooling())
     before_s, after_s = killer.since_s
     assert after_s == pytest.approx(before_s, abs=0.1)
 
 
 def test_a_jump_of_the_wall_clock_during_a_start_is_no_breach() -> None:
-    """A backoff that is over by the clock that the new supervisor reads ends at once (600 s: longer than any)."""
+    """A jump of the wall clock by 600 s, more than any backoff, while the next supervisor starts is no violation: the
+    backoff ends at once."""
     race(COOLING.draw(1), killer := KillCooling(jump_s=600.0))
     assert killer.jumped
 
 
 class KillClaiming(Intruder):
-    """Kills the first supervisor when its first turn is claimed, and has no agent."""
+    """Intruder that kills the first supervisor when its first turn is claimed and has no agent yet."""
 
     def step(self) -> None:
         if not self.kills and any((row.kind, row.state) == ("turn", "CLAIMING") for row in self.rows.values()):
@@ -472,7 +496,8 @@ class KillClaiming(Intruder):
 
 
 def test_a_turn_that_was_claimed_before_a_kill_has_its_bounds() -> None:
-    """The agent of that very turn asks its model in vain, under the next supervisor: the turn fails by that."""
+    """A turn that was claimed before a kill runs under the next supervisor; when its agent requests the model in vain,
+    the turn fails with that reason."""
     lines: list[str] = []
     rates = '[faults.rates]\n"agent.asks_in_vain" = 1.0'
     drawn = scenario(FIFO, ACP, rates, load="turns = 1", kinds='"agent.asks_in_vain"').draw(1)
@@ -484,7 +509,7 @@ def test_a_turn_that_was_claimed_before_a_kill_has_its_bounds() -> None:
 
 
 class KillMany(Intruder):
-    """Kills the first supervisor when six of its agents work."""
+    """Intruder that kills the first supervisor when six of its agents work."""
 
     def step(self) -> None:
         working = [row for row in self.world.disk.living.values() if (row.kind, row.state) == ("agent", "working")]
@@ -494,7 +519,8 @@ class KillMany(Intruder):
 
 @pytest.mark.parametrize("commit_s", [5.0, 8.0])
 def test_sessions_that_a_slow_take_over_stops_end_after_their_children(commit_s: float) -> None:
-    """All of them are stopped at once, so that each has its last record in time, and after those below it."""
+    """A slow takeover stops all sessions at once, so that each has its last record in time, and after its child
+    sessions."""
     agents = "[agents]\ninprocess = 1.0\n[agents.shape]\nsteps = [3, 3]\ndelegation = 0.3"
     world, stop = (
         f'commit_s = {commit_s}\nschedules = ["fifo", "shuffle", "pct"]',
@@ -506,13 +532,14 @@ def test_sessions_that_a_slow_take_over_stops_end_after_their_children(commit_s:
 
 
 class CancelDuringTakeOver(Intruder):
-    """Kills the first supervisor as a turn begins, and cancels the host of the second one *after* so many steps."""
+    """Intruder that kills the first supervisor as a turn begins, and cancels the host of the second one *after* so many
+    steps."""
 
     def __init__(self, after: int) -> None:
         super().__init__()
         self._left = after
         self.states_then: set[str] = set()
-        """State of the session when its host was cancelled."""
+        """States of the session in which its host was cancelled."""
 
     def step(self) -> None:
         if self.world.lives == 1 and self.state("c0:t1") == "CLAIMING":
@@ -525,7 +552,8 @@ class CancelDuringTakeOver(Intruder):
 
 
 def test_a_host_that_is_cancelled_within_a_take_over_loses_no_answer() -> None:
-    """An actor that was cancelled before it heard how its agent ended hears that from the next supervisor."""
+    """If the host is cancelled during a takeover, before the actor of a session has received the end of its agent, the
+    next supervisor delivers that end, and no result is lost."""
     agents = '[agents]\nacp = 0.0\ncommand = 1.0\ninprocess = 0.0\n[faults.rates]\n"process.spawn_error" = 1.0'
     load, world = "turns = 1\nplans = 0.0\narrival_s = 0.0", "commit_s = 0.05\ncrashes_max = 0"
     drawn = scenario(FIFO, world, agents, RESTART, load=load, kinds='"process.spawn_error"', customers=3).draw(1)
@@ -538,7 +566,7 @@ def test_a_host_that_is_cancelled_within_a_take_over_loses_no_answer() -> None:
 
 # -------------------------------------------------------------------------------------------- a dead host program
 class DiesSlowly(RaceHost):
-    """Takes two seconds to unwind after a kill: longer than it takes until the next supervisor is at work."""
+    """Host whose plan run takes two seconds to unwind after a kill: longer than until the next supervisor works."""
 
     async def execute_plan(self, customer: LoadGenerator, plan: Plan) -> PlanResult:
         killed = self.world.killed
@@ -552,7 +580,8 @@ class DiesSlowly(RaceHost):
 
 
 class KillAtWork(Intruder):
-    """Kills the first supervisor when a task is worked on, and checks that the customer keeps the plan after that."""
+    """Intruder that kills the first supervisor when an agent works on a task, and checks that the customer's plan
+    remains the same object after that."""
 
     plan: Plan | None = None
     is_kept = True
@@ -569,7 +598,7 @@ class KillAtWork(Intruder):
 
 
 def test_what_a_dead_supervisor_returns_changes_nothing() -> None:
-    """The next supervisor goes on with the plan, though the run of the dead one ends with an error meanwhile."""
+    """The next supervisor continues the plan, although the plan run of the killed one ends with an error meanwhile."""
     race(scenario(load="works = 1.0\ntasks = 3").draw(1), killer := KillAtWork(), host=DiesSlowly)
     assert killer.plan is not None
     assert killer.is_kept

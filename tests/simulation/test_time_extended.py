@@ -1,4 +1,5 @@
-"""The time of a task that has a scope is extended while progress is seen, up to its cap; in virtual time."""
+"""Tests in virtual time that the time limit of a task with a task size is extended while progress is seen, up to a
+cap."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ CAP_S = 5400.0
 
 
 def plan(**task: object) -> Plan:
-    """A plan of one task, tried once."""
+    """Make a plan of one task, which is tried once."""
     made = {"id": "t", "agent": "worker", "prompt": "work", "max_retries": 0, **task}
     return Plan.model_validate(
         {
@@ -34,14 +35,14 @@ async def turns(sup: Supervisor) -> list[LifecycleEvent]:
 
 
 async def seen(sup: Supervisor) -> list[float]:
-    """Times at which progress was seen, in seconds since the first turn began to run."""
+    """Return the times at which progress was recorded, in seconds since the first turn began to run."""
     records = await turns(sup)
     began, *_ = [one.monotonic_s for one in records if (one.event, one.to_status) == ("agent_spawned", "RUNNING")]
     return [one.monotonic_s - began for one in records if one.event == "ProgressSeen"]
 
 
 async def works(turn: AgentTurn, for_s: float) -> str:
-    """Work for so many seconds, with a heartbeat every minute."""
+    """Agent that works for so many seconds, with a heartbeat every minute."""
     for _ in range(int(for_s / 60)):
         await anyio.sleep(60)
         turn.heartbeat()
@@ -49,8 +50,8 @@ async def works(turn: AgentTurn, for_s: float) -> str:
 
 
 def test_who_moves_is_given_more(simulated_supervisor: Simulate) -> None:
-    """A task that works for an hour, of a scope with fifteen minutes, gets ten minutes more at a time, each a little
-    before the last ones are over."""
+    """A task of size ``small`` (fifteen minutes) that works for an hour is given ten more minutes at a time, each
+    shortly before its limit."""
 
     async def agent(turn: AgentTurn) -> str:
         return await works(turn, 3600)
@@ -66,7 +67,8 @@ def test_who_moves_is_given_more(simulated_supervisor: Simulate) -> None:
 
 
 def test_no_further_than_the_cap(simulated_supervisor: Simulate) -> None:
-    """A task that never ends is ended after an hour and a half, with that reason."""
+    """A task of size ``small`` that never ends is ended after an hour and a half, and the reason names the extended
+    limit."""
 
     async def agent(turn: AgentTurn) -> str:
         return await works(turn, 20_000)
@@ -85,7 +87,8 @@ def test_no_further_than_the_cap(simulated_supervisor: Simulate) -> None:
 
 @pytest.mark.parametrize("task", [{"timeout_s": 900}, {}])
 def test_a_limit_that_somebody_named_is_one(simulated_supervisor: Simulate, task: dict[str, object]) -> None:
-    """Only a limit that follows from a scope is extended."""
+    """A limit that the plan names, or the default limit, is not extended: only a limit that follows from a task size
+    is."""
 
     async def agent(turn: AgentTurn) -> str:
         return await works(turn, 3600)
@@ -98,7 +101,7 @@ def test_a_limit_that_somebody_named_is_one(simulated_supervisor: Simulate, task
 
 
 def test_who_is_silent_has_no_more(simulated_supervisor: Simulate) -> None:
-    """An agent that was silent for two minutes before its time is over makes no progress."""
+    """An agent that is silent for the last two minutes before its limit is given no more time."""
 
     async def agent(turn: AgentTurn) -> str:
         await works(turn, 660)

@@ -1,4 +1,4 @@
-"""A turn that hangs is over when its time is, however often its supervisor is killed meanwhile."""
+"""Tests that a hanging turn ends at its time limit, however often the supervisor is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ grain_s = 0.0
 sessions = "restart"
 """
 SEED = 6
-"""Seed of one task whose attempts may take 45 s, and of which the first seven hang."""
+"""Seed that draws one task whose attempts may take 45 s, and whose first seven attempts hang."""
 TIME_S = 45.0
 COMMIT_S = 0.01
-"""Seconds: more than the commit between the record of a timer and the timer."""
+"""Tolerance in seconds: more than the commit between the record of a timer and the start of the timer."""
 
 
 class Killer:
-    """Kills the supervisor so many seconds after the first turn began, at the next step, and keeps every record of
-    turns and sessions."""
+    """Intruder that kills the supervisor at the given seconds after the first turn began, each at the next step, and
+    stores the records of the run."""
 
     def __init__(self, *at_s: float) -> None:
         self.kills = list(at_s)
@@ -57,7 +57,7 @@ class Killer:
                 world.kill()
 
     def began_s(self) -> float | None:
-        """Time at which the first turn of the task's session began to run."""
+        """Return the time at which the first turn of the task's session began to run; ``None`` before that."""
         began = self.turns("agent_spawned", "RUNNING")
         return began[0].monotonic_s if began else None
 
@@ -68,8 +68,8 @@ class Killer:
 
 
 class Times:
-    """Times at which turns of the task's session began to run and timed out (seconds after the first one began), by
-    their numbers. The supervisor is killed at the given seconds."""
+    """Run the scenario with kills at the given seconds, and store when turns of the task's session began to run and
+    timed out, by the id of the turn, in seconds after the first turn began."""
 
     def __init__(self, *at_s: float) -> None:
         killer = Killer(*at_s)
@@ -85,12 +85,13 @@ class Times:
         self.ended = {one.entity_id: one.monotonic_s - first_s for one in late}
         judged = killer.turns("execution_timed_out", "TIMEOUT")
         self.decided_s = judged[0].monotonic_s - first_s
-        """Time at which the first attempt at the task was judged."""
+        """Time at which the first attempt at the task was recorded as timed out."""
 
 
 @pytest.mark.parametrize("at_s", [(), (20.0,), (5.0, 25.0), (1.0, 11.0, 22.0, 33.0)])
 def test_a_hung_attempt_is_over_in_its_time(at_s: tuple[float, ...]) -> None:
-    """However often the supervisor is killed, the request has exactly the time of its first turn."""
+    """A hanging attempt times out exactly after the time limit of its first turn, however often the supervisor is
+    killed."""
     times = Times(*at_s)
     turn_id, ended_s = next(iter(times.ended.items()))
     assert list(times.began).index(turn_id) == len(at_s)
@@ -100,14 +101,15 @@ def test_a_hung_attempt_is_over_in_its_time(at_s: tuple[float, ...]) -> None:
 
 @pytest.mark.parametrize("at_s", [(44.5,), (20.0, 44.5), (44.5, 46.0)])
 def test_what_is_over_when_it_is_asked_again_times_out_at_once(at_s: tuple[float, ...]) -> None:
-    """A turn whose time ran out while no supervisor ran, or in the backoff, fails as soon as its agent is ready."""
+    """A turn whose time limit ended while no supervisor ran, or during a backoff, fails as soon as the repeated turn's
+    agent is ready."""
     times = Times(*at_s)
     turn_id, ended_s = next(iter(times.ended.items()))
     assert TIME_S < times.began[turn_id] <= ended_s <= times.began[turn_id] + COMMIT_S
 
 
 def test_the_next_try_has_a_time_of_its_own() -> None:
-    """The next try, after a failure, has its own time."""
+    """The attempt after a failed one has the full time limit of its own."""
     times = Times(20.0)
     turn_id, ended_s = list(times.ended.items())[1]
     assert TIME_S <= ended_s - times.began[turn_id] <= TIME_S + COMMIT_S

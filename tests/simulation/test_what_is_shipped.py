@@ -1,4 +1,4 @@
-"""Modules of the simulator: each serves a user's commands or tests, and a user's test loads few of them."""
+"""Tests of the simulator's modules: each serves a user's commands or tests, and a user's test loads few of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.test_layers import reached, read_sources
 
 PACKAGE = "supervisor.simulation"
 ROOTS = (f"{PACKAGE}.commands.cli", f"{PACKAGE}.pytest_plugin")
-"""Entries for users: the commands (one run, soak, shrink, bench), and the fixture."""
+"""Modules that users enter: the commands (one run, soak, shrink, bench), and the pytest fixture."""
 MODULES_MAX = 80
 LINES_MAX = 12_000
 
@@ -29,7 +29,8 @@ pytest_plugins = ["pytester"]
 
 
 def test_each_module_serves_a_command_or_the_fixture() -> None:
-    """Only import statements count, not names in strings or entry points."""
+    """Every module of the simulator is imported, directly or indirectly, by the commands or the fixture; only import
+    statements count."""
     sources = read_sources()
     found = {module for root in ROOTS for module in reached(root, sources)}
     packages = {module.rpartition(".")[0] for module in found}

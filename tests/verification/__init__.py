@@ -1,5 +1,6 @@
-"""Verification that maintainers run: golden digests, reproducibility, aborts at every step, claims, power cuts.
+"""Checks of the whole runtime that maintainers run: golden digests, reproducibility, aborts at every step, claims,
+power cuts.
 
-``python -m tests.verification --help`` lists the commands. The simulator itself, and what users run with it, is
+``python -m tests.verification --help`` lists the commands. The simulator itself, and its commands for users, are in
 :mod:`supervisor.simulation`.
 """

@@ -1,6 +1,7 @@
-"""Command line of the verification: ``python -m tests.verification prove --golden``, ``... soak``, ``... sweep``.
+"""Command line of the verification, ``python -m tests.verification``: with ``prove --golden``, ``soak``, ``sweep`` and
+others.
 
-It runs a seed, soaks and shrinks as ``supervisor simulate`` does; here all checkers check each run.
+Runs of a seed, soaks and shrinking work as in ``supervisor simulate``; here all checkers check each run.
 """
 
 from __future__ import annotations

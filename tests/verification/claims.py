@@ -1,9 +1,9 @@
-"""Many workers claim many more tasks, while workers fall silent or are lost and supervisors are killed: no task is
-lost, and none is ever held twice.
+"""Simulation in which many workers claim many more tasks, while workers fall silent or are lost and supervisors are
+killed: no task may be lost, and none may ever be held twice.
 
-What runs is the production engine; agents are functions that take their time. Who holds what is on books of its own,
-made of durable records and of what the agents see: nothing here asks the backlog. The oracle checks the rest, the
-fourteen invariants of spec 004 among it, at every commit.
+The production engine runs; agents are functions that take their time. The checker derives the holder of each task from
+durable records and from the agents' own observations, and never asks the scheduler's backlog. The oracle checks
+everything else, including the fourteen invariants of spec 004, at every commit.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ from tests.verification.checkers import simulate
 ROLES: Final = ("backend", "frontend", "docs", "qa")
 AGENT: Final = "worker"
 WORK_S: Final = (5.0, 120.0)
-"""Seconds of an attempt, during which the agent sends nothing: after 90 s it is woken, and then asked to stop."""
+"""Least and most seconds of an attempt, during which the agent sends nothing: after 90 s of silence the supervisor
+wakes the agent, and then asks the agent to stop."""
 KILLED_S: Final = (60.0, 600.0)
-"""Seconds that a supervisor lives that is to be killed."""
+"""Least and most seconds until a supervisor that is to be killed is killed."""
 SILENT: Final = 1 / 400
-"""Probability that a worker falls silent after a heartbeat, long enough to be lost."""
+"""Probability that a worker, after a heartbeat, sends none for so long that the worker is lost."""
 SILENT_S: Final = (95.0, 175.0)
 GONE: Final = 1 / 1_200
-"""Probability that a worker is never heard again."""
+"""Probability that a worker, after a heartbeat, never sends another one."""
 HORIZON_S: Final = 1e6
 Say = Callable[[str, str, str], None]
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a run: closed tasks, claims, and how often workers fell silent, were lost, came back and were
-    replaced."""
+    """Result of a simulated run: the numbers of closed tasks and of claims, and how often workers fell silent, were
+    lost, came back and were replaced."""
 
     workers: int
     tasks: int
@@ -62,14 +63,14 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimChecker:
-    """Holders of tasks by durable records alone. *say* reports a violation: the invariant, the entity, and the
-    message."""
+    """Checker that follows, by durable records alone, which worker holds which task. *say* reports a violation: the
+    invariant, the entity, and the message."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
         self._task_of: dict[str, str] = {}
         self._held: dict[str, str] = {}
-        """The running job of each task."""
+        """Running job of each task."""
         self._tokens: dict[str, int] = {}
         self._of_worker: dict[str, set[str]] = {}
         self._slots: dict[str, int] = {}
@@ -77,10 +78,10 @@ class ClaimChecker:
         self.closed: set[str] = set()
         """Names of closed tasks."""
         self.events: dict[str, int] = {}
-        """Number of moves of workers and jobs, by event."""
+        """Number of transitions of workers and jobs, by event."""
 
     def wrote(self, batch: Sequence[Append]) -> None:
-        """Take in a durable batch."""
+        """Process a batch of durable records."""
         for one in batch:
             match one.record.entity_type:
                 case "task":
@@ -140,7 +141,8 @@ class ClaimChecker:
 
 
 class ClaimHost:
-    """Runs the plan on one supervisor after the other, kills them, and lets workers fall silent."""
+    """Host that runs the plan on one supervisor after the other, kills these supervisors, and lets workers fall
+    silent."""
 
     last_arrival_s = inf
 
@@ -169,7 +171,7 @@ class ClaimHost:
             self._check_done()
 
     def _check_done(self) -> None:
-        """Check that every task is closed and was worked on to the end."""
+        """Check that every task is closed, and that an agent worked on each task to the end."""
         say, closed = self._world.oracle.violated, self.holders.closed
         for task in self._plan.tasks:
             if task.id not in closed:
@@ -182,7 +184,7 @@ class ClaimHost:
         self._world.kill()
 
     async def _heartbeat(self, pool: WorkerPool, worker_id: str, heartbeat_s: float) -> None:
-        """Send heartbeats, fall silent for a while and go on, or fall silent for good."""
+        """Send heartbeats of a worker; at random, pause for a while and then continue, or stop for good."""
         random, number = self._random.below(worker_id, self._world.lives), 0
         while pool.beat(worker_id):
             number += 1
@@ -194,7 +196,8 @@ class ClaimHost:
 
 
 class Bench:
-    """Workplace of the agents: what each of them sees of the others."""
+    """State shared by the agents of a run: the work function that all agents run, and the check that no two agents work
+    on one task."""
 
     def __init__(self, random: KeyedRandom) -> None:
         self._random = random
@@ -237,7 +240,7 @@ def simulate_claims(
     """Let *workers* workers claim *tasks* tasks, while *kills* supervisors are killed.
 
     Args:
-        on_line: gets every line of the trace as it comes.
+        on_line: called with every line of the trace as it comes.
         watch: called now and then with the number of steps so far, and at the end.
         host_type: class of the host that runs the plan.
         work: the agent of all tasks.
@@ -274,7 +277,8 @@ def _drawn(seed: int) -> DrawnScenario:
 
 
 def _plan(random: KeyedRandom, workers: int, tasks: int) -> Plan:
-    """Make the plan: every role has workers; one task in five depends on one before it, one in ten shares a file."""
+    """Make the plan: every role has workers; one task in five depends on an earlier task, and one in ten names a file
+    that other tasks may name, too."""
     return Plan(
         agents={AGENT: AgentConfig(adapter="command", command=("true",))},
         workers={f"w{number}": WorkerConfig(slots=1, roles=_roles(number)) for number in range(workers)},
@@ -283,7 +287,7 @@ def _plan(random: KeyedRandom, workers: int, tasks: int) -> Plan:
 
 
 def _roles(number: int) -> tuple[str, ...]:
-    """Draw the roles of a worker: all of them, or, for every other worker, two."""
+    """Return the roles of a worker: all roles for every other worker, and two roles for the workers between."""
     return ROLES if number % 2 == 0 else (ROLES[number // 2 % 4], ROLES[(number // 2 + 1) % 4])
 
 

@@ -1,4 +1,5 @@
-"""Golden runs: digests kept with the code, so that every change of behaviour is seen and must be meant."""
+"""Golden runs: simulated runs whose digests are stored with the code, so that every change of behaviour is noticed and
+must be intended."""
 
 from __future__ import annotations
 
@@ -16,13 +17,14 @@ from tests.verification.checkers import simulate
 
 GOLDEN_SEED = 1
 LEFT_OUT = frozenset({"day", "swarm"})
-"""Scenarios without golden runs: one is too long, the other is run by soaks."""
+"""Scenarios without golden runs: ``day`` is too long, and ``swarm`` is run by soaks."""
 SCHEDULES = (Schedule.SHUFFLE, Schedule.TRIO)
 HEADER = "# Digests by scenario and schedule, written by `python -m tests.verification prove --write-golden`.\n"
 
 
 class Golden(msgspec.Struct, frozen=True, kw_only=True):
-    """Comparison of the golden runs. ``differing``: the command of a run, and what is wrong with it."""
+    """Result of comparing the golden runs with the stored digests. ``differing`` maps the command of a run to the
+    digest or failure found and the digest that was expected."""
 
     scenarios: int
     runs: int
@@ -30,12 +32,13 @@ class Golden(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def golden() -> list[str]:
-    """Names of the golden scenarios."""
+    """Return the names of the golden scenarios."""
     return [name for name in library() if name not in LEFT_OUT]
 
 
 def runs() -> list[RunRequest]:
-    """Every golden scenario on an asyncio schedule and on trio, where it allows them."""
+    """Return the runs of every golden scenario: on an asyncio schedule and on trio, as far as the scenario allows
+    these."""
     return [
         RunRequest(scenario=name, seed=GOLDEN_SEED, schedule=schedule.value)
         for name in golden()
@@ -45,18 +48,18 @@ def runs() -> list[RunRequest]:
 
 
 def kept() -> dict[str, dict[str, str]]:
-    """Read the kept digests: scenario to schedule to digest."""
+    """Read the stored digests: a map from scenario to schedule to digest."""
     text = place().read_text(encoding="utf-8")
     return tomllib.loads(text)
 
 
 def digest_of(wanted: RunRequest) -> str:
-    """Digest of one run, in any process."""
+    """Simulate one run and return its digest; this can be called in any process."""
     return simulate(wanted.draw()).digest
 
 
 def digests(jobs: int, heard: Callable[[int], None]) -> tuple[dict[RunRequest, str | TaskFailed], bool]:
-    """Run all golden runs; return their digests, and false if Ctrl-C came first."""
+    """Run all golden runs; return the digests, and false if Ctrl-C interrupted the runs."""
     found: dict[RunRequest, str | TaskFailed] = {}
 
     def done(wanted: RunRequest, digest: str | TaskFailed) -> None:
@@ -68,7 +71,7 @@ def digests(jobs: int, heard: Callable[[int], None]) -> tuple[dict[RunRequest, s
 
 
 def compared(found: dict[RunRequest, str | TaskFailed]) -> Golden:
-    """Compare digests with the kept ones."""
+    """Compare digests with the stored ones."""
     was = kept()
     differing = {}
     for wanted, digest in found.items():
@@ -79,7 +82,7 @@ def compared(found: dict[RunRequest, str | TaskFailed]) -> Golden:
 
 
 def write(found: dict[RunRequest, str | TaskFailed]) -> Path:
-    """Write the digests and return the path. A run that failed has none."""
+    """Write the digests to the file and return its path. A run that failed gets no digest."""
     lines = [HEADER]
     for name in golden():
         own = {one.schedule: digest for one, digest in found.items() if one.name == name and isinstance(digest, str)}
@@ -90,5 +93,5 @@ def write(found: dict[RunRequest, str | TaskFailed]) -> Path:
 
 
 def place() -> Path:
-    """Path of the kept digests."""
+    """Return the path of the file with the stored digests."""
     return Path(__file__).with_name("golden.toml")

@@ -30,13 +30,15 @@ _AT_START: Final = 0
 
 
 class ModuleTrace:
-    """Counts of entries by module, in the order of the first function call."""
+    """Profiler that counts, for each module, the entries from outside; modules are listed in the order of their first
+    call."""
 
     def __init__(self) -> None:
         self.entries: dict[str, int] = {}
         self.recording = False
         self.calls = 0
-        """Calls of functions of the project so far, recorded or not: while the number stands still, nothing runs."""
+        """Number of calls of the project's functions so far, recorded or not: while the number does not change, nothing
+        runs."""
 
         self._modules: dict[str, str | None] = {}
         self._starts: dict[tuple[CodeType, int], bool] = {}
@@ -55,7 +57,7 @@ class ModuleTrace:
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Count what runs within the block, in each thread that is profiled."""
+        """Count the functions that run within the block, in each thread that is profiled."""
         self.recording = True
         try:
             yield
@@ -76,7 +78,8 @@ class ModuleTrace:
                 self.entries[module] = self.entries.get(module, 0) + entered
 
     def _caller_of(self, frame: FrameType) -> str | None:
-        """Return the module of the nearest caller that belongs to the project; ``None``: the event loop or a thread."""
+        """Return the module of the nearest caller that belongs to the project; ``None`` if only the event loop or a
+        thread called."""
         caller = frame.f_back
         while caller is not None and (module := self._module_of(caller.f_code)) is None:
             caller = caller.f_back

@@ -1,7 +1,8 @@
-"""The proof that a seed is a run: the same digests in fresh processes, under other hash seeds, on other interpreters.
+"""Proof that a seed determines a run: the digests are the same in fresh processes, under other hash seeds, and on other
+interpreters.
 
-As a program (``python -m tests.verification.prove``) it is one such process: it reads which runs are wanted
-from its standard input, as JSON, and writes ``seed digest`` for each.
+As a program (``python -m tests.verification.prove``) this module is one such process: it reads the requested runs from
+its standard input, as JSON, and writes ``seed digest`` for each.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from supervisor.simulation.search.many import interrupts_blocked
 from tests.verification.checkers import simulate
 
 HASH_SEEDS = ("0", "1", "4294967295")
-"""Hash seeds of the three processes of every proof; another interpreter gets the last."""
+"""Hash seeds of the three processes of every proof; a process of another interpreter uses the last of these."""
 TRACEBACK = "Traceback (most recent call last):"
 RAISED = re.compile(r"\A[A-Za-z_][\w.]*(:|$)")
-"""Line of a traceback that names the exception."""
+"""Pattern of the line of a traceback that names the exception."""
 
 
 class CannotRun(Exception):
-    """An interpreter that cannot run the simulator; the message names it and says why."""
+    """Error: an interpreter cannot run the simulator; the message names the interpreter and the reason."""
 
 
 class Process(msgspec.Struct, frozen=True):
-    """A fresh process: the path of its interpreter, and its hash seed."""
+    """Fresh process of a proof: the path of its interpreter, and its hash seed."""
 
     python: str
     hash_seed: str
@@ -49,8 +50,8 @@ class Process(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct, kw_only=True):
-    """Result of a proof. ``compared``: seeds with a digest from every process. ``differing``: seed to process to
-    digest."""
+    """Result of a proof. ``compared``: number of seeds with a digest from every process. ``differing``: a map from a
+    seed whose digests differ to a map from process to digest."""
 
     seeds: int
     processes: list[str]
@@ -65,7 +66,7 @@ class _Work(msgspec.Struct):
 
 
 def processes(pythons: Sequence[str]) -> list[Process]:
-    """Make the processes: three of this interpreter, and one of each other.
+    """Make the processes of a proof: three of this interpreter, and one of each other interpreter in *pythons*.
 
     Raises:
         CannotRun: there is no such interpreter.
@@ -84,11 +85,11 @@ def _found(python: str) -> str:
 def prove(
     wanted: RunRequest, seeds: range, jobs: int, every: Sequence[Process], heard: Callable[[int], None]
 ) -> tuple[Proof, bool]:
-    """Run every seed in every process; return the proof, and false if Ctrl-C came first.
+    """Run every seed in every process; return the proof, and false if Ctrl-C interrupted the runs.
 
     Args:
-        jobs: how many processes at a time.
-        heard: told how many runs have been heard of.
+        jobs: number of processes at a time.
+        heard: called with the number of digests so far.
 
     Raises:
         CannotRun: an interpreter does not run the simulator.
@@ -108,7 +109,8 @@ def prove(
 
 
 def _compared(seeds: range, every: Sequence[Process], digests: dict[Process, dict[int, str]], complete: bool) -> Proof:
-    """Compare the digests. A missing digest differs, unless all processes were interrupted."""
+    """Compare the digests. A seed without a digest from every process counts as differing, unless Ctrl-C interrupted
+    the proof."""
     proof = Proof(seeds=len(seeds), processes=[one.name for one in every], compared=0, differing={})
     for seed in seeds:
         told = {one.name: digests[one][seed] for one in every if seed in digests[one]}
@@ -120,8 +122,8 @@ def _compared(seeds: range, every: Sequence[Process], digests: dict[Process, dic
 
 @contextmanager
 def _sources() -> Iterator[str]:
-    """Make a directory with these packages and nothing else of this interpreter, for other interpreters to import
-    from."""
+    """Make a temporary directory with links to the packages of this project and nothing else, from which other
+    interpreters import."""
     with tempfile.TemporaryDirectory(prefix="supervisor-prove-") as path:
         for package in (Path(actors.__path__[0]), Path(supervisor.__path__[0]), Path(__file__).parents[1]):
             (Path(path) / package.name).symlink_to(package.resolve())
@@ -129,7 +131,7 @@ def _sources() -> Iterator[str]:
 
 
 class _Children:
-    """The processes and their digests so far. Each is read by its own thread."""
+    """Processes of a proof, and their digests so far. A thread for each process reads that process's output."""
 
     def __init__(self, work: _Work, every: Sequence[Process], heard: Callable[[int], None]) -> None:
         self.digests: dict[Process, dict[int, str]] = {one: {} for one in every}
@@ -139,10 +141,10 @@ class _Children:
         self._ended = False
 
     def run(self, process: Process, path: str) -> None:
-        """Read the digests of all processes.
+        """Start one process and read its digests.
 
         Raises:
-            CannotRun: it does not run the simulator.
+            CannotRun: the interpreter does not run the simulator.
         """
         if self._ended:
             return
@@ -157,7 +159,7 @@ class _Children:
                 raise CannotRun(f"{process.python} does not run the simulator; install the project for it: {said}")
 
     def _take(self, process: Process, line: str) -> bool:
-        """Whether *line* is an answer."""
+        """Store the digest of a line ``seed digest``; return whether the line has that form."""
         words = line.split()
         if len(words) != 2 or not words[0].isdecimal():
             return False
@@ -194,7 +196,8 @@ class _Children:
 
 
 def _cause(complaints: str) -> str:
-    """The most telling line of an error: that of an exception, or else the first."""
+    """Return the most informative line of an error output: the line that names the exception, or else the first
+    line."""
     lines = complaints.strip().splitlines()
     last = next((line for line in reversed(lines) if RAISED.match(line)), "")
     return last if last and TRACEBACK in lines else "".join(lines[:1])

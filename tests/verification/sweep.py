@@ -1,9 +1,10 @@
 """Sweeps: an abort, a kill of the supervisor, or a cancellation of its host at every single step of a run, so that no
 race depends on luck.
 
-A point lies between two steps of the run: the intruder's task is made before the next step, and goes first. Up to
-there, the run is the one without intruder; so what could be aborted at each point is known before, and a point is a
-function of scenario, seed, level and step. One step at a time is run (schedule ``window``), or many would be one.
+A point lies between two steps of the run: the task of the intruder (the part that aborts, kills or cancels) is made
+before the next step, and runs first. Up to a point, the run equals the run without intruder; so the possible targets
+of an abort at each point are known beforehand, and a point is a function of scenario, seed, level and step. The
+schedule ``window`` runs one step at a time; otherwise many steps would count as one.
 """
 
 from __future__ import annotations
@@ -26,22 +27,23 @@ from tests.verification.checkers import simulate
 
 LEVELS = tuple(one.value for one in AbortScope)
 CRASH = "crash"
-"""Level at which the supervisor is killed."""
+"""Level of a sweep that kills the supervisor."""
 CANCEL = "cancel"
-"""Level at which the host is cancelled, whatever it waits for."""
+"""Level of a sweep that cancels the host, whatever the host waits for."""
 LOAD = {"customers": 2, "turns": 1, "tasks": 2, "arrival_s": 0.5, "sessions_max": 2}
 SHAPE = {"steps": [1, 3], "tools": [1, 3], "depth_max": 1, "delegation": 0.15}
 WORLD = {"schedules": (Schedule.WINDOW,), "operators": 1, "heal_after_s": 10.0}
-"""World of the small variants: runs of about a thousand steps, so that 30,000 points take minutes."""
+"""World settings of the small variants of scenarios: runs of about a thousand steps, so that 30,000 points take
+minutes."""
 SEEDS_TRIED = 20
 FAR = 10**9
-"""Stride beyond every run, where only one point is wanted."""
+"""Stride that is longer than every run; selects a single point."""
 KEPT = 50
-"""Failing points that are kept with their messages; all are counted."""
+"""Largest number of failing points that are stored with their messages; all failing points are counted."""
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """A point of a run: the intruder acts before that step."""
+    """Point of a run: the intruder (the abort, kill or cancellation) acts before the step ``step``."""
 
     scenario: str
     seed: int
@@ -50,7 +52,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Every(msgspec.Struct, frozen=True):
-    """Choice of steps: ``offset``, and from there every ``every``-th."""
+    """Choice of steps: the step ``offset``, and every ``every``-th step after that."""
 
     every: int = 1
     offset: int = 0
@@ -60,7 +62,7 @@ class Every(msgspec.Struct, frozen=True):
 
 
 class FailingPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A point that violated something, and the command that runs it again."""
+    """Point whose run violated an invariant, and the command that runs the point again."""
 
     point: Point
     problem: str
@@ -68,8 +70,8 @@ class FailingPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """Points of one scenario. ``not_applicable``: by level, the steps at which there was no target. ``same_as``: an
-    earlier scenario whose small run is the same, step for step."""
+    """Counts of the points of one scenario. ``not_applicable``: for each level, the steps at which the level had no
+    target. ``same_as``: an earlier scenario whose small run is the same, step for step."""
 
     seed: int = 0
     same_as: str = ""
@@ -81,7 +83,7 @@ class Counts(msgspec.Struct, kw_only=True):
 
 
 class Sweep(msgspec.Struct, kw_only=True):
-    """Sums over all points."""
+    """Sums over all points of a sweep."""
 
     points: int = 0
     not_applicable: int = 0
@@ -91,7 +93,7 @@ class Sweep(msgspec.Struct, kw_only=True):
     failing: list[FailingPoint] = []
 
     def add(self, point: Point, outcome: Outcome | TaskFailed) -> None:
-        """Add one point."""
+        """Add the outcome of one point."""
         counts = self.scenarios[point.scenario]
         self.points += 1
         counts.points += 1
@@ -106,7 +108,7 @@ class Sweep(msgspec.Struct, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a run with an intruder."""
+    """Result of a run with an intruder: the number of violations, the first problem, and the number of steps."""
 
     violations: int
     problem: str
@@ -114,8 +116,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """A run without intruder: seed, digest, steps, faults, its own violations, and the steps at which each level has a
-    target."""
+    """Result of a run without intruder: seed, digest, number of steps and faults, the first problem, and for each level
+    the steps at which the level has a target."""
 
     seed: int
     digest: str
@@ -133,7 +135,7 @@ def _line(point: Point) -> str:
 
 # -------------------------------------------------------------------------------------------------------- one point
 def small(scenario: Scenario) -> Scenario:
-    """Reduce the work of a scenario, so that all its points can be run."""
+    """Return a scenario with less work, so that all points of its run can be tried."""
     load = scenario.load.model_copy(update=LOAD)
     world = scenario.world.model_copy(update={**WORLD, "crashes_max": min(1, _least(scenario.world.crashes_max))})
     agents = scenario.agents.model_copy(update={"shape": {**scenario.agents.shape, **SHAPE}})
@@ -141,7 +143,7 @@ def small(scenario: Scenario) -> Scenario:
 
 
 def _least(value: Any) -> int:
-    """The least value of a number that may be a range."""
+    """Return the least value of a setting that may be a number or a range."""
     return min(value) if isinstance(value, list) else int(value)
 
 
@@ -151,15 +153,15 @@ def _drawn(scenario: str, seed: int) -> DrawnScenario:
 
 
 def chart(start: Point) -> Chart:
-    """Find the first run from *start*'s seed on in which a fault strikes, which not every small run has; else take that
-    seed. Level and step do not matter."""
+    """Find a run in which a fault strikes, from *start*'s seed on; if none of the seeds tried has a fault, take the run
+    of *start*'s seed. Level and step of *start* do not matter."""
     charts = (_chart(start.scenario, start.seed + number) for number in range(SEEDS_TRIED))
     first = next(charts)
     return first if first.faults else next((one for one in charts if one.faults), first)
 
 
 def _chart(scenario: str, seed: int) -> Chart:
-    """Look at every step of that run."""
+    """Run that seed without intruder and collect, at every step, the levels that have a target."""
     applicable: dict[str, list[int]] = {level: [] for level in (*LEVELS, CRASH, CANCEL)}
 
     def look(step: int, world: World, host: Host) -> None:
@@ -182,7 +184,7 @@ def _chart(scenario: str, seed: int) -> Chart:
 
 
 def run_point(point: Point) -> Outcome:
-    """Run one point, in any process."""
+    """Run one point with its intruder; this can be called in any process."""
 
     def intrude(step: int, world: World, host: Host) -> None:
         if step != point.step:
@@ -211,11 +213,11 @@ def sweep(
     jobs: int,
     heard: Callable[[Sweep, int], None],
 ) -> tuple[Sweep, bool]:
-    """Run all points of the scenarios; return the sums, and false if Ctrl-C came first.
+    """Run all points of the scenarios; return the sums, and false if Ctrl-C interrupted the sweep.
 
     Args:
-        levels: of ``LEVELS`` and ``CRASH``.
-        heard: told the sum so far, and how many points there are.
+        levels: members of ``LEVELS``, ``CRASH`` and ``CANCEL``.
+        heard: called with the sums so far, and the number of points.
 
     Raises:
         BadScenario: there is no such scenario.
@@ -248,7 +250,7 @@ def sweep(
 
 
 def _drawable(name: str, seed: int) -> str:
-    """Draw a scenario, so that an invalid one is reported once, not by every point."""
+    """Draw a scenario and return its name; an invalid scenario is then reported once, not by every point."""
     _drawn(name, seed)
     return name
 

@@ -1,4 +1,4 @@
-"""The checkpoint checker: a checkpoint on record holds what the newest attempt did."""
+"""Tests of the checkpoint checker: a checkpoint on record must contain the work of the newest attempt."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.verification.records import record_of
 
 
 class Bench:
-    """A task, its run, and the checker's reports. With *rollback* its plan asks for that; with *worktrees* it has its
-    own worktree."""
+    """Checker with a task and its task run, and a list of the reports. With *rollback* the plan asks for rollbacks;
+    with *worktrees* the task has its own worktree."""
 
     def __init__(self, *, rollback: bool, worktrees: bool = True) -> None:
         self.found: list[str] = []
@@ -39,11 +39,11 @@ class Bench:
         self.account.wrote(record, "w0t0", self.task)
 
     def taken_back(self, owner: str) -> None:
-        """Check a rollback that is about to happen."""
+        """Have the checker check a rollback that is about to happen."""
         self.account.check_rollback(owner)
 
     def try_it(self) -> Attempt:
-        """Let an agent do a piece of work."""
+        """Let an agent begin an attempt and write its work; return the attempt."""
         attempt = Attempt("w0t0", self.task_script.way(0), 0.0, self.workspaces.found("w0t0"), ended_s=1.0)
         self.account.attempt_began(self.task_script, attempt, self.task)
         self.task_script.attempts.append(attempt)
@@ -51,19 +51,20 @@ class Bench:
         return attempt
 
     def save(self, state: str, saved_as: str | None = None) -> None:
-        """Record a checkpoint of what is there."""
+        """Record a checkpoint: *saved_as*, or a new one of the present work."""
         saved_as = saved_as or self.workspaces.save("w0t0", self.place)
         self.hear("checkpoint_saved", state, state=state, session="w0t0", saved_as=saved_as)
 
     def take_back(self) -> None:
-        """Roll the work back, and record that."""
+        """Roll the work back, and record the rollback."""
         saved_as = self.workspaces.roll_back("w0t0", self.place)
         self.hear("RolledBack", "FAILED", "fact", session="w0t0", saved_as=saved_as)
 
 
 @pytest.mark.parametrize(("rollback", "lacks"), [(True, False), (False, True)])
 def test_a_checkpoint_after_a_rollback_may_lack_the_earlier_attempt(rollback: bool, lacks: bool) -> None:
-    """The next checkpoint must lack the work of an attempt only if that was rolled back."""
+    """A checkpoint after a rollback may lack the work of the earlier attempt only if the plan asks for rollbacks;
+    otherwise the lack is reported."""
     bench = Bench(rollback=rollback)
     bench.try_it()
     bench.save("FAILED")
@@ -74,7 +75,7 @@ def test_a_checkpoint_after_a_rollback_may_lack_the_earlier_attempt(rollback: bo
 
 
 def test_a_checkpoint_holds_what_was_done() -> None:
-    """A checkpoint that was saved before the work, and recorded after it, is reported."""
+    """A checkpoint that was saved before the agent's work, and recorded after that work, is reported as incomplete."""
     bench = Bench(rollback=True)
     early = bench.workspaces.save("w0t0", bench.place)
     bench.try_it()
@@ -83,7 +84,7 @@ def test_a_checkpoint_holds_what_was_done() -> None:
 
 
 def test_the_checkpoint_of_a_rollback_holds_what_was_done() -> None:
-    """The checkpoint of a rollback must exist and hold the work."""
+    """A rollback is reported if its checkpoint lacks the work done before, or does not exist."""
     bench = Bench(rollback=True)
     early = bench.workspaces.save("w0t0", bench.place)
     bench.try_it()
@@ -95,7 +96,7 @@ def test_the_checkpoint_of_a_rollback_holds_what_was_done() -> None:
 
 
 def test_work_since_a_rollback_is_in_the_next_checkpoint() -> None:
-    """Work of an attempt that began after a rollback must be in the next checkpoint."""
+    """Work of an attempt that began after a rollback must be in the next checkpoint; its lack is reported."""
     bench = Bench(rollback=True, worktrees=False)
     bench.workspaces.begin("w0t0", bench.place)
     bench.try_it()
@@ -109,7 +110,8 @@ def test_work_since_a_rollback_is_in_the_next_checkpoint() -> None:
 
 
 def test_a_checkpoint_holds_the_work_of_all_starts_of_an_attempt() -> None:
-    """A checkpoint must hold all work of an attempt, also what its agent did before the session began it anew."""
+    """A checkpoint must contain all work of an attempt, including the agent's work before the session began the attempt
+    anew; a checkpoint without that is reported."""
     bench = Bench(rollback=True)
     bench.try_it()
     early = bench.workspaces.save("w0t0", bench.place)
@@ -124,8 +126,8 @@ def test_a_checkpoint_holds_the_work_of_all_starts_of_an_attempt() -> None:
     ("lets_it_lie", "killed", "wrong"), [(False, False, False), (True, False, True), (True, True, False)]
 )
 def test_no_work_of_a_cancelled_run_stays_in_a_shared_place(lets_it_lie: bool, killed: bool, wrong: bool) -> None:
-    """Work of a cancelled run that stays in a shared place is reported, unless its supervisor was killed before the
-    rollback."""
+    """Work of a cancelled task run that stays in a shared workspace is reported, unless the supervisor was killed
+    before the rollback."""
     bench = Bench(rollback=True, worktrees=False)
     bench.workspaces.begin("w0t0", bench.place)
     bench.try_it()
@@ -140,7 +142,8 @@ def test_no_work_of_a_cancelled_run_stays_in_a_shared_place(lets_it_lie: bool, k
 
 @pytest.mark.parametrize(("state", "early"), [("IN_PROGRESS", True), ("VALIDATING", True), ("CANCELLED", False)])
 def test_an_attempt_that_goes_on_on_record_is_not_rolled_back(state: str, early: bool) -> None:
-    """A rollback of an attempt that goes on on record is reported: the next supervisor would continue it."""
+    """A rollback of an attempt that is under way on record is reported, since the next supervisor would continue that
+    attempt; after a cancellation the rollback is not reported."""
     bench = Bench(rollback=True, worktrees=False)
     bench.workspaces.begin("w0t0", bench.place)
     bench.try_it()

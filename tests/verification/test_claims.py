@@ -1,4 +1,4 @@
-"""Claims of many tasks by many workers in simulation, and what the claim checker reports."""
+"""Tests of the simulation in which many workers claim many tasks, and of the claim checker's reports."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def test_no_task_is_lost_and_none_is_held_twice() -> None:
 
 
 def test_one_seed_is_one_run() -> None:
-    """The same seed gives the same digest, another one gives another."""
+    """Two runs with the same seed have the same digest; a run with another seed has another digest."""
     digests = [simulate_claims(seed, workers=4, tasks=12, kills=1).report.digest for seed in (1, 1, 2)]
 
     assert digests[0] == digests[1] != digests[2]
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command prints the result, and exits with 0 where nothing was violated."""
+    """The command ``claims`` prints the result, and exits with 0 if no invariant was violated."""
     status = execute(verification, ["claims", "--workers", "4", "--tasks", "12", "--kills", "0", "--json"])
     told = json.loads(capsys.readouterr().out)
 
@@ -45,7 +45,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 # ------------------------------------------------------------------------------------------------ the checker notices
 class Log:
-    """Records of jobs and workers, and the checker's reports."""
+    """Claim checker with a worker of two slots and three jobs, and a list of the reports."""
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str, str]] = []
@@ -91,7 +91,8 @@ def test_a_task_that_is_held_twice_is_noticed() -> None:
 
 
 def test_a_fencing_token_that_does_not_grow_is_noticed() -> None:
-    """The next claim of a task must have a larger fencing token, also after the first one was released."""
+    """A claim of a task with a fencing token that is not larger than the last one is reported, also after the first
+    claim was released."""
     log = Log()
     log.take("j1", 5)
     log.leave("j1")
@@ -109,7 +110,7 @@ def test_a_worker_with_more_jobs_than_slots_is_noticed() -> None:
 
 @pytest.mark.parametrize("state", ["idle", "shutdown"])
 def test_a_worker_that_leaves_with_a_job_is_noticed(state: str) -> None:
-    """A worker that becomes idle, or leaves, with a job is reported."""
+    """A worker that becomes idle, or shuts down, while a job is running on the worker is reported."""
     log = Log()
     log.take("j1", 1)
     log.receive("worker", "w", "whatever", "busy", state)

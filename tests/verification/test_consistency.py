@@ -1,4 +1,4 @@
-"""The consistency checker: differences between a supervisor and its journal are reported."""
+"""Tests of the consistency checker: differences between a supervisor's memory and its journal are reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ Rows = dict[str, EntityRow]
 def _found(
     change: Callable[[Rows], object], timers: int = 0, ruling: Callable[[str], AbortPolicy | None] = lambda one: None
 ) -> set[str]:
-    """Invariants reported for a supervisor with one session, after *change* to the rows of the journal."""
+    """Return the invariants that are reported for a supervisor with one session, after *change* to the rows of the
+    journal."""
     broken: list[str] = []
 
     async def main(sup: Supervisor) -> None:
@@ -39,7 +40,7 @@ def _found(
 
 
 def test_a_supervisor_shows_what_is_on_record() -> None:
-    """Nothing is reported where rows, nodes and inspection are those of the journal."""
+    """Nothing is reported if the supervisor's rows, nodes and inspection equal those of the journal."""
     assert _found(lambda rows: None) == set()
 
 
@@ -52,23 +53,24 @@ def test_a_supervisor_shows_what_is_on_record() -> None:
     ],
 )
 def test_what_the_journal_does_not_have_is_noticed(change: Callable[[Rows], object]) -> None:
-    """A row that is missing, in another state, or only in the journal is reported."""
+    """A row that the journal lacks, has in another state, or has in addition is reported."""
     assert _found(change) == {"durable"}
 
 
 def test_a_lost_timer_is_noticed() -> None:
-    """A timer that the records have set and the session does not have is reported."""
+    """A timer that is set according to the records, but not running in the session, is reported."""
     assert _found(lambda rows: None, timers=1) == {"punctual"}
 
 
 def test_another_policy_is_noticed() -> None:
-    """A session with another policy than it was given is reported."""
+    """A session whose abort policy is not the one that it was given is reported."""
     assert _found(lambda rows: None, ruling=lambda one: AbortPolicy(tool_to_sibling=True)) == {"no_level_crossed"}
 
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_an_actor_that_a_call_leaves_behind_is_noticed(begun: bool) -> None:
-    """An actor of a call that returned is reported, and not one whose first record is on its way."""
+    """An actor of a tool call that has returned is reported; an actor of a tool call whose first record is not durable
+    yet is not reported."""
     broken: list[str] = []
 
     async def main(sup: Supervisor) -> None:
@@ -96,5 +98,5 @@ def test_an_actor_that_a_call_leaves_behind_is_noticed(begun: bool) -> None:
 
 
 def test_a_stopped_session_that_is_shown_as_alive_is_noticed() -> None:
-    """A session that is stopped on record and shown as alive is reported."""
+    """A session that is stopped on record, but shown as alive by the supervisor, is reported."""
     assert "final" in _found(lambda rows: rows.update(s=replace(rows["s"], state="Stopped")))

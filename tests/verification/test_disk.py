@@ -1,4 +1,4 @@
-"""The simulated disk, and the production journal under power cuts on it."""
+"""Tests of the simulated disk, and of the production journal under power cuts on that disk."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ OLD, NEW = b"o" * SECTOR_BYTES, b"n" * SECTOR_BYTES
 
 
 def cuts(pages: DurablePages, count: int = 300) -> Iterator[dict[str, bytes]]:
-    """States after many cuts at the same point."""
+    """Yield the files that are left after each of many power cuts at the same point."""
     for seed in range(count):
         yield {name: bytes(content) for name, content in pages.cut(Random(seed)).files.items()}
 
 
 # -------------------------------------------------------------------------------------------------------- the platter
 def test_what_was_synced_survives_every_cut() -> None:
-    """Every cut finds what was synced, exactly as it was written."""
+    """After every power cut, synced content is there exactly as it was written."""
     pages = DurablePages({"a": OLD * 2})
     pages.write(0, SECTOR_BYTES, NEW)
     pages.sync(0)
@@ -42,7 +42,7 @@ def test_what_was_synced_survives_every_cut() -> None:
 
 
 def test_what_was_not_synced_may_be_lost_kept_or_come_in_another_order() -> None:
-    """Of three unsynced sectors a cut may find none, all, the first only, the last only."""
+    """After a power cut, of three unsynced sectors none, all, only the first, or only the last may be written."""
     pages = DurablePages({"a": OLD * 3})
     for sector in range(3):
         pages.write(0, sector * SECTOR_BYTES, NEW)
@@ -51,7 +51,7 @@ def test_what_was_not_synced_may_be_lost_kept_or_come_in_another_order() -> None
 
 
 def test_a_torn_sector_holds_what_nobody_wrote_and_nothing_beyond_it_changes() -> None:
-    """A torn sector begins as it was written, and its neighbours are old or new."""
+    """A torn sector is neither old nor new and may begin with the new bytes; the sectors beside it are old."""
     pages = DurablePages({"a": OLD * 3})
     pages.write(0, SECTOR_BYTES, NEW)
     found = [one["a"] for one in cuts(pages)]
@@ -62,7 +62,7 @@ def test_a_torn_sector_holds_what_nobody_wrote_and_nothing_beyond_it_changes() -
 
 
 def test_a_cut_counts_what_it_took() -> None:
-    """Lost and torn sectors are counted; a cut with an empty cache loses nothing."""
+    """A power cut reports the numbers of lost and torn sectors; a cut with an empty cache loses nothing."""
     pages = DurablePages({"a": OLD})
     assert (pages.cut(Random(1)).lost, pages.cut(Random(1)).torn) == (0, 0)
     pages.write(0, 0, NEW * 4)
@@ -72,7 +72,8 @@ def test_a_cut_counts_what_it_took() -> None:
 
 
 def test_cuts_with_the_same_key_left_the_same() -> None:
-    """States with the same key are equal, over syncs, renames and truncations; torn or partial states have no key."""
+    """Power cuts with the same key leave equal files, over syncs, renames and truncations; a cut that leaves torn or
+    partial sectors may have no key."""
     pages = DurablePages({"a": OLD * 2})
     known: dict[tuple[int, ...], dict[str, bytes]] = {}
     keyless = 0
@@ -98,7 +99,7 @@ def test_cuts_with_the_same_key_left_the_same() -> None:
 
 
 def test_names_survive_in_their_order_and_surely_after_a_sync_of_the_directory() -> None:
-    """A rename may be lost, but never half done; a synced one is durable."""
+    """After a power cut a rename may be lost, but is never half done; after a sync of the directory it is durable."""
     pages = DurablePages({"a": OLD})
     pages.rename("a", "b", 0)
     pages.remove("b")
@@ -108,7 +109,8 @@ def test_names_survive_in_their_order_and_surely_after_a_sync_of_the_directory()
 
 
 def test_a_failed_sync_loses_for_good_what_it_did_not_write() -> None:
-    """No later sync writes it, and reading past the cache shows that."""
+    """After a failed sync, a later sync does not write the lost sectors, and reading past the cache shows the lost
+    content."""
     pages = DurablePages({"a": OLD * 64})
     pages.write(0, 0, NEW * 64)
     pages.fail_sync(0, seed=1)
@@ -121,7 +123,7 @@ def test_a_failed_sync_loses_for_good_what_it_did_not_write() -> None:
 # ----------------------------------------------------------------------------------------------------------- the disk
 @pytest.fixture
 def disk() -> Iterator[SimulatedDisk]:
-    """A disk with the given faults."""
+    """Fixture: a simulated disk without faults."""
     disk = SimulatedDisk("of a test", KeyedRandom(1))
     yield disk
     disk.unregister()
@@ -135,7 +137,8 @@ def plan() -> Plan:
 
 
 def test_the_production_journal_lives_on_a_simulated_disk(disk: SimulatedDisk) -> None:
-    """The next owner finds what was appended; the journal was created as a whole, under its final name only."""
+    """A journal that is opened again has all appended batches; its file was created as a whole, under its final name
+    only."""
     database = open_database(PATH, None, disk)
     for batch in plan().batches:
         database.append(batch)
@@ -155,7 +158,8 @@ def test_the_production_journal_lives_on_a_simulated_disk(disk: SimulatedDisk) -
 def test_a_failing_disk_says_so_and_the_batch_is_not_there(
     disk: SimulatedDisk, faults: DiskFaults, told: type[Exception]
 ) -> None:
-    """The append raises, the journal stays as it was, and goes on when the disk heals."""
+    """On a failing disk the append raises and the journal stays as it was; once the disk is healed, appends succeed
+    again."""
     database = open_database(PATH, None, disk)
     database.append(plan().batches[0])
     seq = database.last_seq
@@ -170,7 +174,7 @@ def test_a_failing_disk_says_so_and_the_batch_is_not_there(
 
 
 def test_a_read_that_fails_refuses_the_opening(disk: SimulatedDisk) -> None:
-    """An error while the journal is opened is a JournalError with the name of the file."""
+    """A read error while the journal is opened raises a JournalError with the name of the file."""
     open_database(PATH, None, disk).close()
     disk.faults = DiskFaults(read_error=1.0)
     with pytest.raises(JournalError, match=r"journal\.db could not be used"):
@@ -178,7 +182,8 @@ def test_a_read_that_fails_refuses_the_opening(disk: SimulatedDisk) -> None:
 
 
 def test_a_lying_sync_makes_nothing_durable(disk: SimulatedDisk) -> None:
-    """The append succeeds, the disk counts its lies, and a cut may lose everything."""
+    """On a disk whose syncs do nothing, a commit succeeds and the disk counts the false syncs; a power cut may lose
+    everything."""
     disk.faults = DiskFaults(lie=1.0)
     open_database(PATH, None, disk).close()
     pages = DurablePages({})
@@ -188,7 +193,7 @@ def test_a_lying_sync_makes_nothing_durable(disk: SimulatedDisk) -> None:
 
 
 def test_commits_in_the_cache_of_a_failed_sync_are_not_read_by_the_next_process(disk: SimulatedDisk) -> None:
-    """After a failed sync and a kill, the next opening reports only what every later power cut will leave."""
+    """After a failed sync and a kill, the next opening reads only records that every later power cut preserves."""
     database = open_database(PATH, None, disk)
     database.append(plan().batches[0])
     disk.faults = DiskFaults(sync_error=1.0)
@@ -227,7 +232,7 @@ def test_commits_in_the_cache_of_a_failed_sync_are_not_read_by_the_next_process(
     ],
 )
 def test_what_is_found_is_compared_with_the_plan(disk: SimulatedDisk, change: str, there: int | Comparison) -> None:
-    """A journal is compared with the plan, beyond what the opening itself notices."""
+    """A changed journal is detected when it is compared with the plan, also if the opening itself notices nothing."""
     database = open_database(PATH, None, disk)
     for batch in plan().batches:
         database.append(batch)
@@ -249,19 +254,21 @@ def test_what_is_found_is_compared_with_the_plan(disk: SimulatedDisk, change: st
     ],
 )
 def test_all_that_was_acknowledged_and_at_most_one_batch_more(there: int | Comparison, verdict: str) -> None:
-    """With five acknowledged batches, five or six must be whole."""
+    """With five acknowledged batches, a journal with five or six batches is whole; with four it is LOST, with seven
+    WRONG."""
     assert compare_with_plan(there, 5) is Comparison[verdict]
 
 
 # ----------------------------------------------------------------------------------------------------- the experiment
 @pytest.fixture(scope="module")
 def report() -> DiskReport:
-    """Two thousand power cuts."""
+    """Fixture: the report of two thousand power cuts."""
     return power_loss(2_000)
 
 
 def test_no_acknowledged_batch_is_lost_and_nothing_is_corrupt(report: DiskReport) -> None:
-    """The production journal loses nothing in 2,000 cuts, on sound disks and on failing ones."""
+    """In 2,000 power cuts, on sound disks and on failing ones, the production journal loses no acknowledged batch and
+    is never corrupt."""
     assert (report.cuts, report.lost_acknowledgements, report.corrupt, report.first_failure) == (2_000, 0, 0, None)
     assert report.passed
     assert min(report.acknowledged, report.sectors_lost, report.sectors_torn, report.errors_injected) > 0
@@ -275,7 +282,8 @@ def test_each_planted_mistake_is_caught(report: DiskReport, control: str) -> Non
 
 
 def test_what_a_lying_disk_does_is_always_detected(report: DiskReport) -> None:
-    """Each cut on a lying disk is detected, by the opening or by the record of what was acknowledged."""
+    """Each power cut on a disk with false syncs is harmless or detected: when the journal is opened, or by comparison
+    with the acknowledged batches."""
     lying = report.lying
     assert lying.cuts == lying.harmless + lying.detected_by_opening + lying.detected_by_record
     assert min(lying.harmless, lying.detected_by_opening, lying.detected_by_record) > 0
@@ -283,7 +291,8 @@ def test_what_a_lying_disk_does_is_always_detected(report: DiskReport) -> None:
 
 
 def test_the_same_seeds_give_the_same_report_in_other_processes() -> None:
-    """Two workers, a fresh interpreter and another hash seed change no byte of the report."""
+    """The report is the same, byte for byte, with two worker processes, in a fresh interpreter and with another hash
+    seed."""
     program = (
         "import msgspec\nfrom tests.verification.power_cuts.power_loss import power_loss\n"
         "if __name__ == '__main__':\n    print(msgspec.json.encode(power_loss(300, first_seed=7)).decode())"
@@ -294,7 +303,7 @@ def test_the_same_seeds_give_the_same_report_in_other_processes() -> None:
 
 
 def test_an_interrupt_ends_the_work_with_what_was_reached() -> None:
-    """Ctrl-C after the first part gives a report of that part."""
+    """Ctrl-C after the first part of the cuts returns a report of that part."""
 
     def interrupt(done: int) -> None:
         raise KeyboardInterrupt
@@ -306,6 +315,6 @@ def test_an_interrupt_ends_the_work_with_what_was_reached() -> None:
 
 @pytest.mark.parametrize(("cuts", "jobs", "wrong"), [(0, 1, "cuts"), (1, 0, "jobs")])
 def test_numbers_that_are_too_small_are_refused_by_name(cuts: int, jobs: int, wrong: str) -> None:
-    """Numbers of cuts and processes below 1 are refused."""
+    """A number of cuts or processes below 1 is refused; the error names the argument."""
     with pytest.raises(ValueError, match=f"{wrong}: 0 is too few; give at least 1"):
         power_loss(cuts, jobs=jobs)

@@ -1,4 +1,5 @@
-"""The exit checker: a receipt that differs from what the world saw of processes and times is reported."""
+"""Tests of the exit checker: an abort receipt that differs from the simulated world's processes and times is
+reported."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def _found(
     saw: tuple[tuple[str, str], ...] = TERMINATED,
     **receipt: Any,
 ) -> list[str]:
-    """Invariants reported for this receipt, whose process was terminated and ended by that."""
+    """Return the invariants that are reported for this receipt; by default, its process was sent SIGTERM and ended by
+    that."""
     broken: list[str] = []
     checker = ExitChecker(lambda law, *words: broken.append(law))
     for what, detail in saw:
@@ -53,7 +55,7 @@ def _changed(value: Any, fields: dict[str, Any] | None) -> Any:
 
 
 def test_a_receipt_that_is_true() -> None:
-    """A receipt that agrees with the world is not reported."""
+    """A receipt that agrees with the simulated world is not reported."""
     assert _found() == []
 
 
@@ -77,5 +79,5 @@ def test_a_receipt_that_is_true() -> None:
     ],
 )
 def test_a_receipt_that_is_false_is_noticed(told: dict[str, Any], law: str) -> None:
-    """Another process, status, means, stage, time or reason than there was is reported."""
+    """A receipt with a false process, status, means of the end, termination stage, time or reason is reported."""
     assert law in _found(**told)

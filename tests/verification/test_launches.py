@@ -1,4 +1,5 @@
-"""The launch checker: a program that is started before its intent is durable, or beside another agent, is reported."""
+"""Tests of the launch checker: a program that is started before the record of its intent is durable, or beside another
+agent, is reported."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from tests.verification.records import record_of
 
 
 class Log:
-    """A session with two launches on record, and the checker's reports."""
+    """Launch checker with a session that has two agent launches on record, and a list of the reports."""
 
     def __init__(self) -> None:
         self.found: list[str] = []

@@ -1,4 +1,4 @@
-"""The metadata checker: a task waits for its subtasks as long as one of them goes on, and no longer."""
+"""Tests of the metadata checker: a task must wait for its subtasks as long as one of these goes on, and no longer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BOUND_S = 60.0
 
 
 class Bench:
-    """A task with a subtask, and the checker's reports."""
+    """Metadata checker with a task that is split into one subtask, and a list of the reports."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -43,7 +43,7 @@ class Bench:
         self.hear("task:w0t0", "split", "WAITING_FOR_SUBTASKS", subtasks=["task:w0t0s0"])
 
     def work_on(self, name: str) -> None:
-        """Give the task a run and a job."""
+        """Record a new task run and a new job of the task."""
         limits = {"max_attempts": 3, "max_delay_s": 30.0, "cooldown_s": 5.0}
         self.hear(f"run:{name}", "Born", "PENDING", "born", task=f"task:{name}", **limits)
         told = {"run": f"run:{name}", "workstream_id": "workstream:w0", "max_retries": 2, "retry_count": 0}
@@ -52,7 +52,7 @@ class Bench:
         )
 
     def give_up(self) -> None:
-        """Let the wait for the subtask time out."""
+        """Record that the task's wait for its subtask times out."""
         self.now_s += SUBTASKS_S
         self.hear("task:w0t0", "subtask_timed_out", "BLOCKED", subtask="task:w0t0s0")
 
@@ -68,7 +68,8 @@ class Bench:
     ],
 )
 def test_a_delay_is_waited_for_unless_its_task_is_blocked(events: list[str], found: list[str]) -> None:
-    """A blocked task waits for no delay; the delay counts from when the task goes on."""
+    """A job that waits too long for its next try is reported; while its task is blocked, the delay does not run, and
+    starts anew when the task goes on."""
     bench = Bench()
     bench.born("w0t1")
     bench.work_on("w0t1")
@@ -80,7 +81,8 @@ def test_a_delay_is_waited_for_unless_its_task_is_blocked(events: list[str], fou
 
 
 def test_the_end_of_its_own_attempt_shortens_no_wait() -> None:
-    """An own attempt that ends early does not shorten the wait for subtasks."""
+    """The end of a task's own attempt does not shorten its wait for subtasks: the wait is reported only after its full
+    time."""
     bench = Bench()
     bench.work_on("w0t0")
     bench.hear("run:w0t0", "executor_started", "IN_PROGRESS")

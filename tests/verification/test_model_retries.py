@@ -1,4 +1,4 @@
-"""The checker of model errors: every breach of the retry budget is reported, and nothing else."""
+"""Tests of the checker of model errors: every breach of the limits for model retries is reported, and nothing else."""
 
 from __future__ import annotations
 
@@ -65,13 +65,14 @@ def heard(records: list[LifecycleEvent]) -> list[str]:
 
 @pytest.mark.parametrize("records", LAWFUL)
 def test_tries_within_the_budget_are_not_reported(records: list[LifecycleEvent]) -> None:
-    """Tries within the budget, requests that were noticed, and other prompts are not reported."""
+    """Tries within the limits, requests without result that the runtime noticed, and other prompts after a final error
+    are not reported."""
     assert heard(records) == []
 
 
 @pytest.mark.parametrize(("records", "words"), BROKEN, ids=range(len(BROKEN)))
 def test_each_breach_is_reported(records: list[LifecycleEvent], words: str) -> None:
-    """Each breach gives one report, under the name of the invariant."""
+    """Each breach gives one report, with the invariant ``one_budget``."""
     (said,) = heard(records)
     assert said.startswith("one_budget: ")
     assert words in said

@@ -1,4 +1,4 @@
-"""A trace of modules counts entries from outside; imports, resumptions and the kernel are not counted."""
+"""Tests of the module trace: entries from outside are counted; imports, resumptions and the kernel are not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def module(path: str, source: str, **names: Any) -> dict[str, Any]:
-    """Run *source* as if it stood in the file *path* of the project; return its names."""
+    """Run *source* as if the text were the file *path* of the project; return the names that it defines."""
     exec(compile(source, str(ROOT / path), "exec"), names)
     return names
 
@@ -28,20 +28,22 @@ def traced(work: Callable[[], object]) -> dict[str, int]:
 
 
 def test_a_module_is_entered_when_another_one_calls_it() -> None:
-    """A call within a module is no entry; a call from another module is, and the order is that of the first call."""
+    """A call within a module is not counted as an entry; a call from another module is. Modules are listed in the order
+    of their first call."""
     inner = module("supervisor/inner.py", "def helper(): pass\ndef inner(): helper(); helper()")
     outer = module("supervisor/a/outer.py", "def outer(): inner(); inner()", inner=inner["inner"])
     assert list(traced(outer["outer"]).items()) == [("supervisor.a.outer", 1), ("supervisor.inner", 2)]
 
 
 def test_a_call_through_the_standard_library_is_no_entry() -> None:
-    """A function that is passed to ``sorted`` is called by its own module."""
+    """A function that ``sorted`` calls counts as called by the module that called ``sorted``: within the same module
+    that is no entry."""
     one = module("supervisor/one.py", "def key(x): return x\ndef one(): sorted([2, 1], key=key)")
     assert traced(one["one"]) == {"supervisor.one": 1}
 
 
 def test_kernel_tables_and_other_code_are_not_counted() -> None:
-    """Only modules of ``supervisor`` outside of ``lifecycles`` are counted."""
+    """Calls in modules of ``actors`` and ``supervisor.lifecycles`` are not counted."""
     kernel = module(
         "actors/kernel.py",
         "def kernel(): table()",
@@ -51,13 +53,13 @@ def test_kernel_tables_and_other_code_are_not_counted() -> None:
 
 
 def test_what_runs_during_an_import_is_not_counted() -> None:
-    """A decorator that runs while a module is imported does not belong to a walk."""
+    """A function that is called while a module is imported, as a decorator is, is not counted."""
     tool = module("supervisor/tool.py", "def tool(): pass")
     assert traced(lambda: module("supervisor/late.py", "tool()\nclass C: tool()", tool=tool["tool"])) == {}
 
 
 def test_a_coroutine_that_resumes_is_not_entered_again() -> None:
-    """The first step of a coroutine is an entry, the later ones are not."""
+    """The first step of a coroutine is counted as an entry; later steps are not."""
     source = "class Pause:\n    def __await__(self): yield\nasync def wait():\n    await Pause()\n    await Pause()"
     names = module("supervisor/waits.py", source)
 
@@ -70,7 +72,7 @@ def test_a_coroutine_that_resumes_is_not_entered_again() -> None:
 
 
 def test_threads_that_start_under_the_trace_are_traced() -> None:
-    """The journal commits in a thread, which a walk passes too."""
+    """Functions in a thread that starts under the trace are counted, since the journal commits in a thread."""
     names = module("supervisor/threaded.py", "def work(): pass")
 
     def run() -> None:
@@ -82,7 +84,7 @@ def test_threads_that_start_under_the_trace_are_traced() -> None:
 
 
 def test_nothing_is_counted_outside_of_a_record() -> None:
-    """A trace that is installed and not recording counts calls, and no module."""
+    """A trace that is installed but not recording counts calls, and no entries of modules."""
     names = module("supervisor/quiet.py", "def quiet(): pass")
     trace = ModuleTrace()
     with trace.installed():

@@ -1,4 +1,4 @@
-"""The reply checker: replies that disagree with durable records are reported."""
+"""Tests of the reply checker: replies that disagree with durable records are reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def hearing(found: Found) -> ReplyChecker:
 def session(
     name: str, state: str = "Running", parent: str | None = None, ended: bool = False, **told: object
 ) -> Append:
-    """Append of a session that is in *state* after it."""
+    """Make the append of a session record after which the session is in *state*."""
     record = record_of(
         "session", name, str(told.get("event", "SessionStarted")), to_status=state, abort_id=told.get("abort_id")
     )
@@ -36,7 +36,7 @@ def session(
 
 
 def call(turn_id: str, number: int, event: str = "tool_started") -> Append:
-    """Append of the first or the last record of a tool call."""
+    """Make the append of the first or the last record of a tool call."""
     record = record_of("turn", turn_id, event, metadata={"number": number, "call_id": f"n{number}"})
     return append_of(record, "RUNNING")
 
@@ -53,7 +53,7 @@ def violations(found: Found) -> list[tuple[str, str]]:
 
 
 def test_an_abort_that_stopped_nothing_is_noticed(hearing: ReplyChecker, found: Found) -> None:
-    """A session that an abort reports as ended must be stopped on record."""
+    """A receipt that names a session as ended, which is not stopped on record, is reported."""
     hearing.wrote(session("s"), 0.0)
     wanted = hearing.want_abort("s", AbortScope.SESSION)
     hearing.abort_answered(wanted, receipt("s", named="s"))
@@ -61,7 +61,7 @@ def test_an_abort_that_stopped_nothing_is_noticed(hearing: ReplyChecker, found: 
 
 
 def test_a_receipt_without_a_stopped_session_is_noticed(hearing: ReplyChecker, found: Found) -> None:
-    """A session that an abort stopped must be in its receipt."""
+    """A receipt that does not name a session that its abort stopped is reported."""
     hearing.wrote(session("s"), 0.0)
     wanted = hearing.want_abort("s", AbortScope.SESSION)
     hearing.wrote(session("s", "Stopped", event="OperatorStop", abort_id="a1"), 0.0)
@@ -70,7 +70,8 @@ def test_a_receipt_without_a_stopped_session_is_noticed(hearing: ReplyChecker, f
 
 
 def test_siblings_must_be_stopped_unless_they_are_adopted(hearing: ReplyChecker, found: Found) -> None:
-    """Siblings must be stopped, except those that have another parent by then."""
+    """After an abort of scope SIBLING, a sibling that is not stopped on record is reported, unless the sibling has
+    another parent by then."""
     for one in ("p/a", "p/b", "p/c"):
         hearing.wrote(session(one, parent="p"), 0.0)
     wanted = hearing.want_abort("p/a", AbortScope.SIBLING)
@@ -82,7 +83,7 @@ def test_siblings_must_be_stopped_unless_they_are_adopted(hearing: ReplyChecker,
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_an_aborted_call_that_is_open_is_noticed(hearing: ReplyChecker, found: Found, closed: bool) -> None:
-    """A call whose abort was answered must be closed on record."""
+    """After an abort of a tool call, the call is reported if it is still open on record."""
     hearing.wrote(call("s:t1", 1), 0.0)
     wanted = hearing.want_abort("s:t1:c1", AbortScope.TOOL)
     if closed:
@@ -93,7 +94,8 @@ def test_an_aborted_call_that_is_open_is_noticed(hearing: ReplyChecker, found: F
 
 @pytest.mark.parametrize("named", ["s:t1:c1", ""])
 def test_calls_that_an_abort_of_a_session_names_must_be_closed(hearing: ReplyChecker, found: Found, named: str) -> None:
-    """Calls that the receipt names must be closed on record; others had returned already."""
+    """After an abort of scope TOOL at a session, an open call that the receipt names is reported; a call that the
+    receipt does not name is not."""
     hearing.wrote(call("s:t1", 1), 0.0)
     wanted = hearing.want_abort("s", AbortScope.TOOL)
     assert wanted.calls == ("s:t1:c1",)
@@ -102,7 +104,8 @@ def test_calls_that_an_abort_of_a_session_names_must_be_closed(hearing: ReplyChe
 
 
 def test_a_call_has_begun_with_its_first_record(hearing: ReplyChecker) -> None:
-    """A call has begun from its first record on, until its turn is over."""
+    """A tool call counts as begun from its first record on, also after it returned; a call without a record does
+    not."""
     assert not hearing.has_begun("s:t1:c1")
     hearing.wrote(call("s:t1", 1), 0.0)
     hearing.wrote(call("s:t1", 1, "tool_completed"), 0.0)
@@ -111,7 +114,7 @@ def test_a_call_has_begun_with_its_first_record(hearing: ReplyChecker) -> None:
 
 
 def permission(event: str, **told: object) -> Append:
-    """Append of a permission record of the turn ``s:t1``."""
+    """Make the append of a permission record of the turn ``s:t1``."""
     words = {"number": 1, "by": "operator", "option": "y", "asked": True, "within_s": 2.0, **told}
     record = record_of("turn", "s:t1", event, metadata=words)
     return append_of(record, "RUNNING")
@@ -132,8 +135,9 @@ def permission(event: str, **told: object) -> Append:
 def test_a_permission_is_answered_in_time(
     found: Found, at_s: float, slept_s: float, down_s: float | None, by: str, broken: bool
 ) -> None:
-    """The time for an answer starts when the request is durable, which may take the disk 7 s; sleeps do not count, and
-    a failed commit is known once the disk recovers."""
+    """An operator's answer after its time is reported. The time starts when the request is durable, which may take the
+    disk 7 s; sleeps do not count, and after an outage of the disk the time is longer, since a failed commit is known
+    only then."""
     now = 7.0
     hearing = ReplyChecker(lambda law, *words: found.append((law, *words)), lambda: now, lambda since_s: slept_s, 0.0)
     hearing.wrote(permission("PermissionRequested"), 0.0)
@@ -161,7 +165,8 @@ def _told(node: NodeReceipt) -> Receipt:
 def test_a_call_within_our_process_ends_alone(
     hearing: ReplyChecker, found: Found, adapter: str, broken: list[tuple[str, str]]
 ) -> None:
-    """Only a call of an agent in its own process may end with its turn."""
+    """An aborted tool call of an agent within the supervisor's process that ended with its whole turn is reported; for
+    an agent in its own process it is not."""
     agent = call("s:a1", 1).record
     born = msgspec.structs.replace(
         agent, entity_type="agent", outcome="born", metadata={"session_id": "s", "adapter": adapter}
@@ -176,7 +181,7 @@ def test_a_call_within_our_process_ends_alone(
 def test_a_receipt_has_the_seconds_on_record(
     hearing: ReplyChecker, found: Found, took_s: float, broken: list[tuple[str, str]]
 ) -> None:
-    """Stage and seconds of a receipt must be those of the session's last record."""
+    """A receipt whose seconds differ from those of the session's last record is reported."""
     last = session("s", "Stopped", ended=True, event="Ended", abort_id="a1")
     told = msgspec.structs.replace(last.record, metadata={"rung": "kill", "took_s": 2.0})
     hearing.wrote(msgspec.structs.replace(last, record=told), 0.0)

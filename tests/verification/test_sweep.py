@@ -1,4 +1,4 @@
-"""Sweeps: each point is one run, equal to the run without intruder up to its step."""
+"""Tests of sweeps: each point is one run, which equals the run without intruder up to the step of the point."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.verification.sweep import (
 
 
 def ignore(total: Sweep, points: int) -> None:
-    """Ignore the progress."""
+    """Progress callback that does nothing."""
 
 
 def test_a_run_equals_the_one_without_intruder_up_to_its_point() -> None:
-    """The trace is the same up to the abort, and differs from there on."""
+    """The trace of a run with an abort equals that of the run without up to the abort, and differs after that."""
     drawn = small(named("quiet")).draw(1)
     alone: list[str] = []
     disturbed: list[str] = []
@@ -49,7 +49,7 @@ def test_a_run_equals_the_one_without_intruder_up_to_its_point() -> None:
 
 @pytest.mark.parametrize("level", [*LEVELS, CRASH, CANCEL])
 def test_a_point_is_the_same_run_every_time(level: str) -> None:
-    """An outcome is a function of scenario, seed, level and step, at each level, and nothing is violated there."""
+    """Running a point twice gives the same outcome, at each level, and without violations."""
     found = chart(Point(scenario="deep-delegation", seed=1, level=level, step=0))
     steps = found.applicable[level]
     assert steps
@@ -60,7 +60,8 @@ def test_a_point_is_the_same_run_every_time(level: str) -> None:
 
 
 def test_points_without_a_target_are_listed() -> None:
-    """Points, and steps without a target, add up to all steps at all levels."""
+    """The points that were run and the steps without a target add up to all steps at all levels; the latter are
+    listed."""
     total, complete = sweep(["quiet"], 1, ("session", "tool"), Every(100, 7), 1, ignore)
     counts = total.scenarios["quiet"]
     steps = len(range(7, counts.steps + 1, 100))
@@ -70,7 +71,8 @@ def test_points_without_a_target_are_listed() -> None:
 
 
 def test_scenarios_with_the_same_small_run_are_swept_once() -> None:
-    """A scenario whose small run equals that of another one is not swept again; alone, it has its own points."""
+    """A scenario whose small run equals that of an earlier scenario is not swept again; swept alone, it has its own
+    points."""
     total, _ = sweep(["killed", "thundering-herd"], 1, ("session",), Every(400), 1, ignore)
     alone, _ = sweep(["thundering-herd"], 1, ("session",), Every(400), 1, ignore)
     assert [(name, one.same_as) for name, one in total.scenarios.items()] == [
@@ -82,7 +84,7 @@ def test_scenarios_with_the_same_small_run_are_swept_once() -> None:
 
 
 def test_a_single_step_can_be_requested() -> None:
-    """The command that runs one point again takes that step only."""
+    """``Every`` selects a single step with a large stride, and every n-th step from the offset on otherwise."""
     assert [step for step in range(1, 400) if Every(10**9, 150).takes(step)] == [150]
     assert [step for step in range(1, 40) if Every(10, 3).takes(step)] == [3, 13, 23, 33]
     assert [step for step in range(1, 40) if Every(10, 23).takes(step)] == [23, 33]

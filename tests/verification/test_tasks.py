@@ -1,4 +1,5 @@
-"""The expected endings of plans, and the task checker: what no record bears out is reported."""
+"""Tests of the expected endings of plans, and of the task checker: ends and work that the records do not support are
+reported."""
 
 from __future__ import annotations
 
@@ -47,13 +48,15 @@ FAST = {"max_attempts": 3, "circuit_breaker": {"max_error_repeats": 9, "probes_m
     ],
 )
 def test_the_ending_of_a_task_follows_from_its_tries(ways: tuple[Try, ...], retries: int, ending: Ending) -> None:
-    """Attempts are counted within a run, runs within the task's retries; a permanent error ends a run at once."""
+    """The expected ending follows from the scripted tries: attempts are counted within a task run, task runs within the
+    task's retries; a permanent error ends a task run at once."""
     plan = make_plan({"id": "w0t0", "max_retries": retries}, task_lifecycle=FAST)
     assert expected_endings(plan, scripts_of(w0t0=ways)) == {"w0t0": ending}
 
 
 def test_no_ending_is_expected_where_time_decides() -> None:
-    """A critical failure, a retry budget that runs out, and a watched agent have more than one possible ending."""
+    """No ending is expected of a plan with a critical failure, an exhausted retry budget or a hanging agent: each has
+    more than one possible ending."""
     failing = scripts_of(w0t0=(Try.PERMANENT,))
     assert expected_endings(make_plan({"id": "w0t0", "critical": True}), failing) is None
     assert expected_endings(make_plan({"id": "w0t0"}, retry_budget={"share": 0.0, "least": 1}), failing) is None
@@ -62,7 +65,7 @@ def test_no_ending_is_expected_where_time_decides() -> None:
 
 # ----------------------------------------------------------------------------------------------------- the checker
 class _Checked:
-    """The checker of a plan of two tasks, and its reports."""
+    """Task checker with a plan of two tasks, and a list of the reports."""
 
     def __init__(self, *tasks: dict[str, Any]) -> None:
         self.found: list[tuple[str, str, str]] = []
@@ -135,7 +138,7 @@ def test_a_task_that_was_done_is_not_reported() -> None:
 
 
 def test_work_that_nobody_holds_is_noticed() -> None:
-    """Work on an open task, or on one that another session holds, is reported."""
+    """An agent's work on an open task, or on a task that another session holds, is reported."""
     checked = _Checked()
     checked.work("w0t0")
     checked.claimed("w0t0", by="w0t0-2")
@@ -144,7 +147,7 @@ def test_work_that_nobody_holds_is_noticed() -> None:
 
 
 def test_work_before_the_dependencies_is_noticed() -> None:
-    """Work on a task before its dependencies are closed is reported."""
+    """An agent's work on a task before the task's dependencies are closed is reported."""
     checked = _Checked()
     checked.claimed("w0t1", by="w0t1")
     checked.work("w0t1")
@@ -152,7 +155,8 @@ def test_work_before_the_dependencies_is_noticed() -> None:
 
 
 def test_a_task_that_nobody_has_done_is_noticed() -> None:
-    """A task that is closed without work or merge, and one that is left open, are reported."""
+    """A task that is closed without work or merge is reported; so is a task that is still open when the plan is
+    over."""
     checked = _Checked()
     checked.hear("w0t0", "closed", "CLOSED")
     checked.account.settled()
@@ -160,7 +164,8 @@ def test_a_task_that_nobody_has_done_is_noticed() -> None:
 
 
 def test_what_is_merged_already_is_not_merged_again() -> None:
-    """A merge that was made before a kill is found by the next supervisor, which has nothing to merge."""
+    """A merge that was made before a kill is found afterwards, also when the workspace is cleaned up; unmerged work is
+    not."""
     task_scripts = scripts_of(w0t0=(Try.DONE,))
     task_script, workspaces = (
         task_scripts.of("w0t0"),
@@ -178,7 +183,8 @@ def test_what_is_merged_already_is_not_merged_again() -> None:
 
 
 def test_a_failed_task_must_be_a_dead_letter() -> None:
-    """A task that failed must be a dead letter on record, in the run that has ended."""
+    """A failed task without a record of a dead letter is reported when its workstream ends, also if another run of the
+    plan has a task of the same name."""
     checked = _Checked()
     born = {"name": "w0t0", "part_of": "", "workstream": "workstream:w0-2", "waiting_for": []}
     checked.hear("w0t0-2", "Born", "OPEN", outcome="born", max_retries=3, needs_approval=False, **born)
@@ -191,7 +197,7 @@ def test_a_failed_task_must_be_a_dead_letter() -> None:
 
 
 def test_another_ending_is_noticed() -> None:
-    """A task with another outcome, or another number of attempts, than expected is reported."""
+    """A task whose outcome or number of attempts differs from the expected ending is reported."""
     checked = _Checked()
     checked.hear("w0t0", "cancelled", "CANCELLED")
     checked.hear("w0t1", "closed", "CLOSED")
@@ -211,7 +217,7 @@ def test_another_ending_is_noticed() -> None:
 def test_a_task_that_hangs_may_be_ended_when_a_critical_task_failed(
     critical: bool, state: str, ended_s: float, broken: list[str]
 ) -> None:
-    """A task that hangs may be ended early only since a critical task has failed."""
+    """The early end of a hanging agent is reported, unless a critical task has failed before."""
     checked = _Checked({"id": "w0t0", "critical": critical}, {"id": "w0t1"})
     task_script = checked.task_scripts.of("w0t1")
     assert task_script is not None
@@ -228,7 +234,7 @@ def test_a_task_that_hangs_may_be_ended_when_a_critical_task_failed(
 # ------------------------------------------------------------------------------------------------------ whole runs
 @pytest.mark.parametrize("seed", [2, 3, 4, 5, 6, 7])
 def test_plans_end_as_their_scripts_let_expect(seed: int) -> None:
-    """Plans through the real runner: every task ends as its script lets expect, after as many attempts."""
+    """In simulated runs of the real plan runner, every task ends as its script predicts, after as many attempts."""
     report = simulate(named("works-alone").draw(seed))
     assert report.problems == ()
     assert any(name.startswith("run: ") for name in report.reached)
@@ -237,5 +243,6 @@ def test_plans_end_as_their_scripts_let_expect(seed: int) -> None:
 # ---------------------------------------------------------------------------------------------------------- killed
 @pytest.mark.parametrize("seed", [8, 14])
 def test_plans_of_killed_supervisors_go_on(seed: int) -> None:
-    """Plans whose supervisor is killed: blocked tasks go on, and jobs leave the dead workers."""
+    """In simulated runs whose supervisors are killed, plans continue without a violation: blocked tasks go on, and jobs
+    are taken from the dead workers."""
     assert simulate(named("killed-works").draw(seed)).problems == ()

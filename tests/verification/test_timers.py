@@ -1,4 +1,4 @@
-"""The timer checker: timers and terminations that are early, late or missing are reported."""
+"""Tests of the timer checker: timers and terminations that are early, late or missing are reported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LADDER = StageBudgets(request_s=10.0, cancel_s=5.0, terminate_s=2.0, kill_s=1.0)
 
 
 class _Checked:
-    """The checker of a run whose clock is set by the test."""
+    """Timer checker whose clock is set by the test, and a list of the reports."""
 
     def __init__(self) -> None:
         self.broken: list[str] = []
@@ -56,7 +56,8 @@ def test_a_timer_fires_at_its_instant(at_s: float, broken: list[str]) -> None:
 
 
 def test_a_timer_that_never_fires_is_noticed() -> None:
-    """A timer that has not fired when a later record is there is reported, unless its state was left."""
+    """A timer that has not fired by the time of a later record is reported, unless its entity has left the state that
+    set the timer."""
     account = _Checked()
     account.back_off()
     account.promised.heard(account.record("Born", 3, entity_id="t"), 2.5)
@@ -70,7 +71,7 @@ def test_a_timer_that_never_fires_is_noticed() -> None:
 
 
 class _Turns(_Checked):
-    """A session with one turn after the other, each with ten seconds by default."""
+    """Timer checker with a session that has one turn after the other, each with a time of ten seconds by default."""
 
     seq = 0
 
@@ -98,7 +99,8 @@ class _Turns(_Checked):
     [(4.0, 6.0, []), (4.0, 10.0, ["punctual"]), (4.0, 5.0, ["punctual"]), (15.0, 0.0, []), (15.0, 10.0, ["punctual"])],
 )
 def test_a_repeated_turn_has_the_time_that_was_left(at_s: float, seconds: float, broken: list[str]) -> None:
-    """A repeated turn that has more or less time than was left is reported, also after a second loss."""
+    """A turn that repeats a lost one must get the remaining time; more or less is reported, also after a second
+    loss."""
     for crashes in (1, 2):
         account = _Turns()
         account.run("s:t1")
@@ -126,7 +128,7 @@ def test_a_repeated_turn_has_the_time_that_was_left(at_s: float, seconds: float,
     ],
 )
 def test_a_termination_takes_what_its_stages_take(rung: str, took_s: float, broken: list[str]) -> None:
-    """Stage and seconds of a termination must fit its ladder."""
+    """A termination whose stage and seconds do not fit the budgets of the termination stages is reported."""
     account = _Checked()
     account.end(rung, took_s)
     assert account.broken == broken

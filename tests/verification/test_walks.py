@@ -1,4 +1,4 @@
-"""The three walks of docs/explanation/architecture.md pass no more modules than they did when they were measured."""
+"""Tests that the three walks of docs/explanation/architecture.md pass no more modules than when they were measured."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 from tests.verification.walks import WALKS, Walk, measure
 
 MODULES_MEASURED = {"abort": 56, "line": 31, "task": 119}
-"""Modules of each walk on 2026-11-27: the bars (22, 20, 36) are missed; a walk may get shorter, and not longer.
+"""Number of modules of each walk on 2026-11-27, which may shrink and not grow; the targets (22, 20, 36) are not
+reached.
 
 ``line`` counts four modules of the check of the journal's files, once a second, which falls into some of the walks.
 """
@@ -17,12 +18,13 @@ MUST_PASS = {
     "line": {"supervisor.agents.protocols.acp.codec", "supervisor.runtime.journal_writer"},
     "task": {"supervisor.plans.loading", "supervisor.work.completion_pipeline", "supervisor.workspaces.git_command"},
 }
-"""Modules without which a walk did not do what its title says."""
+"""Modules that each walk must pass; otherwise the walk did not do what its title says."""
 
 
 @pytest.mark.parametrize("walk", WALKS, ids=[walk.name for walk in WALKS])
 def test_a_walk_passes_no_more_modules_than_measured(walk: Walk) -> None:
-    """The walk is performed with real processes; kernel and state tables are not counted."""
+    """A walk with real processes passes the required modules, none of the kernel and the state tables, and no more
+    modules than measured."""
     entries = measure(walk)
     assert MUST_PASS[walk.name] <= set(entries)
     assert not [module for module in entries if module.startswith(("actors", "supervisor.lifecycles"))]

@@ -1,4 +1,4 @@
-"""The checkers of leases, heartbeats and the archive."""
+"""Tests of the checkers of leases, heartbeats and the archive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ PLAN = "workstream:w0"
 
 
 class Log:
-    """Durable records, and the checkers' reports."""
+    """Checkers of leases, heartbeats and the archive that are given the same durable records, and a list of their
+    reports."""
 
     def __init__(self) -> None:
         self.found: list[tuple[str, str, str]] = []
@@ -65,7 +66,7 @@ class Log:
 
 @pytest.fixture
 def log() -> Log:
-    """A worker with a task whose job runs."""
+    """Fixture: the checkers after the records of a worker with one task, whose job is running."""
     log = Log()
     log.hear(PLAN, "Born", ">planned")
     log.hear("worker:one", "Born", ">initializing", PLAN, misses_max=3)
@@ -104,7 +105,7 @@ def test_a_job_that_is_never_released_is_reported(log: Log) -> None:
 
 @pytest.mark.parametrize(("at_s", "broken"), [(BOUND_S, []), (BOUND_S + 1, ["released"])])
 def test_a_job_that_is_over_gives_its_slot_back(log: Log, at_s: float, broken: list[str]) -> None:
-    """A worker must be told within the bound that a job is over."""
+    """A worker that is not freed of a task within the bound after the task's job has ended is reported."""
     log.hear("job:w0t0", "execution_failed", "running>failed", "task:w0t0")
     log.at(at_s).hear("worker:one", "task_completed", "busy>idle", PLAN, task_id="w0t0")
     assert log.broken == broken
@@ -124,7 +125,7 @@ def test_no_other_worker_sends_heartbeats(log: Log) -> None:
 
 @pytest.mark.parametrize(("at_s", "broken"), [(95.0, []), (88.0, ["health_monitoring"])])
 def test_a_worker_with_heartbeats_is_not_lost(log: Log, at_s: float, broken: list[str]) -> None:
-    """A loss less than three checks of 30 s after a heartbeat is reported."""
+    """A worker that is recorded as lost less than three checks of 30 s after a heartbeat is reported."""
     log.heartbeats.beat("worker:one", 5.0)
     _loses(log.at(at_s))
     assert log.broken == broken
@@ -132,7 +133,7 @@ def test_a_worker_with_heartbeats_is_not_lost(log: Log, at_s: float, broken: lis
 
 @pytest.mark.parametrize(("lost", "broken"), [(True, []), (False, ["health_monitoring"])])
 def test_a_silent_worker_is_lost(log: Log, lost: bool, broken: list[str]) -> None:
-    """A worker that is silent and not lost is reported at the next record."""
+    """A worker that is silent for too long, and is not lost on record, is reported at the next record."""
     log.heartbeats.beat("worker:one", 0.0)
     if lost:
         _loses(log.at(90.0))
@@ -141,7 +142,7 @@ def test_a_silent_worker_is_lost(log: Log, lost: bool, broken: list[str]) -> Non
 
 
 def test_a_lost_worker_comes_back_by_a_heartbeat_only(log: Log) -> None:
-    """A lost worker that is back without a heartbeat is reported."""
+    """A lost worker that recovers on record without having sent a heartbeat is reported."""
     log.heartbeats.beat("worker:one", 0.0)
     _loses(log.at(90.0))
     log.at(95.0).hear("worker:one", "health_check_recovered", "unresponsive>idle", PLAN)
@@ -150,7 +151,7 @@ def test_a_lost_worker_comes_back_by_a_heartbeat_only(log: Log) -> None:
 
 # ----------------------------------------------------------------------------------------------------------- archive
 def _fails(log: Log) -> None:
-    """Let a session work on the task, and the workstream fail."""
+    """Record a session that works on the task, and the failure of the workstream."""
     log.hear("w0t0", "Born", ">Initializing")
     log.hear("task:w0t0", "claimed", "OPEN>CLAIMED", PLAN, by="w0t0")
     log.hear("w0t0:t1", "Born", ">IDLE", "w0t0")
@@ -163,7 +164,8 @@ def _about(log: Log) -> list[LifecycleEvent]:
 
 
 def test_a_failed_workstream_is_archived_with_all_that_belongs_to_it(log: Log) -> None:
-    """The archive must have the records of a workstream, its tasks and workers, and the sessions that worked for it."""
+    """A failed workstream is not reported if its archive file has the records of the workstream, its tasks and workers,
+    and the sessions that worked for it."""
     _fails(log)
     log.archive.preserved("workstream-w0", _about(log))
     log.archive.closed()
@@ -172,7 +174,8 @@ def test_a_failed_workstream_is_archived_with_all_that_belongs_to_it(log: Log) -
 
 @pytest.mark.parametrize("entity_id", [PLAN, "worker:one", "job:w0t0", "w0t0", "w0t0:t1"])
 def test_a_record_that_the_archive_lacks_is_reported(log: Log, entity_id: str) -> None:
-    """A file that lacks the last record of one of them is reported."""
+    """An archive file that lacks the last record of the workstream, a worker, a job, a session or a turn is
+    reported."""
     _fails(log)
     about = _about(log)
     about.remove(next(record for record in reversed(about) if record.entity_id == entity_id))
@@ -182,7 +185,7 @@ def test_a_record_that_the_archive_lacks_is_reported(log: Log, entity_id: str) -
 
 
 def test_a_failed_workstream_without_a_file_is_reported(log: Log) -> None:
-    """A failed workstream without a file is reported once."""
+    """A failed workstream without a file in the archive is reported once."""
     _fails(log)
     log.archive.closed()
     log.archive.closed()

@@ -26,7 +26,7 @@ from tests.verification.module_trace import ModuleTrace
 
 ROOT: Final = Path(__file__).parents[2]
 TIMEOUT_S: Final = 60
-"""Bound for one walk, so that a walk that hangs fails."""
+"""Most seconds for one walk, so that a walk that hangs fails."""
 
 POLL_S: Final = 0.01
 IDLE_S: Final = 0.3
@@ -36,7 +36,7 @@ STAGE_BUDGETS: Final = {"request_s": 0.2, "cancel_s": 0.2, "terminate_s": 0.2, "
 """Seconds for each termination stage: short, since the agent of the abort uses up all of them but the last."""
 
 IGNORES_EVERYTHING: Final = "@deaf\n@inside a call that never returns\n"
-"""Prompt of an agent that ignores SIGTERM and its protocol's cancel, so that an abort passes through every stage."""
+"""Prompt that makes an agent ignore SIGTERM and its protocol's cancel, so that an abort passes through every stage."""
 
 WAITS: Final = "@wait go\n@inside the call whose first line is traced\n"
 
@@ -48,7 +48,8 @@ tasks: [{id: build, agent: writer, prompt: "@write built.txt done", acceptance: 
 
 
 class Walk(NamedTuple):
-    """A walk, the bar for the number of its modules, and the coroutine that performs it in a directory."""
+    """Walk: its name and title, the target for the number of its modules, and the coroutine that performs the walk in a
+    directory."""
 
     name: str
     title: str
@@ -57,7 +58,8 @@ class Walk(NamedTuple):
 
 
 async def _abort(directory: Path) -> dict[str, int]:
-    """Abort a session whose agent ignores every request; return the counts of the supervisor and of the command."""
+    """Walk: abort a session whose agent ignores every request; return the counts of the supervisor and of the
+    command."""
     trace, counts = ModuleTrace(), directory / "command.json"
     arguments = ("abort", "s", "--scope", "session", "--state-dir", str(directory / "sdd"), "--reason", "walk")
     settings = Settings.model_validate({"policy": {"ladder": STAGE_BUDGETS}})
@@ -71,7 +73,8 @@ async def _abort(directory: Path) -> dict[str, int]:
 
 
 async def _line(directory: Path) -> dict[str, int]:
-    """Have the agent write the line that begins a tool call; return the counts until its record is in the journal."""
+    """Walk: let the agent write the line that begins a tool call; return the counts until the record of that call is in
+    the journal."""
     trace = ModuleTrace()
     with trace.installed():
         async with _session(directory, WAITS, Settings()) as (_, state):
@@ -85,7 +88,8 @@ async def _line(directory: Path) -> dict[str, int]:
 
 
 async def _task(directory: Path) -> dict[str, int]:
-    """Read and run a plan with one task, in a git repository, under a supervisor that is open already."""
+    """Walk: run a plan with one task, in a git repository, under a supervisor that is already open; return the
+    counts."""
     identity = ("-c", "user.name=walk", "-c", "user.email=walk@localhost")
     for arguments in (("init", "-q", "-b", "main", "."), (*identity, "commit", "-q", "--allow-empty", "-m", "begin")):
         await anyio.run_process(["git", *arguments], cwd=directory)
@@ -119,7 +123,8 @@ async def _session(directory: Path, prompt: str, settings: Settings) -> AsyncIte
 
 
 async def _recorded(state: Path, event: str) -> None:
-    """Wait until the journal has a record of *event*. The journal is read past the supervisor, which does nothing."""
+    """Wait until the journal has a record of *event*. The journal file is read directly, so that the supervisor does
+    nothing."""
     with sqlite3.connect(f"file:{state / 'runtime' / 'journal.db'}?mode=ro", uri=True) as journal:
         while not journal.execute("SELECT 1 FROM events WHERE event = ?", (event,)).fetchone():  # noqa: ASYNC110
             await anyio.sleep(POLL_S)
@@ -134,7 +139,8 @@ async def _idle(trace: ModuleTrace) -> None:
 
 
 async def _command(counts: Path, *arguments: str, cwd: Path) -> None:
-    """Run ``supervisor ARGUMENTS`` in a process of its own under a trace, which writes *counts*."""
+    """Run ``supervisor ARGUMENTS`` in a process of its own under a trace, which writes the counts to the file
+    *counts*."""
     command = [sys.executable, "-m", "tests.verification.module_trace", str(counts), *arguments]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     await anyio.run_process(command, cwd=cwd, env=os.environ | {"PYTHONPATH": path}, stderr=subprocess.PIPE)
@@ -152,7 +158,8 @@ WALKS: Final = (
 
 
 def measure(walk: Walk) -> dict[str, int]:
-    """Perform *walk* in a scratch directory; return how often each module was entered from outside, in first order."""
+    """Perform *walk* in a scratch directory; return how often each module was entered from outside, in the order of
+    first entry."""
 
     async def perform(directory: Path) -> dict[str, int]:
         with anyio.fail_after(TIMEOUT_S):

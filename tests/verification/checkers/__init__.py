@@ -1,7 +1,8 @@
-"""Checkers of the verification: each keeps an account of one part of the runtime, beside the simulator's oracle.
+"""Checkers of the verification: each follows one part of the runtime during a simulated run, in addition to the
+simulator's oracle.
 
-``simulate(drawn, checkers=every_checker)`` checks a run with all of them; :func:`simulate` here does just that. Each
-account is made of durable records, process events and facts, and reports a violation by ``say(invariant, entity,
+``simulate(drawn, checkers=every_checker)`` checks a run with all checkers; :func:`simulate` here does exactly that.
+Each checker works from durable records, process events and facts, and reports a violation by ``say(invariant, entity,
 message)``.
 """
 
@@ -32,7 +33,7 @@ __all__ = ["every_checker", "simulate"]
 
 
 def every_checker(oracle: Oracle) -> Sequence[Checker]:
-    """Make all checkers of one run."""
+    """Make all checkers of the verification for one run."""
     timers, replies = _Timers(oracle), _Replies(oracle)
     others = _Exits(oracle), _Launches(oracle), _ModelRetries(oracle), _Work(oracle)
     return timers, replies, *others, _Consistency(oracle, timers, replies)

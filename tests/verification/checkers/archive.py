@@ -1,8 +1,8 @@
-"""The archive of a run, compared with durable records.
+"""Checker that compares the archive of a run with durable records.
 
-A workstream that has ended, failed or completed, is preserved by the supervisor under which it ended, unless that is
-killed first: every record of the workstream, of its tasks and of the sessions that worked on them is in one file of the
-archive, byte for byte. Parents and claims on record say which records those are.
+A workstream that has failed or completed is preserved by the supervisor under which it ended, unless that supervisor
+is killed first: every record of the workstream, of its tasks and of the sessions that worked on these tasks is in one
+file of the archive, byte for byte. The checker finds these records by the parents and claims on record.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class ArchiveChecker:
-    """Ends of workstreams and files of the archive. *say* reports a violation."""
+    """Checker of the ends of workstreams and the files of the archive. *say* reports a violation: the invariant, the
+    entity, and the message."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
         self._records: list[LifecycleEvent] = []
         self._whose: dict[str, str] = {}
-        """The workstream to which an entity belongs; sessions belong to it by a claim."""
+        """Workstream of each entity; a session belongs to the workstream whose task the session has claimed."""
         self._over: dict[str, tuple[str, int]] = {}
-        """Workstreams that have ended under this supervisor: the state, and the sequence number of the record."""
+        """Workstreams that have ended under this supervisor: the final state of each, and the sequence number of the
+        record of that end."""
         self._files: dict[str, dict[int, bytes]] = {}
 
     def wrote(self, one: Append) -> None:
-        """Take in a durable append."""
+        """Process a durable append."""
         record = one.record
         self._records.append(record)
         if record.entity_type == "workstream":
@@ -46,15 +48,17 @@ class ArchiveChecker:
                 self._whose[str(record.metadata["by"])] = above
 
     def preserved(self, name: str, records: Sequence[LifecycleEvent]) -> None:
-        """Take in a file of the archive."""
+        """Process a file that was added to the archive."""
         self._files[name] = {record.seq: _encode(record) for record in records}
 
     def killed(self) -> None:
-        """Forget the ends under a killed supervisor: their records stay in the journal."""
+        """Drop the workstreams that ended under a supervisor that was then killed: only the journal has their
+        records."""
         self._over.clear()
 
     def closed(self) -> None:
-        """Check the archive, when the supervisor has closed in order."""
+        """Check the archive when the supervisor has closed in order: each ended workstream must have a complete
+        file."""
         for workstream, (state, seq) in self._over.items():
             self._check(workstream, state, seq)
         self._over.clear()
@@ -71,6 +75,7 @@ class ArchiveChecker:
             self._say("archive_preservation", workstream, f"{words}, as {missing[0].event} of {missing[0].entity_id}")
 
     def _is_about(self, entity_id: str, workstream: str) -> bool:
-        """Whether the entity belongs to the workstream, or to a session that worked for it: turns, agents, children."""
+        """Return whether the entity belongs to the workstream, or to a session that worked for the workstream, as that
+        session's turns, agents and child sessions do."""
         root = entity_id.partition(":")[0].partition("/")[0]
         return workstream in (self._whose.get(entity_id), self._whose.get(root))

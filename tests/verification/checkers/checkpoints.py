@@ -1,8 +1,8 @@
-"""Checkpoints: what the records say was saved, compared with what the simulated machine holds.
+"""Checker of checkpoints: the saved work according to the records, compared with the content of the simulated machine.
 
-A checkpoint on record holds what the attempt did before it, and stays until its task is closed. A run that resumes from
-a checkpoint says so, and its first attempt finds exactly that. What is rolled back is found by no later attempt, and no
-work is ever gone.
+A checkpoint on record contains all work that the attempt did before the checkpoint, and exists until its task is
+closed. The record of a task run that resumes from a checkpoint names that checkpoint, and the first attempt of the
+task run finds exactly its content. No later attempt finds work that was rolled back, and no work is ever lost.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from supervisor.simulation.plan_workload.workspace_contents import WorkspaceCont
 
 INVARIANT: Final = "checkpoints"
 BADLY: Final = frozenset({"CIRCUIT_OPEN", "CANCELLED"})
-"""Last states of runs that came to nothing."""
+"""Last states of task runs that ended without success."""
 UNDER_WAY: Final = frozenset({"IN_PROGRESS", "VALIDATING"})
-"""States of runs while an attempt goes on."""
+"""States of task runs while an attempt is under way."""
 BEGINS: Final = frozenset({"executor_started", "backoff_completed", "probe_started"})
 
 
 class RunState(msgspec.Struct):
-    """A run as it is on record."""
+    """State of a task run according to the records."""
 
     entity_id: str
     task: str
@@ -38,58 +38,60 @@ class RunState(msgspec.Struct):
     saved_in: str = ""
     saved_as: str = ""
     resumed: tuple[str, str] = ("", "")
-    """The run that this one resumes, and the checkpoint."""
+    """Task run that this task run resumes, and the checkpoint."""
     is_new_attempt: bool = False
     """Whether an attempt is on record that no agent has begun yet."""
     newest: list[Attempt] = []
-    """The newest attempt as the world saw it; several entries if its session began it anew."""
+    """Newest attempt as the simulated world recorded it; several entries if its session began the attempt anew."""
 
     @property
     def done(self) -> list[str]:
-        """Pieces of work of the newest attempt."""
+        """Return the pieces of work of the newest attempt."""
         return [piece for one in self.newest for piece in one.pieces]
 
     def left(self, *, rollback: bool) -> tuple[str, str]:
-        """Run and checkpoint from which the next run resumes."""
+        """Return the task run and the checkpoint from which the next task run resumes; two empty strings if there is
+        none."""
         if self.state == "COMPLETED":
             return "", ""
         return (self.entity_id, self.saved_as) if self.saved_in and not rollback else self.resumed
 
 
 class CheckpointChecker:
-    """Checkpoints of one machine. *say* reports a violation: the invariant, the entity, and the message."""
+    """Checker of the checkpoints of one machine. *say* reports a violation: the invariant, the entity, and the
+    message."""
 
     def __init__(
         self, say: Callable[[str, str, str], None], task_scripts: TaskScripts, workspaces: WorkspaceContents
     ) -> None:
         self._say, self._task_scripts, self.workspaces = say, task_scripts, workspaces
         self._runs: dict[str, RunState] = {}
-        """The newest run of each task, by the name of the task."""
+        """Newest task run of each task, by the name of the task."""
         self._all: dict[str, RunState] = {}
         self._kept: dict[str, set[str]] = {}
-        """Pieces of a task that are not rolled back, by its name: those of its completed runs, and those on which their
-        last attempts worked."""
+        """Pieces of work that are never rolled back, by the name of their task: the work of completed task runs, and
+        the work that the last attempts of these task runs found."""
         self._left: dict[str, dict[str, set[str]]] = {}
-        """Pieces that were left after a kill where nobody continued the plan, by name and id of the task. A new run of
-        the plan has new tasks, which may find them; a continued plan rolls them back."""
+        """Pieces of work that remained after a kill, by name and id of the task. If nobody continued the plan, a new
+        run of the plan has new tasks, which may find these pieces; a continued plan rolls them back."""
         self._beside: dict[str, list[Attempt]] = {}
         """Attempts that agents made between attempts of the task, for a prompt of an operator."""
         self._resumed: set[str] = set()
-        """Tasks whose plan the host resumes."""
+        """Names of the tasks whose plan the host resumes."""
         self._saved: dict[str, RunState] = {}
-        """The run of each checkpoint on record."""
+        """Task run of each checkpoint on record."""
         self._cut_short: set[str] = set()
-        """Runs whose supervisor was killed, or had no disk, before it could roll them back; perhaps nobody continues
-        them."""
+        """Task runs whose supervisor was killed, or had no disk, before it could roll their work back; possibly nobody
+        continues these task runs."""
         self._abandoned: set[str] = set()
-        """Those of them that had come to nothing by then, while nobody continues their plans. A continued plan rolls
-        them back; a new run of the plan has new tasks, which may find their work."""
+        """Task runs that were cut short like that after they had failed, while nobody continues their plans. A
+        continued plan rolls their work back; a new run of the plan has new tasks, which may find their work."""
         self._taken_back: set[str] = set()
-        """Pieces that were rolled back on record, or under a supervisor that was killed before that record: another
-        checkpoint has them."""
+        """Pieces of work that were rolled back on record, or under a supervisor that was killed before the record of
+        the rollback: another checkpoint contains these pieces."""
 
     def supervisor_lost(self) -> None:
-        """Note that the supervisor is gone, and the next one continues from the records."""
+        """Note that the supervisor is dead, and that the next supervisor continues from the records."""
         self._cut_short |= self._all.keys()
         self._abandoned |= {name for name, book in self._all.items() if book.state in BADLY}
         self._taken_back |= self.workspaces.taken_back
@@ -104,7 +106,7 @@ class CheckpointChecker:
 
     # ------------------------------------------------------------------ what is durable
     def wrote(self, record: LifecycleEvent, name: str, task: TaskConfig) -> None:
-        """Take in a durable record of a run of that task."""
+        """Process a durable record of a task run of that task."""
         if record.outcome == "born":
             self._born(record, name, task)
             return
@@ -143,15 +145,16 @@ class CheckpointChecker:
         self._check_saved(book, book.saved_as, str(told["session"]), task, at_work=book.saved_in == "CANCELLED")
 
     def _take_back(self, book: RunState, saved_as: str) -> None:
-        """Note that the pieces of the newest attempt are in that checkpoint, so that later ones need not have them."""
+        """Note which pieces of the newest attempt are in that checkpoint, so that later checkpoints need not contain
+        them."""
         held = set(self.workspaces.held(saved_as) or ())
         self._taken_back |= held & set(book.done)
 
     def _check_saved(
         self, book: RunState, saved_as: str, session_id: str, task: TaskConfig, *, at_work: bool = False
     ) -> None:
-        """Check that a checkpoint on record exists and holds what the newest attempt did; if its agent may be *at work*
-        still, any part of that."""
+        """Check that a checkpoint on record exists and contains the work of the newest attempt; if the attempt's agent
+        may still be *at work*, any part of that work is allowed."""
         if not saved_as:
             return
         self._saved[saved_as] = book
@@ -168,14 +171,14 @@ class CheckpointChecker:
 
     # ------------------------------------------------------------------ what the world sees
     def check_rollback(self, task: str) -> None:
-        """Check that the attempt of a task is over on record before its shared place is rolled back: otherwise the next
-        supervisor would continue the attempt, and never roll back what it does then."""
+        """Check that the attempt of a task has ended on record before its shared workspace is rolled back: otherwise
+        the next supervisor would continue the attempt, and never roll back the work done then."""
         book = next((one for one in reversed(self._all.values()) if one.task == task), None)
         if book is not None and book.state in UNDER_WAY:
             self._say(INVARIANT, book.entity_id, f"is taken back, and {book.state} on record")
 
     def attempt_began(self, task_script: TaskScript, attempt: Attempt, task: TaskConfig) -> None:
-        """Check what an agent finds when it begins."""
+        """Check the work that an agent finds in its workspace when it begins an attempt."""
         book, workspaces = self._runs.get(task_script.name), self.workspaces
         if book is None:
             return
@@ -195,7 +198,7 @@ class CheckpointChecker:
         book.is_new_attempt = False
 
     def _left_by_others(self, book: RunState) -> Iterator[str]:
-        """Pieces of other tasks with the same name, whose plans nobody continued."""
+        """Yield the pieces of work of other tasks with the same name, whose plans nobody continued."""
         for task, pieces in self._left.get(book.name, {}).items():
             yield from pieces if task != book.task else ()
         for one in (self._all[name] for name in self._abandoned):
@@ -210,7 +213,7 @@ class CheckpointChecker:
 
     # ------------------------------------------------------------------ in the end
     def settled(self, closed: AbstractSet[str]) -> None:
-        """Check the end of the run, when every plan is over. *closed*: names and ids of closed tasks."""
+        """Check the end of the simulated run, when every plan has ended. *closed*: names and ids of closed tasks."""
         if not self.workspaces.worktrees:
             self._check_taken_back(self.workspaces)
         there = self.workspaces.everything()
@@ -227,12 +230,14 @@ class CheckpointChecker:
                 self._say(INVARIANT, task_script.name, f"{lost[0]} was done, and is nowhere any more")
 
     def _task_of(self, attempt: Attempt) -> str:
-        """Task of an attempt; a later run of its plan may not have closed it."""
+        """Return the id of the task of an attempt; a later run of the plan has another task of this name, which may not
+        be closed."""
         book = self._all.get(attempt.run)
         return "" if book is None else book.task
 
     def _check_taken_back(self, workspaces: WorkspaceContents) -> None:
-        """Check that nothing of a run that came to nothing stays in a shared place, if its plan says so."""
+        """Check that no work of a task run that ended without success remains in a shared workspace, if the plan asks
+        for rollbacks."""
         for name, book in self._runs.items():
             if not book.rollback or book.state not in BADLY or book.entity_id in self._cut_short:
                 continue

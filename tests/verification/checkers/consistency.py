@@ -1,6 +1,8 @@
-"""Memory against disk: once everything is on record, what a supervisor shows of itself is what its journal holds.
+"""Checker of memory against disk: once everything is on record, the data that a supervisor shows must equal the content
+of its journal.
 
-Rows, nodes and inspections are compared with durable rows, never with another view of the same memory alone.
+The supervisor's rows, nodes and inspections are compared with durable rows, never only with another view of the same
+memory.
 """
 
 from __future__ import annotations
@@ -19,19 +21,19 @@ Say = Callable[[str, str, str], None]
 Rows = Mapping[str, EntityRow]
 Nodes = Mapping[str, TreeNode]
 SEEN = ("kind", "parent_id", "state", "entity_seq", "ended", "born_seq", "born_at")
-"""Fields of a row that are compared; its data is compared at each transition elsewhere. (``changed_at`` may differ: the
-journal's counts facts, too.)"""
+"""Fields of a row that are compared; the row's data is compared elsewhere, at each transition. (``changed_at`` may
+differ, since the journal changes this field for facts, too.)"""
 _seen = attrgetter(*SEEN)
 
 
 class _Call(msgspec.Struct):
-    """Part of an open call's data that is compared."""
+    """Part of the data of an open tool call that is compared."""
 
     number: int
 
 
 class _Data(msgspec.Struct):
-    """Part of an entity's data that is compared."""
+    """Part of an entity's data that is compared: its open tool calls, and its pid."""
 
     open: tuple[_Call, ...] = ()
     pid: int | None = None
@@ -40,7 +42,7 @@ class _Data(msgspec.Struct):
 _read = msgspec.json.Decoder(_Data).decode
 
 LARGE = 40
-"""Number of live entities up to which every look is taken; with a multiple of it, one look in that multiple is."""
+"""Number of live entities up to which every check is made; with n times as many, one check in n is made."""
 
 
 def check_memory(
@@ -53,16 +55,16 @@ def check_memory(
     begun: Callable[[str], bool],
     looked_at: int,
 ) -> None:
-    """Compare memory and disk, if nothing is on its way to the disk.
+    """Compare memory and disk, unless records are still on their way to the disk.
 
     Args:
-        say: reports a law that was broken: its name, whose, and the words.
-        durable: what the journal holds, by id.
-        living: of that, what has not ended: a long day has many more of the others.
-        timers: how many timers of a session run, by the timer checker.
-        ruling: the policy that rules a session, as far as the host has said so.
-        begun: whether a call of a living turn is on record.
-        looked_at: which of the living is inspected, as a number that is counted around.
+        say: reports a violation: the invariant, the entity, and the message.
+        durable: rows of the journal, by id.
+        living: those rows of *durable* that have not ended; a long run has many more ended ones.
+        timers: returns the number of running timers of a session, according to the timer checker.
+        ruling: returns the abort policy of a session, if the host has given one.
+        begun: returns whether a tool call of a living turn is on record.
+        looked_at: number of this check; the check inspects the live entity with this index, modulo their number.
     """
     if sup.journal_writer.error is not None or not sup.journal_writer.clean:
         return
@@ -93,7 +95,8 @@ def _say_row(say: Say, row: EntityRow, kept: EntityRow | None) -> None:
 
 
 def _check_order(say: Say, rows: list[EntityRow]) -> None:
-    """Check that parents come first: entities are listed in the order of their births."""
+    """Check that the supervisor lists entities in the order of their births, so that parents come before their
+    children."""
     born = {row.id: row.born_seq for row in rows}
     numbers = [row.born_seq for row in rows]
     if numbers != sorted(numbers) or len(born) != len(rows):
@@ -101,7 +104,7 @@ def _check_order(say: Say, rows: list[EntityRow]) -> None:
 
 
 def _check_nodes(say: Say, nodes: Nodes, living: Rows) -> None:
-    """Check the tree that aborts use: its sessions, their parents and children."""
+    """Check the tree of sessions that aborts use: sessions, parents and children must be those on record."""
     above = {row.id: row.parent_id for row in living.values() if row.kind == "session"}
     sessions = {one.id: one for one in nodes.values() if one.kind == "session"}
     for session_id in above.keys() ^ sessions.keys():
@@ -116,10 +119,11 @@ def _check_nodes(say: Say, nodes: Nodes, living: Rows) -> None:
 
 
 def _check_calls(say: Say, sup: Supervisor, nodes: Nodes, living: Rows, begun: Callable[[str], bool]) -> None:
-    """Check that the open calls of each turn are those on record, and that a call that returned leaves no actor behind.
+    """Check that the open tool calls of each turn are those on record, and that no actor of a returned call is still
+    live.
 
-    A call has its actor before its first record: its turn, which is to write that, has it in its mailbox. What is not
-    *begun* on record has not returned either.
+    A tool call has its actor before its first record, while the request to write that record is in the mailbox of its
+    turn. A call that has not *begun* on record has not returned either.
     """
     calls: dict[str, set[str]] = {}
     for one in nodes.values():
@@ -144,8 +148,8 @@ def _open_calls(row: EntityRow) -> Iterator[str]:
 def _check_rule(
     say: Say, sup: Supervisor, nodes: Nodes, durable: Rows, ruling: Callable[[str], AbortPolicy | None]
 ) -> None:
-    """Check that each session has its own policy, or that of its nearest ancestor with one; and that a stopped session
-    is shown as ended without *hurry*."""
+    """Check that each session has the abort policy that the host gave, directly or by its nearest ancestor with a
+    policy; and that the tree without *hurry* shows a stopped session as ended."""
     unhurried = sup.registry.abort_tree()
     for one in nodes.values():
         row = durable.get(one.id)
@@ -159,7 +163,8 @@ def _check_rule(
 
 
 def _check_processes(say: Say, nodes: Nodes, durable: Rows) -> None:
-    """Check the processes shown for calls and agents. An agent that is being started may have no pid on record yet."""
+    """Check that the processes shown for calls and agents are those on record. An agent that is being started may have
+    no pid on record yet."""
     for one in nodes.values():
         if one.kind == "tool" and one.parent is not None:
             kept = tuple(each for each in nodes[one.parent].processes if each.owner == one.id)
@@ -176,7 +181,7 @@ def _check_processes(say: Say, nodes: Nodes, durable: Rows) -> None:
 
 
 def _inspect(say: Say, sup: Supervisor, row: EntityRow, timers: Callable[[str], int]) -> None:
-    """Compare the inspection of one entity with its row: kind, state, calls, and the number of timers."""
+    """Compare the inspection of one entity with the entity's row: kind, state, open calls, and the number of timers."""
     seen = sup.inspect(row.id)
     calls = tuple(_open_calls(row))
     shown, kept = (seen.id, seen.kind, seen.state, seen.open_calls), (row.id, row.kind, row.state, calls)

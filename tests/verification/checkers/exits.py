@@ -1,8 +1,8 @@
-"""Processes and times in abort receipts, compared with what the world saw.
+"""Checker of abort receipts: their processes and times, compared with the events of the simulated world.
 
-The checker keeps the processes of each session, what was done to them and how they ended. A fate in a receipt must be
-that of such a process, with its status; killed, terminated or lost only if that happened; and the stage on which a node
-ended must be the last one that its processes needed.
+The checker records the processes of each session, the signals sent to these processes, and their ends. A process fate
+in a receipt must be that of such a process, with its exit status; it says killed, terminated or lost only if that
+happened; and the termination stage at which a node ended must be the last stage that the node's processes needed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ HOME = "/sim/"
 
 
 class _Process(msgspec.Struct):
-    """A process: its session, whether it is the main one of its shim, and what became of it."""
+    """Process of the simulated world: its session, whether it is the main process of its shim, its exit status, and the
+    signals that it received."""
 
     session_id: str
     main: bool
@@ -33,7 +34,8 @@ class _Process(msgspec.Struct):
 
 
 class ExitChecker:
-    """Processes of a run by pid. *say* reports a violation: the invariant, the entity, and the message."""
+    """Checker that follows the processes of a simulated run, by pid. *say* reports a violation: the invariant, the
+    entity, and the message."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -41,7 +43,7 @@ class ExitChecker:
 
     # ------------------------------------------------------------------ what the world sees
     def process(self, event: ProcessEvent) -> None:
-        """Take in an event of a process."""
+        """Process an event of a process: a start, a signal, an exit, or a kill."""
         if event.what == "spawned":
             session_id = event.owner.partition("$ ")[0].removeprefix(HOME)
             self._all.setdefault(event.pid, []).append(_Process(session_id, event.detail == event.owner))
@@ -62,7 +64,7 @@ class ExitChecker:
 
     # ------------------------------------------------------------------ what is said of it
     def check(self, answered: AbortReturned) -> None:
-        """Check the receipt of an abort, with its plan and its time."""
+        """Check the receipt of an abort against its request, its plan, and the time of the reply."""
         asked, plan, receipt = answered.asked, answered.plan, answered.receipt
         now_s, wall_s = answered.at_s, answered.wall_s
         for fate in receipt.processes:
@@ -87,7 +89,8 @@ class ExitChecker:
             self._say("honest_ends", fate.owner, f"{receipt.abort_id} says {fate}; the world saw {mine}")
 
     def _check_rung(self, node: NodeReceipt, receipt: Receipt) -> None:
-        """Check the stage: that of the node's processes; a call that ends alone has processes of its own."""
+        """Check the termination stage of a node: the last stage that ended one of its processes. For a tool call this
+        is checked only if the call ended alone, with processes of its own."""
         below = f"{node.id}:"
         ends = {one.ended_by for one in receipt.processes if one.owner == node.id or one.owner.startswith(below)}
         alone = node.kind == "tool" and node.how == "scope"
@@ -98,8 +101,8 @@ class ExitChecker:
             self._say("honest_ends", node.id, f"ended on the rung {node.rung}; its processes ended by {sorted(ends)}")
 
     def _check_outcome(self, node: NodeReceipt, plan: AbortPlan | None, receipt: Receipt) -> None:
-        """Check the outcome: ``requested`` only for nodes that the abort does not wait for; an abandoned end is on the
-        last stage."""
+        """Check the outcome of a node: ``requested`` is allowed only if the abort does not wait for the node; ``ended``
+        needs a stage before the last, ``abandoned`` the last stage or a survivor."""
         planned = next((one for one in plan.nodes if one.id == node.id), None) if plan is not None else None
         if planned is not None and planned.mode.value == "wait_completed" and node.outcome == "requested":
             self._say("one_answer", node.id, "is waited for, and was only requested")
@@ -111,7 +114,8 @@ class ExitChecker:
             self._say("honest_ends", node.id, f"was only requested, and ended at {node.ended_at}")
 
     def _check_times(self, asked: AbortRequested, receipt: Receipt, wall_s: float) -> None:
-        """Check that ends lie between the request and the receipt, and are recorded after that."""
+        """Check that the times in a receipt lie between the request and the reply, that ``killed_at`` is not before the
+        last end, and ``recorded_at`` not before ``killed_at``."""
         ended = [one.ended_at for one in receipt.nodes if one.ended_at is not None]
         times: Sequence[float | None] = (*ended, receipt.killed_at, receipt.recorded_at)
         for at in times:
@@ -131,8 +135,8 @@ class ExitChecker:
 
 
 def _fits(fate: ProcessFate, seen: _Process) -> bool:
-    """Whether a fate may be reported of a process. A process whose shim was lost while it was being ended may have
-    ended by either."""
+    """Return whether a receipt may report this fate of a process. A process whose shim was lost during the process's
+    termination may have ended by the loss or by the termination."""
     if fate.status is not None and seen.status is not None and str(fate.status) != seen.status:
         return False
     if fate.killed < 0:

@@ -1,11 +1,11 @@
-"""Expected endings of a plan that only faults of its own tasks strike, computed from the specification, without a
+"""Computation of the expected endings of a plan whose own tasks alone have faults, from the specification and without a
 scheduler.
 
-Where nobody interferes, the ending of a task follows from its script: how often it is tried, and whether it is
-completed. Time plays no part in that, so the endings are computed task by task, in the order of dependencies. No ending
-is expected of a plan in which time does play a part: a critical task fails and cancels the others, the retry budget
-runs out, failures of a session may or may not be in a row, or an agent that hangs may or may not be woken before its
-time is over.
+If nobody interferes, the ending of a task follows from its script: the number of attempts, and whether the task is
+completed. Time does not matter for that, so the endings are computed task by task, in the order of dependencies. No
+ending is expected of a plan in which time matters: a critical task fails and cancels the others, the retry budget runs
+out, failures of a session may or may not be consecutive, or a hanging agent may or may not be woken before its time is
+over.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ from supervisor.simulation.plan_workload.task_scripts import TaskScript, TaskScr
 
 MET: Final = frozenset({"completed", "skipped"})
 WORDS: Final = 4
-"""Number of different texts of unknown errors: an error is the same as four tries before."""
+"""Number of different texts of unknown errors: the text of an error repeats after four tries."""
 USUAL: Final = SessionLimits()
 """Default limits of a session."""
 LEAST_S: Final = 300.0
-"""Least time of an attempt at a task with a scope, whatever similar tasks took (``supervisor.work.timeouts``)."""
+"""Shortest time limit, in seconds, of an attempt at a task with a size, however long similar tasks took
+(``supervisor.work.timeouts``)."""
 SLACK_S: Final = 5.0
-"""Seconds until an agent has its prompt and its first sign is seen."""
+"""Seconds until an agent has its prompt and the first sign of its activity is seen."""
 WATCHED: Final = Liveness()
 """Default times at which an agent is woken."""
 LARGE: Final = frozenset({"large", "xl"})
 
 
 class Ending(NamedTuple):
-    """Ending of a task: its outcome, the number of attempts, and the retries of runs and claims."""
+    """Ending of a task: its outcome, the number of attempts, and the number of retries (further attempts and further
+    claims)."""
 
     outcome: str
     attempts: int = 0
@@ -45,8 +47,8 @@ class Ending(NamedTuple):
 def expected_endings(
     plan: Plan, task_scripts: TaskScripts, session: SessionLimits = USUAL, liveness: Liveness = WATCHED
 ) -> Mapping[str, Ending] | None:
-    """Compute the ending of every task; ``None`` if time plays a part. *session* and *liveness*: limits of its
-    sessions."""
+    """Compute the ending of every task; ``None`` if the endings depend on time. *session* and *liveness* are the limits
+    of the plan's sessions."""
     tasks = {one.task.id: one for one in every_task(plan.tasks)}
     if any(one.task.agent not in (WORKER, DEPUTY) or one.task.may_split for one in tasks.values()):
         return None
@@ -64,12 +66,12 @@ class _Expectation:
         self.plan = plan
         self.endings: dict[str, Ending] = {}
         self.in_time = False
-        """Whether time decides if a session gives up, or if an agent is woken."""
+        """Whether the ending depends on time: on the moment at which a session gives up, or an agent is woken."""
         self._task_scripts, self._session, self._liveness = task_scripts, session, liveness
         self._limits = plan.task_lifecycle.value()
 
     def ending(self, task: TaskConfig) -> Ending:
-        """Compute the ending of a task after those of its dependencies."""
+        """Compute the ending of a task; the endings of its dependencies must be computed before."""
         task_script = self._task_scripts.of(task.id) or TaskScript(task.id)
         found = self._without_work(task, task_script) or (
             self._whole(task, task_script) if task.subtasks else self._worked_on(task, task_script)
@@ -78,7 +80,8 @@ class _Expectation:
         return found
 
     def _without_work(self, task: TaskConfig, task_script: TaskScript) -> Ending | None:
-        """Ending of a task that nobody works on."""
+        """Return the ending of a task that no agent works on, as a skipped or blocked one; ``None`` if agents work on
+        the task."""
         asked = self.plan.approve_plan or task.approval == "before"
         blocked = any(self.endings[one].outcome not in MET for one in task.depends_on)
         if asked and not task_script.wanted:
@@ -101,7 +104,7 @@ class _Expectation:
         return self._claims(task, _Tries(task_script), range(task.max_retries + 1))
 
     def _claims(self, task: TaskConfig, tries: _Tries, numbers: range) -> Ending:
-        """Ending over all claims; each claim from the second on is a retry."""
+        """Compute the ending of a task over all its claims; each claim from the second on is a retry."""
         for claim in numbers:
             if self._claim(task, tries):
                 return Ending("completed", tries.attempts, tries.retries + claim)
@@ -115,8 +118,8 @@ class _Expectation:
         return not (task.approval == "after" and not tries.approvals()) and tries.merges()
 
     def _run(self, task: TaskConfig, tries: _Tries) -> bool:
-        """Compute one run: whether an attempt succeeds before the circuit stays open (spec 002), or before the session,
-        which serves all attempts, gives up."""
+        """Compute one task run: return whether an attempt succeeds before the circuit stays open (spec 002), or before
+        the session, which serves all attempts, gives up."""
         limits, failures, same, last, probes, probing = self._limits, 0, 0, "", 0, False
         while True:
             way, error = self._attempt(task, tries)
@@ -136,8 +139,8 @@ class _Expectation:
                 tries.retries += 1
 
     def _attempt(self, task: TaskConfig, tries: _Tries) -> tuple[Try, str]:
-        """Compute one attempt. An agent that hangs is woken, then asked to stop; each time it begins once more within
-        the attempt (docs/explanation/budgets.md), unless its turn times out before."""
+        """Compute one attempt. An agent that hangs is woken, then asked to stop; after each of these the agent begins
+        anew within the attempt (docs/explanation/budgets.md), unless its turn times out before."""
         liveness, limit_s = self._liveness, self._least_s(task)
         profile = liveness.large if task.scope in LARGE else liveness.default
         way, error = tries.begin()
@@ -150,13 +153,13 @@ class _Expectation:
         return way, error
 
     def _least_s(self, task: TaskConfig) -> float:
-        """Least seconds of a turn of the task."""
+        """Return the shortest time limit of a turn of the task, in seconds."""
         if task.timeout_s is not None:
             return task.timeout_s
         return LEAST_S if task.scope is not None else self.plan.task_lifecycle.default_timeout
 
     def _gives_up(self, errors: int, way: Try) -> bool:
-        """Whether a session gives up at that error, after a start that went well (spec 003)."""
+        """Return whether a session gives up at that error, after a start that succeeded (spec 003)."""
         limits = self._session
         at_once = limits.stable_after_s <= 0
         spent = errors >= limits.max_total_errors or (at_once and limits.max_consecutive_errors <= 1)
@@ -168,8 +171,8 @@ class _Expectation:
         return spent
 
     def _whole(self, task: TaskConfig, task_script: TaskScript) -> Ending:
-        """Ending of a task that its plan split: its subtasks do the work. If the whole is rejected, it fails, and is
-        claimed anew by an agent of its own."""
+        """Compute the ending of a task that its plan split: its subtasks do the work. If the whole is rejected, the
+        task fails, and an agent of its own claims it anew."""
         parts = [self.ending(one) for one in task.subtasks]
         if any(one.outcome not in MET for one in parts):
             return Ending("aborted")
@@ -181,7 +184,8 @@ class _Expectation:
 
 
 class _Tries:
-    """Numbers of tries, checks, merges and approvals over all claims of a task."""
+    """Counters of the tries, checks, merges and approvals over all claims of a task, with the scripted result of
+    each."""
 
     def __init__(self, task_script: TaskScript) -> None:
         self._task_script = task_script
@@ -189,7 +193,7 @@ class _Tries:
         self._seen = {"checks": 0, "merges": 0, "approvals": 0}
 
     def begin(self) -> tuple[Try, str]:
-        """Scripted outcome of the next try, and the text of its error."""
+        """Count the next try; return its scripted outcome, and the text of its error."""
         number, self.attempts = self.attempts, self.attempts + 1
         way = self._task_script.way(number)
         return way, f"{way} {number % WORDS}" if way is Try.UNKNOWN else way.value

@@ -1,7 +1,8 @@
-"""Heartbeats of workers: those that the world sent, compared with workers that are lost, and back, on record.
+"""Checker of heartbeats: the heartbeats that workers sent in the simulated world, compared with the records that
+workers are lost and back.
 
 Only a worker that is registered and not shut down sends heartbeats. A worker is lost when its checks have passed
-without a heartbeat, not before, and not much later; it is back only after another heartbeat.
+without a heartbeat, not before, and not much later; a lost worker is back only after another heartbeat.
 """
 
 from __future__ import annotations
@@ -17,44 +18,45 @@ BEATING: Final = frozenset({"idle", "busy"})
 LOST: Final = "unresponsive"
 ROUNDING_S: Final = 1e-6
 GRAIN_S: Final = 1.0
-"""Seconds: more than the coarsest grain of timers."""
+"""Tolerance in seconds: more than the coarsest rounding of timers in a run."""
 
 
 class HeartbeatChecker:
-    """Heartbeats of one run. *say* reports a violation; *bound_s* is how late a loss may be recorded; *now* is the
-    run's clock, in seconds."""
+    """Checker of the heartbeats of one simulated run. *say* reports a violation; *bound_s* is the delay, in seconds,
+    with which a loss may be recorded; *now* is the run's clock, in seconds."""
 
     def __init__(self, say: Say, bound_s: float, now: Callable[[], float]) -> None:
         self._say, self._bound_s, self._now = say, bound_s, now
         self.lost_tasks: set[str] = set()
-        """Names of workstreams of which a worker was lost while it had tasks."""
+        """Names of workstreams that lost a worker while the worker had tasks."""
         self._streams: dict[str, str] = {}
-        """The workstream of each worker."""
+        """Workstream of each worker."""
         self._states: dict[str, str] = {}
         self._known_s: dict[str, float] = {}
-        """Time at which a worker's registration was on record."""
+        """Time at which the last record of each worker became durable."""
         self._misses: dict[str, int] = {}
         self._heard: dict[str, float] = {}
-        """Time of the last heartbeat of each worker of this supervisor."""
+        """Time of the last heartbeat of each worker under this supervisor."""
         self._slept_s: dict[str, float] = {}
-        """Seconds for which nothing could beat since then."""
+        """Seconds, since the last heartbeat of each worker, in which no heartbeat could be sent."""
         self._lost: dict[str, float] = {}
         self._back_s: dict[str, float] = {}
-        """Time at which a worker's return was on record."""
+        """Time at which the recovery of each lost worker became durable."""
 
     def forget(self) -> None:
-        """Forget the workers of a supervisor that is gone."""
+        """Drop the workers of a supervisor that has ended."""
         self._heard.clear()
         self._lost.clear()
 
     def slept(self, seconds: float) -> None:
-        """Note that nothing could beat, or look, for so many seconds."""
+        """Note that for so many seconds no heartbeat could be sent or checked."""
         for worker in self._heard:
             self._slept_s[worker] = self._slept_s.get(worker, 0.0) + seconds
 
     # ------------------------------------------------------------------ the world
     def beat(self, worker: str, at_s: float) -> None:
-        """Note a heartbeat. A worker that shuts down may send some until that is on record."""
+        """Process a heartbeat of a worker: the worker must be registered. A worker that shuts down may send heartbeats
+        until its shutdown is durable."""
         state = self._states.get(worker, "not there")
         if state not in BEATING and state != LOST and self._known_s.get(worker, -1.0) + GRAIN_S < at_s:
             self._say("health_monitoring", worker, f"sends a heartbeat, and is {state} on record")
@@ -63,7 +65,7 @@ class HeartbeatChecker:
 
     # ------------------------------------------------------------------ what is durable
     def happened(self, at_s: float) -> None:
-        """Check for losses that should be on record by now: records are in the order of events."""
+        """Check for silent workers whose loss should be on record by now: records are in the order of events."""
         if not self._heard:
             return
         for worker in [one for one in self._heard if at_s - self._since(one) > self._patience_s(one)]:
@@ -73,15 +75,17 @@ class HeartbeatChecker:
                 self._say("health_monitoring", worker, f"is not heard for {silent_s:g} s, and not lost on record")
 
     def _since(self, worker: str) -> float:
-        """Time since which a worker is silent. A worker whose return is not on record yet cannot be lost again."""
+        """Return the time since which a worker is silent. A worker whose recovery is not durable yet cannot be lost
+        again."""
         return max(self._heard[worker], self._back_s.get(worker, 0.0))
 
     def _patience_s(self, worker: str) -> float:
-        """Seconds until a silent worker is lost: the checks that it may miss, and the one before."""
+        """Return the seconds until a silent worker must be lost on record: the heartbeat checks that the worker may
+        miss, one more check, and the bound."""
         return (self._misses.get(worker, 0) + 1) * CHECK_S + self._bound_s + self._slept_s[worker]
 
     def wrote(self, one: Append, at_s: float) -> None:
-        """Take in a durable append of a worker."""
+        """Process a durable append of a worker."""
         record, worker = one.record, one.record.entity_id
         if record.outcome == "born":
             self._misses[worker] = int(record.metadata["misses_max"])

@@ -1,6 +1,7 @@
-"""Leaks: a supervisor that has closed holds no entities, timers, actors or waiters.
+"""Checker of leaks: a supervisor that has closed holds no entities, timers, actors or waiting requests.
 
-The checker reads private attributes: what a supervisor must not hold any more is no part of its interface.
+The checker reads private attributes, since the objects that a closed supervisor must not hold are no part of its
+interface.
 """
 
 from __future__ import annotations
@@ -11,19 +12,20 @@ from typing import Final
 from supervisor.host.supervision import Supervisor
 
 TIMERS_MAX: Final = 64
-"""Timers that a closed supervisor may leave behind."""
+"""Number of timers that a closed supervisor may leave in the kernel."""
 
 
 def counted(sup: Supervisor, entities: Container[str]) -> list[str]:
-    """Entities that monitors, budget scopes or model error counters still hold. A budget scope of the host is for the
-    host to close."""
+    """Return the entities that monitors, budget scopes or model error counters still hold. A budget scope that the host
+    opened does not count: the host closes it."""
     monitors = sup.monitors
     hearers = [f"{len(monitors.on_model_failed)} that hear of models"] if monitors.on_model_failed else []
     return [*sorted(one for one in {*monitors._scopes, *monitors._running} if one in entities), *hearers]
 
 
 def check_closed(say: Callable[[str, str, str], None], sup: Supervisor, entities: Container[str]) -> None:
-    """Check a closed supervisor. *say* reports a violation: the invariant, the entity, and the message."""
+    """Check that a closed supervisor holds nothing any more. *say* reports a violation: the invariant, the entity, and
+    the message."""
     if sup.registry.sessions or sup.registry.entities:
         left = sorted({*sup.registry.sessions, *sup.registry.entities})
         say("bounded", left[0], f"is still in memory after the supervisor has closed: {left[:5]}")

@@ -1,7 +1,7 @@
-"""Jobs and slots of the dead are free soon, checked on durable records alone.
+"""Checker of jobs and worker slots: those of lost workers become free soon, according to durable records alone.
 
-A worker that is lost, or whose supervisor was killed and whose plan is continued, runs none of its jobs any more within
-a bound; a job that is over gives its slot back.
+A worker that is lost, or whose supervisor was killed and whose plan is continued, gives up all its jobs within a bound
+of time; a job that is over gives its slot back.
 """
 
 from __future__ import annotations
@@ -18,43 +18,44 @@ LOST: Final = frozenset({"unresponsive", "shutdown"})
 
 
 class LeaseChecker:
-    """Holders of jobs and slots. *say* reports a violation; *bound_s* is how long a job or slot may be held after it
-    should be free: the end of its session, and the records that follow. The bound starts when the reason is durable, by
-    the clock *now*."""
+    """Checker of the workers that hold jobs and slots. *say* reports a violation; *bound_s* is the time, in seconds,
+    for which a job or slot may still be held after it should be free: the end of its session, and the records that
+    follow. The bound starts when the reason is durable, by the clock *now*."""
 
     def __init__(self, say: Say, bound_s: float, now: Callable[[], float]) -> None:
         self._say, self._bound_s, self._now = say, bound_s, now
         self._names: dict[str, str] = {}
-        """Ids of tasks by their names."""
+        """Name of each task, by its id."""
         self._running: dict[str, str] = {}
-        """Running jobs and their workers."""
+        """Worker of each running job."""
         self._left: dict[str, str] = {}
-        """Running jobs of a supervisor that is gone; they must be free when their plan is continued."""
+        """Workers of the jobs that ran under a supervisor that has ended; these jobs must be free when their plan is
+        continued."""
         self._streams: dict[str, str] = {}
-        """Workstreams of jobs."""
+        """Workstream of each job."""
         self._given: dict[str, set[str]] = {}
-        """Tasks given to each worker, by name."""
+        """Names of the tasks assigned to each worker."""
         self._due: dict[Key, tuple[float, str]] = {}
-        """Deadline of each job or slot, and the reason."""
+        """Deadline by which each job or slot must be free, and the reason."""
 
     # ------------------------------------------------------------------ supervisors and clocks
     def started(self) -> None:
-        """Note another supervisor, whose workers are new."""
+        """Note the start of another supervisor, whose workers are new."""
         self.ended()
         self._given.clear()
         self._left = {**self._running}
 
     def ended(self) -> None:
-        """Note that the supervisor is gone: what is not free yet is up to the next one."""
+        """Note that the supervisor has ended: the next supervisor must free the jobs and slots that are still held."""
         self._due.clear()
 
     def delayed(self, seconds: float) -> None:
-        """Extend the deadlines by so many seconds, in which nothing could be done or recorded."""
+        """Extend the deadlines by so many seconds, in which no work and no records were possible."""
         self._due = {key: (due_s + seconds, why) for key, (due_s, why) in self._due.items()}
 
     # ------------------------------------------------------------------ what is durable
     def wrote(self, one: Append, at_s: float) -> None:
-        """Take in a durable append."""
+        """Process a durable append."""
         record = one.record
         self._look(at_s, record.entity_id)
         if record.outcome == "born" and record.entity_type == "task":
@@ -69,14 +70,14 @@ class LeaseChecker:
             self._worker(record, at_s)
 
     def _look(self, at_s: float, entity_id: str) -> None:
-        """Check for overdue jobs and slots, other than those that this record frees."""
+        """Report overdue jobs and slots, except those that this record frees."""
         for key, (due_s, why) in [*self._due.items()]:
             if at_s > due_s and entity_id != key[0]:
                 del self._due[key]
                 self._say("released", " ".join(key).strip(), f"{why}, and is not free {at_s - due_s:.3f} s too late")
 
     def _go_on(self, workstream: str) -> None:
-        """Start the bound for the jobs of a workstream that has a worker under this supervisor."""
+        """Start the bound for the jobs of an earlier supervisor, when their workstream has a worker under this one."""
         for job in [job for job in self._left if self._streams[job] == workstream]:
             self._is_due((job, ""), f"is held by {self._left.pop(job)}, of a supervisor that is no more")
 

@@ -1,8 +1,8 @@
-"""Metadata of tasks, runs and jobs, and the ends of their waits, checked against the plan.
+"""Checker of the metadata of tasks, task runs and jobs, and of the ends of their waits, against the plan.
 
-The account is made of the plan that the host drew and of durable records (docs/explanation/work.md, spec 000 and
-002). A wait ends neither early nor, where nothing is in its way, late: a delay between two tries, the subtasks of a
-task, tasks that another one is blocked on, and a job that a free worker could have.
+The checker works from the plan that the host drew and from durable records (docs/explanation/work.md, spec 000 and
+002). A wait must not end early, nor late if nothing prevents its end: the delay between two tries, the wait for the
+subtasks of a task, and that of a blocked task for other tasks.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from supervisor.ports import Append
 Say = Callable[[str, str, str], None]
 ROUNDING_S: Final = 1e-3
 SUBTASKS_S: Final = 5400.0
-"""Seconds that a task waits for its subtasks, where it has no time of its own."""
+"""Seconds that a task waits for its subtasks, unless the plan gives it a time of its own."""
 COOLING_S: Final = 60.0
-"""Seconds for which nothing is launched against a provider that fails everybody."""
+"""Seconds for which no agent is launched against a provider whose breaker is open."""
 LOST: Final = (
     "its worker was lost",
     "the supervisor of its session ended",
     "its supervisor ended without closing it",
 )
-"""Reason of an orphan."""
+"""Reasons on record for which a task is an orphan."""
 OVER: Final = frozenset({"COMPLETED", "SKIPPED", "CANCELLED"})
-"""States in which a run is over, and does not rest."""
+"""States in which a task run has ended for good."""
 ENDED: Final = frozenset({"CLOSED", "CANCELLED", "FAILED"})
 
 
 class _Task(msgspec.Struct):
-    """A task as its records show it."""
+    """State of a task according to its records."""
 
     name: str
     stream: str
@@ -43,17 +43,18 @@ class _Task(msgspec.Struct):
     waits_for: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     since_s: float = 0.0
-    """Time of its state, by the journal's clock."""
+    """Time at which the task came into its state, by the journal's clock."""
     retries: int = 0
     claims: int = 0
     run: str = ""
     dead: bool = False
-    """Whether it was reported as a dead letter since it failed last."""
+    """Whether the task was recorded as a dead letter since it failed last."""
     reopened: bool = False
 
 
 class _Run(msgspec.Struct):
-    """A run: its limits, its state and the time of that, and the supervisor's number."""
+    """State of a task run: its limits, its state and the time of that state, and the number of the supervisor under
+    which it came into that state."""
 
     task: str
     limits: Mapping[str, Any]
@@ -65,48 +66,48 @@ class _Run(msgspec.Struct):
 
 
 class MetadataChecker:
-    """Metadata and waits of one run. *say* reports a violation; *bound_s* is how late something due may be; *now* is
-    the run's clock, in seconds."""
+    """Checker of metadata and waits of one simulated run. *say* reports a violation; *bound_s* is the tolerated delay
+    of anything due, in seconds; *now* is the run's clock, in seconds."""
 
     def __init__(self, say: Say, bound_s: float, now: Callable[[], float]) -> None:
         self._say, self._bound_s, self._now = say, bound_s, now
         self._plans: dict[str, Plan] = {}
-        """Plans by the name of the workstream."""
+        """Plans by the name of their workstream."""
         self._slots: dict[str, list[tuple[float, dict[str, int]]]] = {}
-        """Slots of the workers of a workstream since a time; workers that were born before may still be on their way to
-        the disk."""
+        """Slots of the workers of each workstream by the plans given so far, with the time of each plan; records of
+        workers that were born before may still be on their way to the disk."""
         self._tasks: dict[str, _Task] = {}
         self._runs: dict[str, _Run] = {}
         self._jobs: dict[str, tuple[str, str]] = {}
-        """The task of each job, and its state."""
+        """Task and state of each job."""
         self._blocked: dict[str, None] = {}
-        """Blocked tasks."""
+        """Ids of the blocked tasks, in order."""
         self._under_way: set[str] = set()
-        """Workstreams that this supervisor has begun or continued: it makes workers for them first."""
+        """Workstreams that this supervisor has begun or continued, which the birth of a worker shows."""
         self._due: dict[tuple[str, str], tuple[float, str]] = {}
-        """Deadline of each wait, and its description."""
+        """Deadline of each wait, and the text that describes it."""
         self._life = 0
 
     # ------------------------------------------------------------------ supervisors and clocks
     def ended(self) -> None:
-        """Note that the supervisor is gone: its waits are up to the next one."""
+        """Note that the supervisor has ended: the next supervisor continues its waits."""
         self._life += 1
         self._under_way.clear()
         self._due.clear()
 
     def delayed(self, seconds: float) -> None:
-        """Extend the deadlines by so many seconds, in which nothing could be done or recorded."""
+        """Extend the deadlines by so many seconds, in which no work and no records were possible."""
         self._due = {key: (due_s + seconds, why) for key, (due_s, why) in self._due.items()}
 
     def planned(self, plan: Plan) -> None:
-        """Note a plan that the host runs."""
+        """Note a plan that the host is about to run."""
         self._plans[plan.workstream] = plan
         slots = {one: config.slots for one, config in plan.workers.items()} or {"local": plan.max_sessions}
         self._slots.setdefault(plan.workstream, []).append((self._now(), slots))
 
     # ------------------------------------------------------------------ what is durable
     def wrote(self, one: Append, at_s: float, config: Callable[[str], TaskConfig | None]) -> None:
-        """Take in a durable append. *config*: returns what the plan says of a task, by its name."""
+        """Process a durable append. *config* returns the plan's configuration of a task, by the task's name."""
         record = one.record
         self._look(record.entity_id, at_s)
         match record.entity_type, record.outcome:
@@ -128,7 +129,7 @@ class MetadataChecker:
                 self._fact(record)
 
     def _look(self, entity_id: str, at_s: float) -> None:
-        """Check for overdue waits, other than those that this record ends."""
+        """Report overdue waits, except those that this record ends."""
         for key, (due_s, why) in [*self._due.items()]:
             if at_s <= due_s or key[0] == entity_id or (key[1] == "parts" and self._is_tried(key[0])):
                 continue
@@ -136,13 +137,13 @@ class MetadataChecker:
             self._say("punctual", key[0], f"{why}, {at_s - due_s:.3f} s too long")
 
     def _is_tried(self, task_id: str) -> bool:
-        """Whether the task's own attempt goes on beside its subtasks, or its result waits for a free worker since an
-        earlier supervisor: until then the subtasks are not given up (docs/how-to/operate.md)."""
+        """Return whether the task's own attempt is under way beside its subtasks, or the attempt's result waits for a
+        free worker since an earlier supervisor: until then the subtasks are not given up (docs/how-to/operate.md)."""
         run = self._runs.get(self._tasks[task_id].run)
         return run is not None and run.state == "IN_PROGRESS"
 
     def _tried(self, task_id: str) -> None:
-        """Note that the task's own attempt is over: subtasks that have had their time are given up from now on."""
+        """Note that the task's own attempt is over: from now on, subtasks whose time is over must be given up."""
         key = (task_id, "parts")
         if key in self._due:
             due_s, why = self._due[key]
@@ -205,7 +206,7 @@ class MetadataChecker:
             self._same(record, named, (task.config.critical, [f"role:{role}"] if role else []))
 
     def _worker_born(self, record: LifecycleEvent, at_s: float) -> None:
-        """Check the slots of a worker: those of the plan, or one worker with all of them."""
+        """Check the slots of a new worker: those of the plan, or one worker with all slots."""
         stream = str(record.metadata["workstream"])
         self._under_way.add(stream)
         self._unblock()  # what it was blocked on may have been closed under a supervisor before
@@ -260,7 +261,7 @@ class MetadataChecker:
             self._settled_parts()
 
     def _delay(self, task_id: str, task: _Task, before: str) -> None:
-        """Stop the wait for a delay while the task is blocked; start it when the task goes on."""
+        """Stop the wait for the delay of a job while its task is blocked, and start it anew when the task goes on."""
         delayed = [job for job, one in self._jobs.items() if one == (task_id, "retrying")]
         for job in delayed if "BLOCKED" in (task.state, before) else ():
             self._due.pop((job, "delay"), None)
@@ -268,14 +269,15 @@ class MetadataChecker:
                 self._wait_for_delay(job, self._runs[task.run])
 
     def _unblock(self) -> None:
-        """Expect a task that is blocked on tasks alone to go on when all of them are closed and its plan goes on."""
+        """Expect blocked tasks to go on at once when all tasks that they wait for are closed and their plan is under
+        way."""
         for one in [one for one in self._blocked if self._tasks[one].stream in self._under_way]:
             found = [self._tasks.get(name) for name in self._tasks[one].waits_for]
             if found and all(task is not None and task.state == "CLOSED" for task in found):
                 self._wait(one, "blocked", 0.0, "is blocked on what is closed")
 
     def _settled_parts(self) -> None:
-        """Expect a task whose subtasks have all ended to wait no longer."""
+        """Drop the deadline of a wait for subtasks when all these subtasks have ended."""
         for entity_id, what in [key for key in self._due if key[1] == "parts"]:
             parts = [self._tasks.get(one) for one in self._tasks[entity_id].parts]
             if all(one is not None and one.state in ENDED for one in parts):
@@ -297,12 +299,13 @@ class MetadataChecker:
             self._say("completion_requirement", record.entity_id, f"is done, and {', '.join(unmet)} is not")
 
     def _is_met(self, task_id: str) -> bool:
-        """Whether a dependency is closed, or was skipped as its plan allows."""
+        """Return whether a dependency is closed, or was skipped."""
         task = self._tasks[task_id]
         return task.state == "CLOSED" or self._runs[task.run].state == "SKIPPED"
 
     def _check_agent(self, record: LifecycleEvent, task: _Task) -> None:
-        """Check the agent of a claim: the task's own first, then its fallback agents in order, one for each retry."""
+        """Check the agent of a claim: the task's own agent first, then its fallback agents in order, one for each
+        retry."""
         if task.config is None or task.reopened:
             return
         ladder = (task.config.agent, *task.config.fallback_agents)
@@ -314,8 +317,8 @@ class MetadataChecker:
             self._check_words(record, f"{', '.join(names)}: closed")
 
     def _check_lost(self, record: LifecycleEvent, before: str) -> None:
-        """Check that a task is an orphan exactly if its holder is lost, and that the record of taking it away says
-        why."""
+        """Check that a task becomes an orphan exactly if its holder is lost, and that the record that takes the task
+        away names the reason."""
         lost, recovered = record.reason in LOST, record.transition_reason == "orphan_recovered"
         direct = record.event == "requeued" and before == "IN_PROGRESS"
         if (
@@ -349,7 +352,7 @@ class MetadataChecker:
                     self._say("punctual", record.entity_id, f"its provider is asked again after {later_s:.3f} s")
 
     def failed(self, entity_id: str) -> None:
-        """Check that a task that was reported as failed is on record as a dead letter."""
+        """Check that a task that was reported as failed is recorded as a dead letter."""
         task = self._tasks[entity_id]
         if task.state == "FAILED" and not task.dead:
             self._say("honest_ends", entity_id, "has failed, and no record says that it is a dead letter")
@@ -395,5 +398,5 @@ class MetadataChecker:
 
 
 def _stream(stream_id: str) -> str:
-    """Name of a workstream in its plan."""
+    """Return the name of a workstream in its plan."""
     return stream_id.removeprefix("workstream:").partition("-")[0]

@@ -1,8 +1,8 @@
-"""Errors of models: what agents report of their tries, compared with what the runtime does then.
+"""Checker of model errors: the tries that agents report, compared with the runtime's reaction.
 
-A simulated agent counts its own tries, from 1, since its last message; the runtime's count is at least that. So no
-count on record is larger than the budget plus one, and after a permanent error there is no second try. Requests without
-result are counted by the agent, too. A prompt whose model failed for good is not sent again.
+A simulated agent counts its own tries, from 1, since its last message; the runtime's count must be at least as large.
+So no count on record may exceed the budget plus one, and after a permanent error there may be no second try. The agent
+also counts requests without result. A prompt whose model failed for good must not be sent again.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ Say = Callable[[str, str, str], None]
 TELLING: Final = frozenset(
     {"ModelTrouble", "ModelAskedInVain", "Usage", "task_claimed", "task_failed", "verify_requested", "SessionExited"}
 )
-"""Events that matter here."""
+"""Events that this checker processes."""
 FRUITFUL: Final = 8
-"""More requests than a simulated turn makes that has results."""
+"""Number of requests that no simulated turn with results exceeds."""
 
 
 class ModelRetryChecker:
-    """Models of one run. *say* reports a violation: the invariant, the entity, and the message."""
+    """Checker of the model errors of one simulated run. *say* reports a violation: the invariant, the entity, and the
+    message."""
 
     def __init__(self, say: Say, limits: ModelLimits) -> None:
         self._say = say
         self._limits = limits
         self._prompts: dict[str, str] = {}
-        """The prompt of each session's last turn."""
+        """Id of the prompt of each session's last turn."""
         self._given_up: set[tuple[str, str]] = set()
         self._settled: set[str] = set()
-        """Turns that are over, or whose requests without result were noticed."""
+        """Turns that are over, or whose requests without result the runtime has noticed."""
 
     def wrote(self, record: LifecycleEvent) -> None:
-        """Take in a durable record."""
+        """Process a durable record."""
         match record.event, record.outcome:
             case "ModelTrouble", "fact":
                 self._trouble(record)

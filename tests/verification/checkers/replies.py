@@ -1,4 +1,4 @@
-"""Replies to aborts and to answers of permission requests, compared with durable records.
+"""Checker of the replies to aborts and to answers of permission requests, compared with durable records.
 
 The receipt of an abort must agree with the records. A permission request is answered once and in time, and an accepted
 answer is the one on record.
@@ -17,13 +17,13 @@ Say = Callable[[str, str, str], None]
 ROUNDING_S = 1e-5
 """Tolerance for sums of floats, in seconds."""
 KNOWN_S = 10.0
-"""Longest commit (8 s), and some: a record that became durable in a failed commit is unknown until the disk
-recovers."""
+"""Seconds of the longest commit (8 s) and a margin: a record that became durable in a failed commit is unknown until
+the disk recovers."""
 
 
 class AbortTarget(NamedTuple):
-    """Target of an abort: the sessions and calls that must be over when it is answered. ``beside``: the sessions count
-    only while they are children of that one."""
+    """Target of an abort: the sessions and tool calls that must have ended when the reply comes. ``beside``: a parent;
+    the sessions count only while they are its children."""
 
     target: str
     sessions: tuple[str, ...]
@@ -32,14 +32,14 @@ class AbortTarget(NamedTuple):
 
 
 class _OpenPermission(NamedTuple):
-    """A permission that a human may answer, with its times (the run's seconds)."""
+    """Permission request that an operator may answer: its start and its deadline, in the run's seconds."""
 
     since_s: float
     due_s: float
 
 
 class ReplyChecker:
-    """Replies that the host gets in one run, compared with records."""
+    """Checker of the replies that the host receives in one run, compared with records."""
 
     def __init__(
         self, say: Say, now: Callable[[], float], slept_since: Callable[[float], float], grain_s: float
@@ -47,36 +47,36 @@ class ReplyChecker:
         self._say, self._now, self._slept_since, self._grain_s = say, now, slept_since, grain_s
         self._states: dict[str, str] = {}
         self._stopped_by: dict[str, str | None] = {}
-        """The abort that stopped each session."""
+        """Abort that stopped each session."""
         self._parents: dict[str, str | None] = {}
         self._children: dict[str, dict[str, None]] = {}
         self._ended: set[str] = set()
         self._adapters: dict[str, str] = {}
-        """The adapter of each session's agents."""
+        """Adapter of each session's agents."""
         self._open_calls: dict[str, dict[str, str]] = {}
-        """Open calls of each turn by id, with the agent's name for them."""
+        """Open tool calls of each turn: a map from id to the agent's name for the call."""
         self._begun: dict[str, set[str]] = {}
-        """Calls of each turn on record: open, returned or refused."""
+        """Tool calls of each turn on record: open, returned or refused."""
         self._asking: dict[str, _OpenPermission | None] = {}
-        """Waiting permissions by id, and the seconds that a human has; ``None`` if no human is asked."""
+        """Waiting permission requests by id, with start and deadline; ``None`` if no operator may answer."""
         self._permitted: dict[str, tuple[str, str | None]] = {}
-        """The person and the option of each answer."""
+        """Decider (as operator or deadline) and option of each answer."""
         self._joined: set[tuple[str, str | None]] = set()
-        """Sessions that were ending already when an abort reached them."""
+        """Sessions that were already ending when an abort reached them, with the id of the abort."""
         self._last: dict[str, tuple[str, float]] = {}
-        """Stage and seconds of each session's end, by its last record."""
+        """Termination stage and seconds of each session's end, from the session's last record."""
 
     # ------------------------------------------------------------------ the disk
     def disk_was_down(self, seconds: float) -> None:
-        """Note an outage that has ended. Requests in commits that failed and were durable all the same are known from
-        now on."""
+        """Note an outage of the disk that has ended. Permission requests in commits that failed, but became durable all
+        the same, are known only from now on, so their deadlines move."""
         since_s = self._now() - seconds - KNOWN_S
         for permission, asking in self._asking.items():
             if asking is not None and asking.since_s >= since_s:
                 self._asking[permission] = asking._replace(due_s=asking.due_s + seconds + KNOWN_S)
 
     def wrote(self, one: Append, at_s: float) -> None:
-        """Take in a durable append. *at_s*: time of the record, by the run's clock."""
+        """Process a durable append. *at_s* is the time of the record, by the run's clock."""
         record = one.record
         if record.entity_type == "session":
             self._session(one)
@@ -99,7 +99,7 @@ class ReplyChecker:
             self._begun.pop(record.entity_id, None)
 
     def _permission(self, record: LifecycleEvent, at_s: float) -> None:
-        """Check that a permission is requested once, answered once, and in time; the time starts when the request is
+        """Check that a permission is requested once, and answered once and in time; its time starts when the request is
         durable."""
         told = record.metadata
         permission = f"{record.entity_id}:p{told['number']}"
@@ -122,7 +122,8 @@ class ReplyChecker:
             self._say("punctual", permission, f"is answered {late_s:g} s after its time")
 
     def permission_answered(self, permission: str, option: str | None) -> None:
-        """Check an answer that was accepted: it is the one on record, and of no other operator."""
+        """Check an accepted answer to a permission request: the record must have the same option, and no other operator
+        may have been accepted for the request."""
         if self._permitted.get(permission) != ("operator", option):
             words = f"was said to be answered {option!r}; on record {self._permitted.get(permission)}"
             self._say("one_answer", permission, words)
@@ -147,11 +148,11 @@ class ReplyChecker:
             self._children.setdefault(one.parent_id, {})[session_id] = None
 
     def is_stopped(self, session_id: str) -> bool:
-        """Whether the session is stopped on record."""
+        """Return whether the session is stopped on record."""
         return self._states.get(session_id) == "Stopped"
 
     def has_begun(self, call: str) -> bool:
-        """Whether a call of a living turn is on record; otherwise its first record is on its way."""
+        """Return whether a tool call of a living turn is on record; if not, its first record is still on its way."""
         return call in self._begun.get(call.rpartition(":c")[0], ())
 
     def _close_call(self, turn_id: str, name: str) -> None:
@@ -166,7 +167,8 @@ class ReplyChecker:
 
     # ------------------------------------------------------------------ aborts
     def want_abort(self, target: str, scope: AbortScope) -> AbortTarget:
-        """Sessions and calls that must be over when the abort is answered, by the records so far."""
+        """Return the sessions and tool calls that must have ended when the reply to the abort comes, according to the
+        records so far."""
         session_id = target.partition(":")[0]
         match scope:
             case AbortScope.TOOL:
@@ -179,16 +181,16 @@ class ReplyChecker:
                 return AbortTarget(target, self._siblings(session_id), (), self._parents.get(session_id))
 
     def _siblings(self, session_id: str) -> tuple[str, ...]:
-        """Siblings of a session whose parent lives."""
+        """Return the siblings of a session whose parent is alive."""
         parent = self._parents.get(session_id)
         if parent is None or session_id in self._ended or self._states.get(parent) == "Stopped":
             return ()
         return tuple(one for one in self._children.get(parent, ()) if one != session_id)
 
     def abort_answered(self, wanted: AbortTarget, receipt: Receipt, waited: Collection[str] = ()) -> None:
-        """Check the receipt of an abort: its targets are stopped on record, or were ending already; if the disk was
-        down, or had not answered by the deadline, the receipt says so. *waited*: nodes whose last record it waits for.
-        """
+        """Check the receipt of an abort: its targets must be stopped on record, or were already ending. Not checked if
+        the receipt says that the disk was down, or had not confirmed by the deadline. *waited*: nodes for whose last
+        record the abort waits."""
         if receipt.outage is not None or (receipt.recorded_at is None and not receipt.already_ended):
             return
         if receipt.already_ended and wanted.sessions == (wanted.target,) and wanted.target not in self._ended:
@@ -223,15 +225,15 @@ class ReplyChecker:
                 self._say("one_answer", call, f"the abort of {wanted.target} was answered, and this call is open")
 
     def _has_joined(self, session_id: str, abort_id: str) -> bool:
-        """Whether the session was ending already when that abort reached it: by its own record, or by that of an
-        ancestor that was ending."""
+        """Return whether the session was already ending when that abort reached the session: according to its own
+        record, or to that of an ancestor that was ending."""
         above: str | None = session_id
         while above is not None and (above, abort_id) not in self._joined:
             above = self._parents.get(above)
         return above is not None
 
     def _ends_otherwise(self, call: str, receipt: Receipt) -> bool:
-        """Whether the session of a call ends by something else than this abort; the call ends with it then. The abort
-        names the child sessions that the call had started and that outlive their parent."""
+        """Return whether the session of a tool call ends by another cause than this abort; the call then ends with the
+        session. The abort names the child sessions that the call had started and that outlive their parent."""
         session_id = call.partition(":")[0]
         return self.is_stopped(session_id) and self._stopped_by.get(session_id) != receipt.abort_id

@@ -1,7 +1,8 @@
-"""Results that nobody has been given yet, by durable records: no run of the same plan may begin anew while there is
-one.
+"""Checker of results that were not reported to anybody yet, by durable records: while such a result exists, no run of
+the same plan may begin anew.
 
-A plan is the same where its tasks are: their names, and what the plan says of them. Subtasks go with their parents.
+Two plans are the same if their tasks have the same names and the same digests of their configuration. Subtasks belong
+to their parents.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ ENDS: Final = frozenset({"completed", "failed", "cancelled"})
 
 
 class ResultChecker:
-    """Workstreams of one journal. *say* reports a violation."""
+    """Checker of the workstreams of one journal. *say* reports a violation."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
         self._tasks: dict[str, dict[str, str]] = {}
-        """Digests of each workstream's tasks, by name."""
+        """Digests of the tasks of each workstream, by name of the task."""
         self._told: set[str] = set()
-        """Workstreams with a result on record that was not reported."""
+        """Workstreams with a result on record that was not reported to the caller."""
         self._owed: dict[frozenset[tuple[str, str]], str] = {}
-        """Those of them that their own run has ended, by their tasks."""
+        """Workstreams with such a result that their own run has ended, by their tasks."""
 
     def wrote(self, record: LifecycleEvent) -> None:
-        """Take in a durable record."""
+        """Process a durable record."""
         if record.entity_type == "task" and record.outcome == "born" and not record.metadata.get("part_of"):
             told = record.metadata
             self._tasks.setdefault(str(told.get("workstream", "")), {})[str(told.get("name", ""))] = str(

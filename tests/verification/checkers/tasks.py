@@ -1,7 +1,8 @@
-"""Tasks: their records, compared with what agents, tests and merges met in the world.
+"""Checker of tasks: their records, compared with the work, tests and merges of the simulated world.
 
-A task is closed only where an agent has done it and its tests have passed; it has failed only where something went
-wrong; and a session that works on a task is the only one, holds it on record, and finds its dependencies done.
+A task may be closed only if an agent has done its work and its tests have passed; a task may fail only if something
+went wrong; and a session that works on a task must be the only one, must hold the task on record, and must find the
+task's dependencies done.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from tests.verification.checkers.work_conservation import WorkConservationChecke
 
 Say = Callable[[str, str, str], None]
 HELD: Final = frozenset({"CLAIMED", "IN_PROGRESS", "WAITING_FOR_SUBTASKS", "CANCELLED"})
-"""States in which the holder of a task may work on it: also on its own part beside subtasks, and until the abort of a
-cancelled task arrives. A prompt of an operator is no work on the task."""
+"""States in which the holder of a task may work on the task: also on the task's own part beside subtasks, and until the
+abort of a cancelled task arrives. A prompt of an operator is no work on the task."""
 SETTLED: Final[Mapping[str, frozenset[str]]] = {
     "task": frozenset({"CLOSED", "CANCELLED", "FAILED"}),
     "run": frozenset({"COMPLETED", "SKIPPED", "CANCELLED", "CIRCUIT_OPEN"}),
@@ -45,24 +46,24 @@ SETTLED: Final[Mapping[str, frozenset[str]]] = {
     "workstream": frozenset({"completed", "failed", "cancelled"}),
     "worker": frozenset({"shutdown"}),
 }
-"""States in which entities rest when their plan is over."""
+"""States in which entities must be when their plan is over."""
 PASSING: Final = frozenset({Try.BUSY, Try.OVERLOADED, Try.UNKNOWN})
-"""Outcomes after which the same session tries again, since its agent was ready."""
+"""Outcomes of an attempt after which the same session tries again, since its agent was ready."""
 UNCLAIMED: Final = "nobody goes on with its plan"
-"""Reason of a task that is closed without a merge: its plan was given up, or never continued."""
+"""Reason on record of a task that is closed without a merge: its plan was given up, or never continued."""
 FINAL: Final = frozenset({"CLOSED", "CANCELLED"})
-"""Final states."""
+"""Final states of tasks."""
 ROUNDING_S: Final = 1e-5
 HEARS_S: Final = 0.01
-"""Seconds within which the caller of a command hears of its result."""
+"""Seconds within which the caller of a command receives the result."""
 LONGEST_S: Final = 7200.0
-"""The longest attempt in seconds, whatever the task's size (docs/reference/plan-tasks.md)."""
+"""Seconds of the longest attempt, for any task size (docs/reference/plan-tasks.md)."""
 UNHEARD_S: Final = 90.0
 """Seconds of silence after which an agent may be woken, interrupted or ended (docs/explanation/budgets.md)."""
 ENDED_S: Final = 30.0
-"""Seconds that the end of an attempt may take: the grace of its turn, and a ladder."""
+"""Seconds that the end of an attempt may take: the grace of its turn, and a termination."""
 STARTED_S: Final = 1.0
-"""Seconds by which a turn may begin before its program."""
+"""Seconds by which a turn may begin before its program starts."""
 OUTCOMES: Final[Mapping[str, frozenset[str]]] = {
     "completed": frozenset({"CLOSED"}),
     "failed": frozenset({"FAILED"}),
@@ -73,30 +74,31 @@ OUTCOMES: Final[Mapping[str, frozenset[str]]] = {
 
 
 class TaskState(msgspec.Struct):
-    """A task as it is on record: its id, its state, and its holder."""
+    """State of a task according to the records: its id, its state, and its holder."""
 
     entity_id: str
     name: str
-    """Name in its plan; each run of the plan has a task of this name."""
+    """Name of the task in its plan; each run of the plan has a task of this name."""
     state: str
     holder: str = ""
     run_id: str = ""
-    """Id of its newest run."""
+    """Id of the newest task run of the task."""
     excused: bool = False
-    """Whether the task needs no work of its own: its subtasks do it, or an orphan counts as done by policy."""
+    """Whether the task needs no work of its own: its subtasks do the work, or the policy for orphans counts it as
+    done."""
     unclaimed: bool = False
-    """Whether it was closed under this supervisor as a task of a plan that nobody continues: its work is on its
-    branch."""
+    """Whether the task was closed under this supervisor since nobody continues its plan: its work is on its branch."""
     unmerged: bool = False
-    """The same, under any supervisor."""
+    """Whether the task was closed for that reason under any supervisor."""
     before: str = ""
-    """The state before, and the time of the change."""
+    """State of the task before its present one; ``left_s`` is the time of the change."""
     left_s: float = 0.0
 
 
 class TaskChecker:
-    """Tasks, runs, jobs and workers of one run. *say* reports a violation; *bound_s* is how long something may be held
-    after its end; *now* is the run's clock; *archive*: the run has one."""
+    """Checker of the tasks, task runs, jobs and workers of one simulated run. *say* reports a violation; *bound_s* is
+    the time, in seconds, for which something may be held after its end; *now* is the run's clock; *archive*: whether
+    the run has an archive."""
 
     def __init__(
         self,
@@ -121,23 +123,23 @@ class TaskChecker:
         self._tasks: dict[str, TaskState] = {}
         """Tasks of the newest run of each plan, by name."""
         self._account: dict[str, TaskState] = {}
-        """Tasks by the id of the task or of its run."""
+        """Tasks by the id of the task, and by the id of its task runs."""
         self._by_stream: dict[str, dict[str, TaskState]] = {}
         """Tasks by name and workstream."""
         self._moved: dict[str, int] = {}
-        """Sequence number of the last record by which a plan run moved its workstream."""
+        """Sequence number of the last record with which a plan run moved each workstream."""
         self._resumed: dict[str, str] = {}
-        """The workstream that each workstream resumes."""
+        """Workstream that each workstream resumes."""
         self._states: dict[str, tuple[str, str]] = {}
         """Kind and state of each entity."""
         self._plans: dict[str, tuple[Plan, dict[str, TaskConfig]]] = {}
         self.checkpoints = CheckpointChecker(say, task_scripts, workspaces)
         self.lost_processes = False
-        """Whether a process may live that cannot be ended, since its shim was lost."""
+        """Whether a process may be alive that cannot be ended, since its shim was lost."""
 
     # ------------------------------------------------------------------ supervisors and clocks
     def started(self) -> None:
-        """Note another supervisor."""
+        """Note the start of another supervisor."""
         self.leases.started()
         self.metadata.ended()
         self.conservation.ended()
@@ -146,7 +148,7 @@ class TaskChecker:
             book.unclaimed = False
 
     def ended(self, how: str) -> None:
-        """Note the end of the supervisor: killed, given up without its disk, or closed in order."""
+        """Note the end of the supervisor; *how*: killed, given up without its disk, or closed in order."""
         if how != "closed":
             self.checkpoints.supervisor_lost()
         if how != "gave up":
@@ -160,18 +162,18 @@ class TaskChecker:
                 self._archive.killed()
 
     def preserved(self, name: str, records: Sequence[LifecycleEvent]) -> None:
-        """Take in a file of the archive."""
+        """Process a file that was added to the archive."""
         assert self._archive is not None
         self._archive.preserved(name, records)
 
     def disk_was_down(self, seconds: float) -> None:
-        """Note that nothing could be recorded for so many seconds."""
+        """Note that for so many seconds nothing could be recorded."""
         self.leases.delayed(seconds)
         self.metadata.delayed(seconds)
         self.conservation.delayed(seconds)
 
     def slept(self, seconds: float) -> None:
-        """Note that nothing could be done for so many seconds."""
+        """Note that for so many seconds nothing could be done."""
         self.leases.delayed(seconds)
         self.metadata.delayed(seconds)
         self.conservation.delayed(seconds)
@@ -179,17 +181,17 @@ class TaskChecker:
 
     # ------------------------------------------------------------------ what is asked
     def planned(self, plan: Plan) -> None:
-        """Note a plan that the host runs."""
+        """Note a plan that the host is about to run."""
         tasks = {one.task.id: one.task for one in every_task(plan.tasks)}
         self._plans[plan.workstream] = (plan, tasks)
         self.metadata.planned(plan)
 
     def has_closed(self, session_id: str) -> bool:
-        """Whether a closed task is held by that session."""
+        """Return whether the session holds a task that is closed."""
         return any(book.state == "CLOSED" and book.holder == session_id for book in self._account.values())
 
     def plan_ended(self, results: Iterable[TaskResult], now_s: float) -> None:
-        """Check the results of a plan: outcomes and sessions are those on record."""
+        """Check the results of a plan that has ended: outcomes and sessions must be those on record."""
         results = list(results)
         stream = self._workstream_of([one.id for one in results])
         for one in results:
@@ -213,8 +215,8 @@ class TaskChecker:
                 self._say("punctual", one.id, f"was said to have taken {one.took_s:g} s, of {now_s:g} s")
 
     def _workstream_of(self, names: Iterable[str]) -> str:
-        """The workstream of a plan that has just ended. A plan may continue what an earlier one left, and other plans
-        with tasks of these names may have run meanwhile."""
+        """Return the workstream of a plan that has just ended. A plan may continue the work of an earlier plan, and
+        other plans with tasks of these names may have run meanwhile."""
         streams = {stream for name in names for stream in self._by_stream.get(name, ())}
         for stream, before in self._resumed.items():  # oldest first; one that found everything closed has no tasks
             if before in streams:
@@ -233,7 +235,7 @@ class TaskChecker:
             self._say("completion_requirement", book.name, f"counts as done, and {missing[0]} is not merged")
 
     def _was_closed_before(self, book: TaskState, stream: str) -> bool:
-        """Whether the task was closed in a run that this one resumes: it counts as done
+        """Return whether the task was closed in an earlier run that this plan run resumes: the task then counts as done
         (docs/how-to/operate.md)."""
         streams = self._by_stream[book.name]
         while stream and streams.get(stream) is not book:
@@ -243,12 +245,12 @@ class TaskChecker:
         return False
 
     def shown(self, planned: Collection[str], known: Collection[str]) -> None:
-        """Check the list of tasks that wait for approval against *known*, those on record."""
+        """Check that the reported list of tasks that wait for approval equals *known*, the list on record."""
         if set(planned) != set(known):
             self._say("honest_ends", "run", f"{sorted(planned)} are said to be planned, on record {sorted(known)} are")
 
     def answered(self, name: str, state: str) -> None:
-        """Check the state that an operator's command returned."""
+        """Check that the task's state which an operator's command returned is the state on record."""
         book = self._tasks.get(name)
         if book is None or not (state in FINAL or book.state in FINAL) or book.state == state:
             return
@@ -259,7 +261,7 @@ class TaskChecker:
 
     # ------------------------------------------------------------------ what is durable
     def wrote(self, one: Append, at_s: float) -> None:
-        """Take in a durable append. *at_s*: time of the record, by the run's clock."""
+        """Process a durable append. *at_s* is the time of the record, by the run's clock."""
         record = one.record
         if self._archive is not None:
             self._archive.wrote(one)
@@ -285,7 +287,7 @@ class TaskChecker:
             self._run(record)
 
     def _worker(self, record: LifecycleEvent) -> None:
-        """Note that the plan of a worker is begun or continued."""
+        """Note that the plan of a new worker is begun or continued."""
         if record.outcome == "born":
             stream = str(record.metadata["workstream"])
             account = (by_stream.get(stream) for by_stream in self._by_stream.values())
@@ -300,7 +302,7 @@ class TaskChecker:
             self.checkpoints.wrote(record, book.name, task)
 
     def _config(self, name: str) -> TaskConfig | None:
-        """Configuration of a task; ``None`` for one that an operator split off."""
+        """Return the configuration of a task; ``None`` for a task that an operator split off."""
         plan = self._plans.get(name.partition("t")[0])
         return plan[1].get(name) if plan is not None else None
 
@@ -322,7 +324,7 @@ class TaskChecker:
 
     # ------------------------------------------------------------------ what the world sees
     def attempt_began(self, task_script: TaskScript, attempt: Attempt) -> None:
-        """Check that an agent may begin to work on a task, and that no other does."""
+        """Check that an agent may begin to work on a task, and that no other agent works on the task."""
         book = self._tasks.get(task_script.name)
         if book is None:
             self._say(
@@ -349,15 +351,15 @@ class TaskChecker:
                 self._say("dependency_satisfaction", name, f"is worked on, but {needed} is {state}")
 
     def _needs(self, tasks: Mapping[str, TaskConfig], name: str) -> Iterable[str]:
-        """Names of the tasks on which a task, or the task it is a part of, depends."""
+        """Yield the names of the tasks on which a task depends, or on which the task that it is a part of depends."""
         for task in tasks.values():
             if task.id == name or (task.subtasks and name.startswith(f"{task.id}s")):
                 yield from task.depends_on
 
     # ------------------------------------------------------------------ in the end
     def settled(self) -> None:
-        """Check the end of the run, when every plan is over: everything has ended, and the world agrees with the
-        results."""
+        """Check the end of the simulated run, when every plan is over: every entity has ended, and the results agree
+        with the simulated world."""
         for entity_id, (kind, state) in self._states.items():
             if state not in SETTLED[kind]:
                 self._say("nothing_lost", entity_id, f"is {state} when its plan is over")
@@ -381,7 +383,7 @@ class TaskChecker:
                 self._say("completion_requirement", task.id, f"is closed; its merges were {task_script.merged}")
 
     def _check_whole(self, task: TaskConfig, book: TaskState, task_script: TaskScript) -> None:
-        """Check that a task that its plan split was accepted as a whole."""
+        """Check that a closed task which its plan split had passed its acceptance tests as a whole."""
         if (
             book.state == "CLOSED"
             and task.subtasks
@@ -394,8 +396,8 @@ class TaskChecker:
             )
 
     def check_expected(self, session: SessionLimits = USUAL, liveness: Liveness = WATCHED) -> None:
-        """Check, when nothing interfered, that every task ended as expected; except in a plan that lost a worker with
-        its tasks."""
+        """Check that every task ended as expected; called only if nothing interfered. Plans that lost a worker with its
+        tasks are not checked."""
         for plan, tasks in [one for one in self._plans.values() if one[0].workstream not in self.heartbeats.lost_tasks]:
             given_up_s = self._given_up_s(tasks)
             for task in tasks.values():
@@ -406,13 +408,14 @@ class TaskChecker:
                 self._compare(name, endings[name] if endings is not None else Ending(""))
 
     def _given_up_s(self, tasks: Mapping[str, TaskConfig]) -> float:
-        """Time since which other tasks are unwanted: a critical task has failed (docs/explanation/work.md)."""
+        """Return the time since which the other tasks of a plan are unwanted, because a critical task has failed
+        (docs/explanation/work.md)."""
         critical = (self._tasks.get(name) for name, task in tasks.items() if task.critical)
         return min((one.left_s for one in critical if one is not None and one.state == "FAILED"), default=inf)
 
     def _check_times(self, plan: Plan, task: TaskConfig, given_up_s: float) -> None:
-        """Check that an agent that hangs is ended when its time is over and not before, except after long silence, or
-        when its plan is given up."""
+        """Check that a hanging agent is ended when its time is over and not before, except after long silence, or when
+        its plan is given up."""
         task_script = self._task_scripts.of(task.id)
         if task_script is None or task.subtasks or task.agent not in (WORKER, DEPUTY):
             return
@@ -428,7 +431,7 @@ class TaskChecker:
                 self._say("punctual", task.id, f"a try that hung was ended after {took_s:.3f} s, of {most_s:g} s")
 
     def _check_sessions(self, task: TaskConfig) -> None:
-        """Check that a passing error is tried again in the same session, and another claim in another session."""
+        """Check that a temporary error is tried again in the same session, and another claim in another session."""
         task_script = self._task_scripts.of(task.id)
         for one, other in pairwise(task_script.attempts if task_script is not None else ()):
             same = one.session_id == other.session_id

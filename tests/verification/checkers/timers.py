@@ -1,12 +1,14 @@
-"""Timers and terminations in virtual time: a timer fires at its very instant, a termination takes what its stages take.
+"""Checker of timers and terminations in virtual time: a timer fires at its exact time, and a termination takes the time
+of its termination stages.
 
-A timer is set when the record that wants it is durable, and ends with the state that wanted it. Its event names that
-record as its cause, so each timer is checked against its own instant: not earlier, and no later than the grain of the
-run's timers, except for what the machine has slept since. A timer that has not fired when later records are there was
-lost. A timer that falls due while the machine sleeps fires after a grace for messages that came in.
+A timer is set when the record that starts the timer is durable, and ends with the state that started it. The timer's
+event names that record as its cause, so each timer is checked against its own due time: it may fire no earlier, and no
+later than the grain to which the run rounds timers, plus the time that the machine has slept since. A timer that has
+not fired by the time of later records was lost. A timer that falls due while the machine sleeps fires after a grace
+period for messages that arrived meanwhile.
 
-A backoff outlives its supervisor: it is measured from its own record by the journal's clock. So does the time of a
-turn: the turn that repeats a lost request times out when the lost turn would have.
+A backoff outlives its supervisor: it is measured from its own record by the journal's clock. The time limit of a turn
+outlives the supervisor, too: the turn that repeats a lost request times out when the lost turn would have.
 """
 
 from __future__ import annotations
@@ -26,20 +28,21 @@ Say = Callable[[str, str, str], None]
 ROUNDING_S = 1e-5
 """Tolerance for sums of floats, some of them Unix times, in seconds."""
 MENDED_S = 10.0
-"""Seconds after a disk's recovery within which its supervisor knows: the slowest commit (8 s), and some."""
+"""Seconds after a disk's recovery within which the supervisor notices it: the slowest commit (8 s), and a margin."""
 BACKOFF = "BackoffElapsed"
 TURN = "turn"
-"""Name of the timer of a turn's time."""
+"""Name of the timer that limits the time of a turn."""
 LOST = "orphan_recovered"
 STARTING_S = 60.0
-"""Seconds that a supervisor may take to read its journal and end what it stops: several commits of the slowest disk."""
+"""Seconds that a supervisor may take at its start to read its journal and end the entities that it stops: several
+commits of the slowest disk."""
 GIVEN_UP_S = 5.0
-"""Seconds on top of the stages that a loaded machine may add before a scope is abandoned
+"""Seconds, in addition to the termination stages, that a loaded machine may need before a cancel scope is abandoned
 (``supervisor.aborts.termination``)."""
 
 
 class _Timer(NamedTuple):
-    """A running timer: its entity, its event, and its time (the run's seconds)."""
+    """Running timer: its entity, its event, and its due time (the run's seconds)."""
 
     due_s: float
     set_s: float
@@ -48,29 +51,29 @@ class _Timer(NamedTuple):
     event: str
     lasting: bool
     due_at: float = 0.0
-    """The same time by the journal's clock, from its record on."""
+    """Due time by the journal's clock, counted from the timer's record."""
     late_s: float = 0.0
-    """Seconds by which it may be late: a supervisor that starts sets it after reading its journal."""
+    """Seconds by which the timer may be late: a starting supervisor sets the timer after reading its journal."""
     passed_on: bool = True
-    """Whether the turn that repeats a lost one has what is left of this time."""
+    """Whether the turn that repeats a lost turn is given the rest of this time."""
 
 
 class _End(NamedTuple):
-    """A termination under way: its start (the run's seconds), and whether it was shortened or may have less time."""
+    """Termination under way: its start (the run's seconds), and whether it was shortened or may have less time."""
 
     began_s: float
     pressed: bool
 
 
 class TimerChecker:
-    """Timers of entities, and terminations of sessions.
+    """Checker of the timers of entities, and of the terminations of sessions.
 
     Args:
         say: reports a violation: the invariant, the entity, and the message.
         now: the run's clock, in seconds.
-        slept_since: seconds that the machine has slept since a time.
-        ladder: the stages of the sessions.
-        grain_s: timers of the run are rounded up to multiples of it.
+        slept_since: returns the seconds that the machine has slept since a time.
+        ladder: the budgets of the sessions' termination stages.
+        grain_s: timers of the run are rounded up to multiples of this number of seconds.
     """
 
     def __init__(
@@ -87,19 +90,20 @@ class TimerChecker:
         self._due: list[_Timer] = []
         self._ends: dict[str, _End] = {}
         self._joined: set[str] = set()
-        """Sessions whose termination was joined before its record: the request was in their mailbox."""
+        """Sessions whose termination another abort joined before the termination's record: the request was in the
+        session's mailbox."""
         self._allowed: dict[str, float] = {}
         """Time limit of the next turn of a session whose last turn was lost (seconds of the journal's clock)."""
         self._within_s: dict[str, float] = {}
-        """Seconds given to each abort."""
+        """Deadline in seconds of each abort."""
         self._pauses: list[tuple[float, float]] = []
-        """Times and lengths of sleeps of the machine."""
+        """Times and lengths of the sleeps of the machine."""
         self._outages: list[tuple[float, float]] = []
-        """Times at which the disk recovered, and lengths of the outages."""
+        """Times at which the disk recovered, and the lengths of the outages."""
 
     def forget(self, offset_s: float) -> None:
-        """Drop the timers of a supervisor that is gone, except backoffs and the times of lost turns. *offset_s*:
-        seconds by which the next supervisor's clock is ahead of the run's."""
+        """Drop the timers of a supervisor that has ended, except backoffs and the time limits of lost turns.
+        *offset_s*: seconds by which the next supervisor's clock is ahead of the run's."""
         for turn_id in self._timers:
             self._lose(turn_id)
         going_on = [one for timers in self._timers.values() for one in timers.values() if one.event == BACKOFF]
@@ -116,20 +120,21 @@ class TimerChecker:
         heapq.heappush(self._due, timer)
 
     def slept(self, seconds: float) -> None:
-        """Note a sleep of so many seconds, from now on."""
+        """Note that the machine sleeps for so many seconds from now on."""
         self._pauses.append((self._now(), seconds))
 
     def disk_was_down(self, seconds: float) -> None:
-        """Note an outage of so many seconds, until now."""
+        """Note that the disk was down for so many seconds until now."""
         self._outages.append((self._now(), seconds))
 
     # ------------------------------------------------------------------ timers
     def running(self, entity_id: str) -> int:
-        """Number of running timers of an entity."""
+        """Return the number of running timers of an entity."""
         return len(self._timers.get(entity_id, ()))
 
     def stepped(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
-        """Take in a durable transition: it ends the timers of the state that it leaves, and sets others."""
+        """Process a durable transition: the transition ends the timers of the state that the entity leaves, and sets
+        other timers."""
         self._follow(record)
         if record.from_status != record.to_status:
             self._leave(record.entity_id)
@@ -148,13 +153,14 @@ class TimerChecker:
 
     # ------------------------------------------------------------------ the time of a turn that was lost
     def _lose(self, turn_id: str) -> None:
-        """Keep what is left of a lost turn's time for its session."""
+        """Store the rest of a lost turn's time limit for its session."""
         for timer in self._timers.get(turn_id, {}).values():
             if timer.lasting and timer.passed_on:
                 self._allowed[_session_of(turn_id)] = timer.due_at
 
     def _follow(self, record: LifecycleEvent) -> None:
-        """Drop what was left if the turn ended in another way, or was interrupted: what follows is no repetition."""
+        """Drop the stored rest of a time limit if the turn ended in another way than by a loss, or was interrupted: the
+        next turn is then no repetition."""
         if record.from_status == record.to_status:
             return
         if record.to_status == "FAILED" and record.transition_reason == LOST:
@@ -167,7 +173,7 @@ class TimerChecker:
 
     def _supersede(self, session_id: str) -> None:
         """Note that the session did not wait for the turn that it interrupted: a turn that is lost later is another
-        one."""
+        turn."""
         for turn_id in [one for one in self._timers if _session_of(one) == session_id]:
             timers = self._timers[turn_id]
             self._timers[turn_id] = {seq: one._replace(passed_on=False) for seq, one in timers.items()}
@@ -191,8 +197,8 @@ class TimerChecker:
             self._timers[entity_id] = {seq: one for seq, one in timers.items() if one.lasting}
 
     def heard(self, record: LifecycleEvent, at_s: float) -> None:
-        """Take in a record before it has effects: check its timer, and the timers that should have fired before it.
-        *at_s*: time of the record, by the run's clock."""
+        """Process a record before its effects: check the timer that the record belongs to, and the timers that should
+        have fired before. *at_s*: time of the record, by the run's clock."""
         timers = self._timers.get(record.entity_id)
         if timers and record.actor == record.entity_id and record.cause_id in timers:
             timer = timers[record.cause_id]
@@ -211,9 +217,9 @@ class TimerChecker:
             self._check_heard_first(timer, at_s)
 
     def _check_heard_first(self, timer: _Timer, at_s: float) -> None:
-        """Check that a timer that fell due in a sleep fires after the grace for messages that came in. (Not for a timer
-        that lived through several sleeps, nor for one that was due at the very start of the sleep: it may have fired
-        before.)"""
+        """Check that a timer that fell due during a sleep of the machine fires after the grace period for messages that
+        arrived. (Not checked for a timer with several sleeps in its time, nor for one that was due at the very start of
+        the sleep: the latter may have fired before.)"""
         pauses = [(began_s, slept_s) for began_s, slept_s in self._pauses if began_s + slept_s > timer.set_s]
         if len(pauses) != 1:
             return
@@ -225,24 +231,25 @@ class TimerChecker:
             self._say("punctual", timer.entity_id, f"{words}; {GRACE_S:g} s are for what came in")
 
     def _spare_s(self, timer: _Timer) -> float:
-        """Seconds by which a timer may be late: rounding, and sleeps since it was set.
+        """Return the seconds by which a timer may be late: rounding, and sleeps since the timer was set.
 
-        One that lasts stands still while the disk is down. One that is taken over is set when it is on record that its
-        entity goes on: that waits for the disk, too.
+        A lasting timer stands still while the disk is down. A timer that was taken over is set when the continuation
+        of its entity is on record, which waits for the disk, too.
         """
         spare_s = self._grain_s + ROUNDING_S + self._slept_since(timer.set_s - ROUNDING_S)
         return spare_s + (self._outages_of(timer) if timer.lasting or timer.late_s else 0.0)
 
     def _latest_s(self, timer: _Timer) -> float:
-        """Latest due time without sleeps: a lasting timer stands still while the disk is down."""
+        """Return the latest due time of a timer if the machine does not sleep: a lasting timer stands still while the
+        disk is down."""
         return timer.due_s + (self._outages_of(timer) if timer.lasting else 0.0)
 
     def _outages_of(self, timer: _Timer) -> float:
-        """Seconds for which the disk was down since the timer was set."""
+        """Return the seconds for which the disk was down since the timer was set."""
         return sum(lasted_s + MENDED_S for end_s, lasted_s in self._outages if end_s >= timer.set_s)
 
     def _check_overdue(self, at_s: float) -> None:
-        """Check for timers that should have fired: everything before *at_s* is on record by now."""
+        """Report the timers that should have fired: everything that happened before *at_s* is on record by now."""
         while self._due and self._due[0].due_s + self._due[0].late_s < at_s - self._grain_s - ROUNDING_S:
             timer = heapq.heappop(self._due)
             pending = self._timers.get(timer.entity_id, {}).get(timer.seq)
@@ -252,7 +259,7 @@ class TimerChecker:
 
     # ------------------------------------------------------------------ ends
     def ending(self, record: LifecycleEvent, at_s: float) -> None:
-        """Take in a record about the end of a session, or the record of an abort with its deadline."""
+        """Process a record about the end of a session, or the record of an abort with its deadline."""
         if record.event == "AbortRecord":
             self._within_s[str(record.abort_id)] = float(record.metadata["deadline_s"])
             return
@@ -273,7 +280,7 @@ class TimerChecker:
             self._check_rung(record, end, at_s)
 
     def _check_rung(self, record: LifecycleEvent, end: _End, at_s: float) -> None:
-        """Check the stage and the seconds of a termination."""
+        """Check the termination stage and the duration of a session's termination."""
         ladder, rung, took_s = self._ladder, str(record.metadata["rung"]), float(record.metadata["took_s"])
         if took_s < -ROUNDING_S or took_s > at_s - end.began_s + ROUNDING_S:
             whole_s = at_s - end.began_s
@@ -296,8 +303,9 @@ class TimerChecker:
             self._say("punctual", record.entity_id, f"ended by {rung} after {took_s:.6f} s, of at least {least_s:g} s")
 
     def _unheard_s(self, end: _End) -> float:
-        """Seconds by which a termination may seem longer since the machine slept from the very instant at which a stage
-        ended: that timer fired unheard. (For a shortened termination these instants are unknown.)"""
+        """Return the seconds by which a termination may seem longer because the machine slept from the exact time at
+        which a stage ended: the timer of that stage fired unnoticed. (For a shortened termination these times are
+        unknown.)"""
         ladder, near_s = self._ladder, self._grain_s + ROUNDING_S
         kill_at_s = end.began_s + ladder.total_s + GIVEN_UP_S
         rung_at = (end.began_s + ladder.request_s, kill_at_s, kill_at_s + ladder.kill_s + GIVEN_UP_S)

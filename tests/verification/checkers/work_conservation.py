@@ -1,7 +1,9 @@
-"""Work conservation: no worker is idle while a job waits that it could do, checked on durable records alone.
+"""Checker of work conservation: no worker is idle while a job waits that the worker could do, according to durable
+records alone.
 
-Where nothing of a workstream is worked on, only its provider can keep a queued job from starting: a worker with the
-capabilities has the job at once, or when the provider may be asked again (docs/explanation/work.md).
+While no job of a workstream is worked on, only the provider of models can keep a queued job from starting: a worker
+with the required capabilities must start the job at once, or when the provider may be used again
+(docs/explanation/work.md).
 """
 
 from __future__ import annotations
@@ -20,36 +22,36 @@ EVERYTHING: Final = "*"
 
 
 class _Stream(msgspec.Struct):
-    """A workstream: queued jobs, jobs under way, idle workers, and providers that fail everybody."""
+    """State of a workstream: queued jobs, jobs under way, idle workers, and providers that fail everybody."""
 
     queued: dict[str, None] = msgspec.field(default_factory=dict)
     working: dict[str, None] = msgspec.field(default_factory=dict)
     busy: bool = False
-    """Whether anything was worked on at the last update."""
+    """Whether any job was under way at the last update."""
     idle: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)
     able: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)
     shut: dict[str, float] = msgspec.field(default_factory=dict)
-    """Time until which each provider is not asked, by the journal's clock."""
+    """Time until which each failing provider is not used, by the journal's clock."""
 
 
 class WorkConservationChecker:
-    """Idle workers and waiting jobs of one run. *say* reports a violation; *bound_s* is how long a claim may take until
-    it is on record; *now* is the run's clock, in seconds."""
+    """Checker of the idle workers and waiting jobs of one simulated run. *say* reports a violation; *bound_s* is the
+    time, in seconds, that a claim may take until it is on record; *now* is the run's clock, in seconds."""
 
     def __init__(self, say: Say, bound_s: float, now: Callable[[], float]) -> None:
         self._say, self._bound_s, self._now = say, bound_s, now
         self._streams: dict[str, _Stream] = {}
         self._tasks: dict[str, tuple[str, str]] = {}
-        """The workstream and the state of each task."""
+        """Workstream and state of each task."""
         self._needs: dict[str, tuple[str, frozenset[str]]] = {}
-        """The task of each job, and the capabilities that it needs."""
+        """Task of each job, and the capabilities that the job needs."""
         self._job: dict[str, str] = {}
-        """The last job of each task."""
+        """Last job of each task."""
         self._due: dict[str, float] = {}
-        """Time at which a job that could start must have started."""
+        """Time by which each job that could start must have started."""
 
     def ended(self) -> None:
-        """Forget workers and providers of a supervisor that is gone."""
+        """Drop the workers and providers of a supervisor that has ended."""
         self._due.clear()
         for stream in self._streams.values():
             stream.idle.clear()
@@ -57,11 +59,12 @@ class WorkConservationChecker:
             stream.shut.clear()
 
     def delayed(self, seconds: float) -> None:
-        """Extend the deadlines by so many seconds, in which nothing could be done or recorded."""
+        """Extend the deadlines by so many seconds, in which no work and no records were possible."""
         self._due = {job: due_s + seconds for job, due_s in self._due.items()}
 
     def wrote(self, one: Append, at_s: float) -> None:
-        """Take in a durable append. *at_s*: time of the record, by the run's clock."""
+        """Process a durable append: report jobs that should have started by now. *at_s* is the time of the record, by
+        the run's clock."""
         for job in [job for job, due_s in self._due.items() if at_s > due_s and job != one.record.entity_id]:
             late_s = at_s - self._due.pop(job)
             self._say(
@@ -70,7 +73,8 @@ class WorkConservationChecker:
         self._take(one)
 
     def _take(self, one: Append) -> None:
-        """Update the account from the append, and the deadlines of the jobs that it is about."""
+        """Update the state of workstreams, tasks and workers from the append, and the deadlines of the jobs
+        concerned."""
         record = one.record
         match record.entity_type, record.outcome:
             case "task", "born":
@@ -117,7 +121,8 @@ class WorkConservationChecker:
             stream.idle[record.entity_id] = stream.able[record.entity_id]
 
     def _update_due(self, name: str, record: LifecycleEvent, job: str | None) -> None:
-        """Update the deadlines: whether *job*, or any job if ``None``, could start from now on."""
+        """Update the deadline of *job*, or of every job of the workstream if *job* is ``None`` or the workstream became
+        busy or free: a job that could start from now on gets a deadline."""
         stream = self._stream(name)
         was_busy, stream.busy = stream.busy, bool(stream.working)
         if stream.busy and was_busy:

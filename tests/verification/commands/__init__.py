@@ -1,1 +1,1 @@
-"""Commands of ``python -m tests.verification``, a module each."""
+"""Commands of ``python -m tests.verification``, one module for each."""

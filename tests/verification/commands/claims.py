@@ -1,4 +1,4 @@
-"""Command ``claims``: many workers and tasks, with workers and supervisors that are lost on the way."""
+"""Command ``claims``: simulate many workers and tasks, while workers and supervisors are lost."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from tests.verification.claims import Claims, simulate_claims
 @click.option("--kills", type=click.IntRange(0, 20), default=2, show_default=True, help="Supervisors that are killed.")
 @as_json
 def command(seed: int, workers: int, tasks: int, kills: int, as_json: bool) -> int:
-    """Have many workers claim many tasks, while workers fall silent and supervisors are killed.
+    """Simulate many workers that claim many tasks, while workers fall silent and supervisors are killed.
 
-    No task may be lost, none held twice, and the invariants of spec 004 hold at every commit. Exit status 1 otherwise.
+    No task may be lost, no task may be held twice, and the invariants of spec 004 must hold at every commit. Exit
+    status 1 otherwise.
     """
     watch = StepWatch(seed)
     try:

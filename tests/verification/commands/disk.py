@@ -1,4 +1,4 @@
-"""Command ``disk``: power loss under the production journal, with the real SQLite engine."""
+"""Command ``disk``: simulate power loss under the production journal, with the real SQLite engine."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.verification.power_cuts.power_loss import DiskReport, power_loss
 @jobs
 @as_json
 def command(cuts: int, first_seed: int, jobs: int, as_json: bool) -> int:
-    """Cut the power at any step of the journal's disk, and see what is left.
+    """Cut the power at any step of the journal's disk, and check the remaining journal.
 
-    Nothing that was acknowledged may be lost; a disk that lies about its syncs must be found out; planted mistakes
-    must be caught. Exit status 1 otherwise.
+    No acknowledged batch may be lost; the damage by a disk that lies about its syncs must be detected; planted
+    mistakes must be caught. Exit status 1 otherwise.
     """
     progress = Progress()
     try:

@@ -1,4 +1,5 @@
-"""Command ``prove``: compare the digests of seeds between processes, and of the golden runs with the kept ones."""
+"""Command ``prove``: compare the digests of seeds between processes, or those of the golden runs with the stored
+ones."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def command(
     write_golden: bool,
     as_json: bool,
 ) -> int:
-    """Run each seed in three fresh processes with different hash seeds, and compare.
+    """Run each seed in three fresh processes with different hash seeds, and compare the digests.
 
     Exit status 1 if any digest differs.
     """
@@ -60,7 +61,7 @@ def command(
 
 
 def _refuse_others(context: click.Context, golden: str) -> None:
-    """Refuse options that would change the golden runs."""
+    """Refuse options that would change the golden runs; the error names the option."""
     for option in context.command.get_params(context):
         given = context.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE
         if given and option.opts[0] not in (golden, "--jobs", "--json"):

@@ -1,4 +1,4 @@
-"""Command ``sweep``: an abort before every step of every golden scenario."""
+"""Command ``sweep``: run every golden scenario with an abort, a kill or a cancellation before every step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.verification.golden import GOLDEN_SEED, golden
 from tests.verification.sweep import CANCEL, CRASH, LEVELS, Every, Sweep, sweep
 
 SHOWN = 20
-"""Failing points that are printed."""
+"""Largest number of failing points that are printed."""
 
 
 @click.command("sweep")
@@ -39,10 +39,10 @@ def command(
     jobs: int,
     as_json: bool,
 ) -> int:
-    """Abort something before every single step of small variants of the golden scenarios.
+    """Abort a tool call, its siblings or a session before every single step of small variants of the golden scenarios.
 
-    Each point is a run of its own. Where there is nothing of a level, the point does not apply. Exit status 1 if
-    anything was violated.
+    Each point is a run of its own. A point at which a level has no target does not apply. Exit status 1 if an
+    invariant was violated.
     """
     instead = _instead(crash, cancel)
     if instead and context.get_parameter_source("levels") is not click.core.ParameterSource.DEFAULT:

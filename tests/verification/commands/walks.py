@@ -1,4 +1,5 @@
-"""Command ``walks``: the modules that an abort, a line of output and a task pass, with bars for their number."""
+"""Command ``walks``: list the modules that an abort, a line of output and a task pass, and compare their numbers with
+targets."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from tests.verification.walks import WALKS, Walk, measure
 def command(only: str | None, as_json: bool) -> int:
     """Perform three walks through the production code, and list the modules that each one passes.
 
-    Each line has a module and how often it was entered from another one, in the order of the first entry. Exit status 1
-    if a walk passes more modules than its bar.
+    Each line has a module and how often it was entered from another one, in the order of the first entry. Exit status
+    1 if a walk passes more modules than its target.
     """
     found = {walk: measure(walk) for walk in WALKS if only in (None, walk.name)}
     told: dict[str, Any] = {

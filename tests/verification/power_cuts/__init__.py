@@ -1,3 +1,3 @@
-"""Power cuts under the real SQLite engine: the simulated disk of the production journal."""
+"""Simulation of power cuts under the real SQLite engine, with a simulated disk for the production journal."""
 
 __all__: list[str] = []

@@ -1,8 +1,9 @@
-"""A run of the power-loss experiment: write a journal, cut the power of its disk at many points, and open it each
-time.
+"""Run of the power-loss experiment: write a journal, cut the power of its disk at many points, and open the journal
+after each cut.
 
-A run has a kind: the production journal on a disk that keeps its word, and perhaps fails and says so; on a disk whose
-syncs lie; or with a planted mistake, a control that must be caught. It is a function of its kind and its seed.
+A run has a kind: the production journal on an honest disk, which may fail and then reports the failure; the journal on
+a lying disk, whose syncs report success and do nothing; or a control, with a planted mistake that must be caught. A
+run is a function of its kind and its seed.
 """
 
 from __future__ import annotations
@@ -23,23 +24,24 @@ from tests.verification.power_cuts.journal_run import Comparison, Plan, Writer, 
 from tests.verification.power_cuts.simulated_disk import DiskFaults, SimulatedDisk
 
 _LIVES: Final = 2
-"""Writers in a run: the second continues from the last power cut of the first."""
+"""Number of writers in a run: the second continues from the last power cut of the first."""
 _CUTS_PER_LIFE: Final = 128
-"""Power cuts in the life of a writer: work that was done is cheap to cut again, and new work meets new states."""
+"""Number of power cuts in the life of a writer: cutting the same work again is cheap, and new work reaches new
+states."""
 CUTS_PER_RUN: Final = _LIVES * _CUTS_PER_LIFE
 _BATCHES_PER_LIFE: Final = 6
 
 
 # ----------------------------------------------------------------------------------------------------- configurations
 class _Normal(apsw.Connection):
-    """Control: commits that do not wait for the disk."""
+    """Connection for a control: commits do not wait for the disk."""
 
     def pragma(self, name: str, value: Any = None, **more: Any) -> Any:
         return super().pragma(name, "normal" if name == "synchronous" else value, **more)
 
 
 class _Off(apsw.Connection):
-    """Control: nothing waits for the disk."""
+    """Connection for a control: nothing waits for the disk."""
 
     def pragma(self, name: str, value: Any = None, **more: Any) -> Any:
         return super().pragma(name, "off" if name == "synchronous" else value, **more)
@@ -62,11 +64,11 @@ CONTROLS: Final = {
     "no sync reaches the disk": Setup(faults=DiskFaults(lie=1.0)),
 }
 _SOUND: Final = (Setup(), Setup(), _FAILING)
-"""Disks of the runs that count: two in three work, one fails and reports that."""
+"""Settings of the disks of the runs that count: two in three never fail, and one fails and reports the failures."""
 
 
 class CutCounts(msgspec.Struct):
-    """Counts of one run or of many."""
+    """Counts of one run or of many runs."""
 
     runs: int = 0
     failed_runs: int = 0
@@ -85,7 +87,7 @@ class CutCounts(msgspec.Struct):
         return self.verdicts.get(verdict.name, 0)
 
     def add(self, other: CutCounts) -> None:
-        """Add the counts of a cut or a run."""
+        """Add the counts of another object: of a cut or a run."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for verdict, times in other.verdicts.items():
@@ -110,7 +112,7 @@ LIES: Final = "a lying disk"
 
 # ------------------------------------------------------------------------------------------------------------ one run
 class Run:
-    """The run of one seed: a plan, a disk to write on, and a machine that reads what is left."""
+    """Run of one seed: a plan, a disk to write on, and a second disk on which the remaining files are read."""
 
     def __init__(self, kind: str, seed: int, witness: Path | None) -> None:
         random = KeyedRandom(seed, kind)
@@ -142,7 +144,8 @@ class Run:
         return self.tally
 
     def _lives(self, life: int, cuts: int) -> bool:
-        """Write, and cut the power *cuts* times; return whether a cut left something to continue from."""
+        """Write batches, and cut the power at *cuts* points; return whether the chosen cut left a journal to continue
+        from."""
         if cuts <= 0:
             return False
         random = self._random.below("life", life)
@@ -165,7 +168,7 @@ class Run:
 
     @property
     def _caught(self) -> bool:
-        """Note that a control was caught."""
+        """Whether this run is a control and its mistake was caught."""
         return self._kind in CONTROLS and self.tally.first_failure is not None
 
     def _written(self, random: KeyedRandom) -> list[tuple[int, int]]:
@@ -190,7 +193,8 @@ class Run:
         return survivors, there
 
     def _opened(self, survivors: Survivors, lines: Path | None) -> int | Comparison:
-        """Open the journal. Equal files have equal results; nothing else is read."""
+        """Open the journal that a power cut left, and return the result. The result for equal files is stored and
+        returned again, unless ``transitions.jsonl`` is read, too."""
         key = survivors.key if lines is None else None
         if key is not None and key in self._known:
             return self._known[key]
@@ -202,7 +206,8 @@ class Run:
         return there
 
     def _lines(self, promised: int, draws: Random) -> Path | None:
-        """Draw what is left of ``transitions.jsonl``, which is never synced: half the time nothing, else a part."""
+        """Draw the remaining part of ``transitions.jsonl``, which is never synced: nothing half of the time, otherwise
+        a part of the file."""
         if self._witness is None:
             return None
         share = max(0.0, 2 * draws.random() - 1)
@@ -226,13 +231,14 @@ class Run:
 
 
 def _points(random: KeyedRandom, cuts: int, opened: int, steps: int) -> list[int]:
-    """Draw the points to cut: three in four after the opening, which takes up to half of the steps."""
+    """Draw the points at which the power is cut: three in four lie after the opening, which takes up to half of the
+    steps."""
     first = [1 if random.happens(0.25, "early", number) else opened for number in range(cuts)]
     return sorted(random.integer(low, steps, "point", number) for number, low in enumerate(first))
 
 
 def _promised(acknowledged: list[tuple[int, int]], point: int) -> int:
-    """Batches that had been acknowledged when the disk had made *point* steps."""
+    """Return the number of batches that were acknowledged when the disk had made *point* steps."""
     return acknowledged[bisect_right(acknowledged, point, key=lambda one: one[0]) - 1][1]
 
 

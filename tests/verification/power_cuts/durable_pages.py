@@ -1,9 +1,10 @@
-"""Pages of a disk that survive a power cut: those that are durable, those that only the cache has, and a cut between.
+"""Content of a simulated disk across a power cut: durable content, content that only the cache has, and the outcome of
+a cut.
 
-Until a sync, the cache alone holds a write; when the power goes, any sectors of it may have reached the platter, in any
-order, the last one torn. Names behave as in a journalling file system: what was done to them survives in the order it
-was done, and is certain after a sync of the directory. Taken on trust, as SQLite does by default: a torn write damages
-nothing outside itself.
+Until a sync, only the cache has a write; when the power is cut, any of its sectors may be durable, in any order, and
+the last one may be torn (half written). File names behave as in a journalling file system: creations, renames and
+removals survive in their order, and are certain after a sync of the directory. As SQLite does by default, this module
+assumes that a torn write damages nothing outside itself.
 """
 
 from __future__ import annotations
@@ -16,20 +17,21 @@ from typing import Any, Final
 import msgspec
 
 SECTOR_BYTES: Final = 512
-"""Bytes that an honest disk writes whole or not at all: the smallest sector in use, so the most tears."""
+"""Bytes that an honest disk writes as a whole or not at all: the smallest sector size in use, so torn writes are most
+frequent."""
 
 Step = tuple[Callable[..., None], tuple[Any, ...]]
-"""A change of the disk: a method of :class:`DurablePages` and its arguments."""
+"""Change of the disk: a method of :class:`DurablePages` and its arguments."""
 
 Pending = tuple[int, bytes | None]
-"""Bytes for an offset; ``None`` cuts the file there."""
+"""Unsynced write: an offset and the bytes for it; ``None`` truncates the file at the offset."""
 
 
 class Survivors(msgspec.Struct, gc=False):
-    """State after a power cut: files by name, and how many unsynced sectors are not as written.
+    """State after a power cut: files by name, and the numbers of unsynced sectors that were lost or torn.
 
-    Two cuts of one platter that have the same ``key`` left the same behind: since the same sync, the same sectors
-    arrived of the same writes. ``None``, where a sector is torn, is like nothing else.
+    Two cuts of one disk with the same ``key`` left equal files: since the same sync, the same sectors of the same
+    writes became durable. A cut that tore a sector has the key ``None``, and is equal to no other cut.
     """
 
     files: dict[str, bytearray]
@@ -39,10 +41,10 @@ class Survivors(msgspec.Struct, gc=False):
 
 
 class DurablePages:
-    """Durable contents, and writes that wait in the cache, in order.
+    """Durable contents of a disk, and the writes that wait in its cache, in order.
 
     Args:
-        files: what is on it at first, all of it durable.
+        files: the first content of the disk, all of it durable.
     """
 
     def __init__(self, files: Mapping[str, bytes | bytearray]) -> None:
@@ -51,7 +53,8 @@ class DurablePages:
         self._names = {name: number for number, name in enumerate(files)}
         self._renamed: list[tuple[str | None, str | None, int]] = []  # (name that goes, name that comes, its file)
         self._version = 0
-        """Number of changes of the durable contents; in between, the cache only grows."""
+        """Number of syncs so far: only a sync changes the durable contents, and between two syncs the cache only
+        grows."""
 
     # -------------------------------------------------------------------------------------------------- steps
     def create(self, name: str) -> None:
@@ -82,7 +85,7 @@ class DurablePages:
         self._renamed.clear()
 
     def fail_sync(self, number: int, seed: int) -> None:
-        """Fail a sync as Linux does: some sectors are written, the others never will be, and no later sync tries
+        """Fail a sync as Linux does: some sectors are written; the others never will be, since no later sync tries
         again."""
         self._version += 1
         draws = Random(seed)
@@ -96,13 +99,13 @@ class DurablePages:
 
     # ---------------------------------------------------------------------------------------------------- cut
     def content(self, number: int) -> bytearray:
-        """Content of the file while the power is on."""
+        """Return the content of the file as a program reads it while the power is on."""
         content = bytearray(self._durable[number])
         put(content, self._cached[number])
         return content
 
     def cut(self, draws: Random) -> Survivors:
-        """Draw a state after a power cut at this point; the disk itself goes on."""
+        """Draw the state after a power cut at this point; the disk itself is not changed."""
         names, renamed = dict(self._names), _below(draws, len(self._renamed) + 1)
         _name(names, self._renamed[:renamed])
         found = Survivors({}, 0, 0, (self._version, renamed))
@@ -138,7 +141,7 @@ def _name(names: dict[str, int], changes: list[tuple[str | None, str | None, int
 
 
 def _sectors(offset: int, data: bytes) -> list[Pending]:
-    """Split a write into sectors."""
+    """Split a write into writes of single sectors."""
     first = SECTOR_BYTES - offset % SECTOR_BYTES
     if len(data) <= first:
         return [(offset, data)]
@@ -147,7 +150,7 @@ def _sectors(offset: int, data: bytes) -> list[Pending]:
 
 
 def _survive(content: bytearray, pieces: list[Pending], draws: Random, found: Survivors) -> None:
-    """Draw one of four endings: no write arrived, all did, all up to a sector that may be torn, or any part of them."""
+    """Draw which unsynced writes survive: none, all, all up to a sector that may be torn, or any part of them."""
     style = draws.random()
     if style >= 0.7:
         share = draws.random()

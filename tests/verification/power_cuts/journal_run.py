@@ -1,8 +1,8 @@
-"""A writer of the production journal on a simulated disk, and what must be found after a power cut.
+"""Writer of the production journal on a simulated disk, and the comparison of the remaining journal after a power cut.
 
-The plan of a run says every batch beforehand, and what the journal's tables hold after each; the writer follows it
-through whatever the disk does. Nothing here asks the journal's own code whether the journal is right: what is found is
-compared with the plan, row for row.
+The plan of a run has every batch beforehand, and the content of the journal's tables after each batch; the writer
+follows the plan whatever the disk does. The journal's own code is not asked whether the journal is right: the rows
+found are compared with the plan, row for row.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _JOURNAL: Final = Path("/disk/journal.db")
 _ENTITIES: Final = 5
 _BATCH_MAX: Final = 4
 _OPENINGS_MAX: Final = 8
-"""Openings of a failing disk before it heals."""
+"""Number of times that the journal on a failing disk is opened before the disk is healed."""
 
 Row = tuple[Any, ...]
 
 
 # ---------------------------------------------------------------------------------------------------------- the plan
 class Plan:
-    """Batches of one run, and the rows of the journal after each number of them."""
+    """Plan of one run: its batches, and the rows of the journal after each batch."""
 
     def __init__(self, random: KeyedRandom, batches: int) -> None:
         self._seqs = dict.fromkeys((f"s{number}" for number in range(_ENTITIES)), 0)
@@ -88,19 +88,21 @@ class Plan:
             self.effects.append([tuple(row) for row in effects.values()])
 
     def batches_in(self, rows: int) -> int | None:
-        """Number of whole batches in *rows* records; ``None`` if the last one is not whole."""
+        """Return the number of whole batches in *rows* records; ``None`` if the last batch is not whole."""
         return self.counts.index(rows) if rows in self.counts else None
 
 
 # -------------------------------------------------------------------------------------------------------- the writer
 class Writer:
-    """Writes a plan to a disk. An error leaves the outcome unknown, so the writer looks at the disk before it goes on.
+    """Writer of a plan to a disk. After an error the outcome is unknown, so the writer reads the disk before
+    continuing.
 
-    ``acknowledged`` has, for every acknowledgement, the number of steps the disk had made, and of batches it was for.
+    ``acknowledged`` has, for every acknowledgement, the number of steps that the disk had made, and the number of
+    batches acknowledged.
 
     Args:
-        there: how many batches were on the disk before.
-        hasty: acknowledges before it commits: the mistake that must be found.
+        there: number of batches that were on the disk before.
+        hasty: whether the writer acknowledges a batch before its commit, a mistake that must be found.
     """
 
     def __init__(self, plan: Plan, disk: SimulatedDisk, random: KeyedRandom, *, there: int, hasty: bool) -> None:
@@ -111,10 +113,11 @@ class Writer:
         self._tries = 0
         self.acknowledged = [(0, there)]
         self.lost_alive = 0
-        """Acknowledged batches that were gone without a power cut."""
+        """Number of acknowledged batches that were missing without a power cut."""
 
     def write(self, batches: int) -> None:
-        """Write until so many batches of the plan are there; then close, or die."""
+        """Write until the disk has so many batches of the plan; then close the journal, or die as a killed process
+        does."""
         while not self._written(batches):
             self._tries += 1
             if self._tries % _OPENINGS_MAX == 0:
@@ -142,7 +145,7 @@ class Writer:
         database.close()
 
     def _die(self, database: Database) -> None:
-        """Die as a killed process does, without another operation."""
+        """End as a killed process does, without another operation of the disk."""
         self._disk.killed = True
         with suppress(apsw.Error):
             database.close()
@@ -155,7 +158,7 @@ class Writer:
         return done
 
     def _recovered(self, database: Database) -> int:
-        """Look at the disk as a restarted supervisor does, and write what is missing."""
+        """Recover the journal as a restarted supervisor does, and return the number of batches on the disk."""
         database.recover()
         return self._found(database)
 
@@ -178,7 +181,7 @@ class Writer:
 
 # ------------------------------------------------------------------------------------------------------- the judgement
 class Comparison(Enum):
-    """Result of a power cut."""
+    """Result of comparing the journal after a power cut with the plan."""
 
     WHOLE = "all that was acknowledged, and at most one batch more"
     REFUSED = "the journal's opening names a damage"
@@ -187,9 +190,11 @@ class Comparison(Enum):
 
 
 def found(plan: Plan, disk: SimulatedDisk, jsonl: Path | None = None) -> int | Comparison:
-    """Open the journal of *disk* as production does; return how many batches of *plan* it holds, exactly as written.
+    """Open the journal of *disk* as production does; return the number of batches of *plan* in the journal, exactly as
+    written.
 
-    ``Comparison.REFUSED`` if the opening names a damage, ``Comparison.WRONG`` if it should have.
+    Return ``Comparison.REFUSED`` if the opening reports damage, and ``Comparison.WRONG`` if there is unreported
+    damage.
     """
     try:
         database = open_database(_JOURNAL, jsonl, disk)
@@ -216,7 +221,7 @@ def _compared(plan: Plan, db: apsw.Connection) -> int | Comparison:
 
 
 def compare_with_plan(there: int | Comparison, acknowledged: int) -> Comparison:
-    """Compare what is *there* with the *acknowledged* batches."""
+    """Compare the number of batches found, *there*, with the number of *acknowledged* batches."""
     if isinstance(there, Comparison):
         return there
     if there < acknowledged:

@@ -1,9 +1,10 @@
-"""The power-loss experiment: the production journal's own code on a disk whose power fails at any step.
+"""Power-loss experiment: the production journal's own code on a simulated disk whose power fails at any step.
 
-Every run writes batches on a simulated disk, twice in a row, and each time the power fails at many points of the same
-work; each time the journal is opened as in production and must hold what was acknowledged, and at most one batch more.
-Beside the disks that keep their word, failing ones included, some lie, and some runs carry a planted mistake: an
-experiment that does not catch those would prove nothing. A report is a function of its seeds alone.
+Every run writes batches on a simulated disk, twice in a row, and each time the power is cut at many points of the same
+work; after each cut the journal is opened as in production and must have all acknowledged batches, and at most one
+more. In addition to honest disks, which may fail and report that, there are runs with lying disks, whose syncs do
+nothing, and control runs with a planted mistake: an experiment that does not catch these would prove nothing. A report
+is a function of its seeds alone.
 """
 
 from __future__ import annotations
@@ -21,21 +22,22 @@ from tests.verification.power_cuts.crash_points import CONTROLS, CUTS_PER_RUN, L
 from tests.verification.power_cuts.journal_run import Comparison
 
 _CHUNK: Final = 2
-"""Runs that a process is given at a time."""
+"""Number of runs that a process is given at a time."""
 _LYING_EVERY: Final = 25
 _CONTROL_EVERY: Final = 100
 _EXTRA_LEAST: Final = 2
-"""Least number of runs on a lying disk, and of each control; for every 25 runs that count there is one, or for every
-100."""
+"""Least number of runs on a lying disk, and of runs of each control; there is one of the former for every 25 runs that
+count, and one of the latter for every 100."""
 
 
 # --------------------------------------------------------------------------------------------------------- the report
 class Lying(msgspec.Struct, frozen=True, kw_only=True):
-    """Results on disks whose syncs lie.
+    """Results on lying disks, whose syncs report success and do nothing.
 
-    ``detected_by_opening``: the journal's opening names the damage, ``transitions.jsonl`` being one of its witnesses.
-    ``detected_by_record``: the opening is content with a shorter journal; only whoever kept the number of what was
-    acknowledged can tell. ``undetected``: the opening is content, and something is there that was never written.
+    ``detected_by_opening``: the opening of the journal reports the damage, also by comparison with
+    ``transitions.jsonl``. ``detected_by_record``: the opening accepts a shorter journal; only a comparison with the
+    number of acknowledged batches shows the loss. ``undetected``: the opening accepts a journal with content that was
+    never written.
     """
 
     runs: int = 0
@@ -47,34 +49,34 @@ class Lying(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Control(msgspec.Struct, frozen=True):
-    """A planted mistake: the runs with it, and those in which it was caught."""
+    """Result of a control, a planted mistake: the runs with the mistake, and those in which it was caught."""
 
     runs: int = 0
     caught: int = 0
 
 
 class DiskReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of a number of power cuts: the same bytes for the same seeds, on every machine."""
+    """Report on a number of power cuts: the same bytes for the same seeds, on every machine."""
 
     first_seed: int
     cuts: int
     openings: int
-    """Number of different disks after the cuts; each was opened once."""
+    """Number of different disk contents after the cuts; a journal was opened on each of these once."""
     acknowledged: int
     """Number of acknowledged batches."""
     lost_acknowledgements: int
-    """Number of cuts, and restarts without one, after which an acknowledged batch was missing."""
+    """Number of power cuts, and of restarts without a cut, after which an acknowledged batch was missing."""
     corrupt: int
-    """Number of cuts after which the journal was refused, or accepted with wrong content."""
+    """Number of power cuts after which the journal was refused, or accepted with wrong content."""
     first_failure: str | None
-    """First of these failures: ``seed 12, cut 40: ...``."""
+    """First of these failures as text: ``seed 12, cut 40: ...``."""
     sectors_lost: int
     sectors_torn: int
     errors_injected: int
     lying: Lying
     controls: dict[str, Control]
     digest: str
-    """Digest over all cuts: the point, what was left, and what was found."""
+    """Digest over all cuts: the point of each cut, the lost and torn sectors, and the result of the comparison."""
 
     @property
     def passed(self) -> bool:
@@ -83,14 +85,15 @@ class DiskReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def blameless(self) -> bool:
-        """Whether nothing was lost, corrupt or undetected: all that a part of the runs can show."""
+        """Whether nothing was lost, corrupt or undetected; unlike ``passed``, this can be decided from a part of the
+        runs."""
         return not (self.lost_acknowledgements or self.corrupt or self.lying.undetected)
 
 
 # ---------------------------------------------------------------------------------------------------------- many runs
 class _Task(msgspec.Struct, frozen=True):
-    """Runs of one kind, with ``cuts`` in all: the production journal (``""``), a lying disk, or a control by its
-    name."""
+    """Task of a worker process: runs of one kind, with ``cuts`` in all. The kind is the production journal (``""``), a
+    lying disk, or a control by its name."""
 
     kind: str
     first_seed: int
@@ -103,13 +106,13 @@ def power_loss(
     """Cut the power *cuts* times under the production journal, and examine the disk each time.
 
     A run is one seed and 256 cuts; the lying disks and the controls come first and are not counted in *cuts*.
-    ``KeyboardInterrupt`` ends the work early: the report is of what was reached.
+    ``KeyboardInterrupt`` ends the work early: the report then covers the cuts made so far.
 
     Args:
-        cuts: how many, at least 1.
-        first_seed: the first run's seed; the next has the next.
-        jobs: processes to work in; the report does not depend on it.
-        progress: told how many cuts are done, as they come.
+        cuts: number of power cuts, at least 1.
+        first_seed: seed of the first run; each further run has the next seed.
+        jobs: number of worker processes; the report does not depend on it.
+        progress: called with the number of cuts done so far.
 
     Raises:
         ValueError: *cuts* or *jobs* is less than 1.
@@ -147,7 +150,7 @@ def _chunks(kind: str, first_seed: int, cuts: int) -> list[_Task]:
 
 
 def _done(task: _Task) -> CutCounts:
-    """Run a task."""
+    """Perform the runs of a task, and return the sum of their counts."""
     total = CutCounts()
     with tempfile.TemporaryDirectory() as folder:
         witness = Path(folder) / "transitions.jsonl" if task.kind == LIES else None

@@ -1,7 +1,9 @@
-"""A simulated disk under the real SQLite: a VFS, and the few other file operations of the journal.
+"""Simulated disk under the real SQLite: a VFS (SQLite's interface to files), and the few other file operations of the
+journal.
 
-Every operation may fail as a disk does, by name and by chance. Every step that changes something is kept, so that the
-same work can be cut at each of its steps: a ``DurablePages`` that makes them anew knows what would survive there.
+Every operation may fail as on a real disk, by chance. Every step that changes the disk is recorded, so that the power
+can be cut at each step of the same work: a ``DurablePages`` that repeats the steps determines the content that would
+survive there.
 """
 
 from __future__ import annotations
@@ -22,23 +24,24 @@ class DiskFaults(msgspec.Struct, frozen=True, kw_only=True):
     """Probabilities that an operation of each kind fails, 0 to 1."""
 
     full: float = 0.0
-    """A write fails with ENOSPC, partly done."""
+    """Probability that a write fails with ENOSPC, partly done."""
     read_error: float = 0.0
     write_error: float = 0.0
-    """A write fails with EIO, partly done."""
+    """Probability that a write fails with EIO, partly done."""
     sync_error: float = 0.0
-    """A sync fails with EIO, and what it did not write is lost."""
+    """Probability that a sync fails with EIO; the content that it did not write is lost."""
     lie: float = 0.0
-    """A sync reports success and does nothing."""
+    """Probability that a sync reports success and does nothing."""
 
 
 class SimulatedDisk(JournalFiles):
-    """A disk that is mounted, used and cut, for one thread. ``steps`` is what was done to it since it was mounted.
+    """Simulated disk that is mounted, written and cut, for use by one thread. ``steps`` has all changes since the disk
+    was mounted.
 
     Args:
-        name: its name as a SQLite VFS; one disk of a process has it at a time.
-        random: its draws; an operation's name is its number.
-        connection: what a connection is made of, so that a test can plant a mistake in one.
+        name: name of the disk as a SQLite VFS; only one disk of a process may have the name at a time.
+        random: source of the random draws; each operation draws by its number.
+        connection: class of the connections, so that a test can plant a mistake in it.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class SimulatedDisk(JournalFiles):
         self.mount({})
 
     def mount(self, files: Mapping[str, bytes | bytearray]) -> None:
-        """Start with *files*, all of them durable, as a machine boots."""
+        """Start the disk with *files*, all of them durable, as when a machine boots."""
         self._boots += 1
         self.steps: list[Step] = []
         self._numbers = {name: number for number, name in enumerate(files)}
@@ -64,7 +67,7 @@ class SimulatedDisk(JournalFiles):
         self._views = [bytearray(content) for content in files.values()]
 
     def heal(self) -> None:
-        """Stop all failures."""
+        """Let no further operation fail."""
         self.faults = DiskFaults()
 
     def unregister(self) -> None:
@@ -112,7 +115,7 @@ class SimulatedDisk(JournalFiles):
         return None if number is None else self._views[number]
 
     def opened(self, name: str) -> tuple[int, bytearray]:
-        """Return number and content of *name*, which is created if it does not exist."""
+        """Return number and content of the file *name*, which is created if it does not exist."""
         number = self._numbers.get(name)
         if number is None:
             number = self._numbers[name] = len(self._views)
@@ -147,7 +150,7 @@ class SimulatedDisk(JournalFiles):
                 self._did(DurablePages.sync_names)
 
     def read(self) -> None:
-        """Fail a read, if that fault strikes."""
+        """Raise a read error, if that fault strikes."""
         if (self.killed or self.faults.read_error) and self._strikes(self.faults.read_error, "read"):
             raise self._error()
 
@@ -172,7 +175,7 @@ class SimulatedDisk(JournalFiles):
         return self._error() if self._strikes(self.faults.write_error, "write") else None
 
     def _sync_goes_wrong(self, number: int | None) -> bool:
-        """Whether a sync did nothing and hides that; raises if it reports that."""
+        """Return whether a sync does nothing and hides that; raise an error if the sync fails and reports it."""
         if self._strikes(self.faults.sync_error, "sync"):
             if number is not None:
                 self._did(
@@ -188,14 +191,14 @@ _LOGS: Final = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL
 
 
 class _Vfs(apsw.VFS):
-    """The disk as a VFS of SQLite, which gives the methods' names and results."""
+    """Registration of the disk as a VFS of SQLite, which defines the methods' names and results."""
 
     def __init__(self, name: str, disk: SimulatedDisk) -> None:
         self._disk = disk
         super().__init__(name, base="")
 
     def excepthook(self, *error: object) -> bool:
-        """Keep an error that SQLite hides, as that of a sync while a connection is closed."""
+        """Suppress the report of an error that SQLite hides, such as that of a sync while a connection is closed."""
         return True
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> Any:
@@ -219,8 +222,8 @@ class _Vfs(apsw.VFS):
 
 
 class _File:
-    """An open file. SQLite on POSIX syncs the directory with a log's first sync, whoever created the log; so does
-    this."""
+    """Open file of the VFS. The first sync of a log also syncs the directory, whoever created the log, as SQLite does
+    on POSIX."""
 
     def __init__(self, disk: SimulatedDisk, name: str, flags: int) -> None:
         self._disk = disk
