@@ -532,7 +532,9 @@ async def test_a_target_in_two_checkouts_is_not_moved(repository: Path, tmp_path
 
 @pytest.mark.anyio
 async def test_a_worktree_made_or_removed_by_half_leaves_no_trace(repository: Path) -> None:
-    """Neither its branch, nor an entry that git lists or keeps, nor a folder, is there after the next start."""
+    """When the creation or the removal of a worktree was interrupted, the next start removes its branch, git's entry
+    for it, and its folder.
+    """
     git(repository, "checkout", "--quiet", "main")
     root, entries = repository.parent / "worktrees", repository / ".git" / "worktrees"
     steps: list[Step] = [MakeWorktree("t", git(repository, "rev-parse", "main")), RemoveWorktree("t")]
