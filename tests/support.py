@@ -279,7 +279,8 @@ def check_records(
 
 
 def check_cause(record: LifecycleEvent) -> None:
-    """Assert that a record has an older record as its cause, or names the operator or program that requested the event.
+    """Assert that a record has an older record as its cause, or names the operator or program that requested
+    the event.
     """
     if record.cause_id is None:
         assert record.actor not in ("", "supervisor"), f"nothing explains {record}"

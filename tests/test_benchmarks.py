@@ -128,7 +128,8 @@ def test_growth_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_soak_runs_and_is_written(tmp_path: Path, backend: str) -> None:
-    """In a short soak sessions end, every sample has all figures, and the result is written as JSON and as a picture.
+    """In a short soak sessions end, every sample has all figures, and the result is written as JSON and as a
+    picture.
     """
     load = soak.Load(minutes=0.03, warm_up_minutes=0.0, every_s=0.5)
     found: soak.Soak = run(soak.soak, backend, load, tmp_path / "sd", backend=backend)

@@ -72,7 +72,8 @@ def test_no_page_is_long() -> None:
 
 
 def test_every_path_on_a_page_exists() -> None:
-    """Every Python file, and every path in tests/, that a page names exists, relative to the root or to `supervisor/`.
+    """Every Python file, and every path in tests/, that a page names exists, relative to the root or to
+    `supervisor/`.
     """
     pages = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     named = re.compile(r"`([\w./-]+/[\w-]+\.py|tests/[\w./-]+)`")

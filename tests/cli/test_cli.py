@@ -384,7 +384,8 @@ def test_help_and_version(cli: Cli) -> None:
 
 
 def test_the_help_of_a_command_begins_with_its_line_in_the_list() -> None:
-    """The help of every command begins with the line that the list of commands shows, and contains that line only once.
+    """The help of every command begins with the line that the list of commands shows, and contains that line
+    only once.
     """
     with click.Context(supervisor) as context:
         for name, command in supervisor.commands.items():
@@ -609,7 +610,8 @@ def test_logs(cli: Cli, ended: Path) -> None:
 
 
 def test_logs_keep_tabs_and_the_notes_of_the_transcript(tmp_path: Path, cli: Cli) -> None:
-    """``logs`` prints a tab unchanged; a line that the transcript itself has added has neither time nor source in JSON.
+    """``logs`` prints a tab unchanged; a line that the transcript itself has added has neither time nor source
+    in JSON.
     """
     with _in_a_thread(tmp_path / "state"):
         pass
@@ -754,7 +756,8 @@ def test_following_events_ends_with_the_supervisor(cli: Cli, tmp_path: Path) -> 
 # --------------------------------------------------------------------------------------- what is told of the dead
 @pytest.fixture
 def killed(tmp_path: Path, ended: Path) -> Path:
-    """Fixture: the state directory of a killed supervisor, whose session has the state of a living one in the journal.
+    """Fixture: the state directory of a killed supervisor, whose session has the state of a living one in the
+    journal.
     """
     state = StateDir.open(tmp_path / "killed")
     shutil.copy(StateDir(ended).journal, state.journal)

@@ -47,7 +47,8 @@ def test_without_pid_namespaces() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
 def test_trying_a_namespace_leaves_nothing() -> None:
-    """The test of the capability of namespaces leaves no child process, and does not change the test's own namespace.
+    """The test of the capability of namespaces leaves no child process, and does not change the test's own
+    namespace.
     """
     before = os.readlink("/proc/self/ns/pid_for_children"), set(shim.children(os.getpid()))
     probe_capabilities()

@@ -453,7 +453,8 @@ def test_what_goes_on_keeps_what_it_needs(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------------------ systemd
 def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run notifies systemd that it is ready, alive (watchdog), reloading, ready again, and stopping, in that order.
+    """A run notifies systemd that it is ready, alive (watchdog), reloading, ready again, and stopping, in that
+    order.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))

@@ -61,7 +61,8 @@ def filled(one: Run) -> Iterator[None]:
 
 @contextmanager
 def limited(one: Run) -> Iterator[None]:
-    """Prevent the files of the supervisor from growing beyond the present size of the journal's log during the block.
+    """Prevent the files of the supervisor from growing beyond the present size of the journal's log during the
+    block.
     """
     size_bytes = (one.state_dir / "runtime" / "journal.db-wal").stat().st_size
     soft, hard = resource.prlimit(one.process.pid, resource.RLIMIT_FSIZE)

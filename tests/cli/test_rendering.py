@@ -88,7 +88,8 @@ def test_nothing_an_agent_says_reaches_the_terminal_raw() -> None:
     ids=["event", "tree", "call", "ps", "receipt", "report"],
 )
 def test_every_text_is_made_printable(text: str) -> None:
-    """Every line of each kind of rendered text is printable, even with control characters in ids, titles and reasons.
+    """Every line of each kind of rendered text is printable, even with control characters in ids, titles and
+    reasons.
     """
     assert all(line.isprintable() for line in text.split("\n"))
     assert "\\u001b" in text

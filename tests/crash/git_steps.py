@@ -231,7 +231,8 @@ def is_writing(call: str) -> bool:
 
 
 def every_call(wanted: str, chance: random.Random) -> tuple[int, int]:
-    """Kill a run at each of the wanted commands; return how many commands were killed, and how many trials had a fault.
+    """Kill a run at each of the wanted commands; return how many commands were killed, and how many trials had
+    a fault.
     """
     with tempfile.TemporaryDirectory(prefix="git-steps-") as folder:
         trial = Trial(Path(folder))

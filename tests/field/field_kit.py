@@ -102,7 +102,8 @@ class Running:
         return self.process.poll() is not None
 
     def kill(self) -> None:
-        """Kill the command with SIGKILL, as the kernel does when memory runs out, and wait for the end of the process.
+        """Kill the command with SIGKILL, as the kernel does when memory runs out, and wait for the end of the
+        process.
         """
         self.process.kill()
         self.process.wait(DEADLINE_S)

@@ -26,7 +26,8 @@ import actors
 import supervisor
 
 RATIO_MAX = 2.5
-"""Largest allowed ratio of the times for an input of twice the size and for the input; linear growth is 2, quadratic 4.
+"""Largest allowed ratio of the times for an input of twice the size and for the input; linear growth is 2,
+quadratic 4.
 """
 HOPELESS = 6.0
 """Ratio of times of a doubled input above which the input is not doubled again."""
@@ -134,7 +135,8 @@ def attacks(pattern: str, flags: int = 0) -> list[tuple[str, str, str]]:
 
 
 def _repeated(items: Any, head: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield texts for each part of the parsed pattern that may be repeated often, with a text that leads to the part.
+    """Yield texts for each part of the parsed pattern that may be repeated often, with a text that leads to the
+    part.
     """
     for op, value in items:
         if op in _REPEATS:
@@ -169,7 +171,8 @@ def _inner(op: Any, value: Any) -> list[Any]:
 
 
 def _samples(items: Any) -> list[str]:
-    """Return texts that match the parsed pattern: one for each branch of its first choice, or one if it has no choice.
+    """Return texts that match the parsed pattern: one for each branch of its first choice, or one if it has no
+    choice.
     """
     for op, value in items:
         branches = value[1] if op is opcodes.BRANCH else None

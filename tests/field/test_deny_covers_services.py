@@ -1,4 +1,5 @@
-"""Permissions of services: a command or a file write that the supervisor carries out for an agent needs a permission.
+"""Permissions of services: a command or a file write that the supervisor carries out for an agent needs a
+permission.
 """
 
 from __future__ import annotations

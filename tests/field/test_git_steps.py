@@ -122,7 +122,8 @@ def record(repository: Path, step: Step) -> None:
 
 
 def interrupted_merge(repository: Path) -> None:
-    """Set up an interrupted merge: all files are written, two of them by half; the index and the branch have not moved.
+    """Set up an interrupted merge: all files are written, two of them by half; the index and the branch have
+    not moved.
     """
     after = git(repository, "rev-parse", "work")
     git(repository, "symbolic-ref", "HEAD", "refs/heads/main")
@@ -327,7 +328,8 @@ class DeadlineHost:
 
 @pytest.mark.anyio
 async def test_a_wait_for_file_descriptors_is_no_part_of_the_time_for_reading(repository: Path) -> None:
-    """The start of git, which may wait for file descriptors, is under no deadline when a file is compared with a blob.
+    """The start of git, which may wait for file descriptors, is under no deadline when a file is compared with
+    a blob.
     """
     async with ShimHost() as host:
         recorded = DeadlineHost(host)

@@ -113,7 +113,8 @@ def test_a_line_of_2_mb_is_redacted_in_the_time_of_a_few_plain_searches() -> Non
 
 
 def test_one_line_of_an_agent_holds_nobody_else(scratch: Scratch) -> None:
-    """While a line of 2 MB that looks like the beginnings of many tokens is redacted, another session can be aborted.
+    """While a line of 2 MB that looks like the beginnings of many tokens is redacted, another session can be
+    aborted.
     """
     scratch.write("agent.py", 'import time\nprint("eyJ" * 700_000, flush=True)\nopen("printed", "w")\ntime.sleep(600)')
     scratch.plan("""

@@ -136,7 +136,8 @@ def test_the_next_supervisor_in_the_place_is_not_disturbed(scratch: Scratch) -> 
 
 
 def test_an_agent_that_cleans_its_directory_takes_the_journal_with_it(scratch: Scratch) -> None:
-    """When an agent deletes the state directory by `git clean -fdx`, the run ends with status 1 and reports the loss.
+    """When an agent deletes the state directory by `git clean -fdx`, the run ends with status 1 and reports the
+    loss.
     """
     scratch.repository()
     scratch.plan("""

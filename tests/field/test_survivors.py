@@ -103,7 +103,8 @@ def test_a_shim_that_gives_no_reply_leaves_survivors_unknown() -> None:
 
 
 def test_each_call_has_the_processes_that_may_be_its_own() -> None:
-    """A process that may belong to two calls is reported as unknown in the receipts of both, until the agent has ended.
+    """A process that may belong to two calls is reported as unknown in the receipts of both, until the agent
+    has ended.
     """
     tree: Any = SimpleNamespace(
         system=SimpleNamespace(timers=TIMERS), record_turn_fact=lambda *_: None, record_fact=lambda *_: None

@@ -116,7 +116,9 @@ async def test_a_conversation_is_loaded_and_its_prompt_completed(tmp_path: Path,
 
 
 async def test_a_session_without_a_conversation_is_stopped(tmp_path: Path, anyio_backend: str) -> None:
-    """After a crash the session of an agent that cannot load its conversation is stopped; its prompt is not sent again."""
+    """After a crash the session of an agent that cannot load its conversation is stopped; its prompt is not
+    sent again.
+    """
     with killed(tmp_path, anyio_backend, BEGUN, memory=False):
         async with open_supervisor(tmp_path / "sd", **second(tmp_path, memory=False)) as sup:  # type: ignore[arg-type]
             assert sup.sessions() == []

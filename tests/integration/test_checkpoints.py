@@ -394,7 +394,9 @@ async def test_a_failed_attempt_is_rolled_back_in_a_directory(directory: Path) -
 
 
 async def test_a_failed_task_is_rolled_back_in_a_directory(directory: Path) -> None:
-    """The rollback of a failed task restores its owned files and saves a copy of the work; changes to other files stay."""
+    """The rollback of a failed task restores its owned files and saves a copy of the work; changes to other
+    files stay.
+    """
     plan = in_place(
         "rm -r work; echo gone > work; echo z > other.txt; exit 3", max_retries=0, lifecycle={"max_attempts": 1}
     )

@@ -61,7 +61,9 @@ def calls_of(run: Run, turn_id: str) -> list[str]:
 
 
 def results_of(run: Run, turn_id: str, call_id: str) -> int:
-    """Return how many results a call got: results of the call itself, and failures of its turn while the call was open."""
+    """Return how many results a call got: results of the call itself, and failures of its turn while the call
+    was open.
+    """
     opened = False
     results = 0
     for one in run.events(turn_id):

@@ -114,7 +114,9 @@ async def test_a_command_that_waits_for_the_task_is_refused(tmp_path: Path, comm
 
 
 async def test_no_prompt_is_sent_while_a_directory_is_cleared(tmp_path: Path) -> None:
-    """A task in a plain directory is prompted only after the rollback of an earlier task in that directory has ended."""
+    """A task in a plain directory is prompted only after the rollback of an earlier task in that directory has
+    ended.
+    """
     plan = plan_of(task("a", "true"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         async with anyio.create_task_group() as group:

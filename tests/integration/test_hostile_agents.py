@@ -105,7 +105,9 @@ LAST_WORDS = {
 
 @pytest.mark.parametrize("when", LAST_WORDS)
 async def test_an_agent_that_closes_its_output(tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The turn of an agent that closes its standard output and does not exit fails, and the agent's process is ended."""
+    """The turn of an agent that closes its standard output and does not exit fails, and the agent's process is
+    ended.
+    """
     monkeypatch.setattr(process_connection, "MUTE_S", 0.1)
     line, state = LAST_WORDS[when]
     agents = {**AGENTS, "mute": AgentConfig(adapter="acp", command=("sh", "-c", line, "sh", *scripted_command()))}
@@ -141,7 +143,9 @@ async def test_a_command_killed_from_outside(tmp_path: Path) -> None:
 
 
 async def test_an_agent_killed_from_outside_is_replaced(tmp_path: Path, roll: HeldPipe) -> None:
-    """When an agent crashes by a kill, the session is continued by another agent process, which completes the prompt."""
+    """When an agent crashes by a kill, the session is continued by another agent process, which completes the
+    prompt.
+    """
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         async with anyio.create_task_group() as group:

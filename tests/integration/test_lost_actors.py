@@ -1,4 +1,6 @@
-"""Crashes of an actor by a bug of the runtime: its session ends with all descendants, and every caller gets a result."""
+"""Crashes of an actor by a bug of the runtime: its session ends with all descendants, and every caller gets a
+result.
+"""
 
 from __future__ import annotations
 

@@ -233,7 +233,9 @@ async def test_a_401_ends_the_turn_of_an_agent(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_endless_requests_are_interrupted(tmp_path: Path) -> None:
-    """An agent that sends requests without progress is interrupted at the limit ``fruitless_max``, and its turn fails."""
+    """An agent that sends requests without progress is interrupted at the limit ``fruitless_max``, and its turn
+    fails.
+    """
     async with supervising(tmp_path, settings=limits(fruitless_max=5)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@vain 100000")
@@ -328,7 +330,9 @@ async def test_usage_of_deep_sessions_is_summed_up(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_usage_of_a_plan_is_read_from_the_journal(tmp_path: Path) -> None:
-    """The usage sums of a plan are shown in its tree, which is read from the journal, and recorded for its workstream."""
+    """The usage sums of a plan are shown in its tree, which is read from the journal, and recorded for its
+    workstream.
+    """
     tasks = tuple(
         TaskConfig.model_validate({"id": name, "agent": "a", "prompt": "@use 100 50 0.01"}) for name in ("a", "b")
     )

@@ -304,7 +304,9 @@ async def test_always_is_remembered_for_the_session(tmp_path: Path) -> None:
 
 
 async def test_a_rule_decides_without_a_human(tmp_path: Path) -> None:
-    """A permission request to which a rule applies is answered at once without a human, and the record names the rule."""
+    """A permission request to which a rule applies is answered at once without a human, and the record names
+    the rule.
+    """
     rules = [{"then": "allow", "kind": "read"}, {"then": "deny", "title": "edit: *"}]
     agents = {"a": AgentConfig(adapter="scripted", permissions={"default": "ask", "rules": rules})}
     async with supervising(tmp_path, agents=agents) as run:

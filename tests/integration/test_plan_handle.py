@@ -1,4 +1,6 @@
-"""Handle of a plan that a host runs: commands to the plan, queries, and the end of a run that the host does not await."""
+"""Handle of a plan that a host runs: commands to the plan, queries, and the end of a run that the host does not
+await.
+"""
 
 from __future__ import annotations
 

@@ -135,7 +135,9 @@ async def test_the_lines_of_an_eventful_run(books: Journalled) -> None:
 
 
 async def test_every_end_has_a_root(books: Journalled) -> None:
-    """The chain of causes of every entity's last record leads to a record whose actor is a named operator or program."""
+    """The chain of causes of every entity's last record leads to a record whose actor is a named operator or
+    program.
+    """
     for row in books.rows:
         root = books.root_of(books.last_of(row.id))
         assert root.actor not in ("", "supervisor"), row.id

@@ -179,7 +179,9 @@ async def test_a_long_chain_of_sessions_at_rest(tmp_path: Path, levels: int) -> 
 
 
 async def test_a_chain_of_sessions_that_all_work(tmp_path: Path) -> None:
-    """An abort ends a chain of 600 sessions, each in a turn with a call: twice as deep as asyncio task groups may nest."""
+    """An abort ends a chain of 600 sessions, each in a turn with a call: twice as deep as asyncio task groups
+    may nest.
+    """
     depth = 600
     async with supervising(tmp_path, settings=CALM, within_s=SCALE_S) as run, anyio.create_task_group() as group:
         before = Count(run)

@@ -317,7 +317,9 @@ async def test_an_agent_that_keeps_failing_is_given_up(tmp_path: Path) -> None:
 
 
 async def test_a_drain_does_not_wait_for_a_backoff(tmp_path: Path) -> None:
-    """When the supervisor is stopped, a session in its backoff ends at once, and its prompt fails with the last error."""
+    """When the supervisor is stopped, a session in its backoff ends at once, and its prompt fails with the last
+    error.
+    """
     settings = quick_settings(backoff_base_ms=60_000, backoff_cap_ms=60_000)
     async with supervising(tmp_path, settings=settings) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
@@ -373,7 +375,9 @@ async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
 
 
 async def test_an_agent_that_is_not_ready_in_time_is_replaced(tmp_path: Path) -> None:
-    """An agent that is not ready by the spawn deadline is killed, an error is counted, and another process is started."""
+    """An agent that is not ready by the spawn deadline is killed, an error is counted, and another process is
+    started.
+    """
     agents = {"mute": AgentConfig(adapter="acp", command=("sleep", "1000"))}
     settings = quick_settings(spawn_deadline_s=0.1, max_consecutive_errors=2)
     async with supervising(tmp_path, agents=agents, settings=settings) as run:
@@ -460,7 +464,9 @@ async def test_waiting_messages_have_a_limit(tmp_path: Path) -> None:
 
 
 async def test_waiting_prompts_have_a_limit(tmp_path: Path) -> None:
-    """A prompt to a session with ``waiting_max`` waiting prompts is refused; the waiting prompts are handled in order."""
+    """A prompt to a session with ``waiting_max`` waiting prompts is refused; the waiting prompts are handled in
+    order.
+    """
     begun, go = anyio.Event(), anyio.Event()
 
     async def agent(turn: AgentTurn) -> str:
@@ -481,7 +487,9 @@ async def test_waiting_prompts_have_a_limit(tmp_path: Path) -> None:
 
 
 async def test_limits_count_undurable_requests_once(tmp_path: Path) -> None:
-    """While nothing becomes durable, a session accepts exactly ``waiting_max`` prompts and messages and refuses more."""
+    """While nothing becomes durable, a session accepts exactly ``waiting_max`` prompts and messages and refuses
+    more.
+    """
     begun, go = anyio.Event(), anyio.Event()
     journals: list[FrozenJournal] = []
 

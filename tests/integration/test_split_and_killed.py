@@ -1,4 +1,6 @@
-"""Recovery of a run whose task was split at run time: the subtasks, which are in no plan file, are continued as well."""
+"""Recovery of a run whose task was split at run time: the subtasks, which are in no plan file, are continued as
+well.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ WHOLE = {"a", "a1", "a2", "a2a", "b"}
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> None:
-    """Override the fixture of the same name: the processes of a killed run end by themselves, a little after the test."""
+    """Override the fixture of the same name: the processes of a killed run end by themselves, a little after
+    the test.
+    """
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""Operator commands on tasks of a running plan, with real programs: the effect of each command, and when it is refused."""
+"""Operator commands on tasks of a running plan, with real programs: the effect of each command, and when it is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -197,7 +199,9 @@ async def test_a_command_with_an_id_takes_effect_once(tmp_path: Path, gate: Gate
 
 
 async def test_an_unknown_task_is_named(tmp_path: Path, gate: Gate) -> None:
-    """A command to an unknown task raises an error that names the task; a command after the end of the plan is refused."""
+    """A command to an unknown task raises an error that names the task; a command after the end of the plan is
+    refused.
+    """
     async with running_plan(tmp_path, plan_of(task("a", HELD))) as plan:
         with pytest.raises(NoSuchEntity, match="'z'"):
             await plan.commands.approve("z", by=ME)
@@ -253,7 +257,9 @@ async def test_a_requeued_task_gets_another_session(tmp_path: Path, gate: Gate) 
 
 
 async def test_a_task_is_requeued_only_in_progress(tmp_path: Path, gate: Gate) -> None:
-    """A requeue of an open task, and an unclaim of a started task, are refused with the message of the state machine."""
+    """A requeue of an open task, and an unclaim of a started task, are refused with the message of the state
+    machine.
+    """
     async with running_plan(tmp_path, plan_of(task("a", HELD), task("b", "true", "a")), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="task: requeued in OPEN"):
@@ -526,7 +532,9 @@ async def test_an_approved_task_is_merged_after_its_session(tmp_path: Path, monk
 
 
 async def test_a_refused_cancel_causes_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cancel during the acceptance tests is refused, and no record of the closed task names the command as its cause."""
+    """A cancel during the acceptance tests is refused, and no record of the closed task names the command as
+    its cause.
+    """
     plan = plan_of(task("a"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, check = PlanRunner(run.sup), run.sup.verification.check
@@ -628,7 +636,9 @@ async def test_subtasks_of_a_cancelled_task_are_cancelled(tmp_path: Path, gate: 
 
 # ----------------------------------------------------------------------------------------------------------- blocked
 async def test_a_blocked_task_waits_for_another_one(tmp_path: Path, gate: Gate) -> None:
-    """A blocked task releases its slot, the failure is not charged, and the task goes on when the other task is closed."""
+    """A blocked task releases its slot, the failure is not charged, and the task goes on when the other task is
+    closed.
+    """
     tasks = (task("a", f"test -e done || {HELD}"), task("b", "read _ < two; touch done"))
     async with running_plan(tmp_path, plan_of(*tasks, max_sessions=1)) as plan:
         await plan.until("started", "task:a")
@@ -679,7 +689,9 @@ def patient(*tasks: TaskConfig, **more: Any) -> Plan:
 
 
 async def test_a_second_wait_does_not_shorten_later_cool_downs(tmp_path: Path) -> None:
-    """After a task was blocked and unblocked during a cool-down, the next cool-down of its circuit has the full length."""
+    """After a task was blocked and unblocked during a cool-down, the next cool-down of its circuit has the full
+    length.
+    """
     async with running_plan(tmp_path, patient(task("a", "exit 1"), task("b", "sleep 0.2"), lifecycle=PROBED)) as plan:
         await plan.until("execution_failed", "job:a")
         await plan.commands.block("a", ["b"], by=ME)
@@ -735,7 +747,9 @@ async def test_a_stop_cancels_a_blocked_task(tmp_path: Path, gate: Gate) -> None
 
 
 async def test_a_stop_cancels_unapproved_subtasks(tmp_path: Path, gate: Gate) -> None:
-    """Subtasks that are split off during a drain and wait for an approval are cancelled, and so is their parent task."""
+    """Subtasks that are split off during a drain and wait for an approval are cancelled, and so is their parent
+    task.
+    """
     async with running_plan(tmp_path, plan_of(task("a", HELD))) as plan:
         await plan.until("started", "task:a")
         await plan.run.sup.stop()

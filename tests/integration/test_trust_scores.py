@@ -1,4 +1,6 @@
-"""Trust levels (``access``) in runs of plans: changes of the level, merged and refused work, and the records of both."""
+"""Trust levels (``access``) in runs of plans: changes of the level, merged and refused work, and the records of
+both.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def states(where: Path, task_id: str) -> list[str]:
 
 
 async def test_a_new_agent_earns_its_first_success_by_reading(repository: Path) -> None:
-    """An untrusted agent is probationary after a task that only reads, and a small change of its next task is merged."""
+    """An untrusted agent is probationary after a task that only reads, and a small change of its next task is
+    merged.
+    """
     chain = [{"id": "look", "prompt": "cat a.txt"}, {"id": "write", "prompt": "echo b > b.txt", "depends_on": ["look"]}]
     result, levels = await carried_out(plan_of(*chain), repository)
     assert result.ok

@@ -49,7 +49,9 @@ def states(where: Path, task_id: str) -> list[str]:
 
 # -------------------------------------------------------------------------------------------------- acceptance
 async def test_work_that_passes_its_tests_is_closed(tmp_path: Path) -> None:
-    """A task that passes its acceptance test is closed, and the session's transcript contains the result of the test."""
+    """A task that passes its acceptance test is closed, and the session's transcript contains the result of the
+    test.
+    """
     plan = plan_of(task("write", "echo 1 > report.txt", command=["cat", "report.txt"]))
     result = await carried_out(plan, tmp_path)
     assert result.ok
@@ -59,7 +61,9 @@ async def test_work_that_passes_its_tests_is_closed(tmp_path: Path) -> None:
 
 
 async def test_work_that_fails_its_tests_is_not_done(tmp_path: Path) -> None:
-    """A task that fails its acceptance test fails, though its agent succeeded; tasks that depend on it are not started."""
+    """A task that fails its acceptance test fails, though its agent succeeded; tasks that depend on it are not
+    started.
+    """
     plan = plan_of(task("write", "echo all is well", file_exists="report.txt"), task("next", "true", "write"))
     result = await carried_out(plan, tmp_path)
     assert {name: one.outcome for name, one in result.tasks.items()} == {"write": "failed", "next": "blocked"}

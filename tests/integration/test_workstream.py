@@ -43,7 +43,9 @@ def command(*words: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> None:
-    """Override the fixture of the same name: the processes of a killed run end by themselves, a little after the test."""
+    """Override the fixture of the same name: the processes of a killed run end by themselves, a little after
+    the test.
+    """
 
 
 @contextmanager
