@@ -43,8 +43,7 @@ def repository(tmp_path: Path, repository_template: Path) -> Path:
 @pytest.fixture
 def hears_ctrl_c() -> Iterator[None]:
     """Install Python's handler of SIGINT during a test, since a test run in the background of a shell ignores that
-    signal.
-    """
+    signal."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

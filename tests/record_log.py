@@ -1,6 +1,5 @@
 """Builder of logs for tests of modules that read logs: the state machines fill in the fields of each record, unless the
-test overrides them.
-"""
+test overrides them."""
 
 from __future__ import annotations
 
@@ -14,8 +13,7 @@ from supervisor.lifecycles.types import LifecycleEvent
 
 class Log:
     """Builder of a list of records, in order. These arguments of its methods override the state machine: ``to``,
-    ``source``, ``cause_id``, ``monotonic_s``, ``as_seq``.
-    """
+    ``source``, ``cause_id``, ``monotonic_s``, ``as_seq``."""
 
     def __init__(self) -> None:
         self.records: list[LifecycleEvent] = []
@@ -34,8 +32,7 @@ class Log:
 
     def tell(self, entity_id: str, event: str, *, to: str = "", source: str = "", **facts: Any) -> int:
         """Append a transition, whose target the machine decides unless *to* is given; *facts* are fields of the record
-        or of its metadata. Return the record's number.
-        """
+        or of its metadata. Return the record's number."""
         described = {name: facts.pop(name) for name in tuple(facts) if name in _FIELDS}
         metadata = {**facts, **({"abort_id": described["abort_id"]} if "abort_id" in described else {})}
         if event not in _NAMING:
@@ -158,8 +155,7 @@ class Log:
 
     def stop(self, session: str, abort_id: str | None = None, cause: int | None = None) -> int:
         """Append the record of the stop of a session; if the cause is an abort of siblings, the session is stopped as a
-        sibling.
-        """
+        sibling."""
         scope = self.records[cause - 1].metadata.get("scope") if cause is not None else None
         over = "sibling_aborted" if scope == "sibling" else "aborted"
         more = {"abort_id": abort_id, "cause_id": cause, "transition_reason": over}

@@ -14,8 +14,7 @@ from supervisor.simulation.scenario import library, named
 
 SCENARIOS = tuple(name for name in library() if name != "day")
 """Names of scenarios that take about half a second each; the scenario of a whole day, with a million records, is left
-out.
-"""
+out."""
 
 
 def simulated_journal(scenario: str, seed: int) -> SimulatedDisk:

@@ -137,8 +137,7 @@ async def taking_over(
 
 class FrozenJournal(MemoryJournal):
     """Journal whose appends wait for the event ``thaw``, after a call of ``freeze()`` or from the first record of a
-    given event on.
-    """
+    given event on."""
 
     def __init__(self, store: MemoryStore, freeze_at: str = "") -> None:
         super().__init__(store)
@@ -211,8 +210,7 @@ async def wait_for_record(
     sup: Supervisor, event: str, entity_id: str, *, number: int = 1, outcome: str = "transition"
 ) -> LifecycleEvent:
     """Wait for the *number*-th durable record with that event and outcome in the log of an entity, and return the
-    record.
-    """
+    record."""
     seen = 0
     with anyio.fail_after(DEADLINE_S):
         async with sup.subscribe(0) as records:
@@ -258,8 +256,7 @@ def check_records(
     refused: bool = False,
 ) -> None:
     """Assert that the records, rows and pending effects of a run that has ended in order satisfy the invariants of the
-    journal.
-    """
+    journal."""
     assert [one.seq for one in events] == list(range(1, len(events) + 1))
     if not refused:
         refusals = [f"{one.entity_id}: {one.reason}" for one in events if one.outcome == "refused"]
@@ -280,8 +277,7 @@ def check_records(
 
 def check_cause(record: LifecycleEvent) -> None:
     """Assert that a record has an older record as its cause, or names the operator or program that requested
-    the event.
-    """
+    the event."""
     if record.cause_id is None:
         assert record.actor not in ("", "supervisor"), f"nothing explains {record}"
     else:
@@ -290,8 +286,7 @@ def check_cause(record: LifecycleEvent) -> None:
 
 def check_entity(row: EntityRow, events: list[LifecycleEvent]) -> None:
     """Assert that an entity's log has no gap, is legal, leads to the state of the entity's row, and ends in a final
-    state.
-    """
+    state."""
     machine = MACHINES[row.kind]
     born, *rest = events
     assert [one.entity_seq for one in events] == list(range(1, len(events) + 1))
@@ -410,8 +405,7 @@ class CommandOutput(NamedTuple):
 
 def run_command(*words: object, cwd: Path = Path()) -> CommandOutput:
     """Run a command line in this process, since a start of Python would take half a second of CPU time; return exit
-    status and output.
-    """
+    status and output."""
     with chdir(cwd), redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
         status = execute(supervisor, [str(one) for one in words])
     return CommandOutput(status, out.getvalue(), err.getvalue())

@@ -30,8 +30,7 @@ ROOT = Path(__file__).parents[1]
 
 def commands() -> list[str]:
     """Return the names of all benchmark modules that are programs, without the programs that are run for a peer (a
-    comparable library).
-    """
+    comparable library)."""
     found = []
     for path in sorted((ROOT / "benchmarks").rglob("*.py")):
         is_peer = path.parent.name == "peers" and path.name != "__main__.py"
@@ -43,8 +42,7 @@ def commands() -> list[str]:
 @pytest.fixture(autouse=True, scope="module")
 def _little_garbage() -> Iterator[None]:
     """Fixture: freeze the garbage collector, so that a stopwatch collects the garbage of the measurement only, and not
-    that of the whole test suite.
-    """
+    that of the whole test suite."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -68,8 +66,7 @@ def test_a_command_has_a_short_form(name: str, capsys: pytest.CaptureFixture[str
 
 def without_peers(case: Case) -> Case:
     """Return the case without its other side, if the other side is another program; each such program is tested once,
-    in another test.
-    """
+    in another test."""
     is_peer = case.theirs is not None and case.theirs.__module__ == "benchmarks.peers"
     return case._replace(theirs=None) if is_peer else case
 
@@ -94,8 +91,7 @@ def test_a_case_runs(name: str) -> None:
 @pytest.mark.parametrize("name", PEERS)
 def test_a_peer_runs_or_says_how_to_get_it(name: str) -> None:
     """An installed peer (a comparable library) measures everything that is requested; a peer that is not installed
-    raises ``Missing`` with a hint how to install it.
-    """
+    raises ``Missing`` with a hint how to install it."""
     if why := missing(name):
         with pytest.raises(Missing, match=re.escape(why)):
             ask_peer(name, "all", 4)
@@ -112,8 +108,7 @@ def test_a_row_of_the_peers_table_runs(who: str) -> None:
 
 def test_growth_is_written(tmp_path: Path) -> None:
     """The growth benchmark yields a point for each quantity, size, side and backend, and writes them as a table, and as
-    a picture if matplotlib is installed.
-    """
+    a picture if matplotlib is installed."""
     points = list(growth.measure_growth(SHORT))
     assert len(points) == len(growth.QUANTITIES) * len(SHORT.growth) * 2 * len(BACKENDS)
     growth.write_csv(points, tmp_path / "growth.csv")
@@ -129,8 +124,7 @@ def test_growth_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_soak_runs_and_is_written(tmp_path: Path, backend: str) -> None:
     """In a short soak sessions end, every sample has all figures, and the result is written as JSON and as a
-    picture.
-    """
+    picture."""
     load = soak.Load(minutes=0.03, warm_up_minutes=0.0, every_s=0.5)
     found: soak.Soak = run(soak.soak, backend, load, tmp_path / "sd", backend=backend)
     assert sum(found.outcomes.values()) > 0
@@ -143,8 +137,7 @@ def test_a_soak_runs_and_is_written(tmp_path: Path, backend: str) -> None:
 
 def test_a_drift_is_that_of_the_last_fifth_over_the_first() -> None:
     """The drift of a series compares its last fifth with its first: positive for growth, negative for shrinkage, about
-    zero for oscillation.
-    """
+    zero for oscillation."""
     assert gauges.drift([100.0] * 10) == 0
     assert gauges.drift([float(100 + n) for n in range(10)]) == pytest.approx(8 / 100.5)
     assert gauges.drift([float(110 - n) for n in range(10)]) < 0
@@ -169,8 +162,7 @@ VERDICTS = {
 @pytest.mark.parametrize("how", VERDICTS)
 def test_a_verdict(how: str) -> None:
     """The verdict about a measurement is "met", by how much the aim was missed, "not measured", or empty without an
-    aim.
-    """
+    aim."""
     aim, found, said = VERDICTS[how]
     assert report.verdict(aim, found) == said
 
@@ -187,8 +179,7 @@ def test_a_recovery_is_measured(tmp_path: Path, what: str) -> None:
 
 def test_the_scheduler_is_measured() -> None:
     """The scheduler benchmark measures every size in every round; its ratio is the cost of the largest size divided by
-    that of the smallest.
-    """
+    that of the smallest."""
     rounds = scheduler.measure_costs((100, 200), tasks=32, rounds=2)
     assert [[one.backlog for one in sizes] for sizes in rounds] == [[100, 200]] * 2
     assert all(one.task_us > one.claim_us >= 0 for sizes in rounds for one in sizes)
@@ -198,8 +189,7 @@ def test_the_scheduler_is_measured() -> None:
 
 def test_the_scheduler_does_as_much_for_a_task_in_a_larger_backlog() -> None:
     """The number of function calls that the scheduler needs for a task, which does not depend on the machine's load,
-    differs by at most a fifth between a small and a large backlog.
-    """
+    differs by at most a fifth between a small and a large backlog."""
     calls = {}
     for size in (200, 20_000):
         with cProfile.Profile() as profile:

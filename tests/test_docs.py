@@ -1,6 +1,5 @@
 """Tests of the pages in docs/: examples run as printed, plans are valid, no page written by hand is too long, and terms
-are those of the glossary.
-"""
+are those of the glossary."""
 
 from __future__ import annotations
 
@@ -73,8 +72,7 @@ def test_no_page_is_long() -> None:
 
 def test_every_path_on_a_page_exists() -> None:
     """Every Python file, and every path in tests/, that a page names exists, relative to the root or to
-    `supervisor/`.
-    """
+    `supervisor/`."""
     pages = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     named = re.compile(r"`([\w./-]+/[\w-]+\.py|tests/[\w./-]+)`")
     found = {(page.name, path) for page in pages for path in named.findall(page.read_text(encoding="utf-8"))}

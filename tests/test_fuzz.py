@@ -18,7 +18,6 @@ def test_a_corpus_input_breaks_no_target(target: str, name: str) -> None:
 
 def test_every_target_has_inputs() -> None:
     """Every fuzz target has a folder in the corpus with at least one good input, and every folder belongs to a
-    target.
-    """
+    target."""
     assert {path.name for path in CORPUS.iterdir()} == set(TARGETS)
     assert all(any(not path.name.startswith("broke-") for path in (CORPUS / name).iterdir()) for name in TARGETS)

@@ -36,8 +36,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ("supervisor.simulation",),
 )
 """Packages, the lowest first. A package may import packages of lower steps only; packages on the same step do not
-import each other.
-"""
+import each other."""
 
 STEP = {package: number for number, packages in enumerate(STEPS) for package in packages}
 MOCK_MODEL = "supervisor.mock_model"
@@ -45,8 +44,7 @@ MOCK_MODEL = "supervisor.mock_model"
 USERS_OF_THE_MOCK_MODEL = ("supervisor.cli.",)
 FLAT = {"supervisor": "supervisor.embedding", "supervisor.__main__": "supervisor.cli"}
 """Modules outside of any package, each with the package whose step applies to it. ``supervisor`` itself only
-re-exports.
-"""
+re-exports."""
 
 PURE = ("supervisor.lifecycles", "supervisor.policies", "supervisor.diagnostics")
 """Packages that use no clock, no random numbers, no disk, no processes and no tasks."""
@@ -196,8 +194,7 @@ def cycles(sources: Sources) -> Iterator[str]:
 
 def impure_imports(sources: Sources) -> Iterator[str]:
     """Yield a complaint for each forbidden import of a pure module, by the module itself or by a module that it
-    imports.
-    """
+    imports."""
     for module in sources:
         if is_pure(module):
             for user in reached(module, sources):
@@ -222,8 +219,7 @@ def undocumented(sources: Sources) -> Iterator[str]:
 
 def without_all(sources: Sources) -> Iterator[str]:
     """Yield a complaint for each package without ``__all__``. For modules inside of a package, a leading underscore
-    marks private names.
-    """
+    marks private names."""
     for module, text in sources.items():
         if any(other.startswith(f"{module}.") for other in sources) and declared(text) is None:
             yield f"{module} has no __all__ of string literals"

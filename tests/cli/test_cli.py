@@ -60,8 +60,7 @@ GOOD = "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a}]\n"
 @pytest.fixture
 def cli() -> Iterator[Cli]:
     """Fixture: the function that runs a command line in this process; the settings of the supervisor's logger are
-    restored afterwards.
-    """
+    restored afterwards."""
 
     logger = logging.getLogger("supervisor")
     before = logger.handlers, logger.level, logger.propagate
@@ -72,8 +71,7 @@ def cli() -> Iterator[Cli]:
 # ------------------------------------------------------------------------------------------ a running supervisor
 class Running:
     """Container of a supervisor that runs in another thread: its session ``lead`` has an open tool call and the ended
-    child session ``lead/docs``.
-    """
+    child session ``lead/docs``."""
 
     def __init__(self, sup: Supervisor, state_dir: Path) -> None:
         self.sup, self.state_dir = sup, state_dir
@@ -144,8 +142,7 @@ BAD_PLANS = {
 @pytest.mark.parametrize(("text", "words"), BAD_PLANS.values(), ids=BAD_PLANS.keys())
 def test_a_bad_plan_starts_and_writes_nothing(tmp_path: Path, cli: Cli, text: str, words: str) -> None:
     """A run of an invalid plan prints one error message and exits with status 2; nothing is written, not even a state
-    directory.
-    """
+    directory."""
     plan = tmp_path / "plan.yaml"
     plan.write_text(text)
     output = cli("run", plan, "--state-dir", tmp_path / "state")
@@ -166,8 +163,7 @@ def test_an_error_is_json_too(tmp_path: Path, cli: Cli) -> None:
 
 def test_a_state_directory_that_cannot_be_is_refused(tmp_path: Path, cli: Cli) -> None:
     """A state directory that cannot be created, since a file is in its place, is bad input (status 2), and the file
-    stays.
-    """
+    stays."""
     plan, file = tmp_path / "plan.yaml", tmp_path / "file"
     plan.write_text(GOOD)
     file.write_text("mine")
@@ -196,8 +192,7 @@ READING = (["ps"], ["tree"], ["events"], ["why", "lead"], ["journal", "check"], 
 )
 def test_a_journal_of_another_version_is_refused(tmp_path: Path, cli: Cli, command: list[str], version: int) -> None:
     """Every command exits with status 2 on a journal of another schema version, and does not change one byte of the
-    journal.
-    """
+    journal."""
     state = StateDir(tmp_path / "state")
     with _in_a_thread(state.root):
         pass
@@ -214,8 +209,7 @@ def test_a_journal_of_another_version_is_refused(tmp_path: Path, cli: Cli, comma
 
 def test_a_run_goes_on_in_the_journal_of_an_earlier_one(tmp_path: Path, cli: Cli) -> None:
     """A second run in a state directory continues the record numbers, and adds a number to a session name that was used
-    before.
-    """
+    before."""
     state = StateDir.open(tmp_path / "state")
     shutil.move(kept_journal(tmp_path), state.journal)
     (tmp_path / "plan.yaml").write_text(GOOD.replace("id: t,", "id: works,"))
@@ -298,8 +292,7 @@ def test_a_state_directory_needs_a_name(
 )
 def test_a_state_directory_with_an_impossible_name(tmp_path: Path, cli: Cli, command: list[str]) -> None:
     """A state directory whose name is too long for a file system is refused by every command with one message and exit
-    status 2.
-    """
+    status 2."""
     plan = tmp_path / "plan.yaml"
     plan.write_text(GOOD)
     output = cli(*command, *([plan] if command == ["run"] else []), "--state-dir", tmp_path / ("x" * 300))
@@ -313,8 +306,7 @@ def test_the_state_directory_of_another_user(
     tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     """A state directory that the user may not read is refused with one message, which names the directory and the fix,
-    and exit status 2.
-    """
+    and exit status 2."""
     state = StateDir.open(tmp_path / "state")
 
     def refused(*arguments: object, **more: object) -> None:
@@ -385,8 +377,7 @@ def test_help_and_version(cli: Cli) -> None:
 
 def test_the_help_of_a_command_begins_with_its_line_in_the_list() -> None:
     """The help of every command begins with the line that the list of commands shows, and contains that line
-    only once.
-    """
+    only once."""
     with click.Context(supervisor) as context:
         for name, command in supervisor.commands.items():
             listed = command.get_short_help_str(limit=100)
@@ -419,8 +410,7 @@ def test_it_starts_without_the_runtime(command: str) -> None:
 
 def test_validate(tmp_path: Path, cli: Cli, ended: Path) -> None:
     """``validate`` accepts the log of a run (status 0); for a log with a damaged line it exits with status 1 and names
-    the line.
-    """
+    the line."""
     log = StateDir(ended).transitions
     assert cli("validate", log).status == 0
     lines = log.read_text().splitlines(keepends=True)
@@ -445,8 +435,7 @@ def test_a_pipe_is_validated_from_its_first_byte(cli: Cli, ended: Path) -> None:
 # ------------------------------------------------------------------------------------------------------- reading
 def test_a_journal_is_checked_compacted_and_exported(tmp_path: Path, cli: Cli, running: Running) -> None:
     """The commands ``journal check``, ``compact`` and ``export`` work on a running supervisor; compact does not remove
-    living or recently ended entities.
-    """
+    living or recently ended entities."""
     where = ("--state-dir", running.state_dir)
     output = cli("journal", "check", "--json", *where)
     assert (output.status, output.json["sound"], len(output.json["files"])) == (0, True, 1)
@@ -462,8 +451,7 @@ def test_a_journal_is_checked_compacted_and_exported(tmp_path: Path, cli: Cli, r
 
 def test_a_damaged_journal_is_exit_status_1(tmp_path: Path, cli: Cli, ended: Path) -> None:
     """``journal check`` reports a damaged record with its number and exit status 1; invalid options of ``compact``, or
-    a missing journal, are bad input (status 2).
-    """
+    a missing journal, are bad input (status 2)."""
     copy = tmp_path / "copy"
     shutil.copytree(ended, copy, ignore=shutil.ignore_patterns("control.sock"))
     with closing(apsw.Connection(str(copy / "runtime" / "journal.db"))) as db:
@@ -493,8 +481,7 @@ def test_a_damaged_journal_is_exit_status_1(tmp_path: Path, cli: Cli, ended: Pat
 )
 def test_every_command_tells_damage_alike(tmp_path: Path, cli: Cli, ended: Path, command: tuple[str, ...]) -> None:
     """Every command that reads records reports a damaged journal with the same message and exit status 1, not as bad
-    input.
-    """
+    input."""
     copy = tmp_path / "copy"
     shutil.copytree(ended, copy, ignore=shutil.ignore_patterns("control.sock"))
     with closing(apsw.Connection(str(copy / "runtime" / "journal.db"))) as db:
@@ -538,8 +525,7 @@ def test_events(cli: Cli, ended: Path) -> None:
 
 def test_events_of_a_tool_call(cli: Cli, ended: Path) -> None:
     """``events`` of a tool call prints the records of its turn that are about the call, with the call's title; an
-    unknown call is bad input.
-    """
+    unknown call is bad input."""
     output = cli("events", "lead:t1:c1", "--json", "--state-dir", ended).lines
     assert [one["event"] for one in output[:1]] == ["tool_started"]
     assert {one["entity_id"] for one in output} == {"lead:t1"}
@@ -589,8 +575,7 @@ def test_why(cli: Cli, running: Running) -> None:
 )
 def test_an_unknown_id_is_bad_input(cli: Cli, ended: Path, command: list[str]) -> None:
     """An unknown id is refused with exit status 2 and a hint where the ids are shown; so is the id of a call in another
-    spelling.
-    """
+    spelling."""
     output = cli(*command, "--state-dir", ended)
     assert (output.status, output.out) == (2, "")
     assert output.err == f"supervisor: nothing has the id {command[1]!r}; `supervisor ps --all` shows the ids\n"
@@ -598,8 +583,7 @@ def test_an_unknown_id_is_bad_input(cli: Cli, ended: Path, command: list[str]) -
 
 def test_logs(cli: Cli, ended: Path) -> None:
     """``logs`` prints the transcript of a session, also given the id of one of its turns; control characters are
-    escaped.
-    """
+    escaped."""
     output = cli("logs", "lead/docs", "--state-dir", ended)
     texts = [line.split(" ", 1)[1] for line in output.out.splitlines()]
     assert texts == ["prompt| say hello", r"message| hello \u001b[31mred\u001b[0m"]
@@ -611,8 +595,7 @@ def test_logs(cli: Cli, ended: Path) -> None:
 
 def test_logs_keep_tabs_and_the_notes_of_the_transcript(tmp_path: Path, cli: Cli) -> None:
     """``logs`` prints a tab unchanged; a line that the transcript itself has added has neither time nor source
-    in JSON.
-    """
+    in JSON."""
     with _in_a_thread(tmp_path / "state"):
         pass
     transcript = StateDir(tmp_path / "state").transcript("lead")
@@ -654,8 +637,7 @@ def test_a_dry_run_says_what_would_end(cli: Cli, running: Running) -> None:
 
 def test_a_tool_abort_spares_its_session(cli: Cli, running: Running) -> None:
     """An abort of a call prints a receipt that names the call, and the session lives on; a second abort finds the call
-    ended. Both exit with status 0.
-    """
+    ended. Both exit with status 0."""
     abort = ["abort", "lead:t1:c1", "--scope", "tool", "--json", "--state-dir", running.state_dir]
     first, second = cli(*abort), cli(*abort)
     assert (first.status, [one["id"] for one in first.json["nodes"]]) == (0, ["lead:t1:c1"])
@@ -675,8 +657,7 @@ def test_what_has_ended_is_no_error_while_the_supervisor_runs(cli: Cli, running:
 @pytest.mark.parametrize("flag", ["--dry-run", "--json"])
 def test_what_has_ended_is_no_error_after_the_supervisor(cli: Cli, ended: Path, target: str, flag: str) -> None:
     """After the supervisor has ended, an abort of one of its sessions, turns or calls says "already ended" and exits
-    with status 0.
-    """
+    with status 0."""
     output = cli("abort", target, "--scope", "session", flag, "--state-dir", ended)
     assert (output.status, output.err) == (0, "")
     assert ('"already_ended": true' if flag == "--json" else "already ended") in output.out
@@ -757,8 +738,7 @@ def test_following_events_ends_with_the_supervisor(cli: Cli, tmp_path: Path) -> 
 @pytest.fixture
 def killed(tmp_path: Path, ended: Path) -> Path:
     """Fixture: the state directory of a killed supervisor, whose session has the state of a living one in the
-    journal.
-    """
+    journal."""
     state = StateDir.open(tmp_path / "killed")
     shutil.copy(StateDir(ended).journal, state.journal)
     with closing(apsw.Connection(str(state.journal))) as db:
@@ -770,8 +750,7 @@ def killed(tmp_path: Path, ended: Path) -> Path:
 @pytest.mark.parametrize("command", ["ps", "tree"])
 def test_what_a_killed_supervisor_left_is_said_to_be_dead(cli: Cli, killed: Path, command: str) -> None:
     """For a killed supervisor ``ps`` and ``tree`` print the last known states with a warning that no supervisor runs;
-    JSON output has no warning.
-    """
+    JSON output has no warning."""
     output = cli(command, "--state-dir", killed)
     assert (output.status, "Running" in output.out) == (0, True)
     assert re.fullmatch(
@@ -791,8 +770,7 @@ def test_what_lives_or_has_ended_is_not_said_to_be_dead(cli: Cli, running: Runni
 
 def test_a_failed_task_does_not_grow_older(cli: Cli, killed: Path) -> None:
     """The age of a FAILED task stops at its failure, and ``ps`` prints no warning about that task when no supervisor
-    runs.
-    """
+    runs."""
     with closing(apsw.Connection(str(StateDir(killed).journal))) as db:
         db.execute(
             "UPDATE entities SET kind = 'task', state = 'FAILED', born_at = 100, changed_at = 103 WHERE id = 'lead'"
@@ -804,8 +782,7 @@ def test_a_failed_task_does_not_grow_older(cli: Cli, killed: Path) -> None:
 
 def test_a_name_that_runs_again_is_told(cli: Cli, tmp_path: Path) -> None:
     """An abort of an id from an earlier run says that it has ended, and names the session that runs under that name
-    now.
-    """
+    now."""
     with _in_a_thread(tmp_path / "state"):
         pass
     with _in_a_thread(tmp_path / "state"):
@@ -819,8 +796,7 @@ def test_a_name_that_runs_again_is_told(cli: Cli, tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------- dead letters
 def test_dead_letters_say_what_was_given_up_and_how_to_try_again(cli: Cli, tmp_path: Path) -> None:
     """``dead-letters`` lists failed tasks with their last errors, and says that the plan must be run again if the run
-    has ended.
-    """
+    has ended."""
     plan = tmp_path / "plan.yaml"
     once = "task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}\n"
     agents = "agents: {a: {adapter: command, command: [sh, -c, exit 3]}}\n"
@@ -882,8 +858,7 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]
 
 def test_the_reference_has_every_key_of_a_plan_with_its_default() -> None:
     """The two reference pages about plans have one row for each key of a plan, with the key's default, and no other
-    rows.
-    """
+    rows."""
     reference = Path(__file__).parents[2] / "docs" / "reference"
     pages = [(reference / name).read_text(encoding="utf-8") for name in ("plan-tasks.md", "plan-run.md")]
     found = [row for page in pages for row in re.findall(r"^\| `([a-z_.*]+)` \| (.*?) \| ", page, re.MULTILINE)]
@@ -947,8 +922,7 @@ def test_the_schema_of_a_plan_knows_every_key(cli: Cli) -> None:
 
 def test_the_plan_on_the_page_of_plans_is_a_plan(tmp_path: Path) -> None:
     """The example plan on the documentation page about plans is valid, after its program is replaced by an existing
-    one.
-    """
+    one."""
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "plans.md").read_text(encoding="utf-8")
     text = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0]
     plan = tmp_path / "plan.yaml"

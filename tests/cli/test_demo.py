@@ -39,16 +39,14 @@ def played() -> Iterator[Played]:
 
 def test_the_demonstration_goes_as_it_says(played: Played) -> None:
     """In the demo every session ends as expected, no illegal event is recorded, no process survives, and every end has
-    a cause.
-    """
+    a cause."""
     assert played.summary["ok"], played.summary
     assert played.summary["unexplained"] == []
 
 
 def test_every_end_in_the_demonstration_has_one_root(played: Played) -> None:
     """In the demo the chain of causes of each session, agent, turn and tool call leads to exactly one root, which names
-    an actor.
-    """
+    an actor."""
     ids = [one for row in played.rows for one in (row.id, *(tool_calls(row) if row.kind == "turn" else ()))]
     assert {"lead", "lead:t1", "lead:a1", "slow:t1:c1", "forest/right/deeper:t1:c1"} <= set(ids)
     by_seq = {one.seq: one for one in played.events}
@@ -72,7 +70,6 @@ def test_every_end_in_the_demonstration_has_one_root(played: Played) -> None:
 )
 def test_the_root_is_what_a_person_would_say(played: Played, entity_id: str, event: str, actor: str) -> None:
     """In the demo the root cause of each end is its actual reason: an abort, a message, a prompt, or the end of the
-    supervisor.
-    """
+    supervisor."""
     [root] = roots(played.events, entity_id)
     assert (root.event, root.actor) == (event, actor)

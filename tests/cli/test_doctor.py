@@ -1,6 +1,5 @@
 """The command ``supervisor doctor``: capabilities of the machine are tested, a fix is printed for missing ones, and the
-resulting guarantees are listed.
-"""
+resulting guarantees are listed."""
 
 from __future__ import annotations
 
@@ -27,15 +26,13 @@ def given(*there: str) -> list[str]:
 
 def test_the_whole_promise() -> None:
     """With every capability all guarantees hold at once, except after the death of supervisor, shim and fork server
-    together, where processes end at the next start.
-    """
+    together, where processes end at the next start."""
     assert given(*NAMES) == ["at once"] * 4 + ["at the next start", "at once"]
 
 
 def test_without_a_control_group() -> None:
     """Without a control group, a process that has dropped its environment may escape after a death of all three;
-    ``doctor`` reports that.
-    """
+    ``doctor`` reports that."""
     assert given("subreaper", "environments") == ["at once"] * 4 + ["mostly at the next start"] * 2
     assert guarantees(having("subreaper"))[4].missing == ("control group",)
 
@@ -48,8 +45,7 @@ def test_without_pid_namespaces() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
 def test_trying_a_namespace_leaves_nothing() -> None:
     """The test of the capability of namespaces leaves no child process, and does not change the test's own
-    namespace.
-    """
+    namespace."""
     before = os.readlink("/proc/self/ns/pid_for_children"), set(shim.children(os.getpid()))
     probe_capabilities()
     assert (os.readlink("/proc/self/ns/pid_for_children"), set(shim.children(os.getpid()))) == before

@@ -103,8 +103,7 @@ def run(plan: Path, *options: str) -> Iterator[Run]:
 @pytest.fixture
 def tell(capsys: pytest.CaptureFixture[str]) -> Any:
     """Fixture that stands for a second terminal: a function that runs a command in this process, and returns its status
-    and its JSON output.
-    """
+    and its JSON output."""
 
     def on(state_dir: Path, *arguments: str) -> tuple[int, Any]:
         capsys.readouterr()
@@ -121,8 +120,7 @@ HANGING = '  - {id: wait, agent: scripted, prompt: "@run sleep 3600\\n@write aft
 @BACKENDS
 def test_a_plan_is_run_in_its_order(tmp_path: Path, tell: Any, backend: str) -> None:
     """Tasks run after the tasks that they depend on, with real files and commands; records are numbered without gaps,
-    and all sessions end.
-    """
+    and all sessions end."""
     tasks = (
         '  - {id: last, agent: sh, prompt: "cat made; echo done > last", depends_on: [make, also]}\n'
         '  - {id: make, agent: scripted, prompt: "@write made yes"}\n'
@@ -152,8 +150,7 @@ def test_a_log_of_a_run_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_failed_work_is_exit_status_1(tmp_path: Path, tell: Any) -> None:
     """A run with a failed task exits with status 1 and prints the reason; tasks that depend on the failed one are
-    blocked, the others complete.
-    """
+    blocked, the others complete."""
     tasks = (
         '  - {id: bad, agent: sh, prompt: "exit 3"}\n'
         '  - {id: after, agent: sh, prompt: "true", depends_on: [bad]}\n'
@@ -170,8 +167,7 @@ def test_failed_work_is_exit_status_1(tmp_path: Path, tell: Any) -> None:
 
 def test_a_second_run_goes_on_in_the_same_journal(tmp_path: Path) -> None:
     """A second run on the same state directory prints only its own records, whose numbers continue those of the first
-    run.
-    """
+    run."""
     plan = write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "true"}\n')
     with run(plan) as first:
         assert first.result() == {"t": "completed"}
@@ -186,8 +182,7 @@ def test_a_second_run_goes_on_in_the_same_journal(tmp_path: Path) -> None:
 @BACKENDS
 def test_one_call_is_aborted_from_a_second_terminal(tmp_path: Path, tell: Any, backend: str) -> None:
     """From a second terminal ``tree`` shows the open call of a run; an abort of the call ends it and nothing else, and
-    the session completes.
-    """
+    the session completes."""
     with run(write_plan(tmp_path, HANGING), "--backend", backend) as one:
         one.until(event="tool_started")
         _, nodes = tell(one.state_dir, "tree")
@@ -258,8 +253,7 @@ def test_stop_now_ends_everything(tmp_path: Path, tell: Any) -> None:
 # --------------------------------------------------------------------------------------------------------- signals
 def test_a_second_stop_ends_everything_and_each_is_told_once(tmp_path: Path, tell: Any) -> None:
     """The terminal of the run prints one line for the first ``stop`` from another terminal (drain), and one for the
-    second (stop everything).
-    """
+    second (stop everything)."""
     with run(write_plan(tmp_path, HANGING)) as one:
         one.until(event="tool_started")
         assert tell(one.state_dir, "stop")[0] == 0
@@ -298,8 +292,7 @@ def test_under_nohup_a_closed_terminal_is_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_first_signal_drains_and_a_second_ends_it(tmp_path: Path, backend: str, number: signal.Signals) -> None:
     """At the first SIGINT or SIGTERM the run says that it drains; at the second it aborts everything, and no process is
-    left.
-    """
+    left."""
     with run(write_plan(tmp_path, HANGING), "--backend", backend) as one:
         one.until(event="tool_started")
         one.signal(number)
@@ -350,8 +343,7 @@ scripted_agent.main()
 @BACKENDS
 def test_a_signal_ends_whom_no_task_waits_for(tmp_path: Path, tell: Any, backend: str) -> None:
     """A child session that was abandoned, and runs on when all tasks have ended, is announced; a further signal ends
-    it.
-    """
+    it."""
     (tmp_path / "agent.py").write_text(ABANDONING)
     (tmp_path / "plan.yaml").write_text(f"""
 agents:
@@ -454,8 +446,7 @@ def test_what_goes_on_keeps_what_it_needs(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------ systemd
 def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run notifies systemd that it is ready, alive (watchdog), reloading, ready again, and stopping, in that
-    order.
-    """
+    order."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(60)
@@ -485,8 +476,7 @@ def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_systemd_lets_a_drain_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When a drain begins, the run extends systemd's stop time-out by ``drain_s`` and the time for the end of the
-    sessions.
-    """
+    sessions."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(60)

@@ -62,8 +62,7 @@ def filled(one: Run) -> Iterator[None]:
 @contextmanager
 def limited(one: Run) -> Iterator[None]:
     """Prevent the files of the supervisor from growing beyond the present size of the journal's log during the
-    block.
-    """
+    block."""
     size_bytes = (one.state_dir / "runtime" / "journal.db-wal").stat().st_size
     soft, hard = resource.prlimit(one.process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(one.process.pid, resource.RLIMIT_FSIZE, (size_bytes, hard))
@@ -100,8 +99,7 @@ def mounted(where: Path) -> Iterator[bool]:
 @contextmanager
 def running(folder: Path, trouble: Trouble, manager: socket.socket | None = None) -> Iterator[tuple[Run, Trouble, int]]:
     """Run the plan on a disk to which *trouble* can be applied; yield the run, the trouble, and a pidfd of the process
-    that a test aborts.
-    """
+    that a test aborts."""
     os.mkfifo(folder / "roll")
     if manager is not None:
         manager.bind(str(folder / "notify"))
@@ -155,8 +153,7 @@ def test_a_run_outlasts_a_disk_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Trouble, why: str
 ) -> None:
     """A run on a failing disk reports the outage to every command and to systemd, refuses messages, still aborts
-    sessions and ends their processes, and completes when the disk works again.
-    """
+    sessions and ends their processes, and completes when the disk works again."""
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
@@ -200,8 +197,7 @@ def test_a_run_outlasts_a_disk_that_fails(
 
 def test_a_run_that_is_ended_on_a_disk_that_fails_says_what_is_not_known(tmp_path: Path) -> None:
     """``stop --now`` of a run on a failing disk ends the run with status 1; all processes end, and the last line says
-    that the journal is lost.
-    """
+    that the journal is lost."""
     with running(tmp_path, limited) as (one, trouble, victim):
         with trouble(one):
             (tmp_path / "go").touch()

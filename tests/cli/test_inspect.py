@@ -1,4 +1,4 @@
-"""The command ``supervisor inspect``: the activity of a living entity, also when it hangs."""
+"""The command ``supervisor inspect``: the activity of a living entity, also of one that hangs, on both backends."""
 
 from __future__ import annotations
 

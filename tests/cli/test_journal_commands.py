@@ -1,6 +1,5 @@
 """The commands ``supervisor journal check``, ``compact`` and ``export``: on journals, on archives, and on running
-supervisors.
-"""
+supervisors."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ def state(tmp_path: Path) -> StateDir:
 
 def compacted(state: StateDir, *options: object) -> str:
     """Run ``journal compact`` and return its output; without *options* it moves everything that has ended to an
-    archive.
-    """
+    archive."""
     return stdout_of("journal", "compact", *(options or ("--keep-s", 0)), "--state-dir", state.root)
 
 
@@ -58,8 +56,7 @@ def exported(path: Path, *options: object) -> str:
 
 def test_check_says_what_is_sound_of_a_journal_and_its_archives(state: StateDir) -> None:
     """``journal check`` prints one line for each file, with the number of its records and of the ranges of records that
-    are elsewhere.
-    """
+    are elsewhere."""
     told = compacted(state)
     assert told.startswith("moved 58 records of 9 entities to journal-000001.db; the journal has 52 records")
     journal, archive = checked(state.root).splitlines()
@@ -73,8 +70,7 @@ def test_check_says_what_is_sound_of_a_journal_and_its_archives(state: StateDir)
 
 def test_check_names_damage_and_goes_on_with_the_next_file(state: StateDir) -> None:
     """``journal check`` reports a changed record of an archive with its number, or a missing archive, and checks the
-    other files, too.
-    """
+    other files, too."""
     compacted(state)
     with closing(apsw.Connection(str(state.archive / "journal-000001.db"))) as db:
         seq = db.execute("SELECT min(seq) FROM events WHERE entity_id = 'works'").get
@@ -91,8 +87,7 @@ def test_check_names_damage_and_goes_on_with_the_next_file(state: StateDir) -> N
 
 def test_export_is_every_transition_in_the_format_of_the_lines(state: StateDir, tmp_path: Path) -> None:
     """The output of ``journal export`` equals transitions.jsonl byte for byte, whether records are in the journal or in
-    an archive; an existing file is not overwritten.
-    """
+    an archive; an existing file is not overwritten."""
     before = exported(state.root)
     assert before == state.transitions.read_text().rstrip("\n")
     compacted(state)
@@ -127,8 +122,7 @@ def test_why_finds_what_has_gone_to_an_archive(state: StateDir) -> None:
 
 def test_the_records_of_all_tell_how_many_are_in_an_archive(state: StateDir) -> None:
     """After a compaction ``events`` says on standard error how many records are in an archive, unless all of those
-    precede --after.
-    """
+    precede --after."""
     records = ("events", "--json", "--state-dir", state.root)
     whole = stdout_of(*records).splitlines()
     assert stderr_of(*records) == ""
@@ -150,8 +144,7 @@ def test_the_records_of_all_take_none_that_is_lost_for_archived(state: StateDir)
 
 def test_the_tree_needs_no_archive(state: StateDir) -> None:
     """When an archive is missing, ``tree`` prints the same tree as before; as JSON, with usage, it adds a warning that
-    archived records are not counted.
-    """
+    archived records are not counted."""
     compacted(state)
     tree = ("tree", "--all", "--state-dir", state.root)
     before = stdout_of(*tree), stdout_of(*tree, "--json")
@@ -167,8 +160,7 @@ def test_the_tree_needs_no_archive(state: StateDir) -> None:
 @pytest.mark.parametrize("command", ["check", "export", "compact"])
 def test_where_there_is_no_journal_all_say_so(tmp_path: Path, command: str) -> None:
     """Without a journal each journal command fails with an error that names the directory and `supervisor run`, and
-    creates nothing.
-    """
+    creates nothing."""
     with pytest.raises((BadInput, StateDirError), match=f"{tmp_path}/none: .*`supervisor run`"):
         stdout_of("journal", command, "--state-dir", tmp_path / "none")
     assert not (tmp_path / "none").exists()
@@ -189,8 +181,7 @@ async def agent(turn: AgentTurn) -> str:
 
 async def test_a_running_supervisor_compacts_when_it_is_asked(state: StateDir, anyio_backend_name: str) -> None:
     """``journal compact`` on a running supervisor moves records to an archive: sessions continue, and the ids of moved
-    sessions are not given again.
-    """
+    sessions are not given again."""
     async with open_supervisor(state.root) as sup:
         session = await sup.start_session("works", agent=agent)
         assert session.id == "works-2"
@@ -206,8 +197,7 @@ async def test_a_running_supervisor_compacts_when_it_is_asked(state: StateDir, a
 
 async def test_an_archive_that_is_missing_is_told_through_the_socket(state: StateDir) -> None:
     """When an archive is missing, ``journal compact`` on a running supervisor fails with an error that says so, and the
-    supervisor continues.
-    """
+    supervisor continues."""
     await anyio.to_thread.run_sync(lambda: compacted(state))
     with closing(apsw.Connection(str(state.journal))) as db:
         db.execute("UPDATE archives SET done = 0")
@@ -221,8 +211,7 @@ async def test_an_archive_that_is_missing_is_told_through_the_socket(state: Stat
 
 def test_what_cannot_be_compacted_to_the_end_has_failed(state: StateDir) -> None:
     """``journal compact`` that cannot complete an interrupted compaction, since an archive is missing, is a failure,
-    not bad input.
-    """
+    not bad input."""
     compacted(state)
     with closing(apsw.Connection(str(state.journal))) as db:
         db.execute("UPDATE archives SET done = 0")
@@ -266,8 +255,7 @@ STATE_TRANSITIONS = ["id", "task_id", "from_state", "to_state", "timestamp", "re
 
 def test_the_tables_of_the_specification_have_exactly_its_columns(state: StateDir) -> None:
     """The views ``task_states`` and ``state_transitions`` have exactly the columns of spec 002, in order; there is also
-    a view of workstreams.
-    """
+    a view of workstreams."""
     for view, columns in (("task_states", TASK_STATES), ("state_transitions", STATE_TRANSITIONS)):
         assert [row[1] for row in rows(state.journal, f"PRAGMA table_info({view})")] == columns
     assert list(rows(state.journal, "SELECT id FROM workstreams")) == []

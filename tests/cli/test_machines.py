@@ -20,8 +20,7 @@ COMMAND = "make machines"
 
 def test_the_committed_pages_are_current() -> None:
     """The pages in docs/reference/machines/ equal those that are generated from the tables; on a difference the test
-    names the command that writes the pages.
-    """
+    names the command that writes the pages."""
     committed = {page.name: page.read_text(encoding="utf-8") for page in PAGES.iterdir()}
     assert committed == reference_pages(), f"docs/reference/machines/ is stale; run: {COMMAND}"
 
@@ -40,8 +39,7 @@ def test_the_module_writes_the_pages(tmp_path: Path) -> None:
 
 def test_there_is_a_page_for_every_machine() -> None:
     """Every machine has a page with its diagram and its rules, to which the index links; each page names the command
-    that writes it.
-    """
+    that writes it."""
     pages = reference_pages()
     assert list(pages) == ["index.md", *(f"{name}.md" for name in MACHINES)]
     for name, machine in MACHINES.items():

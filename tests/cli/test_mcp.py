@@ -62,8 +62,7 @@ async def refused(client: Client, tool: str, **given: Any) -> str:
 
 async def test_an_agent_drives_a_supervisor(tmp_path: Path) -> None:
     """By the tools of the MCP server an agent can list and inspect entities, ask for causes, send a message, and abort
-    with the id of a dry run's plan.
-    """
+    with the id of a dry run's plan."""
     async with waiting(tmp_path / "sd"), Client(server_of(tmp_path / "sd")) as client:
         assert sorted(one.name for one in (await client.list_tools()).tools) == TOOLS
         rows = await called(client, "list")

@@ -50,8 +50,7 @@ def written(*paths: Path) -> None:
 
 def began(event: dict[str, Any]) -> bool:
     """Return whether a record says that a turn is at work: TOOL_USE for the turn that runs a tool, RUNNING for the
-    others.
-    """
+    others."""
     what = "TOOL_USE" if event["entity_id"].startswith("runs") else "RUNNING"
     return bool(event["entity_type"] == "turn" and event["to_status"] == what)
 
@@ -68,8 +67,7 @@ def test_a_pause_longer_than_every_deadline_costs_nobody_his_turn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], backend: str
 ) -> None:
     """After a pause longer than every deadline, a turn that completed during the pause is completed, a turn that can
-    complete does, and a hanging turn times out once.
-    """
+    complete does, and a hanging turn times out once."""
     plan = tmp_path / "plan.yaml"
     plan.write_text(PLAN)
     with run(plan, "--backend", backend) as one:

@@ -1,6 +1,5 @@
 """Rendering of values as text: the text is complete, has one line for each value, and never contains an escape sequence
-of an agent.
-"""
+of an agent."""
 
 from __future__ import annotations
 
@@ -89,8 +88,7 @@ def test_nothing_an_agent_says_reaches_the_terminal_raw() -> None:
 )
 def test_every_text_is_made_printable(text: str) -> None:
     """Every line of each kind of rendered text is printable, even with control characters in ids, titles and
-    reasons.
-    """
+    reasons."""
     assert all(line.isprintable() for line in text.split("\n"))
     assert "\\u001b" in text
 
@@ -105,8 +103,7 @@ def test_a_duration_has_two_units_at_most(seconds: float, text: str) -> None:
 
 def test_columns_are_aligned() -> None:
     """In a rendered table every cell except the last is as wide as the widest of its column, and no line ends in
-    blanks.
-    """
+    blanks."""
     assert columns(("A", "B"), [("long", "x"), ("s", "")]) == "A     B\nlong  x\ns"
 
 
@@ -162,8 +159,7 @@ def test_what_is_about_no_known_call_names_none() -> None:
 
 def test_nothing_is_told_twice() -> None:
     """The line of a record prints a reason that is in two fields once, and the first record of an entity without the
-    word "born".
-    """
+    word "born"."""
     twice = event_line(event(transition_reason="sibling_aborted", abort_reason="sibling_aborted"))
     assert "[sibling_aborted]" in twice
     born = event_line(event(event="Born", outcome="born", from_status="", to_status="OPEN"))
@@ -184,8 +180,7 @@ def explained(*records: LifecycleEvent, entity_id: str = "lead", **more: Any) ->
 
 def test_why_begins_with_the_root() -> None:
     """The text of ``why`` begins with the root cause and its actor, has one line for each record, and names a missing
-    record.
-    """
+    record."""
     records = (event(seq=1, actor="ann"), event(seq=2), event(seq=3))
     whole = why_text(explained(*records))
     torn = why_text(explained(*records, root=None, roots=0, missing=9))
@@ -197,8 +192,7 @@ def test_why_begins_with_the_root() -> None:
 
 def test_why_shows_branches_below_their_step() -> None:
     """The text of ``why`` shows annotations of a record, such as a policy edge, below that record, with the role of
-    each.
-    """
+    each."""
     edge = Annotation(role=RecordRole.EDGE, record=event(seq=2, event="AbortRecord"))
     rung = Annotation(
         role=RecordRole.STAGE, record=event(seq=5, event="Ended", metadata={"rung": "kill", "took_s": 0.5})
@@ -288,8 +282,7 @@ RECEIPT = Receipt(
 
 def test_a_plan_names_every_node_and_the_edge_it_is_reached_over() -> None:
     """The text of an abort plan shows the nodes that would end, their order and deadlines, the pids, the policy edges,
-    and the plan's id.
-    """
+    and the plan's id."""
     text = plan_text(PLAN)
     lines = [line.split() for line in text.splitlines()]
     assert "would end 2 within 18 s; nothing was done; plan 0" in text
@@ -303,8 +296,7 @@ def test_a_plan_names_every_node_and_the_edge_it_is_reached_over() -> None:
 
 def test_a_receipt_accounts_for_everything() -> None:
     """The text of an abort receipt shows nodes with their stages, processes with their ends, the survivors, and whether
-    the abort is recorded.
-    """
+    the abort is recorded."""
     text = receipt_text(RECEIPT)
     assert "session lead: ended at the stage terminate after 0.25 s" in text
     assert "process 7 of lead:a1: ended by terminate, status -15, 2 below it killed" in text
@@ -314,8 +306,7 @@ def test_a_receipt_accounts_for_everything() -> None:
 
 def test_what_had_ended_is_no_error() -> None:
     """The texts of an abort plan and of a receipt for an ended target are the same, and name the sessions that have the
-    target's name now.
-    """
+    target's name now."""
     plan = AbortPlan(target="t", scope=AbortScope.TOOL, nodes=(), already_ended=True, deadline_s=1, id="0")
     gone = Receipt(abort_id="", target="t", scope=AbortScope.TOOL, reason="", already_ended=True)
     words = "abort of t, scope tool: it had already ended, nothing was done"
@@ -332,8 +323,7 @@ def test_json_is_the_record_itself() -> None:
 # --------------------------------------------------------------------------------------------------- validation
 def test_a_report_names_line_and_field() -> None:
     """The text of a validation report has a line ``file:line: field: problem`` for each problem, and a count at the
-    end; without problems it says that the file is valid.
-    """
+    end; without problems it says that the file is valid."""
     problems = [Problem(3, "seq", "must rise"), Problem(4, None, "not JSON")]
     lines = report_text("f.jsonl", Report(lines=9, entities=2, problems=problems, omitted=5)).splitlines()
     assert lines[:2] == ["f.jsonl:3: seq: must rise", "f.jsonl:4: not JSON"]
@@ -390,8 +380,7 @@ BORN = event(event="Born", outcome="born", from_status="", to_status="Initializi
 
 def test_the_board_shows_open_calls_first() -> None:
     """The live table of a run shows the open calls of a session; without open calls the last line of the agent's
-    output.
-    """
+    output."""
     one, two = (turn("tool_started", "TOOL_USE", number=n, title=f"step {n}") for n in (1, 2))
     board = board_of(BORN, one, two)
     line = board.rows["lead"]
@@ -413,8 +402,7 @@ def test_the_board_shows_trouble_and_not_the_good_end() -> None:
 
 def test_the_board_shows_tasks_until_they_are_sessions() -> None:
     """The live table of a run has a row for each task that no session has claimed; a claimed task is shown by the row
-    of its session.
-    """
+    of its session."""
     open_, claimed, other = (
         event(entity_type="task", entity_id=name, outcome=outcome, to_status=status)
         for name, outcome, status in [
@@ -446,8 +434,7 @@ def doings(board: RunTable) -> dict[str, str]:
 
 def test_the_board_says_what_a_task_waits_for() -> None:
     """The live table of a run shows for a task which dependencies, subtasks or blockers it waits for, or the command
-    that approves it.
-    """
+    that approves it."""
     board = board_of(
         of_task("a", "Born", "OPEN", name="a"),
         of_task("b", "Born", "OPEN", name="b", waiting_for=["a", "c"]),
@@ -488,8 +475,7 @@ def test_the_board_shows_a_task_again_that_was_taken_back_or_given_up() -> None:
 
 def test_the_board_says_at_which_attempt_a_session_is() -> None:
     """The live table of a run shows the attempt of a session from the second attempt of its task run on, and a task's
-    last error and open circuit.
-    """
+    last error and open circuit."""
     board = board_of(
         born("a"),
         of_task("a", "Born", "OPEN", name="a"),
@@ -515,8 +501,7 @@ def test_the_board_says_at_which_attempt_a_session_is() -> None:
 
 def test_the_board_is_headed_by_its_workstream() -> None:
     """The heading of a run's live table shows the workstream's state and the counts of its tasks; without a workstream
-    there is no heading.
-    """
+    there is no heading."""
     board = board_of(of_task("a", "Born", "PLANNED", name="a"), of_task("b", "Born", "OPEN", name="b"))
     assert drawn(board, 120)[0].split() == ["SESSION", "STATE", "AGE", "DOING"]
     board.take(work("workstream", "workstream:plan", "Born", "planned", tasks=2))
@@ -546,8 +531,7 @@ def born(name: str) -> LifecycleEvent:
 
 def test_a_narrow_table_cuts_what_is_done_and_never_the_state() -> None:
     """On a terminal of 60 columns every session has one line with its whole state; the text of the column DOING is cut
-    with an ellipsis.
-    """
+    with an ellipsis."""
     board = board_of(*(born(name) for name in ("lead", "lead/documentation", "lead/documentation/proof-reader")))
     for line in board.rows.values():
         line.state, line.last_line = "SessionComplete", "a long story that goes on and on and on and on and on and on"
@@ -558,8 +542,7 @@ def test_a_narrow_table_cuts_what_is_done_and_never_the_state() -> None:
 
 def test_children_stand_below_their_parent_indented() -> None:
     """In the live table a child session is below its parent, indented by two columns for each level, whatever the order
-    of the births.
-    """
+    of the births."""
     board = board_of(*(born(name) for name in ("a", "b", "a/x", "b/y", "a/x/z", "a/w")))
     names = [line.split("Initializing")[0].rstrip() for line in drawn(board, 120)[1:]]
     assert names == ["a", "  a/x", "    a/x/z", "  a/w", "b", "  b/y"]

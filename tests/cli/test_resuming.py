@@ -1,6 +1,5 @@
 """``supervisor run --resume``, and checkpoints after a kill -9: the real program, in a git repository and in a plain
-directory.
-"""
+directory."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ ONCE = "if mkdir {flag} 2>/dev/null; then {waits}; else ls work > {seen}; fi"
 
 def written(where: Path, workspace: str, *, rollback: bool = False, again: bool = False) -> Path:
     """Write a plan whose second task waits in its first attempt (with *again*, also in its second); return the pipe
-    that the task opens when it waits.
-    """
+    that the task opens when it waits."""
     pipe = where.parent / "pipe"
     os.mkfifo(pipe)
     waits = WAITS.format(log=where.parent / "log", pipe=pipe)
@@ -153,8 +151,7 @@ def test_a_resumed_run_survives_a_kill(repository: Path, backend: str) -> None:
 @pytest.mark.parametrize("rollback", [True, False])
 def test_a_directory_after_a_kill(directory: Path, backend: str, rollback: bool) -> None:
     """After a kill -9 of a run in a plain directory, the next attempt finds the work of the killed one; with rollback
-    the work is undone, and a copy is saved.
-    """
+    the work is undone, and a copy is saved."""
     pipe = written(directory, "directory", rollback=rollback)
     with running(directory, backend) as process:
         killed_when(pipe, process)
@@ -168,8 +165,7 @@ def test_a_directory_after_a_kill(directory: Path, backend: str, rollback: bool)
 
 def test_nothing_to_resume_is_told(repository: Path) -> None:
     """``--resume`` without a cancelled task, or together with ``--fresh``, is refused, and nothing is started or
-    written.
-    """
+    written."""
     written(repository, "worktree")
     words = "--resume: nothing of this plan was cancelled, given up or interrupted"
     assert words in called(repository, "run", "../plan.yaml", "--resume", status=2)

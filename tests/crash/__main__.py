@@ -107,8 +107,7 @@ class Place:
 
     def _watch(self, victim: subprocess.Popen[bytes], chance: random.Random) -> bytes:
         """Return the output of the victim until the kill: the moment is at once, after some acknowledgements, or in
-        between.
-        """
+        between."""
         assert victim.stdout is not None
         heard, wanted = b"", chance.choice((0, 1, 2, 4, 8, 16, 32))
         while heard.count(b"\n") < wanted and select.select([victim.stdout], [], [], LONGEST_S)[0]:

@@ -16,9 +16,8 @@ from tests.support import check_records
 
 
 class Fault(NamedTuple):
-    """Violation that an audit finds, of the kind ``lost`` (an acknowledgement), ``twice`` (an effect), ``left`` (a
-    process) or ``illegal`` (a record).
-    """
+    """Fault that a crash test finds, of the kind ``lost`` (an acknowledgement), ``twice`` (an effect), ``left`` (a
+    process) or ``illegal`` (a record)."""
 
     kind: str
     words: str
@@ -42,8 +41,7 @@ class JournalAudit:
 
     def check(self) -> list[Fault]:
         """Check everything that was ever acknowledged in this state directory, and return the faults; called after a
-        recovery.
-        """
+        recovery."""
         with JournalReader(self._state.journal) as journal:
             events = list(journal.events())
             rows = journal.entities()
@@ -84,8 +82,7 @@ class JournalAudit:
 
     def _twice(self, events: list[LifecycleEvent]) -> Iterator[Fault]:
         """Yield a fault for each key that was written to the effects file more often than calls are on record; a key
-        stands for one call of one prompt.
-        """
+        stands for one call of one prompt."""
         tries = Counter[str]()
         sessions: dict[str, list[str]] = {}
         for one in events:

@@ -79,12 +79,10 @@ tasks:
   - {{id: u, agent: twice, prompt: "", rollback: true, depends_on: [t]}}
 """
 """Plan whose tasks run one after the other, so that an agent hardly ever works while git runs. An agent that is killed
-works again.
-"""
+works again."""
 WORKED = {"t": 1, "u": 2}
 """Number of completed runs of each agent in a run without a kill. The first attempt of ``u`` is rolled back to a
-checkpoint.
-"""
+checkpoint."""
 
 
 class Trial:
@@ -122,8 +120,7 @@ class Trial:
 
     def run(self, at: int | str = 0, way: str = "before", delay_s: float = 0.0) -> int:
         """Run the plan, and kill the supervisor at git command *at*: a number, or the first two words of the command.
-        Return the exit status, ``-9`` if the supervisor was killed.
-        """
+        Return the exit status, ``-9`` if the supervisor was killed."""
         for name, value in {
             "count": 0,
             "at": at,
@@ -199,8 +196,7 @@ def _begins(merges: Iterable[str], task: str) -> int:
 
 def killed_at(folder: Path, at: int | str, way: str, delay_s: float = 0.0) -> tuple[str, list[str]]:
     """Kill a run at one git command, and run the plan again. Return the killed command (``""`` if none was killed), and
-    all differences from a run without a kill.
-    """
+    all differences from a run without a kill."""
     trial = Trial(folder)
     status = trial.run(at, way, delay_s)
     if status != -signal.SIGKILL:
@@ -212,8 +208,7 @@ def killed_at(folder: Path, at: int | str, way: str, delay_s: float = 0.0) -> tu
 def kills(calls: Sequence[str], wanted: str) -> list[tuple[int, str]]:
     """Return the commands to kill at, each as its number and the moment: for *wanted* ``all``, before and after every
     command, and also within the writing ones; for ``writing``, the writing commands only; for a number, that many of
-    these, evenly spread.
-    """
+    these, evenly spread."""
     writing = [number for number, call in enumerate(calls, 1) if is_writing(call)]
     if wanted == "all":
         return [
@@ -232,8 +227,7 @@ def is_writing(call: str) -> bool:
 
 def every_call(wanted: str, chance: random.Random) -> tuple[int, int]:
     """Kill a run at each of the wanted commands; return how many commands were killed, and how many trials had
-    a fault.
-    """
+    a fault."""
     with tempfile.TemporaryDirectory(prefix="git-steps-") as folder:
         trial = Trial(Path(folder))
         wrong, calls = trial.wrong(trial.run()), trial.calls
@@ -251,8 +245,7 @@ def every_call(wanted: str, chance: random.Random) -> tuple[int, int]:
 
 def a_round(folder: Path, files: int, chance: random.Random) -> tuple[list[str], list[str]]:
     """Kill up to three runs at random commands, then run the plan to its end; return the commands that were killed, and
-    all differences from a run without a kill. Before some of these runs the user removes git's lock on the index.
-    """
+    all differences from a run without a kill. Before some of these runs the user removes git's lock on the index."""
     trial, killed = Trial(folder, files=files), list[str]()
     for _ in range(KILLS_A_ROUND):
         way, delay_s = chance.choice(("before", "within", "after")), round(chance.uniform(0.0, 0.1), 4)

@@ -34,8 +34,7 @@ def acknowledged(what: str, **fields: object) -> None:
 
 def prompt(key: str, chance: random.Random) -> str:
     """Return a prompt with one tool call, which writes the key to the effects file; some calls start a daemon, some
-    hang.
-    """
+    hang."""
     daemon = DAEMON if chance.random() < 0.3 else ""
     hang = "; sleep 1000" if chance.random() < 0.15 else ""
     return f"@run exec 9>roll; {daemon}echo {key} >> effects{hang}"
@@ -84,8 +83,7 @@ class Host:
 
     async def _meddle(self, session: Session) -> None:
         """Send a session messages, urgent messages and aborts at random moments, as an operator would, until one is
-        refused.
-        """
+        refused."""
         while True:
             await anyio.sleep(self._chance.uniform(0.02, 0.4))
             wish = self._chance.choice(("message", "urgent", "abort", "tool"))

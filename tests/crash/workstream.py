@@ -45,8 +45,7 @@ def cycle(folder: Path, chance: random.Random) -> list[str]:
 
 def run(repository: Path, kill_after_s: float) -> int | None:
     """Run the plan until the run ends or is killed after *kill_after_s* seconds; return the exit status, or ``None``
-    after a kill.
-    """
+    after a kill."""
     with (
         (repository.parent / "said").open("ab") as said,
         subprocess.Popen(

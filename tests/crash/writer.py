@@ -38,8 +38,7 @@ EARLY = "early-acknowledgement"
 """Name of the planted mistake: a batch is acknowledged before it is committed."""
 CAUGHT_WITHIN = 200
 """Number of kills within which the planted mistake must be found. Eight trials took 2 to 14 kills, so about one kill in
-six finds it; if 200 do not, the test detects nothing.
-"""
+six finds it; if 200 do not, the test detects nothing."""
 
 
 def entry(seq: int, entity_id: str, entity_seq: int, *, ended: bool) -> Append:
@@ -69,8 +68,7 @@ def compact(folder: Path, database: Database) -> None:
 
 def write(folder: Path, out: int, chance: random.Random, plant: str | None = None) -> None:
     """Append batches without end; print the last acknowledged number after each commit, or with the planted mistake
-    before it.
-    """
+    before it."""
     database = open_database(folder / "journal.db", folder / "transitions.jsonl")
     database.db.wal_autocheckpoint(20)  # so that kills fall into checkpoints too
     while True:
@@ -87,8 +85,7 @@ def write(folder: Path, out: int, chance: random.Random, plant: str | None = Non
 
 def cycle(folder: Path, chance: random.Random, acknowledged: int, plant: str | None = None) -> tuple[int, str]:
     """Run the writer until it is killed; return the last acknowledged record number, and a description of the fault
-    (``""`` without one).
-    """
+    (``""`` without one)."""
     reading, writing = os.pipe()
     seed = chance.getrandbits(32)
     child = os.fork()
@@ -137,8 +134,7 @@ def _fault(folder: Path, acknowledged: int) -> str:
 
 def caught_after(seed: int) -> int | None:
     """Return the number of kills after which the planted mistake is found, or ``None`` if that takes more than
-    :data:`CAUGHT_WITHIN`.
-    """
+    :data:`CAUGHT_WITHIN`."""
     chance, acknowledged = random.Random(seed), 0
     with tempfile.TemporaryDirectory(prefix="writer-") as folder:
         for number in range(1, CAUGHT_WITHIN + 1):

@@ -47,8 +47,7 @@ class Agent:
 
 def serve(prompted):
     """Serve the protocol until the end of input; each prompt is handled by *prompted* in a thread, so that a cancel can
-    be received meanwhile.
-    """
+    be received meanwhile."""
     agent = Agent()
 
     def handle(number, text):

@@ -12,8 +12,7 @@ from field_kit import Scratch
 @pytest.fixture
 def scratch(tmp_path: Path) -> Iterator[Scratch]:
     """Fixture: a scratch directory in which the real ``supervisor`` command can be run; after the test every started
-    process is ended.
-    """
+    process is ended."""
     made = Scratch(tmp_path)
     yield made
     made.close()

@@ -53,8 +53,7 @@ def until(fact: Callable[[], T], within_s: float = DEADLINE_S) -> T:
 
 def alive(pid: int) -> bool:
     """Return whether process *pid* exists and is no zombie; a process whose main thread has ended is alive while it has
-    other threads.
-    """
+    other threads."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[0] not in "ZX" or int(fields[17]) > 1
@@ -103,8 +102,7 @@ class Running:
 
     def kill(self) -> None:
         """Kill the command with SIGKILL, as the kernel does when memory runs out, and wait for the end of the
-        process.
-        """
+        process."""
         self.process.kill()
         self.process.wait(DEADLINE_S)
 
@@ -116,8 +114,7 @@ class Running:
 
 class Scratch:
     """Directory of one test, with helpers to write files, run commands in the directory, and read the records of its
-    supervisor.
-    """
+    supervisor."""
 
     def __init__(self, path: Path) -> None:
         self.path = path / "work"
@@ -160,8 +157,7 @@ class Scratch:
 
     def repository(self) -> None:
         """Make the scratch directory a git repository with a first commit; git ignores ``.sdd``, the plan and the
-        agents.
-        """
+        agents."""
         self.write(".gitignore", "/.sdd/\n/plan.yaml\n/*agent*.py\n__pycache__/\n")
         self.git("init", "-q", "-b", "main")
         self.git("add", ".")

@@ -27,8 +27,7 @@ import supervisor
 
 RATIO_MAX = 2.5
 """Largest allowed ratio of the times for an input of twice the size and for the input; linear growth is 2,
-quadratic 4.
-"""
+quadratic 4."""
 HOPELESS = 6.0
 """Ratio of times of a doubled input above which the input is not doubled again."""
 CHARS_MAX = 8_192
@@ -118,8 +117,7 @@ def _compiled(value: Any, depth: int) -> Iterator[re.Pattern[Any]]:
 # ------------------------------------------------------------------------------------------------- hard inputs
 def attacks(pattern: str, flags: int = 0) -> list[tuple[str, str, str]]:
     """Return inputs that may make the pattern slow, as ``(head, repeated, tail)``: the text *repeated* is to be
-    repeated.
-    """
+    repeated."""
     tree = parser.parse(pattern, flags)
     found: dict[tuple[str, str], None] = {}
     for head, bodies in _repeated(tree, ""):
@@ -136,8 +134,7 @@ def attacks(pattern: str, flags: int = 0) -> list[tuple[str, str, str]]:
 
 def _repeated(items: Any, head: str) -> Iterator[tuple[str, list[str]]]:
     """Yield texts for each part of the parsed pattern that may be repeated often, with a text that leads to the
-    part.
-    """
+    part."""
     for op, value in items:
         if op in _REPEATS:
             _, most, body = value
@@ -172,8 +169,7 @@ def _inner(op: Any, value: Any) -> list[Any]:
 
 def _samples(items: Any) -> list[str]:
     """Return texts that match the parsed pattern: one for each branch of its first choice, or one if it has no
-    choice.
-    """
+    choice."""
     for op, value in items:
         branches = value[1] if op is opcodes.BRANCH else None
         if branches is not None:
@@ -257,8 +253,7 @@ def growth(run: Callable[[str], object], attack: tuple[str, str, str], chars_max
 
 def _confirmed(run: Callable[[str], object], attack: tuple[str, str, str], count: int) -> str:
     """Measure *count* repetitions and half of them again, more often each time; return ``""`` as soon as the ratio of
-    the times is right, else a description of the times.
-    """
+    the times is right, else a description of the times."""
     head, body, tail = attack
     for repetitions in (3, 6, 12):
         short_s = min(_timed(run, head + body * (count // 2) + tail) for _ in range(repetitions))

@@ -1,6 +1,5 @@
 """Agents that use the supervisor's own command line: they are treated as agents, and may not answer permissions, stop
-or reset.
-"""
+or reset."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ ASKER = """
 @pytest.mark.parametrize("pid_namespaces", ["false", "true"])
 def test_an_agent_does_not_answer_its_own_permission(scratch: Scratch, how: str, pid_namespaces: str) -> None:
     """When a child process of an agent, or a daemon that the agent left behind, tries to answer the agent's own
-    permission request, the answer is refused, and a record of the refusal names the agent.
-    """
+    permission request, the answer is refused, and a record of the refusal names the agent."""
     scratch.acp_agent(ASKER % how)
     scratch.plan(f"""
         pid_namespaces: {pid_namespaces}
@@ -106,8 +104,7 @@ WAITS = """
 
 def test_an_agent_reaches_its_own_session_and_no_other(scratch: Scratch) -> None:
     """An agent may read, and send a message to its own session; it is refused to stop, reset or compact, and to send to
-    or abort another session.
-    """
+    or abort another session."""
     scratch.acp_agent(COMMANDS)
     scratch.acp_agent(WAITS, "waiting_agent.py")
     scratch.plan("""
@@ -134,8 +131,7 @@ def test_an_agent_reaches_its_own_session_and_no_other(scratch: Scratch) -> None
 
 def test_a_plan_may_let_an_agent_operate(scratch: Scratch) -> None:
     """An agent whose entry in the plan has ``operates: [abort]`` may abort another session, and is recorded as the one
-    that did.
-    """
+    that did."""
     scratch.acp_agent("""
         while not Path("waits").exists(): time.sleep(0.01)
         subprocess.run(["supervisor", "abort", "u", "--scope", "session"], capture_output=True)
@@ -177,8 +173,7 @@ HOST = """
 
 def test_the_child_of_a_host_is_an_operator(scratch: Scratch) -> None:
     """The command line, when started by a program that embeds the supervisor, counts as an operator and may abort a
-    session.
-    """
+    session."""
     scratch.write("host.py", HOST)
     done = subprocess.run(
         [sys.executable, "host.py"], cwd=scratch.path, env=scratch.env, capture_output=True, text=True
@@ -213,8 +208,7 @@ OURS = {(50, 500): "", (60, 600): "t"}
 )
 def test_a_descendant_of_a_shim_is_an_agent(pid: int, caller: Caller) -> None:
     """A process below a shim counts as the agent of the shim's session, a process below no shim as an operator, and a
-    process that has ended as unidentified.
-    """
+    process that has ended as unidentified."""
     assert origin_of(lineage_of(pid, TREE.get), OURS) == caller
 
 
@@ -225,8 +219,7 @@ def test_a_reused_pid_of_a_shim_makes_no_agent() -> None:
 
 def test_a_lineage_counts_only_if_a_second_walk_agrees() -> None:
     """When the parent of a process changes while its ancestors are read, the ancestors are read again, and the process
-    counts as an agent.
-    """
+    counts as an agent."""
     before, after = (
         {**TREE, 65: ProcessStat(60, 650), 70: ProcessStat(65, 700)},
         {**TREE, 65: ProcessStat(1, 900), 70: ProcessStat(60, 700)},
@@ -243,8 +236,7 @@ def test_a_lineage_counts_only_if_a_second_walk_agrees() -> None:
 
 def test_a_client_that_has_ended_is_no_operator(tmp_path: Path) -> None:
     """A program that ends right after it connects counts as unidentified, since its ancestors can no longer be read;
-    one that still runs is an operator.
-    """
+    one that still runs is an operator."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
@@ -291,8 +283,7 @@ def test_the_requests_that_an_agent_may_make(
     caller: Caller, asked: BaseRequest, reach: CallerReach, granted: bool
 ) -> None:
     """An agent may read, act on its own sessions and task, and do what ``operates`` adds; answering its own
-    permissions, stop and compact are never allowed.
-    """
+    permissions, stop and compact are never allowed."""
 
     def plan(asked: Abort) -> AbortPlan:
         return AbortPlan(target="", scope="session", nodes=(), already_ended=False, deadline_s=1.0, id="")
@@ -302,8 +293,7 @@ def test_the_requests_that_an_agent_may_make(
 
 def test_a_client_is_told_with_many_descriptors_open() -> None:
     """In a process with more than 1,024 open descriptors a client is still identified as an operator; when no
-    descriptor is left, an error says so.
-    """
+    descriptor is left, an error says so."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2048), before[1]))
     ours, theirs = socket.socketpair()

@@ -97,8 +97,7 @@ async def test_an_agent_that_reads_no_reply_ends_its_conversation(
     asks: str, tmp_path: Path, agents: dict[str, AgentConfig], most: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent that requests 400 megabytes and reads no reply is ended when more than 4 MiB wait for it; the error
-    names the limit.
-    """
+    names the limit."""
     monkeypatch.setattr(process_connection, "UNREAD_S", 0.5)
     async with supervising(tmp_path, agents=agents) as run:
         session = await run.sup.start_session("s", agent="acp")
@@ -114,8 +113,7 @@ async def test_an_agent_that_reads_late_gets_every_reply(
     tmp_path: Path, agents: dict[str, AgentConfig], most: list[int]
 ) -> None:
     """An agent that requests 30 megabytes at once, and then reads, gets every reply; no more than about the limit waits
-    at any time.
-    """
+    at any time."""
     async with supervising(tmp_path, agents=agents) as run:
         session = await run.sup.start_session("s", agent="acp")
         assert (await session.run("slow 30")).text == str(30 * FILE_BYTES)
@@ -151,8 +149,7 @@ for line in sys.stdin:
 @pytest.mark.anyio
 async def test_a_server_that_reads_no_request_is_not_sent_more(tmp_path: Path, agents: dict[str, AgentConfig]) -> None:
     """While 3 MB wait for an MCP server that reads nothing, a request of 3 MB more fails at once; the first request
-    fails at its time-out.
-    """
+    fails at its time-out."""
     async with supervising(tmp_path, agents=agents) as run:
         await run.sup.start_session("s", agent="acp")
         server = await run.sup.start_mcp_server("s", "git", [sys.executable, "-c", SERVER])
@@ -202,8 +199,7 @@ async def test_a_signal_overtakes_unread_bytes() -> None:
 
 def test_output_that_is_kept_for_all_terminals_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the kept output of all terminals exceeds the limit, the terminal that exceeds it loses the beginning of its
-    output; other terminals keep theirs.
-    """
+    output; other terminals keep theirs."""
     monkeypatch.setattr(acp_terminals, "TERMINALS_BYTES_MAX", 10)
     terminals = acp_terminals.AcpTerminals(acp_terminals.ToolCallTable())
     for name, written in (("a", b"12345678"), ("b", b"abcdef")):
@@ -222,8 +218,7 @@ class NoPast:
 @pytest.mark.anyio
 async def test_a_subscriber_is_dropped_at_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A subscriber whose buffer exceeds a number of bytes is dropped, even with few records; it gets the records in the
-    buffer, then SubscriptionLagged.
-    """
+    buffer, then SubscriptionLagged."""
     monkeypatch.setattr(subscriptions, "SUBSCRIPTION_BYTES_MAX", 10_000)
     talk, heard = Subscriptions(NoPast()), list[int]()  # type: ignore[arg-type]
     async with talk.open(None) as told:

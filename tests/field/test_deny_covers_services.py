@@ -1,6 +1,5 @@
 """Permissions of services: a command or a file write that the supervisor carries out for an agent needs a
-permission.
-"""
+permission."""
 
 from __future__ import annotations
 
@@ -76,8 +75,7 @@ def waits(scratch: Scratch, *, after: str = "") -> dict[str, str]:
 
 def test_deny_covers_commands_and_writes(scratch: Scratch) -> None:
     """With ``permissions: deny`` a requested command is not run and a file not written, both on record; reading is
-    allowed.
-    """
+    allowed."""
     ran, written, seen = told(scratch, start(scratch, 'run("touch ran"), write("written"), read("kept.txt")', "deny"))
     assert ran == [126, "not permitted (default: deny)\n"]
     assert written["error"]["message"] == "not permitted (default: deny)"
@@ -101,8 +99,7 @@ def test_a_rule_decides_about_a_service(scratch: Scratch) -> None:
 
 def test_a_human_is_asked_about_a_service(scratch: Scratch) -> None:
     """With ``permissions: ask`` a command and a file write wait for an operator, who sees the whole command; allowed,
-    the command runs; denied, nothing is written.
-    """
+    the command runs; denied, nothing is written."""
     run = start(scratch, 'run("touch ran"), write("written")', "{default: ask, answer_within_s: 15}")
     first = waits(scratch)
     assert (first["title"], first["kind"]) == ("touch ran", "execute")
@@ -126,8 +123,7 @@ def test_a_service_is_denied_at_the_deadline(scratch: Scratch) -> None:
 
 def test_a_human_is_not_asked_twice(scratch: Scratch) -> None:
     """A command that an operator allowed when the agent requested the permission runs without another request; a
-    different command under the same permission waits for an operator.
-    """
+    different command under the same permission waits for an operator."""
     services = 'may("`ls`", kind="execute", rawInput={"command": "touch ran"}), run("touch ran"), run("touch more")'
     run = start(scratch, services, "{default: ask, answer_within_s: 15}")
     first = waits(scratch)
@@ -141,8 +137,7 @@ def test_a_human_is_not_asked_twice(scratch: Scratch) -> None:
 
 def test_what_a_rule_allowed_covers_no_other_command(scratch: Scratch) -> None:
     """A permission allowed by a rule for the agent's title does not cover another command that is hidden in the
-    request's arguments: that command waits for a human.
-    """
+    request's arguments: that command waits for a human."""
     services = 'may("ls", kind="execute", rawInput={"command": "ls", "note": "touch ran"}), run("touch ran")'
     rules = "{default: ask, answer_within_s: 0.2, rules: [{then: allow, title: 'ls*'}]}"
     asked, ran = told(scratch, start(scratch, services, rules))
@@ -153,8 +148,7 @@ def test_what_a_rule_allowed_covers_no_other_command(scratch: Scratch) -> None:
 
 def test_an_agent_that_may_nothing_starts_no_other_agent(scratch: Scratch) -> None:
     """An agent with ``permissions: deny`` may not start a child session, whose agent may have more rights; the reply
-    says why, and the refusal is recorded.
-    """
+    says why, and the refusal is recorded."""
     scratch.acp_agent("""
         asked = {"name": "kid", "agent": "b", "prompt": "go"}
         Path("told").write_text(json.dumps(agent.call("_supervisor/session/run", **asked)))
@@ -194,8 +188,7 @@ EDIT = PermissionRequest(title="edit a", kind="edit", paths=("a", "/w/b"))
 )
 def test_what_a_permission_covers(allowed: PermissionRequest, wanted: PermissionRequest, covered: bool) -> None:
     """A permission covers the same command line, or the same files; a permission to edit covers reading, but not the
-    other way round.
-    """
+    other way round."""
     assert covers(allowed, r'{"text": "say \"rm\""}', wanted, "/w") is covered
 
 

@@ -1,6 +1,5 @@
 """Permissions that a plan sets for an agent that never requests any: refused before anything starts, unless the plan
-says ``unguarded``.
-"""
+says ``unguarded``."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ WRITES = "command: [sh, -c, 'cat > /dev/null; echo here > written.txt']"
 @pytest.mark.parametrize("wanted", ["deny", "ask", "{rules: [{then: deny, kind: edit}]}"])
 def test_a_command_that_is_denied_everything_is_refused(scratch: Scratch, wanted: str) -> None:
     """`plan check` and `run` refuse a plan that denies or asks for an agent of the adapter ``command`` with exit status
-    2 and a hint, and neither starts nor writes anything.
-    """
+    2 and a hint, and neither starts nor writes anything."""
     scratch.write("plan.yaml", PLAN.format(entry=f"{{adapter: command, {WRITES}, permissions: {wanted}}}"))
     for command in (("plan", "check"), ("run",)):
         done = scratch.run(*command, "plan.yaml")
@@ -34,8 +32,7 @@ def test_a_command_that_is_denied_everything_is_refused(scratch: Scratch, wanted
 
 def test_an_unguarded_agent_may_act_without_asking(scratch: Scratch) -> None:
     """With `unguarded: true` a plan that denies permissions to a ``command`` agent runs, and `plan check` warns that
-    the agent may act without asking.
-    """
+    the agent may act without asking."""
     scratch.write("plan.yaml", PLAN.format(entry=f"{{adapter: command, {WRITES}, permissions: deny, unguarded: true}}"))
     checked = scratch.run("plan", "check", "plan.yaml")
     assert checked.status == 0, checked.text
@@ -46,16 +43,14 @@ def test_an_unguarded_agent_may_act_without_asking(scratch: Scratch) -> None:
 
 def test_a_plan_that_says_nothing_of_permissions_is_taken(scratch: Scratch) -> None:
     """A plan without ``permissions`` for a ``command`` agent passes `plan check`; only permissions that the plan writes
-    are refused.
-    """
+    are refused."""
     scratch.write("plan.yaml", PLAN.format(entry=f"{{adapter: command, {WRITES}}}"))
     assert scratch.run("plan", "check", "plan.yaml").status == 0
 
 
 def test_a_reload_that_denies_what_cannot_be_denied_changes_nothing(scratch: Scratch) -> None:
     """A reload of a plan that now denies permissions to a ``command`` agent is refused with the reason, and the run
-    goes on unchanged.
-    """
+    goes on unchanged."""
     entry = "{{adapter: command, command: [sh, -c, 'cat > /dev/null; until [ -e go ]; do sleep 0.02; done']{more}}}"
     scratch.write("plan.yaml", PLAN.format(entry=entry.format(more="")))
     run = scratch.start("run", "plan.yaml")
@@ -91,8 +86,7 @@ def test_a_reload_that_denies_what_cannot_be_denied_changes_nothing(scratch: Scr
 )
 def test_a_host_is_refused_agents_that_never_ask(entry: dict[str, object], why: str) -> None:
     """``permissions: deny`` is refused for an agent that acts without asking, be it by its adapter, its mode or one of
-    its flags; the error names the reason and ``unguarded``.
-    """
+    its flags; the error names the reason and ``unguarded``."""
     with pytest.raises(ValidationError) as refused:
         AgentConfig.model_validate({**entry, "permissions": "deny"})
     assert why in str(refused.value)
@@ -115,15 +109,13 @@ def test_a_host_is_refused_agents_that_never_ask(entry: dict[str, object], why: 
 )
 def test_agents_that_ask_are_taken(entry: dict[str, object]) -> None:
     """``permissions: deny`` is accepted for agents that request permissions, and for agents of which it is not known
-    whether they do.
-    """
+    whether they do."""
     AgentConfig.model_validate({**entry, "permissions": "deny"})
 
 
 def test_an_agent_that_is_to_be_asked_is_started_so_that_it_asks() -> None:
     """With ``permissions: deny`` a known agent is started with the flags that make it request permissions, instead of
-    those that switch requests off.
-    """
+    those that switch requests off."""
     assert "approval_policy=never" in AgentConfig(known="codex-acp").command
     assert AgentConfig(known="codex-acp", permissions="deny").command == (
         "codex-acp",
@@ -136,8 +128,7 @@ def test_an_agent_that_is_to_be_asked_is_started_so_that_it_asks() -> None:
 
 def test_no_way_of_the_catalogue_is_started_so_that_it_never_asks() -> None:
     """Each way to run an agent of the catalogue either accepts `permissions: deny`, or has `asks = false` in its data
-    and refuses it.
-    """
+    and refuses it."""
     for agent in catalogue().values():
         for way in agent.ways:
             entry = {"known": agent.name, "adapter": way.adapter, "permissions": "deny"}

@@ -77,8 +77,7 @@ def ask(client: socket.socket, **message: Any) -> dict[str, Any]:
 @BACKENDS
 def test_idle_clients_lose_their_places(scratch: Scratch, backend: str) -> None:
     """With 300 idle clients and 256 descriptors, idle clients are disconnected, a command gets its reply, and the run
-    succeeds.
-    """
+    succeeds."""
     run = started(scratch, tasks=1, limit=256, backend=backend)
     with connected(scratch, 300):
         asked = scratch.run("inspect", "t0")
@@ -92,8 +91,7 @@ def test_idle_clients_lose_their_places(scratch: Scratch, backend: str) -> None:
 @BACKENDS
 def test_more_clients_than_places_are_refused_in_a_sentence(scratch: Scratch, backend: str) -> None:
     """While as many clients as are allowed follow the records, another command fails with status 1 and a message that
-    says so.
-    """
+    says so."""
     run = started(scratch, tasks=1, limit=256, backend=backend)
     with connected(scratch, 256 // descriptors.CLIENTS_SHARE) as clients:
         for client in clients:
@@ -109,8 +107,7 @@ def test_more_clients_than_places_are_refused_in_a_sentence(scratch: Scratch, ba
 @BACKENDS
 def test_a_client_is_refused_where_no_descriptor_is_left(scratch: Scratch, backend: str) -> None:
     """While no descriptor is left, since the limit was lowered, a command fails with a message that says so; with the
-    old limit commands work again.
-    """
+    old limit commands work again."""
     run = started(scratch, tasks=1, limit=256, backend=backend)
     resource.prlimit(run.pid, resource.RLIMIT_NOFILE, (3, 256))
     resource.prlimit(run.pid, resource.RLIMIT_NOFILE, (_open(run), 256))
@@ -133,8 +130,7 @@ def _open(run: Running) -> int:
 @BACKENDS
 def test_launches_wait_for_descriptors(scratch: Scratch, backend: str) -> None:
     """When 40 descriptors are enough for only a few of 20 tasks at a time, the other launches wait, `ps` says so, and
-    all tasks complete without a failure.
-    """
+    all tasks complete without a failure."""
     run = started(scratch, tasks=20, limit=40, backend=backend)
     until(lambda: "a program waits for file descriptors to start" in run.err)
     shown = scratch.run("ps")
@@ -168,8 +164,7 @@ def test_a_session_that_waits_for_descriptors_can_be_aborted(scratch: Scratch) -
 )
 def test_a_shortage_is_known_by_its_error_number(wrap: Callable[[OSError], BaseException], lacks: str) -> None:
     """A shortage of descriptors is recognized by the error number, also when anyio has wrapped the error; another error
-    is no shortage.
-    """
+    is no shortage."""
     assert shortage_of(wrap(OSError(24, "Too many open files"))) == lacks
     assert shortage_of(wrap(OSError(2, "No such file"))) == ""
     assert shortage_of(RuntimeError()) == ""
@@ -182,8 +177,7 @@ def _from(error: Exception, cause: Exception) -> Exception:
 
 def test_figures_follow_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of clients and that of transcripts kept open are an eighth of the descriptor limit each, up to a fixed
-    maximum.
-    """
+    maximum."""
     for limit, clients, spare in ((40, 5, 5), (256, 32, 16), (1024, 64, 16), (None, 64, 16)):
         monkeypatch.setattr(descriptors, "limit", lambda limit=limit: limit)
         assert (descriptors.clients_max(), descriptors.agent_spare()) == (clients, spare)
@@ -192,8 +186,7 @@ def test_figures_follow_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_a_fork_server_without_descriptors_is_waited_for(anyio_backend: str) -> None:
     """When the fork server has no descriptor for a launch, the launch fails with SpawnShortage, and a later launch
-    succeeds.
-    """
+    succeeds."""
     launch = Launch(argv=("true",), cwd="/", env={})
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as host, host.spawn(launch) as first:

@@ -1,6 +1,5 @@
 """Files that the supervisor reads and writes for an agent: only those of the agent's workspace, never those of the
-supervisor or of git.
-"""
+supervisor or of git."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ TRIES = """
 
 def granted(scratch: Scratch, paths: list[str], plan: str = "", *options: str) -> list[str]:
     """Return the requests, such as ``read PATH``, that are granted when an agent in a repository requests to read and
-    write each of *paths*.
-    """
+    write each of *paths*."""
     out = scratch.logs / "replies"
     scratch.acp_agent(TRIES % str(out))
     scratch.write("notes.txt", "notes")
@@ -49,8 +47,7 @@ def granted(scratch: Scratch, paths: list[str], plan: str = "", *options: str) -
 
 def test_the_state_directory_and_git_are_out_of_reach(scratch: Scratch) -> None:
     """An agent may read and write a file of its workspace, but no file of the state directory or of git, also not
-    through a link.
-    """
+    through a link."""
     (scratch.path / "link").symlink_to(".sdd/runtime")
     paths = ["notes.txt", ".sdd/transitions.jsonl", ".sdd/runtime/tag", "link/tag", ".git/config", ".GIT/hooks/x"]
     assert granted(scratch, paths) == ["read notes.txt", "write notes.txt"]
@@ -98,8 +95,7 @@ def test_a_link_that_is_put_there_after_the_check_leads_nowhere(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
 ) -> None:
     """When a directory of a path is replaced by a link to the state directory after the path was checked, the access is
-    refused.
-    """
+    refused."""
     look = files.outside
 
     def swapped(field: str, path: str, within: str) -> str:
@@ -163,8 +159,7 @@ def test_what_is_gits_or_the_supervisors_is_refused_before_anything_is_made(
     workspace: Path, prepare: Callable[[Path], str]
 ) -> None:
     """Access to a bare git repository, a separate git directory, a state directory behind a link, or any spelling of
-    ``.git`` is refused before any file is created.
-    """
+    ``.git`` is refused before any file is created."""
     path = prepare(workspace)
     before = sorted(workspace.rglob("*"))
     for text in (None, "planted"):
@@ -182,8 +177,7 @@ def test_a_link_within_the_workspace_is_followed(workspace: Path) -> None:
 
 def test_a_workspace_that_became_a_link_into_git_is_refused(workspace: Path) -> None:
     """A write is refused when the agent has replaced its own directory below the repository by a link to the hooks of
-    git.
-    """
+    git."""
     hooks = workspace / ".git" / "hooks"
     hooks.mkdir(parents=True)
     (workspace / "sub").symlink_to(hooks)

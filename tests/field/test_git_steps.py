@@ -1,6 +1,5 @@
 """Steps of the supervisor in the user's git repository: after a kill or a full disk no step is half done, and no work
-of the user is lost.
-"""
+of the user is lost."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ def test_a_kill_at_a_git_command_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_kill_while_files_are_written_to_the_checkout(scratch: Scratch) -> None:
     """After a kill while a merge writes files to the checkout, the next run removes git's lock and the partial files,
-    and merges without another launch of the agent.
-    """
+    and merges without another launch of the agent."""
     scratch.plan("""
         workspace: worktree
         agents:
@@ -79,8 +77,7 @@ def git(where: Path, *words: str) -> str:
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """Fixture: a repository whose branch ``work`` is checked out; compared with ``main``, that branch changes files in
-    every way.
-    """
+    every way."""
     where = tmp_path / "repository"
     where.mkdir()
     git(where, "init", "--quiet", "--initial-branch=main")
@@ -123,8 +120,7 @@ def record(repository: Path, step: Step) -> None:
 
 def interrupted_merge(repository: Path) -> None:
     """Set up an interrupted merge: all files are written, two of them by half; the index and the branch have
-    not moved.
-    """
+    not moved."""
     after = git(repository, "rev-parse", "work")
     git(repository, "symbolic-ref", "HEAD", "refs/heads/main")
     git(repository, "read-tree", "main")
@@ -139,8 +135,7 @@ def interrupted_merge(repository: Path) -> None:
 
 def merged_with_old_index(repository: Path) -> Path:
     """Set up an interrupted merge whose branch has moved, but not its index, and whose lock the user has removed.
-    Return the git directory.
-    """
+    Return the git directory."""
     after, before = git(repository, "rev-parse", "work"), git(repository, "rev-parse", "main")
     git(repository, "read-tree", "main")
     git(repository, "update-ref", "refs/heads/main", after)
@@ -153,8 +148,7 @@ def merged_with_old_index(repository: Path) -> Path:
 @pytest.mark.anyio
 async def test_half_of_a_merge_is_put_back(repository: Path) -> None:
     """The recovery from an interrupted merge restores added, changed, removed and replaced files, links and modes, and
-    removes the lock.
-    """
+    removes the lock."""
     interrupted_merge(repository)
     assert git(repository, "status", "--porcelain") != ""
     async with workspaces(repository) as spaces:
@@ -168,8 +162,7 @@ async def test_half_of_a_merge_is_put_back(repository: Path) -> None:
 @pytest.mark.anyio
 async def test_what_the_user_wrote_meanwhile_is_left(repository: Path) -> None:
     """The recovery from an interrupted merge restores only files with content of one side of the merge; a file with
-    other content is the user's and stays.
-    """
+    other content is the user's and stays."""
     interrupted_merge(repository)
     (repository / "changed").write_text("by the user\n")
     (repository / "new" / "one").write_text("by the user\n")
@@ -183,8 +176,7 @@ async def test_what_the_user_wrote_meanwhile_is_left(repository: Path) -> None:
 @pytest.mark.anyio
 async def test_a_merge_whose_branch_has_moved_is_finished(repository: Path) -> None:
     """The recovery from a merge whose branch has moved, and whose files are all written, completes the merge: the copy
-    of the index becomes the index.
-    """
+    of the index becomes the index."""
     after, git_dir = git(repository, "rev-parse", "work"), repository / ".git"
     shutil.copy(git_dir / "index", git_dir / "supervisor-index-1234")
     before = git(repository, "rev-parse", "main")
@@ -202,8 +194,7 @@ async def test_a_merge_whose_branch_has_moved_is_finished(repository: Path) -> N
 @pytest.mark.anyio
 async def test_a_user_who_removes_the_lock_keeps_the_merge(repository: Path) -> None:
     """After the user has removed the lock of a merge whose branch has moved, the recovery updates the index, and a file
-    that the user has staged stays staged.
-    """
+    that the user has staged stays staged."""
     merged_with_old_index(repository)
     (repository / "kept").write_text("by the user\n")
     git(repository, "add", "kept")
@@ -222,8 +213,7 @@ async def test_a_second_kill_while_the_index_is_copied(
     repository: Path, monkeypatch: pytest.MonkeyPatch, copied: int | None
 ) -> None:
     """After a second kill while the index is copied, the next recovery completes the merge, and does not use the copy,
-    which is cut off or lacks the merge.
-    """
+    which is cut off or lacks the merge."""
 
     def cut_off(source: Path, copy: Path) -> None:
         copy.write_bytes(source.read_bytes()[:copied])
@@ -243,8 +233,7 @@ async def test_a_second_kill_while_the_index_is_copied(
 @pytest.mark.anyio
 async def test_a_second_kill_before_the_index_is_copied(repository: Path) -> None:
     """After a second kill between the lock and the copy of the index, the next recovery updates the index to the
-    branch.
-    """
+    branch."""
     git_dir = merged_with_old_index(repository)
     (git_dir / "index.lock").write_text("supervisor 1234\n")
     async with workspaces(repository) as spaces:
@@ -273,8 +262,7 @@ async def test_a_git_that_does_not_answer_decides_nothing(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str, instead: str
 ) -> None:
     """When a git command of the recovery times out, is killed or fails, the recovery raises an error and changes
-    nothing; the next recovery, with a working git, completes the merge.
-    """
+    nothing; the next recovery, with a working git, completes the merge."""
     real, folder = shutil.which("git"), tmp_path / "bin"
     folder.mkdir()
     (folder / "git").write_text(f"""#!/bin/sh
@@ -300,8 +288,7 @@ async def test_a_git_that_does_not_answer_decides_nothing(
 @pytest.mark.anyio
 async def test_an_index_of_another_branch_does_not_get_the_merge(repository: Path) -> None:
     """When the user has removed the lock and has switched to another branch, the recovery does not put the merge into
-    the index.
-    """
+    the index."""
     merged_with_old_index(repository)
     git(repository, "reset", "--quiet", "--hard")
     git(repository, "switch", "--quiet", "-c", "other", "main~")
@@ -312,8 +299,7 @@ async def test_an_index_of_another_branch_does_not_get_the_merge(repository: Pat
 
 class DeadlineHost:
     """Process host that starts programs by another host, and collects the deadlines under which its callers start
-    programs.
-    """
+    programs."""
 
     def __init__(self, host: ProcessHost) -> None:
         self._host = host
@@ -329,8 +315,7 @@ class DeadlineHost:
 @pytest.mark.anyio
 async def test_a_wait_for_file_descriptors_is_no_part_of_the_time_for_reading(repository: Path) -> None:
     """The start of git, which may wait for file descriptors, is under no deadline when a file is compared with
-    a blob.
-    """
+    a blob."""
     async with ShimHost() as host:
         recorded = DeadlineHost(host)
         blob = git(repository, "rev-parse", "work:changed")
@@ -341,8 +326,7 @@ async def test_a_wait_for_file_descriptors_is_no_part_of_the_time_for_reading(re
 @pytest.mark.anyio
 async def test_a_checkout_that_the_user_removed_is_no_hindrance(repository: Path, tmp_path: Path) -> None:
     """After a merge was interrupted in a checkout that the user has removed since, the next start drops the step and
-    goes on.
-    """
+    goes on."""
     second = tmp_path / "second"
     before, after = git(repository, "rev-parse", "main"), git(repository, "rev-parse", "work")
     git(repository, "worktree", "add", "--quiet", str(second), "main")
@@ -357,8 +341,7 @@ async def test_a_checkout_that_the_user_removed_is_no_hindrance(repository: Path
 @pytest.mark.anyio
 async def test_a_link_that_becomes_a_folder_is_merged(repository: Path) -> None:
     """A merge that replaces a link to a folder by a folder is carried out; the files seen through the link do not count
-    as changes of the user.
-    """
+    as changes of the user."""
     git(repository, "checkout", "--quiet", "main")
     (repository / "way").symlink_to("folder")
     git(repository, "add", "way")
@@ -377,8 +360,7 @@ async def test_a_link_that_becomes_a_folder_is_merged(repository: Path) -> None:
 @pytest.mark.anyio
 async def test_a_file_committed_with_other_line_ends_is_merged(repository: Path) -> None:
     """A merge of a file that was committed with the line ends of Windows, which git would now convert, is carried out;
-    the difference does not count as a change of the user.
-    """
+    the difference does not count as a change of the user."""
     git(repository, "checkout", "--quiet", "main")
     (repository / "old.txt").write_bytes(b"a line\r\n")
     git(repository, "add", "old.txt")
@@ -396,8 +378,7 @@ async def test_a_file_committed_with_other_line_ends_is_merged(repository: Path)
 @pytest.mark.anyio
 async def test_a_lock_of_another_git_is_left(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the index is locked by another git, the recovery leaves the lock and raises an error that says so; it
-    succeeds once the lock is gone.
-    """
+    succeeds once the lock is gone."""
     monkeypatch.setattr("supervisor.workspaces.fast_forward.LOCK_TRIES", 1)
     interrupted_merge(repository)
     lock = repository / ".git" / "index.lock"
@@ -416,8 +397,7 @@ async def test_a_disk_that_fills_up_within_a_merge_leaves_nothing(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the disk fills up during a merge, the files already written are removed, the merge is refused, and the next
-    merge succeeds.
-    """
+    merge succeeds."""
     real, folder = shutil.which("git"), tmp_path / "bin"
     folder.mkdir()
     (folder / "git").write_text(f"""#!/bin/sh
@@ -447,8 +427,7 @@ async def test_a_copy_of_the_index_that_lacks_a_file_descriptor_is_no_refusal(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the copy of the index fails for lack of file descriptors, the merge raises that error instead of a refusal,
-    nothing is left of the merge, and the next merge succeeds.
-    """
+    nothing is left of the merge, and the next merge succeeds."""
 
     def lack(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -471,8 +450,7 @@ async def test_a_disk_that_is_full_when_the_index_is_locked_leaves_no_lock(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the disk is full as the index is locked, no lock is left, and the next merge succeeds; on a file system
-    without hard links, where the lock is created before its content is written.
-    """
+    without hard links, where the lock is created before its content is written."""
 
     class FullDisk(StringIO):
         def write(self, *_: object) -> int:
@@ -502,8 +480,7 @@ async def test_a_disk_that_is_full_when_the_index_is_locked_leaves_no_lock(
 @pytest.mark.anyio
 async def test_files_of_another_supervisor_beside_the_index_are_left(repository: Path) -> None:
     """Files that another supervisor has made beside the index of the same checkout are not touched by a merge or a
-    recovery.
-    """
+    recovery."""
     others = [repository / ".git" / f"supervisor-{name}-5678" for name in ("lock", "index", "new-index")]
     for other in others:
         other.write_text("of another supervisor\n")
@@ -519,8 +496,7 @@ async def test_files_of_another_supervisor_beside_the_index_are_left(repository:
 @pytest.mark.anyio
 async def test_a_target_in_two_checkouts_is_not_moved(repository: Path, tmp_path: Path) -> None:
     """A merge into a branch that is checked out in two places is refused, since only one checkout could be updated and
-    the other would show the merged work as reverted.
-    """
+    the other would show the merged work as reverted."""
     git(repository, "checkout", "--quiet", "main")
     git(repository, "worktree", "add", "--quiet", "--force", str(tmp_path / "second"), "main")
     async with workspaces(repository) as spaces:
@@ -535,8 +511,7 @@ async def test_a_target_in_two_checkouts_is_not_moved(repository: Path, tmp_path
 @pytest.mark.anyio
 async def test_a_worktree_made_or_removed_by_half_leaves_no_trace(repository: Path) -> None:
     """When the creation or the removal of a worktree was interrupted, the next start removes its branch, git's entry
-    for it, and its folder.
-    """
+    for it, and its folder."""
     git(repository, "checkout", "--quiet", "main")
     root, entries = repository.parent / "worktrees", repository / ".git" / "worktrees"
     steps: list[Step] = [MakeWorktree("t", git(repository, "rev-parse", "main")), RemoveWorktree("t")]
@@ -557,8 +532,7 @@ async def test_a_worktree_made_or_removed_by_half_leaves_no_trace(repository: Pa
 @pytest.mark.anyio
 async def test_a_worktree_made_by_half_that_cannot_be_removed_is_told(repository: Path) -> None:
     """When a worktree that was created by half cannot be removed, the error says so, and the step stays on record; the
-    next start undoes it once the obstacle is gone.
-    """
+    next start undoes it once the obstacle is gone."""
     git(repository, "checkout", "--quiet", "main")
     record(repository, MakeWorktree("t", git(repository, "rev-parse", "main")))
     place = repository.parent / "worktrees" / "t"
@@ -604,8 +578,7 @@ async def test_a_lock_that_git_left_is_removed_and_no_other(tmp_path: Path, monk
 @pytest.mark.anyio
 async def test_a_record_that_cannot_be_read_is_told(repository: Path) -> None:
     """When the record of the step in progress cannot be read, the error names the file and says what to check before
-    removing it.
-    """
+    removing it."""
     path = repository.parent / "worktrees" / ".step.json"
     path.parent.mkdir()
     path.write_text("{")

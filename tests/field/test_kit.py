@@ -7,8 +7,7 @@ from field_kit import Scratch
 
 def test_a_plan_runs_in_a_scratch_directory(scratch: Scratch) -> None:
     """An agent of the adapter ``command`` and a scripted ACP agent complete their tasks, and their records can
-    be read.
-    """
+    be read."""
     scratch.acp_agent('agent.tool_call("k1"); agent.tool_ended("k1")\nreturn "done"')
     scratch.plan("""
         agents:

@@ -35,23 +35,20 @@ def worst(pattern: str, flags: int = 0) -> str:
 @pytest.mark.parametrize(("pattern", "flags"), PATTERNS, ids=list(PATTERNS.values()))
 def test_every_pattern_of_the_product_is_linear(pattern: str, flags: int) -> None:
     """A search with each regular expression of the product takes at most 2.5 times as long in an input of twice the
-    size, whichever part of the pattern the input repeats.
-    """
+    size, whichever part of the pattern the input repeats."""
     assert worst(pattern, flags) == ""
 
 
 def test_no_pattern_escapes_this_test() -> None:
     """Inside of functions every pattern is a literal, so that the tests find it, apart from three known places: two
-    make patterns of a table at import, one makes the pattern of the secrets of a run.
-    """
+    make patterns of a table at import, one makes the pattern of the secrets of a run."""
     assert dynamic_patterns() == ["error_classification.py: _row", "errors.py: _table", "redaction.py: __init__"]
 
 
 @pytest.mark.parametrize("pattern", [QUADRATIC, r"(?:a+)+$", r"(?:a|a)*b", r"\s*\s*x", r"'(.+)' is", r"\bx.*y.*z"])
 def test_a_pattern_that_is_not_linear_is_found(pattern: str) -> None:
     """The kit finds that a quadratic, a cubic or an exponential pattern is not linear, among them the one that froze
-    the supervisor.
-    """
+    the supervisor."""
     assert worst(pattern) != ""
 
 
@@ -78,8 +75,7 @@ def feed_in_pieces(text: str) -> None:
 )
 def test_what_reads_text_of_agents_is_linear(reads: Callable[[str], object]) -> None:
     """Each function of the product that reads text of agents takes linear time on inputs that are hard for the patterns
-    of the redactor and of the stub agent.
-    """
+    of the redactor and of the stub agent."""
     key = "-----BEGIN PRIVATE KEY-----"
     bodies = [
         "eyJ",
@@ -101,8 +97,7 @@ def test_what_reads_text_of_agents_is_linear(reads: Callable[[str], object]) -> 
 
 def test_a_line_of_2_mb_is_redacted_in_the_time_of_a_few_plain_searches() -> None:
     """A line of 2 MB with the beginnings of many tokens, with and without an end that looks like the end of a token, is
-    redacted in less than 30 times the time of a plain search.
-    """
+    redacted in less than 30 times the time of a plain search."""
     plain = re.compile("|".join("abcdefgh"), re.IGNORECASE)
     for line in ("eyJ" * 700_000, "eyJ" * 700_000 + ".eyJ" + "x" * 9):
         began = time.thread_time()
@@ -114,8 +109,7 @@ def test_a_line_of_2_mb_is_redacted_in_the_time_of_a_few_plain_searches() -> Non
 
 def test_one_line_of_an_agent_holds_nobody_else(scratch: Scratch) -> None:
     """While a line of 2 MB that looks like the beginnings of many tokens is redacted, another session can be
-    aborted.
-    """
+    aborted."""
     scratch.write("agent.py", 'import time\nprint("eyJ" * 700_000, flush=True)\nopen("printed", "w")\ntime.sleep(600)')
     scratch.plan("""
         agents:

@@ -66,8 +66,7 @@ def killed_before_it_is_shown(scratch: Scratch, state: str = "completed") -> Non
 
 def test_the_next_run_shows_the_result_and_does_nothing(scratch: Scratch) -> None:
     """After a kill before the result, the next run prints the result with all tasks and exit status 0, and does no task
-    again; the run after that begins anew.
-    """
+    again; the run after that begins anew."""
     scratch.plan(PLAN % "mail")
     killed_before_it_is_shown(scratch)
     shown = scratch.run("run", "plan.yaml", "--json")
@@ -84,8 +83,7 @@ def test_the_next_run_shows_the_result_and_does_nothing(scratch: Scratch) -> Non
 
 def test_a_failure_that_nobody_saw_is_shown_as_it_was(scratch: Scratch) -> None:
     """After a kill before the result of a failed run, the next run prints that result with exit status 1, and does not
-    try the failed task again.
-    """
+    try the failed task again."""
     scratch.plan(PLAN % "break")
     killed_before_it_is_shown(scratch, "failed")
     shown = scratch.run("run", "plan.yaml")
@@ -97,8 +95,7 @@ def test_a_failure_that_nobody_saw_is_shown_as_it_was(scratch: Scratch) -> None:
 
 def test_a_critical_failure_is_shown_with_those_it_cut_short(scratch: Scratch) -> None:
     """After a kill before the result of a run that a critical task has failed, the next run prints the critical task as
-    failed and the other as aborted, and tries neither again.
-    """
+    failed and the other as aborted, and tries neither again."""
     scratch.plan("""
         agents:
           slow: {adapter: command, command: [sh, -c, "trap '' TERM; echo slow >> effects; sleep 300 & wait"]}
@@ -117,8 +114,7 @@ def test_a_critical_failure_is_shown_with_those_it_cut_short(scratch: Scratch) -
 
 def test_a_plan_that_changed_begins_anew_and_says_what_was_not_shown(scratch: Scratch) -> None:
     """A plan with a changed prompt is another plan: it is run, and a message on standard error says that the result of
-    the earlier run was not shown.
-    """
+    the earlier run was not shown."""
     scratch.plan(PLAN % "mail")
     killed_before_it_is_shown(scratch)
     scratch.plan(PLAN % "news")
@@ -143,8 +139,7 @@ def test_a_fresh_start_takes_the_place_of_the_result(scratch: Scratch) -> None:
 
 def test_each_of_two_plans_has_its_own_result(scratch: Scratch) -> None:
     """A run of another plan in the same state directory does not show the result, which the next run of its own plan
-    still shows.
-    """
+    still shows."""
     scratch.plan(PLAN % "mail")
     killed_before_it_is_shown(scratch)
     scratch.write("other.yaml", PLAN % "other")
@@ -169,8 +164,7 @@ def test_a_result_that_cannot_be_written_is_not_shown(scratch: Scratch) -> None:
 
 def test_a_reader_that_went_away_wanted_no_more(scratch: Scratch) -> None:
     """When the reader of the output has gone (as with `| head`), the result counts as shown, and the next run does the
-    tasks again.
-    """
+    tasks again."""
     scratch.plan(PLAN % "mail")
     reader, writer = os.pipe()
     os.close(reader)
@@ -182,8 +176,7 @@ def test_a_reader_that_went_away_wanted_no_more(scratch: Scratch) -> None:
 
 def test_run_plan_returns_the_result_that_an_earlier_host_did_not_have(tmp_path: Path) -> None:
     """``run_plan`` returns once the result that an earlier host did not get, with the id of its workstream; the next
-    call runs the plan again.
-    """
+    call runs the plan again."""
     effect = AgentConfig(adapter="command", command=("sh", "-c", "echo done >> effects"))
     plan = Plan(agents={"a": effect}, tasks=(TaskConfig(id="t", agent="a"),))
 

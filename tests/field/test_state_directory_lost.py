@@ -40,8 +40,7 @@ def started(scratch: Scratch, *args: str) -> tuple[Running, int]:
 
 def ended_for_it(scratch: Scratch, run: Running, agent: int, what: str) -> None:
     """Check that the supervisor reports the loss of *what* within three seconds, exits with status 1, ends the process
-    *agent*, and starts no other task.
-    """
+    *agent*, and starts no other task."""
     until(lambda: f"{what} was deleted or replaced" in run.err, within_s=2 + 1)
     done = run.wait(20)
     assert done.status == 1, done.text
@@ -58,8 +57,7 @@ def everything_in(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_deleted_state_directory_ends_the_supervisor(scratch: Scratch, backend: str) -> None:
     """After `rm -rf .sdd` the supervisor reports the loss at once and ends, although nothing is recorded meanwhile; no
-    new state directory is created.
-    """
+    new state directory is created."""
     run, agent = started(scratch, "--backend", backend)
     shutil.rmtree(scratch.path / ".sdd")
     ended_for_it(scratch, run, agent, ".sdd/runtime/journal.db")
@@ -68,8 +66,7 @@ def test_a_deleted_state_directory_ends_the_supervisor(scratch: Scratch, backend
 
 def test_a_renamed_state_directory_is_not_made_anew(scratch: Scratch) -> None:
     """After `mv .sdd .old` the supervisor reports the loss and ends; the records made before can be read in the renamed
-    directory.
-    """
+    directory."""
     run, agent = started(scratch)
     (scratch.path / ".sdd").rename(scratch.path / ".old")
     ended_for_it(scratch, run, agent, ".sdd/runtime/journal.db")
@@ -91,8 +88,7 @@ def test_a_single_file_that_is_lost_ends_the_supervisor(
     scratch: Scratch, name: str, lose: Callable[[Path], None]
 ) -> None:
     """When the journal, its write-ahead log or the lock is deleted, or replaced by a copy, the supervisor reports the
-    loss and ends; files at those paths are not changed.
-    """
+    loss and ends; files at those paths are not changed."""
     run, agent = started(scratch)
     lose(scratch.path / ".sdd" / "runtime" / name)
     before = everything_in(scratch.path / ".sdd" / "runtime")
@@ -105,8 +101,7 @@ def test_a_single_file_that_is_lost_ends_the_supervisor(
 
 def test_the_next_supervisor_in_the_place_is_not_disturbed(scratch: Scratch) -> None:
     """A second supervisor that starts at the path of a deleted state directory completes its run, undisturbed by the
-    end of the first supervisor.
-    """
+    end of the first supervisor."""
     scratch.repository()
     run, agent = started(scratch)
     os.kill(run.pid, signal.SIGSTOP)  # the first one notices nothing before the second one is at work
@@ -137,8 +132,7 @@ def test_the_next_supervisor_in_the_place_is_not_disturbed(scratch: Scratch) -> 
 
 def test_an_agent_that_cleans_its_directory_takes_the_journal_with_it(scratch: Scratch) -> None:
     """When an agent deletes the state directory by `git clean -fdx`, the run ends with status 1 and reports the
-    loss.
-    """
+    loss."""
     scratch.repository()
     scratch.plan("""
         agents:
@@ -152,8 +146,7 @@ def test_an_agent_that_cleans_its_directory_takes_the_journal_with_it(scratch: S
 
 def test_worktrees_that_went_with_the_state_directory(scratch: Scratch) -> None:
     """When a state directory with worktrees is deleted, the clean-up of the worktrees does not create the directory
-    again.
-    """
+    again."""
     scratch.repository()
     scratch.plan(
         """
@@ -173,8 +166,7 @@ def test_worktrees_that_went_with_the_state_directory(scratch: Scratch) -> None:
 
 def test_transitions_are_written_anew_from_the_journal(scratch: Scratch) -> None:
     """When `transitions.jsonl` is deleted, the supervisor does not end; the file is made from the journal again, by the
-    next supervisor at the latest.
-    """
+    next supervisor at the latest."""
     run, _ = started(scratch)
     (scratch.path / ".sdd" / "transitions.jsonl").unlink()
     stopped = scratch.run("stop", "--now")
@@ -190,8 +182,7 @@ def test_transitions_are_written_anew_from_the_journal(scratch: Scratch) -> None
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_a_host_is_told(tmp_path: Path, anyio_backend: str) -> None:
     """When the state directory of an embedded supervisor is deleted, the pending prompt fails with the reason, and
-    `open_supervisor` raises JournalLost at the end of its block.
-    """
+    `open_supervisor` raises JournalLost at the end of its block."""
 
     async def agent(turn: object) -> None:
         shutil.rmtree(tmp_path / "state")

@@ -1,6 +1,5 @@
 """Survivors of an aborted tool call: they are killed or named in the receipt; a receipt never leaves out a process that
-may run on.
-"""
+may run on."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ def seen(
 )
 def test_which_processes_belong_to_a_call(process: ProcessSeen, span: CallSpan, answer: str) -> None:
     """Whether a process belongs to a tool call, may belong to it, or does not, is decided by its time of birth, its
-    process session and its threads.
-    """
+    process session and its threads."""
     found = processes_of_calls([seen(AGENT, 1), process], AGENT, span)
     told = "belongs" if found.belong else "may" if found.may_belong else "does not"
     assert told == answer
@@ -56,8 +54,7 @@ def test_which_processes_belong_to_a_call(process: ProcessSeen, span: CallSpan, 
 
 def test_what_a_server_starts_is_as_uncertain_as_the_server() -> None:
     """A process started by a server of the agent counts as "may belong to the call" if the server is one that may, or
-    was there before; a process started by no server belongs.
-    """
+    was there before; a process started by no server belongs."""
     tree = [
         seen(AGENT, 1),
         seen(101, 2, session=AGENT),  # a wrapper, in which the agent really runs
@@ -74,8 +71,7 @@ def test_what_a_server_starts_is_as_uncertain_as_the_server() -> None:
 
 class Shim:
     """Stand-in for an agent's process: its shim gives no reply to a request for processes if *told* is ``None``, else
-    always *told*.
-    """
+    always *told*."""
 
     pid = AGENT
 
@@ -95,8 +91,7 @@ TIMERS: Any = SimpleNamespace(now=time.monotonic, limit=anyio.move_on_after)
 
 def test_a_shim_that_gives_no_reply_leaves_survivors_unknown() -> None:
     """When the shim of an agent gives no reply, since a tool has stopped it, the processes of the call count as
-    unknown.
-    """
+    unknown."""
     shim: Any = Shim(None)
     end = partial(tool_calls.end_processes, shim, CallSpan(0, 0), TIMERS, within_s=0.01)
     assert anyio.run(end).may_live == (0,)
@@ -104,8 +99,7 @@ def test_a_shim_that_gives_no_reply_leaves_survivors_unknown() -> None:
 
 def test_each_call_has_the_processes_that_may_be_its_own() -> None:
     """A process that may belong to two calls is reported as unknown in the receipts of both, until the agent
-    has ended.
-    """
+    has ended."""
     tree: Any = SimpleNamespace(
         system=SimpleNamespace(timers=TIMERS), record_turn_fact=lambda *_: None, record_fact=lambda *_: None
     )
@@ -168,8 +162,7 @@ def outcome_of(scratch: Scratch, agents_name: str) -> str:
 
 def test_a_tool_in_its_agents_own_session_is_named(scratch: Scratch) -> None:
     """A child process in the agent's process session may be a tool or a server: after the abort of the call it lives
-    on, the receipt names it as unknown, and its end is recorded later.
-    """
+    on, the receipt names it as unknown, and its end is recorded later."""
     start(scratch, 'agent.tool_call("k1")\nnote("tool", sleep())')
     tool = pid_in(scratch, "tool")
     receipt = abort(scratch, "t:t1:c1")
@@ -191,8 +184,7 @@ def test_a_tool_in_its_agents_own_session_is_named(scratch: Scratch) -> None:
 
 def test_the_second_call_of_an_answer_has_its_tool_found(scratch: Scratch) -> None:
     """A tool that starts right after an earlier call has ended is killed by the abort of its own call, or named as
-    unknown if it may belong to the earlier call.
-    """
+    unknown if it may belong to the earlier call."""
     turn = """
         agent.tool_call("k1")
         subprocess.run(["true"])
@@ -239,8 +231,7 @@ def test_a_tool_lives_as_long_as_one_of_its_threads(scratch: Scratch) -> None:
 
 def test_an_agent_keeps_its_servers(scratch: Scratch) -> None:
     """An abort of a call leaves servers alone that were started before the call; a server started during the call also
-    lives on, but the receipt names it as unknown.
-    """
+    lives on, but the receipt names it as unknown."""
     turn = """
         agent.tool_call("k0")
         note("plain", sleep())
@@ -269,8 +260,7 @@ def test_an_agent_keeps_its_servers(scratch: Scratch) -> None:
 
 def test_a_server_that_the_agent_keeps_belongs_to_no_call() -> None:
     """Processes of servers do not belong to the call during which they were started: a marked server, a server that the
-    plan names, and their child processes.
-    """
+    plan names, and their child processes."""
     agent, span = ProcessSeen(100, 1, 100, 400, "S", 1), CallSpan(since=500, clear=500)
     marked = ProcessSeen(101, 100, 101, 510, "S", 1, server=True)
     named = ProcessSeen(102, 100, 102, 510, "S", 1, command_hex=b"node /usr/bin/gopls serve".hex())

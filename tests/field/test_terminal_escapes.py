@@ -26,8 +26,7 @@ from supervisor.policies.redaction import printable
 
 EVIL = "\x1b]0;title\x07\x1b]52;c;cHduZWQ=\x07\x1b[2J\x7f\x9b31m\u202eALL PASSED\U000e0041"
 """Text with a window title, a write to the clipboard, a cleared screen, DEL, a control character of C1, a right-to-left
-override, and a tag character from beyond the first plane.
-"""
+override, and a tag character from beyond the first plane."""
 PLAN = """
     agents:
       painter: {adapter: command, command: [sh, words.sh]}
@@ -48,8 +47,7 @@ def raw(text: str) -> list[str]:
 @pytest.fixture
 def evil(scratch: Scratch) -> Scratch:
     """Fixture: a plan with a program that fails with the text EVIL as its last output, and an agent that sends EVIL as
-    its reply and as the title of a tool call.
-    """
+    its reply and as the title of a tool call."""
     octal = "".join(f"\\{byte:03o}" for byte in EVIL.encode())
     scratch.write("words.sh", f"printf '{octal}\\n' >&2\nexit 3\n")
     scratch.acp_agent(f"agent.tool_call('k1', title={EVIL!r})\nagent.tool_ended('k1')\nreturn {EVIL!r} + chr(0x2028)")
@@ -60,8 +58,7 @@ def evil(scratch: Scratch) -> Scratch:
 @pytest.mark.parametrize("options", [(), ("--json",), ("--verbose",)], ids=["text", "json", "verbose"])
 def test_the_last_words_of_a_failed_program_are_escaped(evil: Scratch, options: tuple[str, ...]) -> None:
     """`run` prints the last output of a failed program escaped, in its table, its records, its errors and its log; the
-    JSON decodes to the original text.
-    """
+    JSON decodes to the original text."""
     done = evil.run("run", "plan.yaml", *options)
     assert done.status == 1, done.text
     assert (raw(done.out), raw(done.err)) == ([], [])
@@ -84,8 +81,7 @@ def test_a_title_and_a_message_are_escaped_in_every_command(evil: Scratch) -> No
 
 def test_the_live_view_escapes_what_agents_say(evil: Scratch) -> None:
     """The live table of `run` on a terminal contains control characters of the supervisor only, none of an agent's
-    text.
-    """
+    text."""
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "supervisor", "run", "plan.yaml"]
     env = {**evil.env, "TERM": "xterm", "COLUMNS": "200"}
@@ -123,8 +119,7 @@ def test_escaped_json_is_the_same_json() -> None:
 
 def test_letters_stay_as_they_are() -> None:
     """``printable`` leaves letters of every script, spaces, symbols and private-use characters as they are, and escapes
-    newlines and tabs only if asked to print one line.
-    """
+    newlines and tabs only if asked to print one line."""
     plain = "Grüße, 世界 😀 … a\u00a0b \ue0b0"
     assert printable(plain) == plain
     assert printable("a\nb\tc") == r"a\nb\tc"
@@ -133,8 +128,7 @@ def test_letters_stay_as_they_are() -> None:
 
 def test_nothing_prints_around_the_one_function() -> None:
     """``print``, ``click.echo`` and writes to the standard streams occur in a few known modules of the product only, so
-    that no output goes around the function that escapes.
-    """
+    that no output goes around the function that escapes."""
     ours = {
         "cli/options.py",  # the function itself
         "simulation/commands/options.py",  # a line of progress, with a control sequence of our own

@@ -1,6 +1,5 @@
 """Settling of work: the work of a turn is tested when no process of the turn runs any more, and exactly the tested work
-is merged.
-"""
+is merged."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ def shell(script: str) -> str:
 
 def worktree_plan(scratch: Scratch, rest: str, tasks: str, agent: str = "") -> None:
     """Write a plan with worktrees, whose agent ``a`` is the script ``agent.py``, and make the scratch directory a
-    repository.
-    """
+    repository."""
     scratch.plan(f"""
         workspace: worktree
         {rest}
@@ -72,8 +70,7 @@ def shows(scratch: Scratch, words: str) -> bool:
 
 def test_what_a_background_command_writes_is_merged(scratch: Scratch) -> None:
     """A background command that ends within ``settle_s`` is waited for, and `tree` and `ps` say so; the file that the
-    command wrote is merged, and a dependent task sees it.
-    """
+    command wrote is merged, and a dependent task sees it."""
     go = scratch.path.parent / "go"
     scratch.acp_agent(f"""
         {shell(f"until [ -e {go} ]; do sleep 0.05; done; echo late > late.txt")}
@@ -92,8 +89,7 @@ def test_what_a_background_command_writes_is_merged(scratch: Scratch) -> None:
 
 def test_a_daemon_is_ended_before_the_work_is_tested(scratch: Scratch) -> None:
     """A daemon that does not end is ended after ``settle_s`` and named in the result; exactly the work that the
-    acceptance test saw is merged.
-    """
+    acceptance test saw is merged."""
     judged = scratch.path.parent / "judged"
     daemon = scratch.write("daemon_agent.py", DAEMON)
     scratch.acp_agent(f"""
@@ -117,8 +113,7 @@ def test_a_daemon_is_ended_before_the_work_is_tested(scratch: Scratch) -> None:
 @pytest.mark.parametrize("way", ["declared", "named"])
 def test_a_server_of_the_agent_lives_on(scratch: Scratch, way: str) -> None:
     """A process of an MCP server of the plan, or of a program that the agent's entry names as a server, is neither
-    waited for nor ended, although it was started within the turn.
-    """
+    waited for nor ended, although it was started within the turn."""
     pid = scratch.path.parent / "pid"
     scratch.write("server-agent.py", "import time\ntime.sleep(600)\n")
     argv = ["python3", f"{scratch.path}/server-agent.py"]
@@ -143,8 +138,7 @@ def test_a_server_of_the_agent_lives_on(scratch: Scratch, way: str) -> None:
 
 def writes_while_tested(scratch: Scratch) -> str:
     """Write an agent that writes another file when its turn has ended; return an acceptance test that waits for that
-    file.
-    """
+    file."""
     go = scratch.path.parent / "go"
     scratch.acp_agent(f"""
         def later():
@@ -160,8 +154,7 @@ def writes_while_tested(scratch: Scratch) -> str:
 
 def test_what_the_agent_writes_later_is_never_called_merged(scratch: Scratch) -> None:
     """Files that an agent writes while its work is tested are not merged; they stay on a branch, which the output of
-    the run and the record name.
-    """
+    the run and the record name."""
     worktree_plan(scratch, "", f"[{{id: t, agent: a, prompt: go, acceptance: {writes_while_tested(scratch)}}}]")
     done = scratch.run("run", "plan.yaml")
     assert done.status == 0, done.text
@@ -176,8 +169,7 @@ def test_what_the_agent_writes_later_is_never_called_merged(scratch: Scratch) ->
 
 def test_what_is_approved_is_what_was_tested(scratch: Scratch) -> None:
     """When a person approves a task, exactly the work that its acceptance tests have seen is merged, and the result
-    names the branch with later changes.
-    """
+    names the branch with later changes."""
     acceptance = writes_while_tested(scratch)
     worktree_plan(scratch, "", f"[{{id: t, agent: a, prompt: go, approval: after, acceptance: {acceptance}}}]")
     run = scratch.start("run", "plan.yaml", "--json")
@@ -201,8 +193,7 @@ def test_resume_does_not_merge_what_nobody_tested(scratch: Scratch) -> None:
 
 def test_the_background_of_a_command_is_named(scratch: Scratch) -> None:
     """Processes that a program of the adapter ``command`` leaves running are ended when the program exits, and named in
-    the result; also without a worktree.
-    """
+    the result; also without a worktree."""
     scratch.plan("""
         agents: {a: {adapter: command, command: [sh, -c, "sleep 600 & until grep -q sleep /proc/$!/comm; do :; done"]}}
         tasks: [{id: t, agent: a, prompt: ""}]
@@ -214,8 +205,7 @@ def test_the_background_of_a_command_is_named(scratch: Scratch) -> None:
 
 def test_what_cannot_be_listed_is_unknown(scratch: Scratch) -> None:
     """When an agent has stopped the shim that watches it, the result says that it is unknown whether processes of the
-    turn still ran.
-    """
+    turn still ran."""
     scratch.acp_agent("""
         os.kill(os.getppid(), 19)
         return "done"
@@ -254,8 +244,7 @@ def test_a_settle_time_below_zero_is_refused(scratch: Scratch) -> None:
 @pytest.mark.parametrize("command", [("abort", "t", "--scope", "session"), ("task", "cancel", "t")])
 def test_work_ended_while_it_settles_is_not_merged(scratch: Scratch, command: tuple[str, ...]) -> None:
     """If an operator aborts the session or cancels the task while processes of the turn are waited for, the work is not
-    merged.
-    """
+    merged."""
     scratch.acp_agent(f"""
         Path("made.txt").write_text("made")
         {shell("sleep 300")}

@@ -1,6 +1,5 @@
 """Give every fuzz target its share of malformed inputs; store the inputs that break a target in the corpus, and report
-them.
-"""
+them."""
 
 from __future__ import annotations
 

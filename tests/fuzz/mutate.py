@@ -46,8 +46,7 @@ BYTES_MAX = 100_000
 
 class Mutator:
     """Maker of malformed inputs out of the good inputs *seeds*; *words* are pieces of text with a meaning to the
-    target.
-    """
+    target."""
 
     def __init__(self, seeds: Sequence[bytes], words: Sequence[bytes], chance: random.Random) -> None:
         self._seeds, self._words, self._chance = list(seeds), [*WORDS, *words], chance

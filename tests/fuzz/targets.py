@@ -1,6 +1,5 @@
 """Fuzz targets: functions that read input, each with the errors that it declares; any other error means that the input
-breaks the target.
-"""
+breaks the target."""
 
 from __future__ import annotations
 
@@ -57,8 +56,7 @@ Take = Callable[[bytes], None]
 
 class Target(NamedTuple):
     """Function under test. ``weight`` is its share of all inputs; ``opened`` gives a context with a function to which
-    each input is passed.
-    """
+    each input is passed."""
 
     name: str
     weight: float
@@ -81,8 +79,7 @@ def simple(take: Take) -> Callable[[], AbstractContextManager[Take]]:
 # ------------------------------------------------------------------------------------------------------------ agents
 def agent(adapter: str) -> Take:
     """Return a function that feeds input to the codec of *adapter* and checks that the codec never raises an error, and
-    works to the end, whatever an agent sends.
-    """
+    works to the end, whatever an agent sends."""
     mappings = [way.mapping for one in catalogue().values() for way in one.ways if way.mapping is not None]
 
     def take(data: bytes) -> None:
@@ -198,8 +195,7 @@ class RefusingSupervisor:
 
 def request(data: bytes) -> None:
     """Check that a request of any content gets a reply of JSON lines, the last of which ends the reply or is an error,
-    or no reply at all.
-    """
+    or no reply at all."""
     anyio.run(_ask, data)
 
 
@@ -226,8 +222,7 @@ def lines(data: bytes) -> None:
 @contextmanager
 def tails() -> Iterator[Take]:
     """Check that a ``transitions.jsonl`` of any content is cut off at an incomplete line, or refused by an error;
-    complete lines stay.
-    """
+    complete lines stay."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         path = Path(folder) / "transitions.jsonl"
 
@@ -260,8 +255,7 @@ def records(data: bytes) -> None:
 @contextmanager
 def journals() -> Iterator[Take]:
     """Check that a file of any content opens as a journal, or raises :class:`JournalError`, for writing and for
-    reading.
-    """
+    reading."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         path = Path(folder) / "journal.db"
 

@@ -1,6 +1,5 @@
 """Races of aborts: two events at the same time, children started during an abort, cancel modes, and the content of each
-receipt.
-"""
+receipt."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ async def sleeper(turn: AgentTurn) -> None:
 # ------------------------------------------------------------------------------------------- one point decides
 async def test_an_abort_during_a_shielded_commit_is_an_abort(tmp_path: Path) -> None:
     """The abort of a call that is in a shielded commit waits for the commit, but agent and record see ``aborted``, not
-    the result.
-    """
+    the result."""
     begun, let_go, seen = anyio.Event(), anyio.Event(), []
 
     async def commit() -> str:
@@ -63,8 +61,7 @@ async def test_an_abort_during_a_shielded_commit_is_an_abort(tmp_path: Path) -> 
 
 async def test_an_abort_after_the_return_is_too_late(tmp_path: Path) -> None:
     """An abort of a call that has returned is answered ``already_ended``; the call's result stands, though the record
-    of the result is not yet durable.
-    """
+    of the result is not yet durable."""
     seen: list[object] = []
     answers: list[Receipt] = []
 
@@ -95,8 +92,7 @@ async def test_an_abort_after_the_return_is_too_late(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("freeze_at", "outcome"), [("verify_requested", "aborted"), ("task_completed", "completed")])
 async def test_a_turn_that_succeeds_as_its_session_is_aborted(tmp_path: Path, freeze_at: str, outcome: str) -> None:
     """A session abort makes a turn that is not yet verified end ``aborted``; a turn that succeeded before the abort
-    stays ``completed``, and the receipt says so.
-    """
+    stays ``completed``, and the receipt says so."""
 
     async def agent(turn: AgentTurn) -> str:
         return "done"
@@ -119,8 +115,7 @@ async def test_a_turn_that_succeeds_as_its_session_is_aborted(tmp_path: Path, fr
 # ----------------------------------------------------------------------------------------------- joined, refused
 async def test_a_second_abort_joins_the_first(tmp_path: Path) -> None:
     """A second abort waits for the first abort, is answered ``already_ended`` with the first abort's id, and is
-    recorded.
-    """
+    recorded."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=sleeper)
         send_prompt(group, session, "go")
@@ -142,8 +137,7 @@ async def test_a_second_abort_joins_the_first(tmp_path: Path) -> None:
 
 async def test_a_second_abort_at_once_joins_when_only_records_are_missing(tmp_path: Path) -> None:
     """A second abort with ``now`` joins the first abort when the session has ended and only its records are still to be
-    written.
-    """
+    written."""
 
     async with supervising(tmp_path, freeze_at="OperatorStop") as run, anyio.create_task_group() as group:
         disk = run.disk
@@ -170,8 +164,7 @@ async def test_a_second_abort_at_once_joins_when_only_records_are_missing(tmp_pa
 
 async def test_an_aborted_call_starts_no_child(tmp_path: Path) -> None:
     """A delegation whose call is aborted before the call's record is durable starts no child session; the agent gets
-    ``ToolAborted``.
-    """
+    ``ToolAborted``."""
     seen: list[object] = []
 
     async def agent(turn: AgentTurn) -> None:
@@ -196,8 +189,7 @@ async def test_an_aborted_call_starts_no_child(tmp_path: Path) -> None:
 
 async def test_an_abort_plan_is_executed_by_its_id(tmp_path: Path) -> None:
     """An abort with the id of an outdated abort plan is refused and ends nothing; an abort with the id of the current
-    abort plan is carried out.
-    """
+    abort plan is carried out."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent=sleeper)
         plan = run.sup.plan_abort("s", SESSION)
@@ -210,8 +202,7 @@ async def test_an_abort_plan_is_executed_by_its_id(tmp_path: Path) -> None:
 
 async def test_invalid_arguments_are_named(tmp_path: Path) -> None:
     """Each of these arguments raises an error that names the argument: an unknown scope or cancel mode, siblings of a
-    root, a mode without a parent, a negative deadline.
-    """
+    root, a mode without a parent, a negative deadline."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent=sleeper)
         with pytest.raises(UnknownValue, match="scope: 'world' is unknown"):
@@ -229,8 +220,7 @@ async def test_invalid_arguments_are_named(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- deadlines
 async def test_a_second_abort_shortens_the_deadline(tmp_path: Path) -> None:
     """A second abort with a shorter deadline moves the termination that the first abort began from a stage of ten
-    minutes to the cancel stage.
-    """
+    minutes to the cancel stage."""
     slow = quick_settings(ladder={"request_s": 600.0})
     let_go = anyio.Event()
 
@@ -261,8 +251,7 @@ async def test_a_second_abort_shortens_the_deadline(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- cancel modes
 async def test_an_abandoned_child_lives_on(tmp_path: Path) -> None:
     """A child session with the cancel mode ``abandon`` survives the abort of its parent: abort plan and receipt name
-    the child as spared, and a record says that the nearest living ancestor is the new parent.
-    """
+    the child as spared, and a record says that the nearest living ancestor is the new parent."""
     async with supervising(tmp_path) as run:
         top = await run.sup.start_session("top", agent=sleeper)
         middle = await top.start_child("middle")
@@ -287,8 +276,7 @@ async def test_a_child_that_is_not_waited_for_ends_after_its_parent(
     tmp_path: Path, mode: CancelMode, heard: bool
 ) -> None:
     """With the cancel modes TRY and WAIT_REQUESTED the parent ends while the child still cleans up; the receipt says
-    ``requested`` for the child.
-    """
+    ``requested`` for the child."""
     let_go, begun = anyio.Event(), anyio.Event()
 
     async def slow(turn: AgentTurn) -> None:
@@ -314,8 +302,7 @@ async def test_a_child_that_is_not_waited_for_ends_after_its_parent(
 
 async def test_an_aborted_call_releases_its_abandoned_child(tmp_path: Path) -> None:
     """After an abort of a call that waits for an abandoned child, the agent goes on at once, and the child works on to
-    its end.
-    """
+    its end."""
     seen: list[Outcome] = []
     done = anyio.Event()
 

@@ -58,8 +58,7 @@ def gate(tmp_path: Path, nothing_left: None) -> Iterator[Gate]:
 
 def hold(name: str = "tool") -> str:
     """Return a shell command that reports its pid to the pipe, starts a child and a daemon that hold the pipe open, and
-    goes on running.
-    """
+    goes on running."""
     daemon = "setsid sh -c 'trap \"\" TERM; sleep 1000' & setsid sleep 1000 &"
     return f"exec 9>roll; {daemon} echo {name} $$ >&9; exec sleep 1000"
 
@@ -80,8 +79,7 @@ def results_of(run: Run, turn_id: str) -> list[str]:
 # ---------------------------------------------------------------------------------------------------- TOOL
 async def test_a_tool_abort_ends_one_call(tmp_path: Path, roll: HeldPipe) -> None:
     """After an abort of one call all processes of the call are gone, the call has the one result ``aborted``, and the
-    turn goes on and succeeds.
-    """
+    turn goes on and succeeds."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, f"@run {hold()}\n@say and on")
@@ -105,8 +103,7 @@ async def test_a_tool_abort_ends_one_call(tmp_path: Path, roll: HeldPipe) -> Non
 
 async def test_a_tool_abort_leaves_the_other_calls(tmp_path: Path, roll: HeldPipe) -> None:
     """An abort of one of three parallel calls ends that call only; the turn stays in TOOL_USE, and each call has one
-    result.
-    """
+    result."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         command = "exec 9>roll; echo tool $$ >&9; test -e go || while ! test -e go; do sleep 0.01; done"
@@ -127,8 +124,7 @@ THINK = "@pause 0.05\n"
 
 async def test_a_tool_abort_ends_the_processes_of_a_call_that_the_agent_runs(tmp_path: Path, roll: HeldPipe) -> None:
     """An abort of a call that the agent itself runs kills all processes that the call has started, and the turn goes
-    on.
-    """
+    on."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, f"{THINK}@local {hold()}\n@say and on")
@@ -148,8 +144,7 @@ async def test_a_tool_abort_ends_the_processes_of_a_call_that_the_agent_runs(tmp
 @pytest.mark.parametrize("output", ["", "exec >/dev/null; "])
 async def test_a_tool_abort_that_the_agent_carries_out(tmp_path: Path, roll: HeldPipe, output: str) -> None:
     """An agent that can end one call is requested to end the aborted call. Remaining processes of the call are killed:
-    before the end of the call if the call waits for them (a daemon holds its output), else after the end.
-    """
+    before the end of the call if the call waits for them (a daemon holds its output), else after the end."""
     agents = {"scripted": AgentConfig(adapter="scripted", env={"SCRIPTED_ENDS_CALLS": "1"})}
     async with supervising(tmp_path, agents=agents) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
@@ -167,8 +162,7 @@ async def test_a_tool_abort_that_the_agent_carries_out(tmp_path: Path, roll: Hel
 
 async def test_a_tool_abort_of_a_call_without_processes_of_its_own(tmp_path: Path) -> None:
     """An abort of a call without processes interrupts the turn: the same agent process is prompted again, and the
-    receipt says why.
-    """
+    receipt says why."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@inside call\n@say never")
@@ -187,8 +181,7 @@ async def test_a_tool_abort_of_a_call_without_processes_of_its_own(tmp_path: Pat
 
 async def test_a_tool_abort_of_a_call_that_a_deaf_agent_runs(tmp_path: Path) -> None:
     """An agent that ignores the interrupt for an aborted call is killed after the grace period; the result of the call
-    is ``unknown``.
-    """
+    is ``unknown``."""
     async with supervising(tmp_path, settings=quick_settings(grace_s=0.1)) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@deaf\n@inside call")
@@ -202,8 +195,7 @@ async def test_a_tool_abort_of_a_call_that_a_deaf_agent_runs(tmp_path: Path) -> 
 
 async def test_a_tool_abort_of_a_delegating_call(tmp_path: Path, roll: HeldPipe) -> None:
     """An abort of a delegating call ends the child session at the request stage, then the call; the parent's turn goes
-    on.
-    """
+    on."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, f"@agent kid\n  @run {hold()}\n@say and on")
@@ -238,8 +230,7 @@ FAMILY = """\
 
 async def family(run: Run, group: anyio.abc.TaskGroup, roll: HeldPipe, policy: AbortPolicy | None = None) -> None:
     """Start a lead session with the children a, b and c, and a child aa of a; aa and b hold the pipe open, c waits for
-    a file.
-    """
+    a file."""
     prompt = FAMILY.replace("{hold}", hold())
     session = await run.sup.start_session("lead", agent="scripted", policy=policy)
     run.asked = send_prompt(group, session, prompt)
@@ -249,8 +240,7 @@ async def family(run: Run, group: anyio.abc.TaskGroup, roll: HeldPipe, policy: A
 
 async def test_a_session_abort_reaches_all_descendants(tmp_path: Path, roll: HeldPipe) -> None:
     """A SESSION abort of the root ends all descendants with all their processes, each child before its parent; other
-    sessions go on.
-    """
+    sessions go on."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         other = await run.sup.start_session("other", agent="scripted")
         others = send_prompt(group, other, "@wait go\n@say untouched")
@@ -275,8 +265,7 @@ async def test_a_session_abort_reaches_all_descendants(tmp_path: Path, roll: Hel
 
 async def test_an_agent_that_ignores_signals_is_killed(tmp_path: Path, roll: HeldPipe) -> None:
     """The termination of an agent that ignores signals, with such a daemon, reaches the kill stage, and no process is
-    left.
-    """
+    left."""
     async with supervising(tmp_path, settings=quick_settings(ladder={"request_s": 0.1})) as run:
         async with anyio.create_task_group() as group:
             session = await run.sup.start_session("s", agent="scripted")
@@ -335,8 +324,7 @@ async def test_an_abort_at_once_starts_at_kill(tmp_path: Path, roll: HeldPipe) -
 
 async def test_an_abort_before_the_agent_is_ready(tmp_path: Path, gate: Gate) -> None:
     """An abort of a session in Spawning gives up the launch and ends the launched process; the prompt gets the result
-    ``aborted``.
-    """
+    ``aborted``."""
     async with supervising(tmp_path, agents={"slow": gate.agent()}) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="slow")
         asked = send_prompt(group, session, "@say hi")
@@ -352,8 +340,7 @@ async def test_an_abort_before_the_agent_is_ready(tmp_path: Path, gate: Gate) ->
 @pytest.mark.parametrize("state", ["Initializing", "BuildingPrompt", "Spawning", "Running", "Interrupting"])
 async def test_an_abort_at_any_moment_of_the_start(tmp_path: Path, state: str) -> None:
     """An abort in any state of a starting session ends the session; the prompt gets the result ``aborted``, and no
-    event is refused.
-    """
+    event is refused."""
     async with supervising(tmp_path) as run:
         for number in range(4):
             async with anyio.create_task_group() as group:
@@ -378,8 +365,7 @@ async def reached(run: Run, session_id: str, state: str) -> None:
 # ---------------------------------------------------------------------------------------------------- SIBLING
 async def test_a_sibling_abort_spares_the_trigger_and_the_parent(tmp_path: Path, roll: HeldPipe) -> None:
     """A SIBLING abort triggered by the child c ends the sessions below and including its siblings a and b; c and the
-    parent go on and succeed.
-    """
+    parent go on and succeed."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         await family(run, group, roll)
         receipt = await run.sup.abort("lead/c", SIBLING, reason="c found it")
@@ -437,8 +423,7 @@ async def test_a_plan_for_another_tree_is_refused(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- the disk
 async def test_an_abort_does_not_wait_for_a_disk(tmp_path: Path, roll: HeldPipe) -> None:
     """While writes to the journal hang, an abort ends all processes of a family of sessions; the receipt is returned
-    when the records are durable.
-    """
+    when the records are durable."""
     settings = quick_settings(ladder={"request_s": 0.3})
     async with (
         supervising(tmp_path, journal=FrozenJournal, settings=settings) as run,
@@ -466,8 +451,7 @@ async def test_an_abort_does_not_wait_for_a_disk(tmp_path: Path, roll: HeldPipe)
 @pytest.mark.parametrize("event", ["task_claimed", "PromptReady", "AgentLaunched", "SessionStarted", "tool_started"])
 async def test_an_abort_while_a_record_is_on_its_way(tmp_path: Path, event: str) -> None:
     """An abort that comes while the write of any one record hangs ends the session, and the prompt gets the result
-    ``aborted``.
-    """
+    ``aborted``."""
 
     async with supervising(tmp_path, freeze_at=event) as run, anyio.create_task_group() as group:
         disk = run.disk
@@ -515,8 +499,7 @@ class BrokenJournal(MemoryJournal):
 
 async def test_a_broken_disk_ends_everything(tmp_path: Path, roll: HeldPipe) -> None:
     """When the journal cannot be written, every process ends, every prompt gets a result, and the end of the ``async
-    with`` block raises the error.
-    """
+    with`` block raises the error."""
     with pytest.raises(JournalError, match="the disk is full"):
         async with supervising(tmp_path, journal=BrokenJournal) as run, anyio.create_task_group() as group:
             session = await run.sup.start_session("s", agent="scripted")
@@ -586,8 +569,7 @@ async def test_leaving_by_an_exception_aborts_everything(tmp_path: Path, roll: H
 
 async def test_leaving_by_a_cancellation_aborts_everything(tmp_path: Path, roll: HeldPipe) -> None:
     """When the host is cancelled, leaving the block waits for the end of every session, and the journal names the
-    cancellation.
-    """
+    cancellation."""
     with anyio.CancelScope() as scope:
         async with supervising(tmp_path, settings=quick_settings(ladder={"request_s": 0.3})) as run:
             session = await run.sup.start_session("s", agent="scripted")

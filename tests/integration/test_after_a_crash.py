@@ -60,8 +60,7 @@ BEGUN = "@say first\n@run echo once >> effects\n@write here yes\n@wait gate\n@ru
 @contextmanager
 def killed(workdir: Path, backend: str, script: str, *, memory: bool = True, at: str = "") -> Iterator[None]:
     """Kill a supervisor with SIGKILL during the prompt *script*, after the supervisor has acknowledged a message; then
-    run the block.
-    """
+    run the block."""
     folder = str(workdir / "memory") if memory else ""
     (workdir / "memory").mkdir()
     command = [sys.executable, "-c", FIRST, backend, str(workdir), folder, script, at]
@@ -94,8 +93,7 @@ def read_records(workdir: Path) -> list[LifecycleEvent]:
 
 async def test_a_conversation_is_loaded_and_its_prompt_completed(tmp_path: Path, anyio_backend: str) -> None:
     """After a crash the interrupted prompt is completed in the loaded conversation, no step is done twice, and the
-    message is delivered.
-    """
+    message is delivered."""
     with killed(tmp_path, anyio_backend, BEGUN):
         (tmp_path / "gate").touch()
         with anyio.fail_after(DEADLINE_S):
@@ -117,8 +115,7 @@ async def test_a_conversation_is_loaded_and_its_prompt_completed(tmp_path: Path,
 
 async def test_a_session_without_a_conversation_is_stopped(tmp_path: Path, anyio_backend: str) -> None:
     """After a crash the session of an agent that cannot load its conversation is stopped; its prompt is not
-    sent again.
-    """
+    sent again."""
     with killed(tmp_path, anyio_backend, BEGUN, memory=False):
         async with open_supervisor(tmp_path / "sd", **second(tmp_path, memory=False)) as sup:  # type: ignore[arg-type]
             assert sup.sessions() == []
@@ -129,8 +126,7 @@ async def test_a_session_without_a_conversation_is_stopped(tmp_path: Path, anyio
 
 async def test_a_restarted_session_gets_its_prompt_again(tmp_path: Path, anyio_backend: str) -> None:
     """With ``sessions: restart`` the interrupted prompt is sent again in a new conversation, so its steps are done
-    twice.
-    """
+    twice."""
     with killed(tmp_path, anyio_backend, BEGUN, memory=False):
         (tmp_path / "gate").touch()
         with anyio.fail_after(DEADLINE_S):
@@ -156,8 +152,7 @@ async def test_a_host_may_stop_all_sessions(tmp_path: Path, anyio_backend: str) 
 
 async def test_a_crash_counts_as_no_error_of_a_session(tmp_path: Path, anyio_backend: str) -> None:
     """A session that is continued after a crash counts no error, and the call that was running has the one result
-    ``unknown``.
-    """
+    ``unknown``."""
     script = "@write here yes\n@run sleep 1000"
     with killed(tmp_path, anyio_backend, script):
         async with open_supervisor(tmp_path / "sd", **second(tmp_path)) as sup:  # type: ignore[arg-type]
@@ -172,8 +167,7 @@ async def test_a_crash_counts_as_no_error_of_a_session(tmp_path: Path, anyio_bac
 
 async def test_an_urgent_message_is_delivered(tmp_path: Path, anyio_backend: str) -> None:
     """A message that waited for the end of the interrupted turn is part of the next prompt, and leaves the inbox when
-    that prompt has succeeded.
-    """
+    that prompt has succeeded."""
     with killed(tmp_path, anyio_backend, BEGUN, at="turn_end"):
         (tmp_path / "gate").touch()
         with anyio.fail_after(DEADLINE_S):
@@ -235,8 +229,7 @@ def second_run(workdir: Path, backend: str, *options: str) -> subprocess.Complet
 
 async def test_a_run_goes_on(tmp_path: Path, anyio_backend: str) -> None:
     """A second ``supervisor run`` does not run closed tasks again, continues the started task in its session, and runs
-    the open tasks.
-    """
+    the open tasks."""
     await anyio.to_thread.run_sync(interrupted_run, tmp_path, anyio_backend)
     done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend)
     await reap_all()
@@ -298,8 +291,7 @@ def interrupted_in_worktrees(workdir: Path, backend: str, *, memory: bool) -> No
 async def test_work_in_a_worktree_goes_on(tmp_path: Path, anyio_backend: str, *, memory: bool) -> None:
     """After a crash an agent that loads its conversation goes on in its worktree, and each line is in the repository
     once. An agent that cannot is prompted again in a new session, which starts from the work of the lost session; the
-    branch of the lost session has that work too.
-    """
+    branch of the lost session has that work too."""
     await anyio.to_thread.run_sync(partial(interrupted_in_worktrees, tmp_path, anyio_backend, memory=memory))
     done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend)
     await reap_all()

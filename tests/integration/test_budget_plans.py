@@ -64,8 +64,7 @@ async def test_a_task_has_its_own_budget(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- after a crash
 async def taken_over(workdir: Path, left: MemoryStore, plan: Plan | None = None) -> tuple[Any, Any]:
     """Take over the journal *left*; return the budget and the use of its one session or, with *plan*, the result of the
-    plan's run.
-    """
+    plan's run."""
     settings = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
     async with taking_over(left, workdir, agents=AGENTS, settings=settings) as sup:
         if plan is not None:
@@ -112,8 +111,7 @@ async def test_a_plan_that_goes_on_knows_what_was_used(tmp_path: Path) -> None:
 
 async def test_what_ended_sessions_used_of_a_shared_budget_stays_used(tmp_path: Path) -> None:
     """After a crash a budget scope of the host, and a parent session, still count the use of sessions that had ended
-    before.
-    """
+    before."""
     settings = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
     limits = Budget(tokens=1000)
     async with supervising(tmp_path, agents=AGENTS) as run:
@@ -172,8 +170,7 @@ async def test_a_budget_is_released_with_its_session_after_a_crash(tmp_path: Pat
 
 async def test_a_scope_and_a_session_of_one_name_stay_apart_after_a_crash(tmp_path: Path) -> None:
     """After a crash a budget scope of the host and a session with the same name have separate limits and use; the end
-    of the session closes the session's budget scope only.
-    """
+    of the session closes the session's budget scope only."""
     settings = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
     async with supervising(tmp_path, agents=AGENTS) as run:
         night = run.sup.scope("night", "the night's work", Budget(tokens=1000))
@@ -198,8 +195,7 @@ async def test_a_scope_and_a_session_of_one_name_stay_apart_after_a_crash(tmp_pa
 @pytest.mark.parametrize("which", ["session_budget", "turn_budget"])
 async def test_a_larger_limit_after_a_crash_revokes_the_hand_back(tmp_path: Path, which: str, now: int | None) -> None:
     """After a crash a session that was requested to hand back, since its limit was reached, goes on when the new
-    settings have a larger limit or none.
-    """
+    settings have a larger limit or none."""
     tight = QUICK.model_copy(update={which: budget(tokens=100)})
     async with supervising(tmp_path, agents=AGENTS, settings=tight) as run, anyio.create_task_group() as group:
         send_prompt(group, await run.sup.start_session("s", agent="a"), "@use 101 0\n@wait gate")
@@ -215,8 +211,7 @@ async def test_a_larger_limit_after_a_crash_revokes_the_hand_back(tmp_path: Path
 
 async def test_a_limit_that_the_settings_dropped_is_dropped(tmp_path: Path) -> None:
     """A limit that the new settings lack ends at the restart; use is counted on, for a limit that later settings set
-    again.
-    """
+    again."""
     common = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
     bounded = common.model_copy(update={"session_budget": budget(tokens=100)})
     async with supervising(tmp_path, agents=AGENTS, settings=bounded) as run:
@@ -238,8 +233,7 @@ async def test_a_limit_that_the_settings_dropped_is_dropped(tmp_path: Path) -> N
 # ---------------------------------------------------------------------------------------------------- what is written
 def test_a_budget_above_its_parents_is_reported(tmp_path: Path) -> None:
     """`plan check` reports a budget of a task that exceeds the plan's, and a budget of a subtask that exceeds the
-    task's.
-    """
+    task's."""
     plan = plan_of(
         {"id": "t", "budget": {"tokens": 500, "turns": 7}, "subtasks": [{"id": "part", "budget": {"turns": 8}}]},
         budget=budget(tokens=100),

@@ -74,8 +74,7 @@ def in_place(prompt: str, **more: Any) -> Plan:
 
 async def carried_out(plan: Plan, where: Path, stop_at: Path | None = None, *, resume: bool = False) -> PlanResult:
     """Run the plan with a journal on disk, and return its result; abort the session when the agent opens the pipe
-    *stop_at*.
-    """
+    *stop_at*."""
     async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
         async with anyio.create_task_group() as group:
             results = start_call(group, run_plan, sup, plan, resume=resume)
@@ -120,8 +119,7 @@ def pipe_at(path: Path) -> Path:
 # ------------------------------------------------------------------------------------------------------- saved
 async def test_a_completed_run_names_its_last_commit(repository: Path) -> None:
     """The checkpoint of a completed task names the commit that was merged, and git has no extra reference to that
-    commit.
-    """
+    commit."""
     assert (await carried_out(plan_of("echo 1 > new.txt"), repository)).ok
     (one,) = saved(repository)
     assert (one.entity_id, one.metadata["state"], one.metadata["attempt"]) == ("run:t", "COMPLETED", 1)
@@ -131,8 +129,7 @@ async def test_a_completed_run_names_its_last_commit(repository: Path) -> None:
 
 async def test_a_failed_run_keeps_files_and_output(repository: Path) -> None:
     """The checkpoints saved at FAILED and at CIRCUIT_OPEN name the same commit, which holds the uncommitted files; the
-    agent's output is recorded.
-    """
+    agent's output is recorded."""
     plan = plan_of("echo half > half.txt; echo nearly there; exit 3", max_retries=0, lifecycle={"max_attempts": 1})
     assert not (await carried_out(plan, repository)).ok
     failed, opened = saved(repository)
@@ -154,8 +151,7 @@ async def test_a_checkpoint_outlives_its_branch(repository: Path) -> None:
 
 async def test_nothing_is_saved_where_the_plan_says_so(repository: Path) -> None:
     """With checkpoints and partial output switched off nothing is saved, and the next session starts from the target
-    branch.
-    """
+    branch."""
     off = {"max_attempts": 1, "checkpoint": {"enabled": False}, "save_partial_output": False}
     plan = plan_of(twice("echo half > half.txt; echo so far; exit 3", SEEN), lifecycle=off)
     assert (await carried_out(plan, repository)).ok
@@ -184,8 +180,7 @@ async def test_partial_output_is_redacted(repository: Path) -> None:
 @pytest.mark.parametrize("rollback", [False, True])
 async def test_a_task_that_was_not_accepted(repository: Path, rollback: bool) -> None:
     """The session after a failed acceptance test starts from the checkpoint, on record; with rollback the session
-    starts from the target branch.
-    """
+    starts from the target branch."""
     prompt = twice("echo half > half.txt", f"{SEEN}; touch whole.txt")
     plan = plan_of(prompt, rollback=rollback, acceptance=[{"file_exists": "whole.txt"}])
     assert (await carried_out(plan, repository)).ok
@@ -209,8 +204,7 @@ async def test_work_in_conflict_is_not_resumed(repository: Path) -> None:
 @pytest.mark.parametrize("resume", [False, True])
 async def test_a_cancelled_task_is_resumed_on_request(repository: Path, resume: bool) -> None:
     """With ``resume`` the new task run of a cancelled task names the earlier task run and starts from that run's
-    checkpoint; without ``resume`` it starts from the target branch.
-    """
+    checkpoint; without ``resume`` it starts from the target branch."""
     pipe = pipe_at(repository / ".git" / "pipe")
     prompt = twice(f"echo half > half.txt; echo so far; exec 3> {pipe}; exec sleep 1000", SEEN)
     plan = plan_of(prompt, lifecycle=CANCELLED)
@@ -255,8 +249,7 @@ class Broken(Exception):
 
 async def given_up_as_it_merges(plan: Plan, where: Path, monkeypatch: pytest.MonkeyPatch, step: str = "merge") -> None:
     """Run the plan with a journal on disk until the completion of its first task fails at *step*, with the work done
-    and not merged.
-    """
+    and not merged."""
 
     async def breaks(*_: object) -> None:
         raise Broken
@@ -279,8 +272,7 @@ def streams(where: Path) -> list[tuple[str, int]]:
 
 async def test_resume_merges_finished_work(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A resumed run merges the work of a task that was done and not merged before the task's dependents begin, and does
-    not do the work again.
-    """
+    not do the work again."""
     plan = of_two()
     await given_up_as_it_merges(plan, repository, monkeypatch)
     result = await carried_out(plan, repository, resume=True)
@@ -297,8 +289,7 @@ async def test_resume_merges_finished_work(repository: Path, monkeypatch: pytest
 
 async def test_finished_work_in_conflict_is_done_again(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Finished work that conflicts at the resume is not merged but stays on its branch; the task starts again from the
-    target branch.
-    """
+    target branch."""
     plan = of_two(then="cat mine.txt > seen.txt")
     await given_up_as_it_merges(plan, repository, monkeypatch)
     (repository / "mine.txt").write_text("theirs\n")
@@ -360,8 +351,7 @@ async def test_unapproved_work_is_not_merged(repository: Path, monkeypatch: pyte
 @pytest.mark.parametrize("rollback", [False, True])
 async def test_a_second_attempt_in_the_same_session(repository: Path, rollback: bool) -> None:
     """A second attempt in the same session finds the work of the first attempt; with rollback the work is undone, and
-    its commits are saved as a checkpoint.
-    """
+    its commits are saved as a checkpoint."""
     commit = "git -c user.name=x -c user.email=x@y commit -qm mine"
     first = f"echo half > half.txt; git add half.txt; {commit}; echo changed > a.txt; exit 75"
     plan = plan_of(twice(first, SEEN), bounds=quick_settings(), rollback=rollback)
@@ -379,8 +369,7 @@ async def test_a_second_attempt_in_the_same_session(repository: Path, rollback: 
 # ------------------------------------------------------------------------------------------------ a plain directory
 async def test_a_failed_attempt_is_rolled_back_in_a_directory(directory: Path) -> None:
     """In a plain directory the next attempt finds the owned files as before the failed attempt; a copy of the failed
-    work is kept until the task is closed.
-    """
+    work is kept until the task is closed."""
     first = "echo changed > work/a.txt; echo x > work/new.txt; echo y > mine.txt; exit 75"
     plan = in_place(
         twice(first, "ls work > seen.txt; cat work/a.txt >> seen.txt; ls .sdd/checkpoints >> copies.txt", "tried")
@@ -395,8 +384,7 @@ async def test_a_failed_attempt_is_rolled_back_in_a_directory(directory: Path) -
 
 async def test_a_failed_task_is_rolled_back_in_a_directory(directory: Path) -> None:
     """The rollback of a failed task restores its owned files and saves a copy of the work; changes to other
-    files stay.
-    """
+    files stay."""
     plan = in_place(
         "rm -r work; echo gone > work; echo z > other.txt; exit 3", max_retries=0, lifecycle={"max_attempts": 1}
     )
@@ -409,8 +397,7 @@ async def test_a_failed_task_is_rolled_back_in_a_directory(directory: Path) -> N
 
 async def test_a_cancelled_task_is_resumed_in_a_directory(directory: Path) -> None:
     """A cancelled task in a plain directory is rolled back, and the task run that resumes it starts from the
-    checkpoint.
-    """
+    checkpoint."""
     pipe = pipe_at(directory / "pipe")
     prompt = twice(f"echo half > work/half.txt; exec 3> {pipe}; exec sleep 1000", "ls work > seen.txt", "tried")
     plan = in_place(prompt, lifecycle=CANCELLED)
@@ -424,8 +411,7 @@ async def test_a_cancelled_task_is_resumed_in_a_directory(directory: Path) -> No
 
 async def test_a_cancelled_plan_is_rolled_back_in_a_directory(directory: Path) -> None:
     """A task of a cancelled plan in a plain directory is rolled back, and the task run that resumes it starts from the
-    checkpoint.
-    """
+    checkpoint."""
     pipe = pipe_at(directory / "pipe")
     prompt = twice(f"echo half > work/half.txt; exec 3> {pipe}; exec sleep 1000", "ls work > seen.txt", "tried")
     plan = in_place(prompt, lifecycle=CANCELLED)
@@ -446,8 +432,7 @@ async def test_a_cancelled_plan_has_a_checkpoint(repository: Path) -> None:
 
 async def test_a_repository_in_a_directory_keeps_its_commits(repository: Path) -> None:
     """The rollback of a task that owns a whole git checkout without a worktree restores the files; commits of the task
-    stay.
-    """
+    stay."""
     commit = "git -c user.name=x -c user.email=x@y commit -qam mine"
     plan = plan_of(
         f"echo changed > a.txt; {commit}; exit 3",
@@ -464,8 +449,7 @@ async def test_a_repository_in_a_directory_keeps_its_commits(repository: Path) -
 
 async def test_work_without_rollback_is_resumed_in_place(directory: Path) -> None:
     """A cancelled task without rollback is resumed on the files that the cancelled task run left in the directory; the
-    new task run names the cancelled one.
-    """
+    new task run names the cancelled one."""
     pipe = pipe_at(directory / "pipe")
     prompt = twice(f"echo half > half.txt; exec 3> {pipe}; exec sleep 1000", "ls > seen.txt", "tried")
     plan = plan_of(prompt, lifecycle=CANCELLED, workspace="directory")
@@ -480,8 +464,7 @@ async def test_work_without_rollback_is_resumed_in_place(directory: Path) -> Non
 @pytest.mark.parametrize("cleanup", [False, True])
 async def test_the_worktree_of_a_cancelled_task(repository: Path, cleanup: bool) -> None:
     """The worktree of a cancelled task is removed with ``cleanup_on_cancel``; without it the worktree stays, also at
-    the next start, and a record says so.
-    """
+    the next start, and a record says so."""
     pipe = pipe_at(repository / ".git" / "pipe")
     prompt = twice(f"echo half > half.txt; exec 3> {pipe}; exec sleep 1000", "true")
     plan = plan_of(prompt, lifecycle={"cleanup_on_cancel": cleanup})

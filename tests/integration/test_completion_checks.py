@@ -1,6 +1,5 @@
 """Completion checks of a task: an attempt whose checks fail is repeated, with a list of the failed checks in the next
-prompt.
-"""
+prompt."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ def holds(path: str, text: str) -> CompletionCheck:
 
 async def test_checks_that_hold_find_nothing_missing(tmp_path: Path) -> None:
     """With a glob that matches, a file that contains the text and an agent's reply that contains the text, no check
-    fails.
-    """
+    fails."""
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "a.whl").write_text("version 2\n")
     said = CompletionCheck(kind="answer_contains", text="done")

@@ -55,15 +55,13 @@ class Worker:
 
 def calls_of(run: Run, turn_id: str) -> list[str]:
     """Return the outcomes of the calls of a turn, in order; a call that was still open when its turn failed is not
-    among them.
-    """
+    among them."""
     return [one.metadata["outcome"] for one in run.transitions("tool_completed", turn_id)]
 
 
 def results_of(run: Run, turn_id: str, call_id: str) -> int:
     """Return how many results a call got: results of the call itself, and failures of its turn while the call
-    was open.
-    """
+    was open."""
     opened = False
     results = 0
     for one in run.events(turn_id):
@@ -95,8 +93,7 @@ async def test_now_abandons_the_call_that_is_open(tmp_path: Path) -> None:
 
 async def test_the_tool_boundary_waits_for_the_call_that_is_open(tmp_path: Path) -> None:
     """With a message for the tool boundary the open call returns, no further call begins, and the message is delivered
-    in the next turn of the same request.
-    """
+    in the next turn of the same request."""
     worker = Worker()
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
@@ -171,8 +168,7 @@ async def test_the_tool_boundary_is_now_where_no_call_is_open(tmp_path: Path) ->
 
 async def test_a_call_that_is_aborted_is_a_boundary_too(tmp_path: Path) -> None:
     """The abort of the last open call is a tool boundary: the message is delivered, and the call has the one result
-    ``aborted``.
-    """
+    ``aborted``."""
     worker = Worker()
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
@@ -186,8 +182,7 @@ async def test_a_call_that_is_aborted_is_a_boundary_too(tmp_path: Path) -> None:
 
 async def test_a_turn_that_fails_before_its_boundary_hands_the_message_on(tmp_path: Path) -> None:
     """When a turn times out before its tool boundary, the prompt of the next attempt contains the waiting message,
-    once.
-    """
+    once."""
     prompts: list[str] = []
     begun = anyio.Event()
 
@@ -214,8 +209,7 @@ async def test_a_turn_that_fails_before_its_boundary_hands_the_message_on(tmp_pa
 
 async def test_the_turn_end_interrupts_nothing_and_opens_a_turn(tmp_path: Path) -> None:
     """A message for the end of the turn does not interrupt the turn but gets a turn of its own; the result of the
-    request has the text of both turns.
-    """
+    request has the text of both turns."""
     worker = Worker(calls=1)
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
@@ -236,8 +230,7 @@ async def test_the_turn_end_interrupts_nothing_and_opens_a_turn(tmp_path: Path) 
 
 async def test_the_turn_end_is_kept_by_a_try_that_failed(tmp_path: Path) -> None:
     """When the turn of a message for the end of the turn fails, the turn is tried again, and the result keeps the text
-    of the turn before.
-    """
+    of the turn before."""
     prompts: list[str] = []
     begun, let_go = anyio.Event(), anyio.Event()
 
@@ -264,8 +257,7 @@ async def test_the_turn_end_is_kept_by_a_try_that_failed(tmp_path: Path) -> None
 
 async def test_the_turn_end_at_rest_is_a_turn_at_once(tmp_path: Path) -> None:
     """A message for the end of the turn that is sent after a turn has ended gets a turn at once, and a drain waits for
-    that turn.
-    """
+    that turn."""
     prompts: list[str] = []
 
     async def agent(turn: AgentTurn) -> str:
@@ -287,8 +279,7 @@ async def test_the_turn_end_at_rest_is_a_turn_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("once", [False, True])
 async def test_the_turn_end_after_a_failure_for_good_is_the_next_prompts(tmp_path: Path, once: bool) -> None:
     """After a turn that failed and is not retried, a message for the end of the turn waits for the next prompt, even
-    past the end of the backoff.
-    """
+    past the end of the backoff."""
     prompts: list[str] = []
 
     async def agent(turn: AgentTurn) -> str:
@@ -310,8 +301,7 @@ async def test_the_turn_end_after_a_failure_for_good_is_the_next_prompts(tmp_pat
 
 async def test_a_message_for_the_turn_end_survives_an_interrupt(tmp_path: Path) -> None:
     """When an urgent message for ``now`` follows a message for the end of the turn, both are delivered in the order in
-    which they were sent.
-    """
+    which they were sent."""
     worker = Worker()
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
@@ -327,8 +317,7 @@ async def test_a_message_for_the_turn_end_survives_an_interrupt(tmp_path: Path) 
 @pytest.mark.parametrize("point", ["tool_boundary", "turn_end"])
 async def test_an_abort_does_not_wait_for_a_boundary(tmp_path: Path, point: str) -> None:
     """The abort of a session does not wait until a message is delivered at its boundary; the message stays in the inbox
-    in the journal.
-    """
+    in the journal."""
     worker = Worker()
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
@@ -342,8 +331,7 @@ async def test_an_abort_does_not_wait_for_a_boundary(tmp_path: Path, point: str)
 
 async def test_an_urgent_message_that_misses_a_prompt_interrupts_it(tmp_path: Path) -> None:
     """An urgent message that comes while the prompt is written to the disk is part of that prompt; no prompt is sent
-    without the message.
-    """
+    without the message."""
 
     prompts: list[str] = []
 
@@ -372,8 +360,7 @@ async def _send_now(session: Any) -> None:
 # ---------------------------------------------------------------------------------------------------- processes
 async def test_the_tool_boundary_of_a_process(tmp_path: Path) -> None:
     """With a message for the tool boundary the agent's running command completes, the rest of the turn is interrupted,
-    and the message is delivered in the next turn.
-    """
+    and the message is delivered in the next turn."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@run while [ ! -e go ]; do sleep 0.01; done; echo peace > kept\n@hang")
@@ -389,8 +376,7 @@ async def test_the_tool_boundary_of_a_process(tmp_path: Path) -> None:
 
 async def test_now_abandons_the_command_of_a_process(tmp_path: Path) -> None:
     """An urgent message for ``now`` ends the agent's running command, which gets one result, before the message is
-    delivered.
-    """
+    delivered."""
     async with supervising(tmp_path, settings=quick_settings(grace_s=5.0)) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@run sleep 1000; echo late > kept")
@@ -404,8 +390,7 @@ async def test_now_abandons_the_command_of_a_process(tmp_path: Path) -> None:
 
 async def test_the_turn_end_of_a_process(tmp_path: Path) -> None:
     """A message for the end of the turn gets a turn of its own in the same agent process, and the result of the request
-    has the text of both turns.
-    """
+    has the text of both turns."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@wait go\n@say first")

@@ -75,8 +75,7 @@ def host(where: Path, backend: str, control: str = "control") -> Iterator[Host]:
 
 def orphans(earlier: Container[int]) -> list[int]:
     """Return the processes that a host has left to the test process, which is their subreaper; reap those that have
-    ended.
-    """
+    ended."""
     left = [pid for pid in children(os.getpid()) if pid not in earlier]
     return [pid for pid in left if os.waitpid(pid, os.WNOHANG) == (0, 0)]
 

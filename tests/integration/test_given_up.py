@@ -56,8 +56,7 @@ async def test_a_cancelled_plan_ends_its_sessions(tmp_path: Path) -> None:
 
 async def test_a_task_reset_as_its_plan_is_cancelled_is_cancelled_with_its_new_job(tmp_path: Path) -> None:
     """When a plan is cancelled while the record of a task's reset is written, the reset is refused; task, task run and
-    new job are cancelled.
-    """
+    new job are cancelled."""
     plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     settings = plan.settings
     async with supervising(tmp_path, settings=settings, agents=plan.agents, freeze_at="reopened") as run:
@@ -82,8 +81,7 @@ async def test_a_task_reset_as_its_plan_is_cancelled_is_cancelled_with_its_new_j
 @pytest.mark.parametrize("command", ["split", "approve"])
 async def test_a_command_that_waits_for_the_task_is_refused(tmp_path: Path, command: str) -> None:
     """A split or an approval that waits for the task's lock when the plan is cancelled is refused; no subtask is
-    created, and the task's end is not caused by the refused command.
-    """
+    created, and the task's end is not caused by the refused command."""
     more = {"approval": "before"} if command == "approve" else {}
     plan = plan_of(task("a", "sleep 60", **more), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -115,8 +113,7 @@ async def test_a_command_that_waits_for_the_task_is_refused(tmp_path: Path, comm
 
 async def test_no_prompt_is_sent_while_a_directory_is_cleared(tmp_path: Path) -> None:
     """A task in a plain directory is prompted only after the rollback of an earlier task in that directory has
-    ended.
-    """
+    ended."""
     plan = plan_of(task("a", "true"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         async with anyio.create_task_group() as group:
@@ -131,8 +128,7 @@ async def test_no_prompt_is_sent_while_a_directory_is_cleared(tmp_path: Path) ->
 
 def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> tuple[anyio.CancelScope, anyio.Event]:
     """Return a scope and an event: when a task has handled an event of *kind*, the scope is cancelled, and the sender
-    of that event waits until the returned event is set.
-    """
+    of that event waits until the returned event is set."""
     post, scope, over = TaskExecution.post, anyio.CancelScope(), anyio.Event()
 
     async def given_up_then(execution: TaskExecution, *events: Event) -> None:
@@ -147,8 +143,7 @@ def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> tuple[any
 
 async def test_an_approval_during_the_cancellation_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An approval that was recorded before the plan is cancelled returns its result, and the approved task is not
-    begun.
-    """
+    begun."""
     scope, over = given_up_at(Approved, monkeypatch)
     plan = plan_of(task("a", "true", approval="before"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -192,8 +187,7 @@ async def test_a_denied_task_of_a_cancelled_plan_is_not_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rejection that was recorded before the plan is cancelled returns its result, and the task fails without another
-    task run.
-    """
+    task run."""
     scope, over = given_up_at(ApprovalDenied, monkeypatch)
     plan = plan_of(task("a", "true", approval="after", max_retries=2))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -215,8 +209,7 @@ async def test_a_denied_task_of_a_cancelled_plan_is_not_retried(
 
 async def test_a_task_about_to_be_cancelled_is_not_reset(tmp_path: Path) -> None:
     """A reset is refused after the decision to cancel the task, though the cancellation is not yet recorded and the
-    circuit is still open.
-    """
+    circuit is still open."""
     lifecycle = {**QUICK, "max_attempts": 2, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
     plan = plan_of(task("a", "exit 75"), lifecycle=lifecycle, limits=quick_settings().limits)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:

@@ -85,8 +85,7 @@ def test_a_host_interrupted_as_its_system_opens(anyio_backend: str, monkeypatch:
 
 def on_thread(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, log: list[str]) -> None:
     """Patch a function that runs in a thread: its first call interrupts the host; when it returns, its name is added to
-    *log*.
-    """
+    *log*."""
     real, calls = getattr(owner, name), []
 
     def wrapped(*args: Any, **named: Any) -> Any:
@@ -143,8 +142,7 @@ def test_a_supervisor_that(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Ctrl-C during a step of start or end: the step is completed before the host leaves the block, and the next
-    supervisor has no session to recover.
-    """
+    supervisor has no session to recover."""
     log: list[str] = []
 
     async def host() -> None:
@@ -196,8 +194,7 @@ def test_a_run_interrupted_as_it_starts(
     anyio_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """``supervisor run`` that is interrupted while it starts prints one line that says so, and exits with the status
-    for an interrupt.
-    """
+    for an interrupt."""
     on_thread(monkeypatch, sqlite, "open_database", [])
     assert status_of_run(tmp_path, anyio_backend, monkeypatch) == INTERRUPTED
     assert capsys.readouterr().err.strip() == "supervisor: interrupted"
@@ -207,8 +204,7 @@ def test_a_run_interrupted_as_it_closes(
     anyio_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """``supervisor run`` that is interrupted after its work is done exits with the status of the work, without an error
-    message.
-    """
+    message."""
     in_loop(monkeypatch, ForkServerClient, "close", [])
     assert status_of_run(tmp_path, anyio_backend, monkeypatch) == DONE
     assert not capsys.readouterr().err
@@ -219,8 +215,7 @@ def test_a_journal_is_not_closed_while_it_is_read(
     anyio_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the caller of a read is cancelled, a journal waits for the reading thread before it closes the database
-    (matters on asyncio).
-    """
+    (matters on asyncio)."""
     log: list[str] = []
     comes_next = threading.Event()
 

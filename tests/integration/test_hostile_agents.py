@@ -49,8 +49,7 @@ def roll(tmp_path: Path, nothing_left: None) -> Iterator[HeldPipe]:
 
 async def beside_a_neighbour(run: Run, script: str, workdir: Path) -> TurnResult:
     """Run *script* in a session and return its result; a second session begins before it, ends after it, and must
-    complete.
-    """
+    complete."""
     async with anyio.create_task_group() as group:
         neighbour = await run.sup.start_session("neighbour", agent="scripted")
         asked = send_prompt(group, neighbour, "@run echo working\n@wait over\n@run echo done")
@@ -81,8 +80,7 @@ REASONS = {
 @pytest.mark.parametrize("how", REASONS)
 async def test_a_misbehaving_agent_fails_its_turn(tmp_path: Path, how: str) -> None:
     """Garbage, cut lines, refusals and exits of an agent fail its turn with the reason, and the other session
-    completes.
-    """
+    completes."""
     script, why = REASONS[how]
     async with supervising(tmp_path, settings=ONE_STRIKE) as run:
         result = await beside_a_neighbour(run, script, tmp_path)
@@ -106,8 +104,7 @@ LAST_WORDS = {
 @pytest.mark.parametrize("when", LAST_WORDS)
 async def test_an_agent_that_closes_its_output(tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The turn of an agent that closes its standard output and does not exit fails, and the agent's process is
-    ended.
-    """
+    ended."""
     monkeypatch.setattr(process_connection, "MUTE_S", 0.1)
     line, state = LAST_WORDS[when]
     agents = {**AGENTS, "mute": AgentConfig(adapter="acp", command=("sh", "-c", line, "sh", *scripted_command()))}
@@ -131,8 +128,7 @@ async def test_a_command_that_closes_its_output(tmp_path: Path) -> None:
 
 async def test_a_command_killed_from_outside(tmp_path: Path) -> None:
     """When an agent ends by a SIGKILL that the supervisor did not send, the record gives the out-of-memory killer
-    (``oom``) as the reason.
-    """
+    (``oom``) as the reason."""
     agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "kill -9 $$"))}
     async with supervising(tmp_path, settings=ONE_STRIKE, agents=agents) as run:
         session = await run.sup.start_session("s", agent="sh")
@@ -144,8 +140,7 @@ async def test_a_command_killed_from_outside(tmp_path: Path) -> None:
 
 async def test_an_agent_killed_from_outside_is_replaced(tmp_path: Path, roll: HeldPipe) -> None:
     """When an agent crashes by a kill, the session is continued by another agent process, which completes the
-    prompt.
-    """
+    prompt."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         async with anyio.create_task_group() as group:
@@ -181,8 +176,7 @@ async def test_a_daemon_of_a_tool_does_not_outlive_the_call(tmp_path: Path, roll
 
 async def test_a_flood_is_capped(tmp_path: Path) -> None:
     """After forty megabytes of output the turn completes; the result has the end of the output only, and the transcript
-    stays below its size limit.
-    """
+    stays below its size limit."""
     async with open_supervisor(tmp_path / "sd", agents=AGENTS, settings=quick_settings(), workdir=tmp_path) as sup:
         session = await sup.start_session("s", agent="scripted")
         with anyio.fail_after(DEADLINE_S):
@@ -212,8 +206,7 @@ async def test_permissions_are_answered(tmp_path: Path) -> None:
 
 async def test_the_files_of_a_session_are_those_of_its_workspace(tmp_path: Path) -> None:
     """Through the supervisor an agent reads and writes files of its workspace; access to other files is refused, on
-    record.
-    """
+    record."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         assert (await session.run("@save a/b.txt hello\n@open a/b.txt")).text == "hello\n"
@@ -270,8 +263,7 @@ for line in sys.stdin:
 
 async def test_compactions_that_are_never_over_end_with_their_turn(tmp_path: Path) -> None:
     """A turn in which the agent begins compactions without ending them completes, and the compactions end with the
-    turn.
-    """
+    turn."""
     agents = {"forgetful": AgentConfig(adapter="acp", command=(sys.executable, "-c", FORGETFUL))}
     async with supervising(tmp_path, agents=agents) as run:
         session = await run.sup.start_session("s", agent="forgetful")
@@ -282,8 +274,7 @@ async def test_compactions_that_are_never_over_end_with_their_turn(tmp_path: Pat
 
 async def test_the_environment_is_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent's tool sees only the environment variables that the configuration names, no other variable of the
-    supervisor.
-    """
+    supervisor."""
     monkeypatch.setenv("OUR_SECRET", "hush")
     monkeypatch.setenv("WANTED", "yes")
     agents = {"a": AgentConfig(adapter="scripted", env={"GIVEN": "1"}, inherit_env=("WANTED", "ABSENT"))}

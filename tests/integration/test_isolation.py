@@ -80,8 +80,7 @@ class Finished(NamedTuple):
 
 async def play(tmp_path: Path, seed: int, aborted: bool) -> Finished:
     """Run the two families once, with an abort if *aborted*; every random choice comes from *seed* and the session's
-    name.
-    """
+    name."""
     chooser = random.Random(f"{seed} abort")
     receipt: Receipt | None = None
     policy = quick_settings().policy.model_copy(
@@ -173,8 +172,7 @@ def run_in_virtual_time(tmp_path: Path, seed: int, aborted: bool) -> Finished:
 @pytest.mark.parametrize("tens", range(SEEDS // 10))
 def test_an_abort_changes_nothing_outside_its_reach(tmp_path: Path, tens: int) -> None:
     """For each of ten seeds, every actor whose records differ between a run with an abort and one without is in a
-    session that the abort ended, is in a session with an aborted call, or differs by the record of the abort only.
-    """
+    session that the abort ended, is in a session with an aborted call, or differs by the record of the abort only."""
     for seed in range(10 * tens, 10 * tens + 10):
         with_it, without = (run_in_virtual_time(tmp_path, seed, aborted) for aborted in (True, False))
         assert with_it.receipt is not None
@@ -196,8 +194,7 @@ def only_notes(actor: str, with_it: Finished, without: Finished) -> bool:
 
 def test_the_same_seed_is_the_same_run(tmp_path: Path) -> None:
     """Two runs with the same seed and no abort have the same records, so each difference found by the other test is due
-    to the abort.
-    """
+    to the abort."""
     for seed in range(5):
         first, second = (run_in_virtual_time(tmp_path, seed, False) for _ in range(2))
         assert differing(first, second) == set()

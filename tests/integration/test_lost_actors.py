@@ -1,6 +1,5 @@
 """Crashes of an actor by a bug of the runtime: its session ends with all descendants, and every caller gets a
-result.
-"""
+result."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ def break_actor(sup: Any, entity_id: str) -> None:
 
 async def test_a_crashed_session_ends_its_descendants(tmp_path: Path) -> None:
     """When the actor of a session crashes, the prompts of the session, its child and its grandchild fail at once; other
-    sessions go on.
-    """
+    sessions go on."""
     with anyio.fail_after(LATER_S):
         async with (
             open_supervisor(settings=quick_settings(), workdir=tmp_path) as sup,
@@ -67,8 +65,7 @@ async def test_a_crashed_session_ends_its_descendants(tmp_path: Path) -> None:
 
 async def test_a_turn_that_crashes_ends_its_session(tmp_path: Path) -> None:
     """When the actor of a turn crashes, the session of the turn ends, and the prompt fails with the crash as the
-    reason.
-    """
+    reason."""
     with anyio.fail_after(LATER_S):
         async with (
             open_supervisor(settings=quick_settings(), workdir=tmp_path) as sup,
@@ -90,8 +87,7 @@ async def test_a_turn_that_crashes_ends_its_session(tmp_path: Path) -> None:
 
 async def test_effects_of_a_crash_name_it_as_their_cause(tmp_path: Path) -> None:
     """The records of a child that is re-parented, and of one that is stopped, after a crash of the parent's actor name
-    the crash as their cause.
-    """
+    the crash as their cause."""
     with anyio.fail_after(LATER_S):
         async with open_supervisor(settings=quick_settings(), workdir=tmp_path) as sup:
             parent = await sup.start_session("parent", agent=obey)
@@ -124,8 +120,7 @@ async def test_a_parent_does_not_wait_for_a_lost_child(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["agent", "tool"])
 async def test_a_cancelled_future_of_an_agent_is_its_error(tmp_path: Path, where: str) -> None:
     """A stray cancellation error in a function agent fails the turn; in a tool call of the agent it fails the call
-    only.
-    """
+    only."""
 
     async def stray() -> None:
         import asyncio

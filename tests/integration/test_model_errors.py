@@ -1,6 +1,5 @@
 """Errors of the model API: an agent's own retries, failing providers and requests without progress; tests of pure
-functions and of whole runs.
-"""
+functions and of whole runs."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ def troubles(record: ModelRecord, times: int, problem: ModelProblem = P.OVERLOAD
 # ---------------------------------------------------------------------------------------------------- counting
 def test_retries_of_agent_and_session_share_a_budget() -> None:
     """The number of failed turns plus the number of retries within turns is limited to one more than ``retries_max``; a
-    new turn does not reset the count.
-    """
+    new turn does not reset the count."""
     record = ModelRecord(ModelLimits(retries_max=3))
     assert troubles(record, 2) == [None, None]
     failed = record.failed(FAILED)
@@ -60,8 +58,7 @@ def test_retries_of_agent_and_session_share_a_budget() -> None:
 
 def test_after_the_budget_each_turn_has_one_try() -> None:
     """After its retry budget is used up, a session fails at the first model error of each later turn, until the model
-    has sent some text.
-    """
+    has sent some text."""
     record = ModelRecord(ModelLimits(retries_max=1))
     troubles(record, 2)
     for _ in range(3):
@@ -82,8 +79,7 @@ def test_a_limit_of_zero_is_no_limit() -> None:
 @pytest.mark.parametrize("problem", PERMANENT)
 def test_a_permanent_error_is_not_retried(problem: ModelProblem) -> None:
     """The first permanent model error ends the turn; with an empty ``at_once`` list, permanent errors are counted like
-    all others.
-    """
+    all others."""
     (verdict,) = troubles(ModelRecord(ModelLimits()), 1, problem)
     assert verdict is not None
     assert verdict.model is not None
@@ -94,8 +90,7 @@ def test_a_permanent_error_is_not_retried(problem: ModelProblem) -> None:
 @pytest.mark.parametrize("text", ["", "  \n", "so I said"])
 def test_repeated_text_is_no_progress(text: str) -> None:
     """Empty text, and text that the model has sent in this turn before, do not reset the count of requests without
-    progress.
-    """
+    progress."""
     record = ModelRecord(ModelLimits(fruitless_max=2))
     record.said("so I said")
     assert record.requested(2, 0.0) is None
@@ -105,8 +100,7 @@ def test_repeated_text_is_no_progress(text: str) -> None:
 
 def test_requests_without_progress_are_limited() -> None:
     """Requests without progress end the turn when there are too many; requests with progress end the turn only when
-    there are too many within a period.
-    """
+    there are too many within a period."""
     record = ModelRecord(ModelLimits(fruitless_max=20, requests_max=30, within_s=60.0))
     assert [record.requested(1, 0.0) for _ in range(20)] == [None] * 20
     verdict = record.requested(1, 0.0)
@@ -127,8 +121,7 @@ def test_requests_without_progress_are_limited() -> None:
 
 def test_requests_without_progress_name_the_last_model_error() -> None:
     """When requests without progress end a turn, the failure names the last model error; without a model error its
-    problem is ``unknown``.
-    """
+    problem is ``unknown``."""
     record = ModelRecord(ModelLimits(fruitless_max=1))
     for known in (None, P.SERVER):
         record.turn_opened()
@@ -164,8 +157,7 @@ def test_structured_errors_go_before_text(
     error: str, problem: ModelProblem | None, status: int | None, found: ModelProblem, reason: TransitionReason | None
 ) -> None:
     """A model error is classified by its structured problem if there is one, else by its status unless the text is more
-    precise, else by its text.
-    """
+    precise, else by its text."""
     verdict = decide_verdict("error", error, problem=problem, http_status=status)
     assert verdict.model == ModelFailure(problem=found, status=status)
     assert (verdict.transition_reason, verdict.abort_reason) == (reason, AbortReason.PROVIDER_ERROR)
@@ -182,8 +174,7 @@ def test_an_error_text_is_no_result(text: str, success: bool) -> None:
 
 def test_a_limit_of_the_model_keeps_its_own_reason() -> None:
     """The stop reasons for too many tokens, too many requests and a refusal are no model errors, even with the text of
-    one.
-    """
+    one."""
     for stop in ("max_tokens", "max_turns", "refusal"):
         assert decide_verdict(stop, "API Error: 500").model is None
 
@@ -201,8 +192,7 @@ def limits(**given: object) -> Settings:
 async def test_an_agent_that_spends_the_retry_budget_is_interrupted(tmp_path: Path) -> None:
     """The turn of an agent that uses up the retry budget fails with problem, status and number of tries, and is not
     retried. The session lives on: its next prompt fails at the first model error, and text of the model resets the
-    count.
-    """
+    count."""
     async with supervising(tmp_path, settings=limits(retries_max=3)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@trouble overloaded 529 1000")
@@ -234,8 +224,7 @@ async def test_a_401_ends_the_turn_of_an_agent(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_endless_requests_are_interrupted(tmp_path: Path) -> None:
     """An agent that sends requests without progress is interrupted at the limit ``fruitless_max``, and its turn
-    fails.
-    """
+    fails."""
     async with supervising(tmp_path, settings=limits(fruitless_max=5)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@vain 100000")
@@ -247,8 +236,7 @@ async def test_endless_requests_are_interrupted(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_a_transient_problem_is_retried_by_the_session(tmp_path: Path) -> None:
     """A turn that failed by a transient model error is retried by the session, and the retries count in the same retry
-    budget.
-    """
+    budget."""
     async with supervising(tmp_path, settings=limits(retries_max=1)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         assert (await session.run("@model-fails server_error 500")).outcome == "failed"
@@ -259,8 +247,7 @@ async def test_a_transient_problem_is_retried_by_the_session(tmp_path: Path) -> 
 # ---------------------------------------------------------------------------------------------------- what was used
 def test_usage_is_summed_up_the_tree() -> None:
     """The usage of a turn counts in its session, that of a session in its parent and its task, that of a task in its
-    workstream.
-    """
+    workstream."""
 
     def record(event: str, kind: str, entity_id: str, outcome: str, **told: object) -> LifecycleEvent:
         return LifecycleEvent(
@@ -300,8 +287,7 @@ def test_usage_is_summed_up_the_tree() -> None:
 @pytest.mark.anyio
 async def test_usage_of_deep_sessions_is_summed_up(tmp_path: Path) -> None:
     """The usage of a session whose shortened id leaves out its parent counts in that parent; when only the id is known,
-    as in ``used_by``, in the root.
-    """
+    as in ``used_by``, in the root."""
     name, state = "n" * 60, tmp_path / "state"
 
     async def agent(turn: AgentTurn) -> None:
@@ -331,8 +317,7 @@ async def test_usage_of_deep_sessions_is_summed_up(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_usage_of_a_plan_is_read_from_the_journal(tmp_path: Path) -> None:
     """The usage sums of a plan are shown in its tree, which is read from the journal, and recorded for its
-    workstream.
-    """
+    workstream."""
     tasks = tuple(
         TaskConfig.model_validate({"id": name, "agent": "a", "prompt": "@use 100 50 0.01"}) for name in ("a", "b")
     )
@@ -355,8 +340,7 @@ async def test_usage_of_a_plan_is_read_from_the_journal(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_retries_of_an_agent_open_its_providers_breaker(tmp_path: Path) -> None:
     """Retries of the model API within one agent open the provider's breaker for all sessions, and the task run starts
-    no further attempt.
-    """
+    no further attempt."""
     told = TaskConfig.model_validate({"id": "a", "agent": "a", "prompt": "@trouble overloaded 529 50"})
     plan = Plan(
         agents={"a": AgentConfig(adapter="scripted")}, tasks=(told,), model_trouble=ModelErrorsConfig(retries_max=6)

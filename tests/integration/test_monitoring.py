@@ -50,8 +50,7 @@ def session_used(run: Run, session_id: str) -> dict[str, object]:
 
 async def test_a_function_reports_its_usage(tmp_path: Path) -> None:
     """Usage that a function agent reports by ``turn.used`` is counted; an invalid amount raises an error that names the
-    field.
-    """
+    field."""
 
     async def agent(turn: AgentTurn) -> None:
         turn.used(input_tokens=3, output_tokens=4, cost_usd=0.5)
@@ -92,8 +91,7 @@ async def test_without_a_budget_nothing_is_recorded_of_it(tmp_path: Path) -> Non
 # ---------------------------------------------------------------------------------------------------- budgets
 async def test_a_spent_budget_is_one_hand_back_and_then_an_abort(tmp_path: Path) -> None:
     """The agent that exceeds its session's budget is interrupted and requested to hand back in one more turn; then the
-    session is aborted. The result names budget, limit and use, and has the text of that last turn.
-    """
+    session is aborted. The result names budget, limit and use, and has the text of that last turn."""
     told: list[str] = []
 
     async def agent(turn: AgentTurn) -> str:
@@ -121,8 +119,7 @@ async def test_a_spent_budget_is_one_hand_back_and_then_an_abort(tmp_path: Path)
 
 async def test_the_hand_back_has_a_budget(tmp_path: Path) -> None:
     """A session that exceeds the budget of the hand-back is aborted, and that use counts in the budget scope above,
-    too.
-    """
+    too."""
     turns = itertools.count()
 
     async def agent(turn: AgentTurn) -> None:
@@ -182,8 +179,7 @@ async def test_a_call_beyond_the_budget_does_not_begin(tmp_path: Path) -> None:
 
 async def test_a_turn_that_fails_may_not_be_tried_beyond_the_budget(tmp_path: Path) -> None:
     """A failed turn counts in the budget of turns; after the last allowed turn the session hands back instead of a
-    retry.
-    """
+    retry."""
     told: list[str] = []
 
     async def agent(turn: AgentTurn) -> str:
@@ -281,8 +277,7 @@ async def test_two_sessions_share_a_workstream(tmp_path: Path) -> None:
 @pytest.mark.parametrize("own", [Budget(turns=5), None], ids=["with a budget of its own", "without"])
 async def test_a_session_may_have_the_name_of_the_scope_it_lies_in(tmp_path: Path, own: Budget | None) -> None:
     """A session with the same name as its budget scope narrows the scope's budget, and the scope stays open when the
-    session ends.
-    """
+    session ends."""
 
     async def agent(turn: AgentTurn) -> None:
         turn.used(input_tokens=900)
@@ -301,8 +296,7 @@ async def test_a_session_may_have_the_name_of_the_scope_it_lies_in(tmp_path: Pat
 
 async def test_a_child_only_narrows_its_parent(tmp_path: Path) -> None:
     """The usage of a child session counts in its parent's budget, and a budget of the child that is larger than the
-    parent's has no effect.
-    """
+    parent's has no effect."""
 
     async def agent(turn: AgentTurn) -> None:
         turn.used(input_tokens=30)
@@ -336,8 +330,7 @@ async def test_a_spent_child_budget_ends_the_child_only(tmp_path: Path) -> None:
 
 async def test_a_turn_has_a_budget_too(tmp_path: Path) -> None:
     """The turn budget of the settings starts anew with each turn; a turn that exceeds it ends, and its session is
-    aborted.
-    """
+    aborted."""
 
     async def agent(turn: AgentTurn) -> None:
         turn.used(input_tokens=6)
@@ -356,8 +349,7 @@ async def test_a_turn_has_a_budget_too(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- circles
 async def test_a_program_that_repeats_a_command_is_warned(tmp_path: Path) -> None:
     """An agent that repeats a command with the same output is warned at the limit; when the agent then does something
-    else, its prompt completes.
-    """
+    else, its prompt completes."""
     script = "\n".join(["@run echo the same"] * 5 + ["@hang"])
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")

@@ -44,8 +44,7 @@ JOBS_OF_RUN = {
     "CANCELLED": {"", "cancelled", "failed"},
 }
 """States that a job may have while its task run is in the state of the key; ``""`` stands for no job. With a task run
-in any other state the job may also wait.
-"""
+in any other state the job may also wait."""
 
 
 def newest(rows: Sequence[EntityRow], kind: Kind, task: EntityRow) -> EntityRow | None:
@@ -80,8 +79,7 @@ def without_worker(rows: Sequence[EntityRow]) -> Iterator[str]:
 
 class CheckedJournal(MemoryJournal):
     """Journal that checks after each append that the entities agree; it saves a copy of its content after each append
-    with a record of a task, a task run or a job.
-    """
+    with a record of a task, a task run or a job."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)
@@ -111,8 +109,7 @@ Operator = Callable[[PlanRunner], Awaitable[object]]
 
 def gives(*commands: tuple[str, str, str, int]) -> Operator:
     """Return an operator function that sends each of *commands*, (verb, task, event, number), as soon as the log of
-    ``a`` has that number of records of the event.
-    """
+    ``a`` has that number of records of the event."""
 
     async def give(runner: PlanRunner) -> None:
         for verb, task, after, number in commands:
@@ -127,8 +124,7 @@ def gives(*commands: tuple[str, str, str, int]) -> Operator:
 
 async def carry_out(workdir: Path, store: MemoryStore, plan: Plan, operator: Operator | None) -> CheckedJournal:
     """Run *plan* to its end on a supervisor, or continue it from *store*; assert that the entities agreed after every
-    append.
-    """
+    append."""
     (workdir / "tried").unlink(missing_ok=True)
     journal = CheckedJournal(store)
     async with taking_over(journal, workdir, agents=plan.agents, settings=plan.settings) as sup:

@@ -78,8 +78,7 @@ def rule(then: str, **given: Any) -> PermissionRule:
 )
 def test_a_rule_fits(one: PermissionRule, asked: PermissionRequest, fits: bool) -> None:
     """A permission rule applies if all its parts match the request; a rule that allows needs every path to match, with
-    ``..`` resolved.
-    """
+    ``..`` resolved."""
     other = Decision.ASK if one.then is not Decision.ASK else Decision.DENY
     policy = PermissionPolicy(default=other, rules=(one,))
     assert decide_permission(policy, asked, "/work").decision is (one.then if fits else other)
@@ -90,8 +89,7 @@ def test_a_rule_fits(one: PermissionRule, asked: PermissionRequest, fits: bool) 
 )
 def test_the_directory_is_no_pattern(then: Decision, path: str, fits: bool) -> None:
     """Wildcard characters in the name of the working directory match only themselves; those in the rule's path are
-    wildcards.
-    """
+    wildcards."""
     policy = PermissionPolicy(default=Decision.ASK, rules=(rule(then, path="etc/*"),))
     assert decide_permission(policy, wish(paths=[path]), "/a/[b]*").decision is (then if fits else Decision.ASK)
 
@@ -126,8 +124,7 @@ def test_the_option_grants_no_more_than_was_decided(
     offered: Sequence[str], allow: bool, always: bool, chosen: str | None
 ) -> None:
     """Of the options that the agent offers, none is chosen that grants more than was decided; without a suitable option
-    none is chosen.
-    """
+    none is chosen."""
     options = [(f"id of {kind}", kind) for kind in offered]
     wanted = OptionChoice(f"id of {chosen}", chosen) if chosen else OptionChoice(None, None)
     assert choose_option(options, allow=allow, always=always) == wanted
@@ -152,8 +149,7 @@ def answers(run: Run) -> list[tuple[str, str, str | None]]:
 @pytest.mark.parametrize(("allow", "said"), [(True, "did it\n"), (False, "refused: edit: a.txt\n")])
 async def test_an_operator_answers(tmp_path: Path, allow: bool, said: str) -> None:
     """The agent waits for the operator's answer and follows the answer; the record names the operator and the reason,
-    and a second answer is refused.
-    """
+    and a second answer is refused."""
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         results: list[str] = []
@@ -179,8 +175,7 @@ async def test_an_operator_answers(tmp_path: Path, allow: bool, said: str) -> No
 
 async def test_of_two_answers_at_once_one_counts(tmp_path: Path) -> None:
     """Of two answers that are sent at the same time the first one counts; the other is refused, and the error names the
-    first.
-    """
+    first."""
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         group.start_soon(session.run, PROMPT)
@@ -202,8 +197,7 @@ async def test_of_two_answers_at_once_one_counts(tmp_path: Path) -> None:
 
 async def test_a_waiting_permission_is_shown(tmp_path: Path) -> None:
     """While a permission waits for an answer, the tree shows the request below its turn, an inspection names the
-    request, and the turn stays in TOOL_USE.
-    """
+    request, and the turn stays in TOOL_USE."""
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         group.start_soon(session.run, PROMPT)
@@ -217,8 +211,7 @@ async def test_a_waiting_permission_is_shown(tmp_path: Path) -> None:
 
 async def test_a_permission_is_denied_at_its_deadline(tmp_path: Path) -> None:
     """A permission that is not answered within ``answer_within_s`` is denied, and the turn goes on; a later answer is
-    refused, and the error says so.
-    """
+    refused, and the error says so."""
     agents = {"a": AgentConfig(adapter="scripted", permissions={"default": "ask", "answer_within_s": 0.05})}
     async with supervising(tmp_path, agents=agents) as run:
         session = await run.sup.start_session("s", agent="a")
@@ -284,8 +277,7 @@ async def test_a_permission_id_has_one_spelling(tmp_path: Path, number: str) -> 
 
 async def test_always_is_remembered_for_the_session(tmp_path: Path) -> None:
     """After an answer with ``always``, equal requests of the session are allowed without a human, even if the agent
-    offers no such option.
-    """
+    offers no such option."""
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         group.start_soon(session.run, "@ask edit: a.txt\n@ask edit: a.txt\n@ask edit: b.txt\n@say did it")
@@ -305,8 +297,7 @@ async def test_always_is_remembered_for_the_session(tmp_path: Path) -> None:
 
 async def test_a_rule_decides_without_a_human(tmp_path: Path) -> None:
     """A permission request to which a rule applies is answered at once without a human, and the record names
-    the rule.
-    """
+    the rule."""
     rules = [{"then": "allow", "kind": "read"}, {"then": "deny", "title": "edit: *"}]
     agents = {"a": AgentConfig(adapter="scripted", permissions={"default": "ask", "rules": rules})}
     async with supervising(tmp_path, agents=agents) as run:
@@ -321,8 +312,7 @@ async def test_a_rule_decides_without_a_human(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- commands
 async def test_the_permission_commands(tmp_path: Path) -> None:
     """The command ``permissions`` lists the waiting requests with their details; ``answer`` answers a request, and a
-    second answer fails.
-    """
+    second answer fails."""
     told: list[str] = []
 
     async def command(*words: str) -> None:
@@ -364,8 +354,7 @@ async def test_the_embedding_program_answers(tmp_path: Path, says: bool, told: s
 
 async def test_a_program_that_fails_denies(tmp_path: Path) -> None:
     """When ``on_permission`` of the embedding program raises an exception, the request is denied, and the supervisor
-    goes on.
-    """
+    goes on."""
 
     async def ask(asked: OpenPermission) -> bool:
         raise OSError("no screen")
@@ -405,8 +394,7 @@ scripted_agent.main()
 
 async def test_a_program_that_allows_what_is_not_offered_denies(tmp_path: Path) -> None:
     """When ``on_permission`` returns ``True`` for a request that offers only an option to allow for good, the request
-    is denied at once.
-    """
+    is denied at once."""
     (tmp_path / "agent.py").write_text(FOR_GOOD)
     root = str(Path(__file__).parents[2])
     command = (sys.executable, str(tmp_path / "agent.py"))

@@ -1,6 +1,5 @@
 """Handle of a plan that a host runs: commands to the plan, queries, and the end of a run that the host does not
-await.
-"""
+await."""
 
 from __future__ import annotations
 
@@ -120,8 +119,7 @@ async def test_the_handle_answers_questions(tmp_path: Path) -> None:
 
 async def test_cancelling_the_await_cancels_the_plan(tmp_path: Path) -> None:
     """When the host's await of a plan is cancelled, the await returns only after the run has ended and no session is
-    left.
-    """
+    left."""
     with anyio.fail_after(DEADLINE_S):
         async with supervisor_of(
             tmp_path, plan := plan_of(task("a", "exec sleep 1000"), task("b", "true", "a"))
@@ -139,8 +137,7 @@ async def test_cancelling_the_await_cancels_the_plan(tmp_path: Path) -> None:
 
 async def test_a_run_that_is_not_awaited_ends_with_its_supervisor(tmp_path: Path) -> None:
     """When the host leaves the supervisor's block without awaiting a plan, the task in progress is completed, and no
-    other task begins.
-    """
+    other task begins."""
     os.mkfifo(tmp_path / "gate")
     with anyio.fail_after(DEADLINE_S):
         async with supervisor_of(tmp_path, plan := plan_of(task("a", "read _ < gate"), task("b", "true", "a"))) as sup:

@@ -1,6 +1,5 @@
 """Runs of plans: the order of tasks, the number of sessions at the same time, and the effect of a failed task on other
-tasks.
-"""
+tasks."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ def outcomes(result: PlanResult) -> dict[str, str]:
 
 async def test_an_expected_file_must_be_in_the_agents_directory(tmp_path: Path) -> None:
     """The condition ``file_exists`` of a task is not met by a file outside of the agent's directory, also not through a
-    link, nor by a name that is too long; the task is skipped.
-    """
+    link, nor by a name that is too long; the task is skipped."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "outside").touch()
     (tmp_path / "sub" / "inside").touch()
@@ -75,8 +73,7 @@ async def test_an_expected_file_must_be_in_the_agents_directory(tmp_path: Path) 
 
 async def test_tasks_wait_for_those_they_depend_on(tmp_path: Path) -> None:
     """In a plan where b and c depend on a, and d on both, no task starts before its dependencies are closed, and each
-    task passes through the states of the spec.
-    """
+    task passes through the states of the spec."""
     plan = plan_of(
         task("d", "echo d >> log", "b", "c"),
         task("b", "echo b >> log", "a"),

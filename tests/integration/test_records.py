@@ -1,5 +1,5 @@
-"""Records of a run: a journal without gaps or refused events, causes, log lines that the validator accepts, and
-subscriptions.
+"""Records of a run: a journal without gaps or refused events, causes, log lines that the validator accepts,
+subscriptions, and the lock of the state directory.
 
 ``tests.support.check_records`` checks the invariants after every test that runs a supervisor in memory; here that
 function checks the journal on disk after a run with nearly every kind of event, and is itself tested.
@@ -42,8 +42,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 class Journalled:
     """Container of the records, rows, pending effects and log lines that a supervisor has written to its state
-    directory.
-    """
+    directory."""
 
     def __init__(self, state_dir: Path) -> None:
         with JournalReader(state_dir / "runtime" / "journal.db") as journal:
@@ -76,8 +75,7 @@ async def work(turn: AgentTurn) -> str:
 
 async def eventful(sup: Supervisor, workdir: Path) -> None:
     """Run sessions with successes, a crash, a message, an interrupt, child sessions, a tool abort, a session abort and
-    an agent that fails.
-    """
+    an agent that fails."""
     async with anyio.create_task_group() as group:
         busy = await sup.start_session("busy", agent="scripted")
         first = send_prompt(group, busy, "@run sleep 1000\n@agent kid\n  @run true\n@compact\n@say done")
@@ -115,15 +113,13 @@ async def books(tmp_path: Path, nothing_left: None) -> Journalled:
 
 async def test_the_journal_of_an_eventful_run(books: Journalled) -> None:
     """The journal of an eventful run has no gaps, its records replay to its rows, no event was refused, no effect is
-    pending, and no entity is left open.
-    """
+    pending, and no entity is left open."""
     check_records(books.events, books.rows, books.owed)
 
 
 async def test_the_lines_of_an_eventful_run(books: Journalled) -> None:
     """After an eventful run transitions.jsonl has every transition of the journal, in order, and the validator finds no
-    problem.
-    """
+    problem."""
     report = validate_lines(books.lines)
     assert report.problems == []
     transitions = [one for one in books.events if one.outcome == "transition"]
@@ -136,8 +132,7 @@ async def test_the_lines_of_an_eventful_run(books: Journalled) -> None:
 
 async def test_every_end_has_a_root(books: Journalled) -> None:
     """The chain of causes of every entity's last record leads to a record whose actor is a named operator or
-    program.
-    """
+    program."""
     for row in books.rows:
         root = books.root_of(books.last_of(row.id))
         assert root.actor not in ("", "supervisor"), row.id
@@ -145,8 +140,7 @@ async def test_every_end_has_a_root(books: Journalled) -> None:
 
 async def test_an_abort_is_the_root_of_what_it_ended(books: Journalled) -> None:
     """The chain of causes of each last record of an aborted family leads to the one record of the abort, with its
-    reason and its actor.
-    """
+    reason and its actor."""
     for session_id in ("hung", "hung/kid"):
         root = books.root_of(books.last_of(session_id))
         assert (root.event, root.entity_id, root.actor, root.reason) == ("AbortRecord", "hung", "ann", "hung")
@@ -158,8 +152,7 @@ async def test_an_abort_is_the_root_of_what_it_ended(books: Journalled) -> None:
 
 async def test_a_second_supervisor_goes_on_in_the_same_journal(tmp_path: Path) -> None:
     """A second supervisor in the same state directory does not reuse the ids of the first, continues the record
-    numbers, and the whole journal passes the check.
-    """
+    numbers, and the whole journal passes the check."""
     for number in range(2):
         async with open_supervisor(tmp_path / "sd", agents=AGENTS, settings=quick_settings(), workdir=tmp_path) as sup:
             session = await sup.start_session("s", agent="scripted")
@@ -172,8 +165,7 @@ async def test_a_second_supervisor_goes_on_in_the_same_journal(tmp_path: Path) -
 
 async def test_one_supervisor_per_state_directory(tmp_path: Path) -> None:
     """A second supervisor on the same state directory is refused while the first runs, without an effect on the first,
-    and may start when the first has ended.
-    """
+    and may start when the first has ended."""
     async with open_supervisor(tmp_path / "sd", agents=AGENTS, workdir=tmp_path) as sup:
         session = await sup.start_session("s", agent="scripted")
         with pytest.raises(StateDirBusy, match="another supervisor"):
@@ -187,8 +179,7 @@ async def test_one_supervisor_per_state_directory(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- subscriptions
 async def test_a_subscriber_receives_every_record_in_order(tmp_path: Path) -> None:
     """A subscriber gets every record once, in order and when it is durable: from the first record, from a given number
-    on, or from now on.
-    """
+    on, or from now on."""
     async with supervising(tmp_path) as run:
         heard: dict[int | None, list[int]] = {None: [], 0: [], 7: []}
 
@@ -219,8 +210,7 @@ async def test_a_subscriber_receives_every_record_in_order(tmp_path: Path) -> No
 
 async def test_a_slow_subscriber_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A subscriber that reads too slowly gets the records in its buffer, then SubscriptionLagged; the later records can
-    be read from the journal.
-    """
+    be read from the journal."""
     monkeypatch.setattr(subscriptions, "SUBSCRIPTION_MAX", 5)
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
@@ -237,8 +227,7 @@ async def test_a_slow_subscriber_is_dropped(tmp_path: Path, monkeypatch: pytest.
 
 async def test_subscriptions_end_with_the_supervisor(tmp_path: Path) -> None:
     """A subscriber gets all records up to the last one of the supervisor, then its iteration ends; a later subscription
-    ends at once.
-    """
+    ends at once."""
     heard: list[str] = []
 
     async def listen(sup: Supervisor, listening: anyio.Event) -> None:

@@ -58,8 +58,7 @@ SPACED = ("https://joe:pw99@host", "Bearer 0123456789abcdefghij", "://", "Bearer
 )
 def test_names_of_secrets(name: str) -> None:
     """The name of an environment variable, or of a header of an MCP server, with a word such as TOKEN or Api-Key marks
-    its value as a secret.
-    """
+    its value as a secret."""
     assert is_secret_name(name)
 
 
@@ -81,8 +80,7 @@ def test_names_that_only_resemble_secrets(name: str) -> None:
 
 def test_a_value_becomes_the_name_of_its_variable() -> None:
     """A secret is replaced by ``$`` and the name of its variable; short values, and values of variables without a
-    secret's name, are not redacted.
-    """
+    secret's name, are not redacted."""
     redactor = Redactor([ENVIRONMENT])
     assert redactor.text(f"with {SECRET}!") == "with $MY_API_KEY!"
     assert redactor.text("/home/somebody has 1234 files") == "/home/somebody has 1234 files"
@@ -123,8 +121,7 @@ def test_every_text_field_of_every_event_is_redacted(kind: type[msgspec.Struct])
 
 def test_an_id_is_never_redacted() -> None:
     """An id in an event is never redacted, even if an agent's secret is the same text, since events refer to each other
-    by ids.
-    """
+    by ids."""
     redactor = Redactor([ENVIRONMENT])
     for kind in EVENTS:
         fields = msgspec.structs.fields(kind)
@@ -156,8 +153,7 @@ def test_keys_are_redacted_by_their_form(secret: str) -> None:
 
 def test_nested_texts_of_events_are_redacted() -> None:
     """Text inside of an event's verdict is redacted; an event without a secret is returned unchanged, as the same
-    object.
-    """
+    object."""
     redactor = Redactor([ENVIRONMENT])
     failed = SessionExited(incarnation=1, verdict=Verdict(exit=Exit.ERROR, error=f"bad key {SECRET}"))
     assert redactor.event(failed).verdict.error == "bad key $MY_API_KEY"
@@ -168,8 +164,7 @@ def test_nested_texts_of_events_are_redacted() -> None:
 @given(st.lists(st.sampled_from([SECRET, *LOOKS[:6], *SPACED, "plain ", "sk-", "$", "\n", "é"]), max_size=6), st.data())
 def test_text_in_pieces_is_redacted_like_the_whole(parts: list[str], data: st.DataObject) -> None:
     """For a text with secrets that is cut into pieces anywhere, the redacted pieces together equal the redacted whole
-    text.
-    """
+    text."""
     redactor = Redactor([ENVIRONMENT])
     text = " ".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
@@ -185,8 +180,7 @@ KEY = "\n".join(["-----BEGIN OPENSSH PRIVATE KEY-----", *KEY_LINES, "-----END OP
 @given(st.data())
 def test_a_private_key_in_pieces_is_redacted(data: st.DataObject) -> None:
     """A private key is redacted wherever the text is cut into pieces, even within the key's first or last line; the
-    text around the key stays.
-    """
+    text around the key stays."""
     text = f"here it is:\n{KEY}\nand -----BEGIN CERTIFICATE----- is none"
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))
     stream = StreamRedactor(Redactor())
@@ -198,8 +192,7 @@ def test_a_private_key_in_pieces_is_redacted(data: st.DataObject) -> None:
 @pytest.mark.parametrize("size", [1, 7, 1000, 100_000])
 def test_a_key_without_an_end_has_a_limit(size: int) -> None:
     """A private key without an end line hides a limited number of characters, and the stream holds back no more than a
-    line.
-    """
+    line."""
     text = "-----BEGIN PRIVATE KEY-----" + "k" * KEY_CHARS_MAX + " plain words " * 100
     stream = StreamRedactor(Redactor())
     given_on = "".join(stream.feed(text[at : at + size]) for at in range(0, len(text), size))
@@ -232,8 +225,7 @@ def test_a_key_continues_after_output_of_another_source() -> None:
 @pytest.mark.anyio
 async def test_no_file_of_the_state_directory_has_the_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A secret in a prompt, a message, an agent's output or an error is in no file of the state directory, and not in
-    the logs.
-    """
+    the logs."""
     code = f"import sys; print('key', sys.stdin.read()); sys.exit('no: {SECRET}')"
     agent = AgentConfig(adapter="command", command=("python3", "-c", code), env={"MY_API_KEY": SECRET})
     with caplog.at_level(logging.DEBUG, "supervisor"):
@@ -285,8 +277,7 @@ def test_a_value_with_spaces_in_pieces_is_redacted() -> None:
 
 def test_a_key_cut_at_the_end_of_a_long_piece_is_redacted() -> None:
     """A key that is cut at the end of a long piece of text is redacted, since the stream holds back the possible
-    beginning of a key.
-    """
+    beginning of a key."""
     stream = StreamRedactor(Redactor())
     said = stream.feed("x " * 5000 + "sk-abcdefghijkl") + stream.feed("mnopqrstuvwxyz0123456789 end") + stream.end()
     assert said.endswith("x [redacted] end")

@@ -55,8 +55,7 @@ class Crowd:
 
     async def delegating(self, turn: AgentTurn) -> None:
         """Delegate as many levels deep as the prompt says, and wait for the child session; the deepest session hangs in
-        a call.
-        """
+        a call."""
         left = int(turn.prompt)
         if left:
             await turn.delegate("d", str(left - 1))
@@ -70,8 +69,7 @@ class Crowd:
 
 async def tree_of(sup: Supervisor, crowd: Crowd, branches: int, leaves: int) -> list[Session]:
     """Start a root session, *branches* sessions below the root, and *leaves* sessions below each branch; return parents
-    before children.
-    """
+    before children."""
     root = await sup.start_session("root", agent=crowd.agent)
     above = [await root.start_child(f"b{number}") for number in range(branches)]
     below = [await one.start_child(f"l{number}") for one in above for number in range(leaves)]
@@ -93,8 +91,7 @@ async def abort_root(run: Run) -> Receipt:
 
 def check_receipt(receipt: Receipt, ids: Sequence[str], parents: dict[str, str | None]) -> None:
     """Assert that every session is in the abort receipt once, after its descendants, and has ended durably at the
-    request stage.
-    """
+    request stage."""
     told = {node.id: number for number, node in enumerate(receipt.nodes)}
     assert sorted(node.id for node in receipt.nodes if node.kind == "session") == sorted(ids)
     assert {(node.outcome, node.rung) for node in receipt.nodes} == {("ended", "request")}
@@ -123,8 +120,7 @@ async def no_more_than(tasks: int, actors: int, run: Run) -> None:
 
 class Count:
     """Allowed numbers of event-loop tasks and actors after a test, taken before the test. Two tasks are added, since
-    janitor and system get a host task each at their first task.
-    """
+    janitor and system get a host task each at their first task."""
 
     def __init__(self, run: Run) -> None:
         self.tasks = len(anyio.get_running_tasks()) + 2
@@ -148,8 +144,7 @@ def prompt(group: TaskGroup, sessions: Sequence[Session]) -> None:
 @pytest.mark.parametrize("leaves", [99, 0], ids=["a tree of trees", "wide"])
 async def test_many_sessions_at_rest(tmp_path: Path, many: int, leaves: int) -> None:
     """The abort of the root ends all sessions at rest, in a wide tree and in a tree of trees; the receipt lists
-    children before parents.
-    """
+    children before parents."""
     async with supervising(tmp_path, settings=CALM, within_s=SCALE_S) as run:
         before = Count(run)
         sessions = await tree_of(run.sup, Crowd(0), many // (leaves + 1), leaves)
@@ -180,8 +175,7 @@ async def test_a_long_chain_of_sessions_at_rest(tmp_path: Path, levels: int) -> 
 
 async def test_a_chain_of_sessions_that_all_work(tmp_path: Path) -> None:
     """An abort ends a chain of 600 sessions, each in a turn with a call: twice as deep as asyncio task groups
-    may nest.
-    """
+    may nest."""
     depth = 600
     async with supervising(tmp_path, settings=CALM, within_s=SCALE_S) as run, anyio.create_task_group() as group:
         before = Count(run)
@@ -193,8 +187,7 @@ async def test_a_chain_of_sessions_that_all_work(tmp_path: Path) -> None:
 
 async def test_a_delegation_of_many_levels(tmp_path: Path, levels: int) -> None:
     """When each agent waits in a call for the session that it started, over many levels, the abort of the root ends all
-    sessions.
-    """
+    sessions."""
     async with supervising(tmp_path, settings=CALM, within_s=SCALE_S) as run, anyio.create_task_group() as group:
         before = Count(run)
         crowd = Crowd(1)

@@ -1,6 +1,5 @@
 """Services of a supervisor, such as the control server: a crash is logged, the service is restarted, and no session is
-affected.
-"""
+affected."""
 
 from __future__ import annotations
 
@@ -98,8 +97,7 @@ async def running(
     where: Path, plugins: Any = (), agents: Mapping[str, AgentConfig] | None = None, **changed: Any
 ) -> AsyncIterator[tuple[Supervisor, Log]]:
     """Run a supervisor with a journal on disk and a control socket, under a deadline; *changed* are its changed
-    settings.
-    """
+    settings."""
     settings = Settings.model_validate({**quick_settings().model_dump(), "retention": {"every_s": 1.0}, **changed})
     with anyio.fail_after(2 * DEADLINE_S):
         async with log_of_the_runtime() as log:
@@ -145,8 +143,7 @@ async def test_a_service_that_crashes_is_started_again(tmp_path: Path, crashes: 
 
 async def test_the_control_server_is_back_after_a_crash(tmp_path: Path, crashes: Crashes) -> None:
     """When the control server crashes at a connection, that client gets its reply, and the next client gets one from
-    the new server.
-    """
+    the new server."""
     async with running(tmp_path) as (sup, log):
         session = await sup.start_session("s", agent=echo)
         crashes.left["control"] = 1
@@ -169,8 +166,7 @@ async def test_an_abort_that_is_under_way_is_answered_over_a_crash(tmp_path: Pat
 
 async def test_a_follower_is_told_to_ask_again(tmp_path: Path, crashes: Crashes) -> None:
     """A client that follows records gets an error when the control server crashes, which says that it should ask again,
-    and no end as if all records were sent.
-    """
+    and no end as if all records were sent."""
     async with running(tmp_path) as (sup, _):
         await sup.start_session("s", agent=echo)
         crashes.left["control"] = 1
@@ -183,8 +179,7 @@ async def test_a_follower_is_told_to_ask_again(tmp_path: Path, crashes: Crashes)
 
 async def test_a_plug_in_is_told_over_a_crash(tmp_path: Path, crashes: Crashes) -> None:
     """Records made while the plug-in service is down wait in a queue, and the plug-in receives all of them after the
-    restart.
-    """
+    restart."""
     listener = Listener()
     async with running(tmp_path, [listener]) as (sup, log):
         crashes.left["plug-ins"] = 1
@@ -198,8 +193,7 @@ async def test_a_plug_in_is_told_over_a_crash(tmp_path: Path, crashes: Crashes) 
 
 async def test_a_journal_that_is_deleted_after_a_crash_is_noticed(tmp_path: Path, crashes: Crashes) -> None:
     """After a restart of the journal service, the deletion of the journal's file is still noticed, though nothing is
-    recorded.
-    """
+    recorded."""
     with pytest.raises(Exception, match="journal"):
         async with running(tmp_path) as (sup, log):
             crashes.left["journal"] = 1
@@ -211,8 +205,7 @@ async def test_a_journal_that_is_deleted_after_a_crash_is_noticed(tmp_path: Path
 # ----------------------------------------------------------------------------------------------- too many crashes
 async def test_too_many_crashes_end_the_supervisor_in_order(tmp_path: Path, crashes: Crashes) -> None:
     """When a service crashes too often, every session ends with that reason, every prompt gets a result, and leaving
-    the block raises ServiceFailed.
-    """
+    the block raises ServiceFailed."""
     with pytest.raises(ServiceFailed) as caught:
         async with running(tmp_path) as (sup, log), anyio.create_task_group() as group:
             session = await sup.start_session("s", agent=hang)
@@ -277,8 +270,7 @@ async def test_workspaces_are_removed_over_a_crash(repository: Path, crashes: Cr
 @pytest.mark.one_backend
 async def test_a_bug_in_a_verification_fails_its_request_only(repository: Path, crashes: Crashes) -> None:
     """When the verification service crashes during the merge of one task, that task fails with the crash as its error;
-    the next task is merged.
-    """
+    the next task is merged."""
     crashes.left["verification"] = 1
     sh = AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))
     tasks = [

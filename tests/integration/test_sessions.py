@@ -1,4 +1,4 @@
-"""Whole sessions with real agents: prompts, messages, interrupts, errors and deadlines.
+"""Whole sessions with real agents: prompts, messages, interrupts, errors and deadlines, on asyncio and trio.
 
 Assertions are about the journal and about processes, never about durations, except that a delay was long enough.
 """
@@ -103,8 +103,7 @@ async def test_a_prompt_to_a_closed_session_is_refused(tmp_path: Path) -> None:
 
 async def test_a_command_is_an_agent(tmp_path: Path) -> None:
     """With the adapter ``command`` the output of a program is the result, its exit status decides success, and each
-    prompt starts another process.
-    """
+    prompt starts another process."""
     agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "read line; echo got $line; exit $line"))}
     async with supervising(tmp_path, agents=agents, settings=quick_settings(max_total_errors=1)) as run:
         session = await run.sup.start_session("s", agent="sh")
@@ -137,8 +136,7 @@ async def test_a_message_waits_for_the_next_prompt(tmp_path: Path) -> None:
 
 async def test_an_urgent_message_interrupts(tmp_path: Path) -> None:
     """An urgent message during a turn leads to Interrupting and a new turn in the same agent process; no error is
-    counted.
-    """
+    counted."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@hang")
@@ -159,8 +157,7 @@ async def test_an_urgent_message_interrupts(tmp_path: Path) -> None:
 
 async def test_an_agent_that_ignores_an_interrupt_is_replaced(tmp_path: Path) -> None:
     """An agent that ignores the interrupt for an urgent message is killed after its grace period; a new agent process
-    gets the message.
-    """
+    gets the message."""
     async with supervising(tmp_path, settings=quick_settings(grace_s=0.1)) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@deaf\n@run true\n@hang")
@@ -220,8 +217,7 @@ async def test_an_urgent_message_at_the_very_start_is_not_lost(tmp_path: Path) -
 
 async def test_an_urgent_message_overtakes_a_slow_disk(tmp_path: Path) -> None:
     """When an urgent message comes while the start of the turn is written to the disk, the prompt without the message
-    is not sent.
-    """
+    is not sent."""
 
     async with supervising(tmp_path, freeze_at="SessionStarted") as run, anyio.create_task_group() as group:
         disk = run.disk
@@ -270,8 +266,7 @@ async def test_an_urgent_message_at_rest_waits(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- errors
 async def test_a_crash_is_counted_and_retried(tmp_path: Path) -> None:
     """A crash of the agent counts as an error; after the backoff a new process completes the prompt, and the count of
-    consecutive errors is reset.
-    """
+    consecutive errors is reset."""
     async with supervising(tmp_path, settings=quick_settings(backoff_base_ms=40, backoff_cap_ms=1000)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         assert (await session.run("@crash-once crashed 3\n@say fine"))[:3] == ("completed", "", "fine\n")
@@ -291,8 +286,7 @@ async def test_a_crash_is_counted_and_retried(tmp_path: Path) -> None:
 
 async def test_too_many_errors_stop_a_session(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """At the limit of errors the session stops without another launch, writes one log line, and its prompt fails with
-    the reason.
-    """
+    the reason."""
     async with supervising(tmp_path, settings=quick_settings(max_total_errors=3)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@exit 4")
@@ -318,8 +312,7 @@ async def test_an_agent_that_keeps_failing_is_given_up(tmp_path: Path) -> None:
 
 async def test_a_drain_does_not_wait_for_a_backoff(tmp_path: Path) -> None:
     """When the supervisor is stopped, a session in its backoff ends at once, and its prompt fails with the last
-    error.
-    """
+    error."""
     settings = quick_settings(backoff_base_ms=60_000, backoff_cap_ms=60_000)
     async with supervising(tmp_path, settings=settings) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
@@ -348,8 +341,7 @@ async def test_errors_in_a_row_stop_a_session(tmp_path: Path) -> None:
 
 async def test_a_missing_program_is_named(tmp_path: Path) -> None:
     """An agent whose program does not exist fails its launch with an error that names the program; no process is
-    started.
-    """
+    started."""
     agents = {"ghost": AgentConfig(adapter="command", command=("/no/such/program",))}
     async with supervising(tmp_path, agents=agents, settings=quick_settings(max_consecutive_errors=2)) as run:
         session = await run.sup.start_session("s", agent="ghost")
@@ -363,8 +355,7 @@ async def test_a_missing_program_is_named(tmp_path: Path) -> None:
 
 async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     """An agent whose directory does not exist fails its session with an error that names the directory, without a
-    retry.
-    """
+    retry."""
     agents = {"lost": AgentConfig(adapter="command", command=("true",), cwd="/no/such/directory")}
     async with supervising(tmp_path, agents=agents) as run:
         session = await run.sup.start_session("s", agent="lost")
@@ -376,8 +367,7 @@ async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
 
 async def test_an_agent_that_is_not_ready_in_time_is_replaced(tmp_path: Path) -> None:
     """An agent that is not ready by the spawn deadline is killed, an error is counted, and another process is
-    started.
-    """
+    started."""
     agents = {"mute": AgentConfig(adapter="acp", command=("sleep", "1000"))}
     settings = quick_settings(spawn_deadline_s=0.1, max_consecutive_errors=2)
     async with supervising(tmp_path, agents=agents, settings=settings) as run:
@@ -420,8 +410,7 @@ async def test_a_deaf_agent_that_takes_too_long_is_replaced(tmp_path: Path) -> N
 
 async def test_a_session_whose_actor_crashes_ends_with_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A crash of a session's actor by a bug of the runtime ends the session: its prompt fails, its agent's process
-    ends, other sessions go on.
-    """
+    ends, other sessions go on."""
     agents = {"scripted": AgentConfig(adapter="scripted")}
     # Not `supervising`: that would rightly complain that the session's log has no last record.
     async with (
@@ -449,8 +438,7 @@ async def test_a_session_whose_actor_crashes_ends_with_it(tmp_path: Path, caplog
 # ---------------------------------------------------------------------------------------------------- push back
 async def test_waiting_messages_have_a_limit(tmp_path: Path) -> None:
     """A message to a session with ``waiting_max`` waiting messages is refused with an error that names the limit; after
-    the next prompt there is room again.
-    """
+    the next prompt there is room again."""
     async with supervising(tmp_path, settings=quick_settings(waiting_max=2)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.send("one")
@@ -465,8 +453,7 @@ async def test_waiting_messages_have_a_limit(tmp_path: Path) -> None:
 
 async def test_waiting_prompts_have_a_limit(tmp_path: Path) -> None:
     """A prompt to a session with ``waiting_max`` waiting prompts is refused; the waiting prompts are handled in
-    order.
-    """
+    order."""
     begun, go = anyio.Event(), anyio.Event()
 
     async def agent(turn: AgentTurn) -> str:
@@ -488,8 +475,7 @@ async def test_waiting_prompts_have_a_limit(tmp_path: Path) -> None:
 
 async def test_limits_count_undurable_requests_once(tmp_path: Path) -> None:
     """While nothing becomes durable, a session accepts exactly ``waiting_max`` prompts and messages and refuses
-    more.
-    """
+    more."""
     begun, go = anyio.Event(), anyio.Event()
     journals: list[FrozenJournal] = []
 

@@ -1,6 +1,5 @@
 """Recovery of a run whose task was split at run time: the subtasks, which are in no plan file, are continued as
-well.
-"""
+well."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ WHOLE = {"a", "a1", "a2", "a2a", "b"}
 @pytest.fixture(autouse=True)
 def nothing_left() -> None:
     """Override the fixture of the same name: the processes of a killed run end by themselves, a little after
-    the test.
-    """
+    the test."""
 
 
 @contextmanager
@@ -105,8 +103,7 @@ tasks:
 @pytest.mark.anyio
 async def test_the_wait_for_subtasks_does_not_start_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task's time-out of ten minutes for its subtasks has passed when the next supervisor starts an hour after a
-    crash, since time without a supervisor counts.
-    """
+    crash, since time without a supervisor counts."""
     (tmp_path / "plan.yaml").write_text(WAITS)
     await anyio.to_thread.run_sync(killed_at, tmp_path, "started", "task:a1")
     plan = load_plan(tmp_path / "plan.yaml")
@@ -133,8 +130,7 @@ async def test_the_wait_for_subtasks_does_not_start_again(tmp_path: Path, monkey
 )
 def test_a_split_run_goes_on_after_a_kill(tmp_path: Path, event: str, who: str) -> None:
     """After a kill the next command continues a run with a split task, and all subtasks, at any depth, are closed
-    before the dependents begin.
-    """
+    before the dependents begin."""
     (tmp_path / "plan.yaml").write_text(PLAN)
     if who == "run:a":
         (tmp_path / "ended").touch()

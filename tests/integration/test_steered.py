@@ -38,8 +38,7 @@ def delivered(run: Run) -> tuple[int, int]:
 
 async def test_a_message_is_accepted_within_the_turn(tmp_path: Path) -> None:
     """When an agent accepts an urgent message between two steps of its turn, nothing is interrupted, and no prompt
-    repeats the message.
-    """
+    repeats the message."""
     async with supervising(tmp_path, agents=STEERED, settings=PATIENT) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         asked = send_prompt(group, session, script(tmp_path / "go"))
@@ -57,8 +56,7 @@ async def test_a_message_is_accepted_within_the_turn(tmp_path: Path) -> None:
 
 async def test_a_message_that_is_not_accepted_interrupts(tmp_path: Path) -> None:
     """An agent that does not accept an urgent message within ``steer_grace_s``, since a tool call runs, is interrupted,
-    and the next prompt contains the message.
-    """
+    and the next prompt contains the message."""
     async with supervising(tmp_path, agents=STEERED, settings=HASTY) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         asked = send_prompt(group, session, script(tmp_path / "go"))
@@ -73,8 +71,7 @@ async def test_a_message_that_is_not_accepted_interrupts(tmp_path: Path) -> None
 
 async def test_a_message_for_the_boundary_is_accepted_there(tmp_path: Path) -> None:
     """A message for the tool boundary is sent to the agent when the last call has returned; when the agent accepts it,
-    nothing is interrupted.
-    """
+    nothing is interrupted."""
     async with supervising(tmp_path, agents=STEERED, settings=PATIENT) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         prompt = f"{script(tmp_path / 'go')}\n@local while [ ! -e {tmp_path / 'on'} ]; do sleep 0.01; done\n@say done"
@@ -94,8 +91,7 @@ async def test_a_message_for_the_boundary_is_accepted_there(tmp_path: Path) -> N
 
 async def test_a_message_that_missed_its_turn_gets_another(tmp_path: Path) -> None:
     """An urgent message that the agent does not accept before its turn ends gets a turn of its own before the request
-    gets its result.
-    """
+    gets its result."""
     asks = {"a": STEERED["a"].model_copy(update={"permissions": PermissionsConfig(default=Decision.ASK)})}
     async with supervising(tmp_path, agents=asks, settings=PATIENT) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
@@ -110,8 +106,7 @@ async def test_a_message_that_missed_its_turn_gets_another(tmp_path: Path) -> No
 
 async def test_an_agent_without_steering_is_interrupted(tmp_path: Path) -> None:
     """An agent that cannot accept messages within a turn is interrupted at once by an urgent message, and prompted
-    again.
-    """
+    again."""
     async with supervising(tmp_path, settings=PATIENT) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, script(tmp_path / "go"))

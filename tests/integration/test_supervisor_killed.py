@@ -78,8 +78,7 @@ def supervisor_of(
 
 async def test_ten_agents_with_daemons(tmp_path: Path, roll: HeldPipe, anyio_backend: str) -> None:
     """After the kill of a supervisor with ten agents, each of which runs a tool and a daemon that ignores signals, all
-    these processes end, and the next supervisor records their ends.
-    """
+    these processes end, and the next supervisor records their ends."""
     with supervisor_of(tmp_path, roll, anyio_backend, 10, f"@run {TOOL}; sleep 1000") as supervisor:
         pids = await roll.here(30)
         assert sorted(name for name, _ in roll.seen) == ["agent"] * 10 + ["daemon"] * 10 + ["tool"] * 10
@@ -92,8 +91,7 @@ async def test_ten_agents_with_daemons(tmp_path: Path, roll: HeldPipe, anyio_bac
 
 async def check_recovery(workdir: Path, sessions: set[str]) -> None:
     """Assert that the records of the killed supervisor are in the journal, and that the next supervisor ends all live
-    entities legally.
-    """
+    entities legally."""
     with JournalReader(workdir / "sd" / "runtime" / "journal.db") as journal:
         assert {row.id for row in journal.entities(live_only=True) if row.kind == "session"} == sessions
         assert all(agent_pids(journal.events(), name) for name in sessions)
@@ -108,8 +106,7 @@ async def check_recovery(workdir: Path, sessions: set[str]) -> None:
 
 async def test_agents_that_run_their_own_tools(tmp_path: Path, roll: HeldPipe, anyio_backend: str) -> None:
     """After the kill of a supervisor, agents that ignore every signal, and their own tools in other process sessions,
-    end as well.
-    """
+    end as well."""
     script = f"@deaf\n@daemon\n@local {TOOL}; trap '' TERM HUP INT; sleep 1000"
     with supervisor_of(tmp_path, roll, anyio_backend, 3, script) as supervisor:
         await roll.here(9)
@@ -121,8 +118,7 @@ async def test_agents_that_run_their_own_tools(tmp_path: Path, roll: HeldPipe, a
 @pytest.mark.parametrize("seen", [1, 2, 4])
 async def test_a_kill_during_the_launches(tmp_path: Path, roll: HeldPipe, anyio_backend: str, seen: int) -> None:
     """After the kill of a supervisor during the launch of six agents, no agent is left, whether already started or just
-    starting.
-    """
+    starting."""
     with supervisor_of(tmp_path, roll, anyio_backend, 6, f"@run {TOOL}; sleep 1000") as supervisor:
         await roll.here(seen)
         supervisor.send_signal(signal.SIGKILL)
@@ -135,8 +131,7 @@ async def test_a_kill_during_the_launches(tmp_path: Path, roll: HeldPipe, anyio_
 
 async def test_a_supervisor_that_is_terminated(tmp_path: Path, roll: HeldPipe, anyio_backend: str) -> None:
     """SIGTERM ends the program of an embedded supervisor, which has no signal handlers of its own, and no process is
-    left.
-    """
+    left."""
     with supervisor_of(tmp_path, roll, anyio_backend, 2, f"@run {TOOL}; sleep 1000") as supervisor:
         await roll.here(6)
         supervisor.send_signal(signal.SIGTERM)
@@ -172,8 +167,7 @@ async def test_a_kill_together_with_the_shims(tmp_path: Path, roll: HeldPipe, an
 
 async def test_a_kill_together_with_shims_and_fork_server(tmp_path: Path, roll: HeldPipe, anyio_backend: str) -> None:
     """When supervisor, shims and fork server are killed at the same time, the next supervisor of the state directory
-    ends the remaining processes; where control groups are available, also a process whose environment was cleared.
-    """
+    ends the remaining processes; where control groups are available, also a process whose environment was cleared."""
     grouped = bool(group_for("probe"))
     script = f"@run {CLEAN if grouped else TOOL}; sleep 1000"
     with supervisor_of(tmp_path, roll, anyio_backend, 4, script) as supervisor:

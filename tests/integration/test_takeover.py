@@ -1,6 +1,5 @@
 """Takeovers that fail or are interrupted: no session is recorded as ended, and the next takeover continues all
-sessions.
-"""
+sessions."""
 
 from __future__ import annotations
 
@@ -53,8 +52,7 @@ async def left_by_a_dead_one(workdir: Path) -> MemoryStore:
 
 async def taken_over(workdir: Path, journal: MemoryJournal) -> dict[str, bool]:
     """Take over, wait for the results of the interrupted prompts, and return for each session whether its prompt
-    succeeded.
-    """
+    succeeded."""
     async with taking_over(journal, workdir, agents=AGENTS, settings=SETTINGS) as sup:
         results = {one.id: await one.result() for one in sup.sessions()}
     return {name: result is not None and result.ok for name, result in results.items()}
@@ -90,8 +88,7 @@ async def test_an_unreadable_journal_ends_no_session(
     tmp_path: Path, journal: Callable[[MemoryStore], MemoryJournal]
 ) -> None:
     """When the journal cannot be read, the takeover fails before it restores any session: nothing is recorded, and the
-    next takeover succeeds.
-    """
+    next takeover succeeds."""
     store = await left_by_a_dead_one(tmp_path)
     before = store.last_seq
     with pytest.raises(JournalError, match="a bad sector"):
@@ -102,8 +99,7 @@ async def test_an_unreadable_journal_ends_no_session(
 
 async def test_a_damaged_entity_ends_no_session(tmp_path: Path) -> None:
     """When a row of the journal is damaged, the takeover fails with an error that names the row's entity, and no
-    session is ended.
-    """
+    session is ended."""
     store = await left_by_a_dead_one(tmp_path)
     before, row = store.last_seq, store.entities["b"]
     store.entities["b"] = msgspec.structs.replace(row, state="NoState")
@@ -130,8 +126,7 @@ async def test_an_interrupted_takeover_ends_no_session(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- a task's answer
 async def test_a_completed_prompt_is_not_sent_again(tmp_path: Path) -> None:
     """After a crash during acceptance tests, the tests run again, but the completed prompt is not sent again, though
-    the agent cannot load its conversation.
-    """
+    the agent cannot load its conversation."""
     test = AcceptanceConfig(command=("sh", "-c", "while ! test -e gate; do sleep 0.01; done"))
     tasks = (TaskConfig(id="t", agent="scripted", prompt="@run echo once >> effects", acceptance=(test,)),)
     plan = Plan(agents={"scripted": AgentConfig(adapter="scripted")}, tasks=tasks)

@@ -1,6 +1,5 @@
 """Operator commands on tasks of a running plan, with real programs: the effect of each command, and when it is
-refused.
-"""
+refused."""
 
 from __future__ import annotations
 
@@ -114,8 +113,7 @@ HELD = "read _ < one"
 # -------------------------------------------------------------------------------------------------------- approvals
 async def test_a_planned_task_waits_for_its_approval(tmp_path: Path) -> None:
     """A task with ``approval: before`` is PLANNED until it is approved; the operator's command is the root cause of the
-    task's records.
-    """
+    task's records."""
     async with running_plan(tmp_path, plan_of(task("a", approval="before"), task("b", "true", "a"))) as plan:
         await plan.until("all_tasks_created", "workstream:plan")
         assert await plan.commands.planned() == ("a",)
@@ -144,8 +142,7 @@ async def test_an_operators_name_is_escaped(tmp_path: Path) -> None:
 
 async def test_a_plan_can_be_approved_as_a_whole(tmp_path: Path) -> None:
     """With ``approve_plan`` every task waits for an approval; a rejected task is cancelled, and its dependents are not
-    begun.
-    """
+    begun."""
     tasks = (task("a"), task("b"), task("c", "true", "b"))
     async with running_plan(tmp_path, plan_of(*tasks, approve_plan=True)) as plan:
         await plan.until("all_tasks_created", "workstream:plan")
@@ -159,8 +156,7 @@ async def test_a_plan_can_be_approved_as_a_whole(tmp_path: Path) -> None:
 
 async def test_a_result_waits_for_its_approval(tmp_path: Path) -> None:
     """A task with ``approval: after`` is closed only when it is approved; tasks that do not depend on it go on
-    meanwhile.
-    """
+    meanwhile."""
     async with running_plan(tmp_path, plan_of(task("a", approval="after"), task("b"), task("c", "true", "a"))) as plan:
         await plan.until("approval_requested", "task:a")
         await plan.until("closed", "task:b")
@@ -185,8 +181,7 @@ async def test_a_rejected_result_is_retried(tmp_path: Path) -> None:
 
 async def test_a_command_with_an_id_takes_effect_once(tmp_path: Path, gate: Gate) -> None:
     """A command repeated with the same id returns the first result and has no second effect; repeated without an id, it
-    is refused by the state machine.
-    """
+    is refused by the state machine."""
     async with running_plan(tmp_path, plan_of(task("a", approval="before"), task("b", HELD)), refused=True) as plan:
         first = await plan.commands.approve("a", by=ME, command_id="c")
         await plan.until("closed", "task:a")
@@ -200,8 +195,7 @@ async def test_a_command_with_an_id_takes_effect_once(tmp_path: Path, gate: Gate
 
 async def test_an_unknown_task_is_named(tmp_path: Path, gate: Gate) -> None:
     """A command to an unknown task raises an error that names the task; a command after the end of the plan is
-    refused.
-    """
+    refused."""
     async with running_plan(tmp_path, plan_of(task("a", HELD))) as plan:
         with pytest.raises(NoSuchEntity, match="'z'"):
             await plan.commands.approve("z", by=ME)
@@ -213,8 +207,7 @@ async def test_an_unknown_task_is_named(tmp_path: Path, gate: Gate) -> None:
 # ------------------------------------------------------------------------------------------------------------ cancel
 async def test_a_started_task_is_cancelled(tmp_path: Path, gate: Gate) -> None:
     """When a started task is cancelled, its session ends, its task run and job are cancelled, and its dependents are
-    not begun.
-    """
+    not begun."""
     async with running_plan(tmp_path, plan_of(task("a", HELD), task("b", "true", "a"), task("c"))) as plan:
         await plan.until("started", "task:a")
         assert (await plan.commands.cancel("a", by=ME, reason="no need")).state == "CANCELLED"
@@ -225,8 +218,7 @@ async def test_a_started_task_is_cancelled(tmp_path: Path, gate: Gate) -> None:
 
 async def test_a_waiting_task_is_cancelled(tmp_path: Path, gate: Gate) -> None:
     """A task that is not begun, and a task whose result waits for an approval, can be cancelled; a cancel of a PLANNED
-    or a cancelled task is refused.
-    """
+    or a cancelled task is refused."""
     tasks = (task("a", HELD), task("b", "true", "a"), task("c", approval="after"), task("d", approval="before"))
     async with running_plan(tmp_path, plan_of(*tasks), refused=True) as plan:
         await plan.until("approval_requested", "task:c")
@@ -258,8 +250,7 @@ async def test_a_requeued_task_gets_another_session(tmp_path: Path, gate: Gate) 
 
 async def test_a_task_is_requeued_only_in_progress(tmp_path: Path, gate: Gate) -> None:
     """A requeue of an open task, and an unclaim of a started task, are refused with the message of the state
-    machine.
-    """
+    machine."""
     async with running_plan(tmp_path, plan_of(task("a", HELD), task("b", "true", "a")), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="task: requeued in OPEN"):
@@ -287,8 +278,7 @@ async def test_a_reset_retries_a_failed_task(tmp_path: Path, gate: Gate) -> None
 
 async def test_a_circuit_that_cools_down_is_reset(tmp_path: Path, gate: Gate) -> None:
     """A task whose circuit is reset during the cool-down is tried again at once, as a normal attempt instead of a
-    probe.
-    """
+    probe."""
     lifecycle = {**QUICK, "max_attempts": 2, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
     tasks = (task("a", "test -e done"), task("b", HELD))
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
@@ -301,8 +291,7 @@ async def test_a_circuit_that_cools_down_is_reset(tmp_path: Path, gate: Gate) ->
 
 async def test_a_stopping_supervisor_does_not_retry_a_reset_task(tmp_path: Path) -> None:
     """When the supervisor is stopped after the reset of a task's circuit, the task fails without a retry, and its task
-    run is cancelled.
-    """
+    run is cancelled."""
     lifecycle = {**QUICK, "max_attempts": 1, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
     async with running_plan(
         tmp_path, plan_of(task("a", "false"), lifecycle=lifecycle, limits=quick_settings().limits)
@@ -320,14 +309,12 @@ OFTEN: dict[str, Any] = {
     "circuit_breaker": {"max_error_repeats": 1, "cooldown_period": 3600},
 }
 """Task settings with which the circuit opens at the second failure. After a reset the task run may fail as often again;
-its job may not.
-"""
+its job may not."""
 
 
 async def test_a_reset_task_run_waits_for_its_own_delay(tmp_path: Path, gate: Gate) -> None:
     """A failed attempt after a reset is repeated after the retry delay of the task run, not after the circuit's
-    cool-down, though the job has no retry left.
-    """
+    cool-down, though the job has no retry left."""
     tasks = (task("a", "echo >> tries; test $(wc -l < tries) -eq 4"), task("b", HELD))
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=OFTEN, limits=quick_settings().limits)) as plan:
         await plan.until("retry_decided", "run:a", number=2)
@@ -338,8 +325,7 @@ async def test_a_reset_task_run_waits_for_its_own_delay(tmp_path: Path, gate: Ga
 
 async def test_a_stop_ends_the_wait_of_a_reset_task_run(tmp_path: Path, gate: Gate) -> None:
     """A stop during the retry delay of a task run that was reset ends the wait: the task fails, and the circuit is
-    open.
-    """
+    open."""
     tasks = (task("a", "echo >> tries; false"), task("b", HELD))
     lifecycle = {**OFTEN, "base_retry_delay": 1, "max_retry_delay": 1}
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
@@ -365,8 +351,7 @@ async def test_a_started_task_is_not_reset(tmp_path: Path, gate: Gate) -> None:
 # ------------------------------------------------------------------------------------------------------------- split
 async def test_an_open_task_is_split(tmp_path: Path, gate: Gate) -> None:
     """Subtasks of an open task that is split wait for the task's dependencies; the task itself is not run, and is
-    closed after the subtasks.
-    """
+    closed after the subtasks."""
     async with running_plan(tmp_path, plan_of(task("a", HELD), task("b", "echo b >> log", "a"))) as plan:
         await plan.until("started", "task:a")
         parts = (TaskConfig(id="b1", prompt="echo b1 >> log"), task("b2", "echo b2 >> log", "b1"))
@@ -382,8 +367,7 @@ async def test_an_open_task_is_split(tmp_path: Path, gate: Gate) -> None:
 
 async def test_a_subtask_of_an_unapproved_task_is_not_split(tmp_path: Path, gate: Gate) -> None:
     """A split of a subtask is refused until the parent task is approved, since the new subtasks would begin before the
-    approval.
-    """
+    approval."""
     whole = task("b", approval="before", subtasks=[{"id": "b1", "agent": "sh", "prompt": "true"}])
     async with running_plan(tmp_path, plan_of(task("a", HELD), whole), refused=True) as plan:
         await plan.until("started", "task:a")
@@ -396,8 +380,7 @@ async def test_a_subtask_of_an_unapproved_task_is_not_split(tmp_path: Path, gate
 
 async def test_a_task_with_an_undecided_condition_is_not_split(tmp_path: Path, gate: Gate) -> None:
     """A split of a task is refused until the task's condition is checked, since the new subtasks would begin in spite
-    of the condition.
-    """
+    of the condition."""
     maybe = task("b", "true", when={"task": "a", "is": "failed"})
     async with running_plan(tmp_path, plan_of(task("a", HELD), maybe), refused=True) as plan:
         await plan.until("started", "task:a")
@@ -422,8 +405,7 @@ async def test_a_waiting_task_with_subtasks_is_not_split(tmp_path: Path, gate: G
 @pytest.mark.parametrize("status", [0, 1])
 async def test_a_started_task_is_split(tmp_path: Path, gate: Gate, last: str, status: int) -> None:
     """A task that is split while it runs is closed when its turn has ended, failed or not, and its subtasks are closed,
-    in either order.
-    """
+    in either order."""
     async with running_plan(tmp_path, plan_of(task("a", f"{HELD}; exit {status}"))) as plan:
         await plan.until("started", "task:a")
         await plan.commands.split("a", (TaskConfig(id="a1", prompt="read _ < two"),), by=ME)
@@ -441,8 +423,7 @@ async def test_a_started_task_is_split(tmp_path: Path, gate: Gate, last: str, st
 
 async def test_a_task_is_split_between_two_attempts(tmp_path: Path, gate: Gate) -> None:
     """A split of a task during the retry delay replaces the next attempt: the task waits for its subtasks, and is not
-    tried again.
-    """
+    tried again."""
     waits = {**ONCE, "max_attempts": 2, "base_retry_delay": 1, "max_retry_delay": 1}
     tries = task("a", "echo a >> log; exit 1")
     async with running_plan(tmp_path, plan_of(tries, lifecycle=waits, limits=quick_settings().limits)) as plan:
@@ -533,8 +514,7 @@ async def test_an_approved_task_is_merged_after_its_session(tmp_path: Path, monk
 
 async def test_a_refused_cancel_causes_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cancel during the acceptance tests is refused, and no record of the closed task names the command as
-    its cause.
-    """
+    its cause."""
     plan = plan_of(task("a"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, check = PlanRunner(run.sup), run.sup.verification.check
@@ -576,8 +556,7 @@ async def test_a_reset_after_the_last_task_is_refused(tmp_path: Path, monkeypatc
 
 async def test_a_plan_cancelled_in_its_validation_is_exported(tmp_path: Path) -> None:
     """When a plan is cancelled during its validation, its workstream export is written and ends with the state
-    ``failed``.
-    """
+    ``failed``."""
     plan = plan_of(task("a"), validation=[{"command": ["sleep", "1000"]}])
     async with open_supervisor(tmp_path / ".sdd", settings=plan.settings, agents=plan.agents, workdir=tmp_path) as sup:
         async with anyio.create_task_group() as group:
@@ -611,8 +590,7 @@ async def test_a_plan_cancelled_before_its_export_is_exported(tmp_path: Path, mo
 
 async def test_an_invalid_split_changes_nothing(tmp_path: Path, gate: Gate) -> None:
     """A split with an id that is in use, and a split of a closed task, are refused without an effect on the started
-    task.
-    """
+    task."""
     async with running_plan(tmp_path, plan_of(task("a", HELD), task("z")), refused=True) as plan:
         await plan.until("started", "task:a")
         await plan.until("closed", "task:z")
@@ -637,8 +615,7 @@ async def test_subtasks_of_a_cancelled_task_are_cancelled(tmp_path: Path, gate: 
 # ----------------------------------------------------------------------------------------------------------- blocked
 async def test_a_blocked_task_waits_for_another_one(tmp_path: Path, gate: Gate) -> None:
     """A blocked task releases its slot, the failure is not charged, and the task goes on when the other task is
-    closed.
-    """
+    closed."""
     tasks = (task("a", f"test -e done || {HELD}"), task("b", "read _ < two; touch done"))
     async with running_plan(tmp_path, plan_of(*tasks, max_sessions=1)) as plan:
         await plan.until("started", "task:a")
@@ -656,8 +633,7 @@ async def test_a_blocked_task_waits_for_another_one(tmp_path: Path, gate: Gate) 
 
 async def test_a_task_that_waits_for_a_person_keeps_the_run(tmp_path: Path, gate: Gate) -> None:
     """When a task is blocked on a person, the run waits, reports the wait once, and goes on after ``unblock``; a block
-    in a circle, a block on nothing and an unblock of a running task are refused.
-    """
+    in a circle, a block on nothing and an unblock of a running task are refused."""
     tasks = (task("a", f"test -e done || {HELD}"), task("b", "true", "a"))
     async with running_plan(tmp_path, plan_of(*tasks), refused=True) as plan:
         await plan.until("started", "task:a")
@@ -690,8 +666,7 @@ def patient(*tasks: TaskConfig, **more: Any) -> Plan:
 
 async def test_a_second_wait_does_not_shorten_later_cool_downs(tmp_path: Path) -> None:
     """After a task was blocked and unblocked during a cool-down, the next cool-down of its circuit has the full
-    length.
-    """
+    length."""
     async with running_plan(tmp_path, patient(task("a", "exit 1"), task("b", "sleep 0.2"), lifecycle=PROBED)) as plan:
         await plan.until("execution_failed", "job:a")
         await plan.commands.block("a", ["b"], by=ME)
@@ -748,8 +723,7 @@ async def test_a_stop_cancels_a_blocked_task(tmp_path: Path, gate: Gate) -> None
 
 async def test_a_stop_cancels_unapproved_subtasks(tmp_path: Path, gate: Gate) -> None:
     """Subtasks that are split off during a drain and wait for an approval are cancelled, and so is their parent
-    task.
-    """
+    task."""
     async with running_plan(tmp_path, plan_of(task("a", HELD))) as plan:
         await plan.until("started", "task:a")
         await plan.run.sup.stop()
@@ -761,8 +735,7 @@ async def test_a_stop_cancels_unapproved_subtasks(tmp_path: Path, gate: Gate) ->
 
 async def test_a_stop_does_not_wait_for_a_provider(tmp_path: Path, gate: Gate) -> None:
     """During a drain a task that is queued for a failing provider is cancelled at once; a task whose subtasks are
-    closed is closed at once.
-    """
+    closed is closed at once."""
     scripted = {"agents": {**AGENTS, "s": AgentConfig(adapter="scripted")}}
     troubled = TaskConfig(id="a", agent="s", prompt="@trouble overloaded 529 6")
     queued = TaskConfig(id="b", agent="s", prompt="@say hello", depends_on=("a",))
@@ -794,8 +767,7 @@ async def test_a_stop_cancels_queued_tasks(tmp_path: Path, gate: Gate) -> None:
 
 async def test_an_in_process_agent_blocks_its_own_task(tmp_path: Path) -> None:
     """``turn.block`` of an in-process agent ends the turn; another session continues the task when the other task is
-    closed.
-    """
+    closed."""
     said: list[str] = []
 
     async def agent(turn: AgentTurn) -> None:
@@ -851,8 +823,7 @@ async def _with_socket(workdir: Path, plan: Plan) -> PlanResult:
 
 async def test_an_agent_splits_its_own_task(tmp_path: Path) -> None:
     """An agent of a task with ``may_split`` splits its own task with the command line, without naming the task; the
-    record names the agent.
-    """
+    record names the agent."""
     result = await _with_socket(tmp_path, plan_of(task("a", ASKS, may_split=True)))
     told = (tmp_path / "told").read_text()
     assert {name: one.outcome for name, one in result.tasks.items()} == {"a": "completed", "a1": "completed"}, told
@@ -864,8 +835,7 @@ async def test_an_agent_splits_its_own_task(tmp_path: Path) -> None:
 
 async def test_an_agent_without_may_split_gets_no_address(tmp_path: Path) -> None:
     """The process of an agent without ``may_split`` gets no variable that names the supervisor or the task, and the
-    split command fails.
-    """
+    split command fails."""
     result = await _with_socket(tmp_path, plan_of(task("a", f"env > variables; {ASKS} true")))
     assert result.ok
     assert "SUPERVISOR_TASK" not in (tmp_path / "variables").read_text()

@@ -1,6 +1,5 @@
 """Trust levels (``access``) in runs of plans: changes of the level, merged and refused work, and the records of
-both.
-"""
+both."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ def states(where: Path, task_id: str) -> list[str]:
 
 async def test_a_new_agent_earns_its_first_success_by_reading(repository: Path) -> None:
     """An untrusted agent is probationary after a task that only reads, and a small change of its next task is
-    merged.
-    """
+    merged."""
     chain = [{"id": "look", "prompt": "cat a.txt"}, {"id": "write", "prompt": "echo b > b.txt", "depends_on": ["look"]}]
     result, levels = await carried_out(plan_of(*chain), repository)
     assert result.ok
@@ -106,8 +104,7 @@ async def test_a_late_merge_changes_trust(
     repository: Path, monkeypatch: pytest.MonkeyPatch, prompt: str, level: str, what: str
 ) -> None:
     """When a resumed run merges the work of an earlier run, the success changes the trust level, on record of the
-    workstream; work beyond the rights is recorded as a violation and not merged.
-    """
+    workstream; work beyond the rights is recorded as a violation and not merged."""
 
     async def breaks(*_: object) -> None:
         raise RuntimeError
@@ -138,8 +135,7 @@ async def test_a_late_merge_changes_trust(
 
 async def test_the_network_needs_trust(repository: Path) -> None:
     """A task or agent that declares the use of the network is refused, on record, if the trust level is too low; with a
-    high enough initial level the task runs.
-    """
+    high enough initial level the task runs."""
     net = {"id": "net", "prompt": "true", "network": True}
     result, _ = await carried_out(plan_of(net), repository)
     assert result.tasks["net"].error.endswith("the network is declared, and an agent that is untrusted may not use it")
@@ -167,8 +163,7 @@ async def test_a_fallback_that_is_trusted_takes_over(repository: Path) -> None:
 
 async def test_requests_beyond_the_level_are_refused(repository: Path) -> None:
     """Permissions, terminal commands and file writes beyond an agent's trust level are refused, on record, and do not
-    count as violations.
-    """
+    count as violations."""
     scripted = AgentConfig(adapter="scripted")
     task = {
         "id": "t",
@@ -211,8 +206,7 @@ async def test_access_needs_worktrees(tmp_path: Path) -> None:
 
 def test_levels_are_for_agents_of_the_plan() -> None:
     """An initial trust level for an unknown agent is refused, with the most similar name; an unknown level is refused
-    too.
-    """
+    too."""
     with pytest.raises(ValidationError, match="'shh' is not an agent of this plan; did you mean 'sh'"):
         plan_of({"id": "t"}, access={"initial": {"shh": "trusted"}})
     with pytest.raises(ValidationError, match="untrusted"):
@@ -223,8 +217,7 @@ def test_levels_are_for_agents_of_the_plan() -> None:
 @pytest.mark.parametrize(("level", "told"), [("probationary", "no"), ("trusted", "yes")])
 async def test_a_split_needs_trust(repository: Path, level: str, told: str) -> None:
     """A program gets the address for a split only if the plan allows splits and the agent's trust level is high enough;
-    else the refusal is recorded.
-    """
+    else the refusal is recorded."""
     script = 'test -n "$SUPERVISOR_TASK" && echo yes > a.txt || echo no > a.txt'
     plan = plan_of({"id": "t", "prompt": script, "may_split": True}, access={"initial": {"sh": level}})
     result, _ = await carried_out(plan, repository)

@@ -50,8 +50,7 @@ def states(where: Path, task_id: str) -> list[str]:
 # -------------------------------------------------------------------------------------------------- acceptance
 async def test_work_that_passes_its_tests_is_closed(tmp_path: Path) -> None:
     """A task that passes its acceptance test is closed, and the session's transcript contains the result of the
-    test.
-    """
+    test."""
     plan = plan_of(task("write", "echo 1 > report.txt", command=["cat", "report.txt"]))
     result = await carried_out(plan, tmp_path)
     assert result.ok
@@ -62,8 +61,7 @@ async def test_work_that_passes_its_tests_is_closed(tmp_path: Path) -> None:
 
 async def test_work_that_fails_its_tests_is_not_done(tmp_path: Path) -> None:
     """A task that fails its acceptance test fails, though its agent succeeded; tasks that depend on it are not
-    started.
-    """
+    started."""
     plan = plan_of(task("write", "echo all is well", file_exists="report.txt"), task("next", "true", "write"))
     result = await carried_out(plan, tmp_path)
     assert {name: one.outcome for name, one in result.tasks.items()} == {"write": "failed", "next": "blocked"}
@@ -90,8 +88,7 @@ async def test_an_abort_ends_the_acceptance_tests_too(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------ merges
 async def test_each_task_works_on_a_branch_and_is_merged(repository: Path) -> None:
     """In worktrees a task sees the work of its dependencies, and in the end the repository has the work of all tasks
-    and nothing else. The validation of the whole plan runs in a workspace of its own, which is removed too.
-    """
+    and nothing else. The validation of the whole plan runs in a workspace of its own, which is removed too."""
     plan = plan_of(
         task("one", "echo one > one.txt"),
         task("two", "echo two > two.txt"),
@@ -109,8 +106,7 @@ async def test_each_task_works_on_a_branch_and_is_merged(repository: Path) -> No
 
 async def test_work_in_conflict_fails_its_task_and_is_kept(repository: Path) -> None:
     """A task whose work conflicts with that of another task goes from DONE to FAILED, on record; the error names the
-    branch with the work.
-    """
+    branch with the work."""
     go = f"while [ ! -e {repository}/go ]; do sleep 0.01; done"
     plan = plan_of(
         task("one", f"echo one > a.txt; touch {repository}/go"),
@@ -152,8 +148,7 @@ async def test_the_work_of_an_embedded_session_is_kept(repository: Path) -> None
 
 async def test_worktrees_need_a_repository_and_a_state_directory(tmp_path: Path) -> None:
     """With ``workspace: worktree`` a start outside of a git repository, or without a state directory, is refused; the
-    error says what to change.
-    """
+    error says what to change."""
     plan = plan_of(task("unused", "true"), workspace="worktree")
     with pytest.raises(WorkspaceError, match=r"is not in a git repository .* use workspace: directory"):
         await carried_out(plan, tmp_path)

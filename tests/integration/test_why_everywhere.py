@@ -33,8 +33,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def test_every_end_has_one_root(scenario: str, seeds: range) -> None:
     """In simulated runs the end of every session, turn, agent, call and task has exactly one root cause, and every
-    cause is in the journal.
-    """
+    cause is in the journal."""
     for seed in seeds:
         try:
             check_journal(simulated_journal(scenario, seed))

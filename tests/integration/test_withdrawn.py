@@ -23,8 +23,7 @@ async def answers(turn: AgentTurn) -> str:
 
 async def test_a_session_whose_start_is_cancelled_is_ended(tmp_path: Path) -> None:
     """When the caller of ``start_session`` is cancelled before the session's first record is durable, the session is
-    ended.
-    """
+    ended."""
     disks: list[FrozenJournal] = []
 
     def frozen(store: MemoryStore) -> FrozenJournal:

@@ -44,8 +44,7 @@ def command(*words: str) -> list[str]:
 @pytest.fixture(autouse=True)
 def nothing_left() -> None:
     """Override the fixture of the same name: the processes of a killed run end by themselves, a little after
-    the test.
-    """
+    the test."""
 
 
 @contextmanager
@@ -93,8 +92,7 @@ def read_records(repository: Path) -> list[LifecycleEvent]:
 
 def check_result(repository: Path) -> None:
     """Assert that the merged work passes the tests of the repository, and that the repository has no uncommitted
-    changes.
-    """
+    changes."""
     tests = [sys.executable, "-m", "unittest", "discover", "-q"]
     assert subprocess.run(tests, cwd=repository, capture_output=True, check=False).returncode == 0
     status = subprocess.run(
@@ -161,8 +159,7 @@ def seen_until(process: subprocess.Popen[str], event: str, who: str) -> None:
 
 def waited_for(repository: Path) -> bool:
     """Return whether a task waited for its approval when the run was killed; the next run does not report that wait
-    again.
-    """
+    again."""
     return "PENDING_APPROVAL" in run_command("tree", "--json", cwd=repository).out
 
 

@@ -63,8 +63,7 @@ class Unit(NamedTuple):
 
 class Change(NamedTuple):
     """Change of a unit that can be made in place, in the syntax tree. *path*: the nodes around the change, the
-    innermost last.
-    """
+    innermost last."""
 
     kind: str
     ordinal: int
@@ -76,8 +75,7 @@ class Change(NamedTuple):
 # ------------------------------------------------------------------------------------------------- modules and units
 def product(package: str = "") -> list[str]:
     """Return the modules of which mutants are made; with *package* only those of a package such as ``policies`` or
-    ``actors``.
-    """
+    ``actors``."""
     paths = sorted(path for top in PACKAGES for path in (ROOT / top).rglob("*.py"))
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
     names = [one for one in names if not f"{one}.".startswith(LEFT_OUT)]
@@ -91,8 +89,7 @@ def path_of(module: str, root: Path = ROOT) -> Path:
 
 def units(body: list[ast.stmt], prefix: str = "") -> Iterator[Unit]:
     """Yield the units of a module, in the order of its text. A nested function belongs to the unit of the function
-    around it.
-    """
+    around it."""
     for node in body:
         if isinstance(node, ast.ClassDef):
             yield from units(node.body, f"{prefix}{node.name}.")

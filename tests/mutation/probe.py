@@ -15,8 +15,7 @@ from typing import Any
 HERE = Path(__file__).parent
 ROW = 1024
 """Bytes of shared memory for each test: four, then one for each place. The first four bytes of all hold the number of
-the test that runs now.
-"""
+the test that runs now."""
 TESTS_MAX = 32_768
 
 _memory: mmap.mmap | None = None

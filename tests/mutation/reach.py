@@ -41,8 +41,7 @@ EXCLUDED = (
     "tests/unit/journal/test_journal_mistakes.py",
 )
 """Files of tests that are left out: tests that compare texts or digests, so that any change fails them, and tests that
-only repeat others at scale.
-"""
+only repeat others at scale."""
 
 
 class Test(NamedTuple):
@@ -63,8 +62,7 @@ class Test(NamedTuple):
 
 def files_of(asked: Sequence[str]) -> list[str]:
     """Return the test files in the given files or folders (without any: of all tests), relative to the root, without
-    those that are left out.
-    """
+    those that are left out."""
     paths = [ROOT / one for one in asked] or [ROOT / "tests"]
     files = [file for path in paths for file in (sorted(path.rglob("test_*.py")) if path.is_dir() else [path])]
     names = [str(file.relative_to(ROOT)) for file in files]
@@ -130,8 +128,7 @@ def _ranked(reaching: Sequence[set[str]], passed: Mapping[str, float], width: Ma
 
 def _run_chunk(scratch: Scratch, files: Sequence[str]) -> tuple[dict[str, float], dict[int, set[str]], list[str]]:
     """Run these test files; return the passed tests with durations, the tests that reach each place, and the failed
-    tests.
-    """
+    tests."""
     memory = scratch.place / "reached"
     with open(memory, "wb") as file:
         file.truncate(probe.ROW * probe.TESTS_MAX)
@@ -153,8 +150,7 @@ def _run_chunk(scratch: Scratch, files: Sequence[str]) -> tuple[dict[str, float]
 
 class _Places:
     """Numbered places of the mutants: one statement for each, or the functions of modules for a statement that runs at
-    import.
-    """
+    import."""
 
     def __init__(self, located: Mapping[Key, str]) -> None:
         self.of: dict[Key, list[int]] = {}
@@ -192,8 +188,7 @@ class _Places:
 
 def _spot(change: Change) -> tuple[list[ast.stmt], ast.stmt] | None:
     """Return the innermost statement around the change, with the list that contains it; ``None`` if it runs at
-    import.
-    """
+    import."""
     spot, inside = None, False
     for node, inner in itertools.pairwise(change.path):
         inside = inside or isinstance(node, FUNCTIONS)

@@ -1,6 +1,5 @@
 """Record of a sample of mutants, one line for each: its verdict, the test that killed it, and the duration in
-seconds.
-"""
+seconds."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ COLUMNS = ("module", "unit", "digest", "kind", "ordinal", "verdict", "killer", "
 
 class Verdict(NamedTuple):
     """Verdict on a mutant: ``killed``, ``survived``, ``changed`` or ``deleted`` (its unit was), or ``""`` if it was not
-    tried.
-    """
+    tried."""
 
     word: str = ""
     killer: str = ""
@@ -28,8 +26,7 @@ class Verdict(NamedTuple):
 
 def draw(package: str, count: int, seed: int) -> dict[Key, Verdict]:
     """Draw a sample of mutants by lines: of all lines that can be changed, the *count* lines with the smallest hashes,
-    with one change each. Code of one module does not affect the hashes of another.
-    """
+    with one change each. Code of one module does not affect the hashes of another."""
     lines: list[tuple[bytes, list[Key]]] = []
     for module in product(package):
         by_line: dict[int, list[Key]] = defaultdict(list)

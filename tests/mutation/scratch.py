@@ -34,8 +34,7 @@ SOAK_WALL_S = 240.0
 
 class Outcome(NamedTuple):
     """Outcome of a run of tests. *killer*: the test that failed, or ``""``. *results*: the lines that the probe
-    wrote.
-    """
+    wrote."""
 
     killer: str
     results: Sequence[Sequence[str]]
@@ -43,8 +42,7 @@ class Outcome(NamedTuple):
 
 class Scratch:
     """Scratch copy of the working tree. :meth:`close` ends every process that still runs in the copy, and removes the
-    copy.
-    """
+    copy."""
 
     def __init__(self) -> None:
         BUILD.mkdir(parents=True, exist_ok=True)
@@ -106,8 +104,7 @@ class Scratch:
 
     def simulate(self) -> str:
         """Run a short soak of the simulator in the copy; return ``simulation`` with the kind of the failure, or ``""``.
-        No digest is compared.
-        """
+        No digest is compared."""
         status, printed = self._run(SOAK, SOAK_WALL_S)
         try:
             return "simulation (violation)" if json.loads(printed)["violations"] else ""
@@ -116,8 +113,7 @@ class Scratch:
 
     def _run(self, arguments: Sequence[str], wall_s: float) -> tuple[int | None, str]:
         """Run Python in the copy; return the exit status (``None`` if it was killed after *wall_s* seconds) and the
-        output.
-        """
+        output."""
         command = ["prlimit", f"--as={MEMORY_MAX}", str(self.python), *arguments]
         environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": ""}
         with open(self.place / "printed", "w+b") as printed, open(os.devnull, "r+b") as nothing:
@@ -142,8 +138,7 @@ class Scratch:
 
     def _end_processes(self) -> None:
         """Kill the processes of this copy: programs of its interpreter, and processes whose working directory is in its
-        folders.
-        """
+        folders."""
         for entry in Path("/proc").glob("[0-9]*"):
             try:
                 named = (entry / "cmdline").read_bytes().decode(errors="replace") + os.readlink(entry / "cwd")

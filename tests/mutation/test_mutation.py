@@ -1,6 +1,5 @@
 """Tests of the mutation tool: the changes that make mutants, and the identity of a mutant in later versions of the
-code.
-"""
+code."""
 
 from __future__ import annotations
 
@@ -64,8 +63,7 @@ def test_texts_for_people_are_not_changed() -> None:
 
 def test_a_digest_is_of_the_code_alone() -> None:
     """The digest of a unit does not change with comments, docstrings and line breaks, but does with another
-    condition.
-    """
+    condition."""
     rewritten = SOURCE.replace("Say whether", "Tell if").replace("if count", "# Why?\n        if count")
     changed = SOURCE.replace("count < self", "count > self")
 
@@ -78,8 +76,7 @@ def test_a_digest_is_of_the_code_alone() -> None:
 
 def test_rates_are_listed_by_package_and_in_all() -> None:
     """The rates are listed by package and in all; a mutant whose code has changed counts neither as killed nor as
-    survived.
-    """
+    survived."""
     words = {"actors.cell": "killed", "actors.timers": "survived", "supervisor.work.leases": "changed"}
     lines = rates({Key(module, "f", "", "drop", 0): Verdict(word) for module, word in words.items()}).splitlines()
 

@@ -1,6 +1,5 @@
 """Trials of mutants: each is tried in a scratch copy, by the tests that reach the mutant, then by a short
-simulation.
-"""
+simulation."""
 
 from __future__ import annotations
 
@@ -17,16 +16,14 @@ from .scratch import Scratch, share
 
 PLAIN_MAX = 150
 """Number of tests, without those of the simulator, that try a mutant: a number instead of a duration, so that verdicts
-do not depend on the load.
-"""
+do not depend on the load."""
 SIMULATED_MAX = 30
 """Number of tests of the simulator that try a mutant that no other test has killed."""
 FIRST = 12
 """Number of tests that are run first, before the files of the other tests are collected."""
 STEADY_S = 0.3
 """Duration of a test below which its failure counts at once, since such a test starts no process and waits for nothing.
-A longer test that fails runs again, since it may fail now and then without a mutant.
-"""
+A longer test that fails runs again, since it may fail now and then without a mutant."""
 SLACK_S = 60.0
 """Seconds beyond four times their usual time after which tests count as endless."""
 

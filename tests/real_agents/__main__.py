@@ -59,8 +59,7 @@ def _words(error: BaseException) -> str:
 
 def table_of(results: Results, cells: list[Cell]) -> Table:
     """Return a table of all cells with a row for each agent: the text of a cell that holds, or NO for one that does
-    not.
-    """
+    not."""
     table = Table("agent", *(cell.title for cell in cells))
     for agent, row in results.items():
         table.add_row(agent, *(_shown(row.get(cell.title)) for cell in cells))

@@ -110,8 +110,7 @@ async def _at_a_tool(place: Place) -> AsyncIterator[tuple[Session, Callable[[], 
 
 async def _interrupt(place: Place, stub: StubModel) -> str:
     """Check that an urgent message ends the turn and the hanging tool within the grace period, and that the agent acts
-    on the message.
-    """
+    on the message."""
     async with _at_a_tool(place) as (session, result):
         began_s = time.perf_counter()
         await session.send("SAY[[heard you]]", urgent=True)

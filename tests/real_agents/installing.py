@@ -42,8 +42,7 @@ def program_of(agent: KnownAgent, cache: Path) -> Path:
 def _python() -> str:
     """Return the Python interpreter for agents from PyPI, which may need a newer one than the tests: the one that
     ``AGENTS_PYTHON`` names, else 3.12 or 3.13 (newer ones lack wheels of some packages) from PATH or from the versions
-    that pyenv has installed but not activated, else the newest on PATH that starts.
-    """
+    that pyenv has installed but not activated, else the newest on PATH that starts."""
     kept = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
     kept_too = [str(one) for minor in (12, 13) for one in sorted(kept.glob(f"3.{minor}.*/bin/python3"))]
     names = ["python3.12", "python3.13", *kept_too, *(f"python3.{minor}" for minor in range(20, 10, -1))]

@@ -26,8 +26,7 @@ from supervisor.plans import AgentConfig
 TAG = "AGENTS_CELL"
 NO_SANDBOX = {"codex": ("-c", 'sandbox_mode="danger-full-access"', "-c", 'approval_policy="on-request"')}
 """Options that switch the sandbox of an agent off, for machines, often containers, in which agents cannot create one
-and their tools would fail.
-"""
+and their tools would fail."""
 LOOK_S = 0.05
 WAIT_S = 60.0
 
@@ -60,8 +59,7 @@ class Place(msgspec.Struct, frozen=True):
     @property
     def once(self) -> str:
         """Shell command that hangs when it is first run, and ends when it is run again, since a prompt that was
-        interrupted may be sent again as a whole.
-        """
+        interrupted may be sent again as a whole."""
         return f"test -e once || {{ touch once; echo begun; sleep {self.seconds}; }}; echo again >> again"
 
     @property
