@@ -208,8 +208,8 @@ def test_a_journal_of_another_version_is_refused(tmp_path: Path, cli: Cli, comma
 
 
 def test_a_run_goes_on_in_the_journal_of_an_earlier_one(tmp_path: Path, cli: Cli) -> None:
-    """A second run in a state directory continues the record numbers, and adds a number to a session name that was used
-    before."""
+    """A second run in a state directory continues the record numbers, adds a number to a session name that was used
+    before, and ends the entities that the first run left open."""
     state = StateDir.open(tmp_path / "state")
     shutil.move(kept_journal(tmp_path), state.journal)
     (tmp_path / "plan.yaml").write_text(GOOD.replace("id: t,", "id: works,"))
@@ -354,7 +354,7 @@ def test_an_argument_that_is_not_utf_8_is_bad_input(
 
 
 def test_a_command_that_leaves_by_itself_keeps_its_status() -> None:
-    """A SystemExit raised by a command keeps its status."""
+    """A SystemExit that a command raises keeps its exit status, except after a closed pipe."""
 
     @click.group()
     def leaves() -> None:

@@ -33,7 +33,7 @@ HOPELESS = 6.0
 CHARS_MAX = 8_192
 """Length in characters above which an input is not doubled."""
 MEASURABLE_S = 0.0003
-"""Seconds below which times are not compared, since clock and caches decide them."""
+"""Seconds below which times are not compared, since clock and caches would decide the result."""
 SETTLED_S = 0.002
 """Seconds of a run from which an input whose time has grown linearly so far is not doubled again."""
 MANY = 32

@@ -282,8 +282,8 @@ BOSS = OWN._replace(operates=frozenset({"answer", "tasks"}))
 def test_the_requests_that_an_agent_may_make(
     caller: Caller, asked: BaseRequest, reach: CallerReach, granted: bool
 ) -> None:
-    """An agent may read, act on its own sessions and task, and do what ``operates`` adds; answering its own
-    permissions, stop and compact are never allowed."""
+    """An agent may read, act on its own sessions and task, and do what ``operates`` adds, but never answer its own
+    permission requests; an unidentified caller may only read."""
 
     def plan(asked: Abort) -> AbortPlan:
         return AbortPlan(target="", scope="session", nodes=(), already_ended=False, deadline_s=1.0, id="")

@@ -118,8 +118,8 @@ def test_escaped_json_is_the_same_json() -> None:
 
 
 def test_letters_stay_as_they_are() -> None:
-    """``printable`` leaves letters of every script, spaces, symbols and private-use characters as they are, and escapes
-    newlines and tabs only if asked to print one line."""
+    """``printable`` does not change letters of every script, spaces, symbols and private-use characters; it escapes
+    newlines and tabs, unless ``lines`` is set."""
     plain = "Grüße, 世界 😀 … a\u00a0b \ue0b0"
     assert printable(plain) == plain
     assert printable("a\nb\tc") == r"a\nb\tc"

@@ -60,8 +60,8 @@ async def test_an_abort_during_a_shielded_commit_is_an_abort(tmp_path: Path) -> 
 
 
 async def test_an_abort_after_the_return_is_too_late(tmp_path: Path) -> None:
-    """An abort of a call that has returned is answered ``already_ended``; the call's result stands, though the record
-    of the result is not yet durable."""
+    """An abort of a call that has returned gives a receipt with ``already_ended``; the call's result stands, though the
+    record of the result is not yet durable."""
     seen: list[object] = []
     answers: list[Receipt] = []
 
@@ -114,7 +114,7 @@ async def test_a_turn_that_succeeds_as_its_session_is_aborted(tmp_path: Path, fr
 
 # ----------------------------------------------------------------------------------------------- joined, refused
 async def test_a_second_abort_joins_the_first(tmp_path: Path) -> None:
-    """A second abort waits for the first abort, is answered ``already_ended`` with the first abort's id, and is
+    """A second abort waits for the first abort, gives a receipt with ``already_ended`` and the first abort's id, and is
     recorded."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=sleeper)

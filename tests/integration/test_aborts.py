@@ -383,7 +383,7 @@ async def test_a_sibling_abort_spares_the_trigger_and_the_parent(tmp_path: Path,
 
 # ---------------------------------------------------------------------------------------------------- what is refused
 async def test_an_abort_of_an_ended_target_is_answered(tmp_path: Path) -> None:
-    """An abort of an ended session or call is answered ``already_ended``, and records nothing."""
+    """An abort of an ended session or call gives a receipt with ``already_ended``, and records nothing."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.run("@run true")
@@ -635,7 +635,8 @@ async def test_stop_now_ends_a_block_that_drains(tmp_path: Path, roll: HeldPipe)
 
 
 async def test_commands_are_aborted_too(tmp_path: Path, roll: HeldPipe) -> None:
-    """An abort sends SIGINT to an agent of the adapter ``command``; the program and all its processes end."""
+    """An abort sends SIGINT to a program of the adapter ``command``; a program that reacts to SIGINT ends at the
+    request stage, with all its processes."""
     agents = {**AGENTS, "sh": AgentConfig(adapter="command", command=("sh", "-c", hold("main")))}
     async with supervising(tmp_path, agents=agents) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="sh")

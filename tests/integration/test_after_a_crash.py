@@ -327,7 +327,8 @@ async def test_a_run_may_start_anew(tmp_path: Path, anyio_backend: str) -> None:
 
 
 async def test_another_plan_starts_its_own_run(tmp_path: Path, anyio_backend: str) -> None:
-    """A plan with a changed task does not continue the interrupted run; the changed task is run."""
+    """A plan with a changed task does not continue the interrupted run: that run is recorded as ended, and the changed
+    plan is run."""
     await anyio.to_thread.run_sync(interrupted_run, tmp_path, anyio_backend)
     plan = (tmp_path / "plan.yaml").read_text()
     (tmp_path / "plan.yaml").write_text(plan.replace("echo third", "echo another"))

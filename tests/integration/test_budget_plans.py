@@ -35,7 +35,8 @@ def budget(**limits: float) -> BudgetConfig:
 
 # ---------------------------------------------------------------------------------------------------- at work
 async def test_tasks_share_the_budget_of_their_workstream(tmp_path: Path) -> None:
-    """The task that exceeds the workstream's budget is aborted, and its error names the limit and the use."""
+    """The task that exceeds the workstream's budget is requested to hand back its work as it is, and then aborted; its
+    error names the limit and the use."""
     plan = plan_of(
         {"id": "first", "prompt": "@use 600 0"},
         {"id": "second", "prompt": "@use 500 0 0.5\n@hang", "depends_on": ["first"]},
@@ -194,8 +195,8 @@ async def test_a_scope_and_a_session_of_one_name_stay_apart_after_a_crash(tmp_pa
 @pytest.mark.parametrize("now", [100_000, None])
 @pytest.mark.parametrize("which", ["session_budget", "turn_budget"])
 async def test_a_larger_limit_after_a_crash_revokes_the_hand_back(tmp_path: Path, which: str, now: int | None) -> None:
-    """After a crash a session that was requested to hand back, since its limit was reached, goes on when the new
-    settings have a larger limit or none."""
+    """After a crash a session that was requested to hand back its work, since its limit was reached, goes on when the
+    new settings have a larger limit or none."""
     tight = QUICK.model_copy(update={which: budget(tokens=100)})
     async with supervising(tmp_path, agents=AGENTS, settings=tight) as run, anyio.create_task_group() as group:
         send_prompt(group, await run.sup.start_session("s", agent="a"), "@use 101 0\n@wait gate")

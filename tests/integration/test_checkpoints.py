@@ -193,7 +193,8 @@ async def test_a_task_that_was_not_accepted(repository: Path, rollback: bool) ->
 
 
 async def test_work_in_conflict_is_not_resumed(repository: Path) -> None:
-    """After a merge conflict the next session starts from the target branch, not from the checkpoint, and is merged."""
+    """After a merge conflict the next session starts from the target branch, not from the checkpoint, and its work is
+    merged."""
     meanwhile = f"(cd {repository}; echo theirs > a.txt; git -c user.name=x -c user.email=x@y commit -qam theirs)"
     plan = plan_of(twice(f"echo mine > a.txt; {meanwhile}", "cat a.txt > seen.txt"))
     assert (await carried_out(plan, repository)).ok

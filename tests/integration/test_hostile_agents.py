@@ -139,8 +139,8 @@ async def test_a_command_killed_from_outside(tmp_path: Path) -> None:
 
 
 async def test_an_agent_killed_from_outside_is_replaced(tmp_path: Path, roll: HeldPipe) -> None:
-    """When an agent crashes by a kill, the session is continued by another agent process, which completes the
-    prompt."""
+    """When an agent's process is killed from outside, the session counts an error and goes on with another agent
+    process, which completes the prompt."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         async with anyio.create_task_group() as group:

@@ -1,4 +1,5 @@
-"""Session monitor in whole runs: budgets, loops, and reported usage."""
+"""Session monitor in whole runs: budgets, loops, and reported usage. A hand-back is the last turn of a session whose
+budget is spent: the agent is asked to return the work as it is."""
 
 from __future__ import annotations
 

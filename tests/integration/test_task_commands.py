@@ -263,7 +263,8 @@ async def test_a_task_is_requeued_only_in_progress(tmp_path: Path, gate: Gate) -
 
 # ------------------------------------------------------------------------------------------------------------- reset
 async def test_a_reset_retries_a_failed_task(tmp_path: Path, gate: Gate) -> None:
-    """A reset of a failed task resets its task run, the task is tried again, and completes."""
+    """A reset of a failed task closes the circuit of its task run and clears the count of attempts; the task is tried
+    again and completes."""
     async with running_plan(tmp_path, plan_of(task("a", "test -e done"), task("b", HELD))) as plan:
         await plan.until("DeadLettered", "task:a", outcome="fact")
         (tmp_path / "done").touch()

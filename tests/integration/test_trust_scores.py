@@ -103,8 +103,8 @@ async def test_trust_is_restored_from_the_journal(repository: Path) -> None:
 async def test_a_late_merge_changes_trust(
     repository: Path, monkeypatch: pytest.MonkeyPatch, prompt: str, level: str, what: str
 ) -> None:
-    """When a resumed run merges the work of an earlier run, the success changes the trust level, on record of the
-    workstream; work beyond the rights is recorded as a violation and not merged."""
+    """A resumed run that merges the work of an earlier run records a success, and the trust level changes, also for
+    later supervisors; work beyond the rights is not merged but recorded as a violation, and the task is done again."""
 
     async def breaks(*_: object) -> None:
         raise RuntimeError
