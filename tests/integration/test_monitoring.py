@@ -1,5 +1,7 @@
-"""Session monitor in whole runs: budgets, loops, and reported usage. A hand-back is the last turn of a session whose
-budget is spent: the agent is asked to return the work as it is."""
+"""Session monitor in whole runs: budgets, loops, and reported usage.
+
+A hand-back is the last turn of a session whose budget is spent: the agent is requested to return its work as it is.
+"""
 
 from __future__ import annotations
 
@@ -91,8 +93,8 @@ async def test_without_a_budget_nothing_is_recorded_of_it(tmp_path: Path) -> Non
 
 # ---------------------------------------------------------------------------------------------------- budgets
 async def test_a_spent_budget_is_one_hand_back_and_then_an_abort(tmp_path: Path) -> None:
-    """The agent that exceeds its session's budget is interrupted and requested to hand back in one more turn; then the
-    session is aborted. The result names budget, limit and use, and has the text of that last turn."""
+    """The agent that exceeds its session's budget is interrupted and requested to hand back its work in one more turn;
+    then the session is aborted. The result names budget, limit and use, and has the text of that last turn."""
     told: list[str] = []
 
     async def agent(turn: AgentTurn) -> str:
@@ -119,8 +121,8 @@ async def test_a_spent_budget_is_one_hand_back_and_then_an_abort(tmp_path: Path)
 
 
 async def test_the_hand_back_has_a_budget(tmp_path: Path) -> None:
-    """A session that exceeds the budget of the hand-back is aborted, and that use counts in the budget scope above,
-    too."""
+    """A session that exceeds the budget of the hand-back, the turn in which it returns its work as it is, is aborted;
+    that use counts in the budget scope above, too."""
     turns = itertools.count()
 
     async def agent(turn: AgentTurn) -> None:
@@ -140,7 +142,7 @@ async def test_the_hand_back_has_a_budget(tmp_path: Path) -> None:
 
 
 async def test_the_hand_back_has_a_time_limit(tmp_path: Path) -> None:
-    """A session that does not hand back within the time limit of the hand-back is aborted."""
+    """A session that does not hand back its work within the time limit for that is aborted."""
 
     async def agent(turn: AgentTurn) -> None:
         if "used up" not in turn.prompt:
@@ -179,8 +181,8 @@ async def test_a_call_beyond_the_budget_does_not_begin(tmp_path: Path) -> None:
 
 
 async def test_a_turn_that_fails_may_not_be_tried_beyond_the_budget(tmp_path: Path) -> None:
-    """A failed turn counts in the budget of turns; after the last allowed turn the session hands back instead of a
-    retry."""
+    """A failed turn counts in the budget of turns; after the last allowed turn the session hands back its work in one
+    more turn, instead of a retry."""
     told: list[str] = []
 
     async def agent(turn: AgentTurn) -> str:
@@ -197,7 +199,8 @@ async def test_a_turn_that_fails_may_not_be_tried_beyond_the_budget(tmp_path: Pa
 
 
 async def test_a_hand_back_prompt_keeps_operators_messages(tmp_path: Path) -> None:
-    """The prompt of a hand-back says that the budget is spent, and contains a waiting message of an operator."""
+    """The prompt by which a session is requested to hand back its work says that the budget is spent, and contains a
+    waiting message of an operator."""
     told: list[str] = []
 
     async def agent(turn: AgentTurn) -> None:
@@ -255,7 +258,8 @@ async def test_a_session_that_finds_nothing_left_is_not_launched(tmp_path: Path)
 
 
 async def test_two_sessions_share_a_workstream(tmp_path: Path) -> None:
-    """Two sessions of one workstream exceed the common budget by no more than one report of each and one hand-back."""
+    """Two sessions of one workstream exceed the common budget by no more than a report or two of each, and the turn in
+    which one of them hands back its work."""
 
     async def agent(turn: AgentTurn) -> str:
         while "used up" not in turn.prompt:
