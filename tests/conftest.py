@@ -1,4 +1,4 @@
-"""Shared fixtures and options: every anyio test runs on both backends."""
+"""Fixtures and options for all tests: every test that uses anyio runs on asyncio and on trio."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def repository_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the repository that ``repository`` copies."""
+    """Create the git repository of which the fixture ``repository`` makes copies."""
     where = tmp_path_factory.mktemp("template")
     (where / "a.txt").write_text("first\n")
     git(where, "init", "--quiet", "--initial-branch=main")
@@ -36,13 +36,14 @@ def repository_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def repository(tmp_path: Path, repository_template: Path) -> Path:
-    """Make a git repository with one commit of ``a.txt`` on ``main``."""
+    """Create a git repository with one commit of ``a.txt`` on the branch ``main``."""
     return Path(shutil.copytree(repository_template, tmp_path / "repository", symlinks=True))
 
 
 @pytest.fixture
 def hears_ctrl_c() -> Iterator[None]:
-    """Install Python's handler of SIGINT for a test: a run started in a shell's background ignores the signal."""
+    """Install Python's handler of SIGINT during a test, since a test run in the background of a shell ignores that
+    signal."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -59,15 +60,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker of this suite."""
+    """Declare the marker ``one_backend`` of this test suite."""
     config.addinivalue_line("markers", "one_backend: takes long; runs on asyncio or on trio, by its name")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep one backend of each test marked ``one_backend``.
+    """Deselect one of the two backends for each test marked ``one_backend``.
 
-    Most of their time goes into the programs that they start. The backend follows from the test's name, so that half of
-    the tests of a file run on trio. ``make nightly`` runs all of them on both.
+    Most of the time of these tests is used by the programs that they start. The backend follows from the test's name,
+    so that half of the tests of a file run on trio. ``make nightly`` runs all of them on both.
     """
     if config.getoption("--both-backends"):
         return

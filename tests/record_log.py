@@ -1,5 +1,5 @@
-"""Log written by hand, for tests of modules that read logs: the state machines fill in each record, unless the test
-overrides them."""
+"""Builder of logs for tests of modules that read logs: the state machines fill in the fields of each record, unless the
+test overrides them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from supervisor.lifecycles.types import LifecycleEvent
 
 
 class Log:
-    """Records in order. An argument overrides the machine: ``to``, ``source``, ``cause_id``, ``monotonic_s``,
-    ``as_seq``."""
+    """Builder of a list of records, in order. These arguments of its methods override the state machine: ``to``,
+    ``source``, ``cause_id``, ``monotonic_s``, ``as_seq``."""
 
     def __init__(self) -> None:
         self.records: list[LifecycleEvent] = []
@@ -22,7 +22,7 @@ class Log:
 
     # ------------------------------------------------------------------ records
     def born(self, kind: str, entity_id: str, *, cause: int | None = None, to: str = "", **data: Any) -> int:
-        """Append the first record of an entity, and return its number."""
+        """Append the first record of an entity, and return the record's number."""
         table = KINDS[kind]
         state = table.states.get(to, table.machine.initial[-1 if kind == "task" else 0])
         known = msgspec.convert(data, table.data)
@@ -31,8 +31,8 @@ class Log:
         return self._add(entity_id, "Born", "born", "", to or state.value, metadata, {"cause_id": cause})
 
     def tell(self, entity_id: str, event: str, *, to: str = "", source: str = "", **facts: Any) -> int:
-        """Append a transition, by the machine unless *to* is given; *facts* are fields of the record or its
-        metadata."""
+        """Append a transition, whose target the machine decides unless *to* is given; *facts* are fields of the record
+        or of its metadata. Return the record's number."""
         described = {name: facts.pop(name) for name in tuple(facts) if name in _FIELDS}
         metadata = {**facts, **({"abort_id": described["abort_id"]} if "abort_id" in described else {})}
         if event not in _NAMING:
@@ -55,7 +55,7 @@ class Log:
         return number
 
     def fact(self, entity_id: str, event: str, *, outcome: str = "fact", to: str = "", **facts: Any) -> int:
-        """Append a record that is no transition."""
+        """Append a record that is no transition, and return the record's number."""
         described = {name: facts.pop(name) for name in tuple(facts) if name in _FIELDS}
         status = to or self._entities[entity_id][1].value
         return self._add(entity_id, event, outcome, "", status, facts, described)
@@ -84,7 +84,7 @@ class Log:
 
     # ------------------------------------------------------------------ whole chapters
     def request(self, session: str, request_id: str = "r1") -> int:
-        """Send a prompt to a session at rest; its turn opens."""
+        """Append the records of a prompt to a session at rest, and of the turn that opens."""
         asked = self.tell(session, "TurnRequested", request_id=request_id, prompt="p")
         self.open_turn(session, asked, request_id)
         return self.tell(session, "WorktreeReady", path="/", cause_id=asked)
@@ -96,7 +96,7 @@ class Log:
         return turn
 
     def launch(self, session: str, agent: str, *, messages: int = 0, adapter: str = "test") -> int:
-        """Append the records from the prompt to Running, with a new agent."""
+        """Append the records from the finished prompt to the state Running, with a new agent."""
         wanted = self.tell(session, "PromptReady", prompt="p", messages=messages)
         self.born("agent", agent, cause=wanted, id=agent, session_id=session, adapter=adapter)
         return self.ready(session, agent)
@@ -111,7 +111,7 @@ class Log:
         return started
 
     def running(self, session: str = "s", **limits: Any) -> None:
-        """Append a session with an agent at work on its first request."""
+        """Append the records of a session whose agent works on the first prompt."""
         self.session(session, **limits)
         self.request(session, f"{session}:r1")
         self.launch(session, f"{session}:a1")
@@ -124,7 +124,7 @@ class Log:
         return self.tell(turn, "tool_started", number=number, call_id=call_id, title="a call")
 
     def succeed(self, session: str, turn: str, agent: str) -> int:
-        """End the turn of a running session well."""
+        """Append the records of a successful end of the turn of a running session."""
         word = self.tell(turn, "verify_requested", verdict={"exit": "Success"})
         self.tell(session, "SessionExited", incarnation=self.incarnation(session), verdict=OK, cause_id=word)
         self.tell(agent, "task_finished", cause_id=word)
@@ -133,7 +133,7 @@ class Log:
         return self.tell(session, "TurnReaped", turn_id=turn, completed=True, cause_id=reaped)
 
     def fail(self, session: str, turn: str, *, at: float | None = None) -> int:
-        """End the turn of a running session by a failure."""
+        """Append the records of a failure of the turn of a running session."""
         failed = self.tell(turn, "task_failed", verdict=ERROR, **({} if at is None else {"at": at}))
         incarnation = self.incarnation(session)
         exited = self.tell(session, "SessionExited", incarnation=incarnation, verdict=ERROR, cause_id=failed)
@@ -141,7 +141,7 @@ class Log:
         return exited
 
     def abort(self, log_of: str, target: str, scope: str, **more: Any) -> str:
-        """Append the record of an abort, and return its id."""
+        """Append the record of an abort, and return the abort's id."""
         abort_id = f"abort-{len(self.records) + 1}"
         self.fact(log_of, "AbortRecord", abort_id=abort_id, id=abort_id, scope=scope, target=target, **more)
         return abort_id
@@ -154,7 +154,8 @@ class Log:
         return self.fact(log_of, "AbortRecord", abort_id=abort_id, cause_id=cause, **told)
 
     def stop(self, session: str, abort_id: str | None = None, cause: int | None = None) -> int:
-        """Stop a session; an abort of siblings as its cause stops it as a sibling."""
+        """Append the record of the stop of a session; if the cause is an abort of siblings, the session is stopped as a
+        sibling."""
         scope = self.records[cause - 1].metadata.get("scope") if cause is not None else None
         over = "sibling_aborted" if scope == "sibling" else "aborted"
         more = {"abort_id": abort_id, "cause_id": cause, "transition_reason": over}
@@ -174,4 +175,4 @@ OK = {"exit": "Success"}
 ERROR = {"exit": "Error", "error": "it broke"}
 _FIELDS = frozenset({"at", "as_seq", "cause_id", "actor", "abort_id", "monotonic_s", "entity_seq", "transition_reason"})
 _NAMING = frozenset({"OperatorStop", "tool_completed", "task_failed", "agent_exited"})
-"""Events that carry the id of an abort."""
+"""Events that have the id of an abort among their fields."""

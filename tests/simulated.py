@@ -1,4 +1,4 @@
-"""Journals of simulated runs, for tests of code that reads journals; and an asyncio loop in virtual time."""
+"""Journals of simulated runs, for tests of code that reads journals; and an asyncio event loop in virtual time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import library, named
 
 SCENARIOS = tuple(name for name in library() if name != "day")
-"""Scenarios that take about half a second each; a simulated day has a million records."""
+"""Names of scenarios that take about half a second each; the scenario of a whole day, with a million records, is left
+out."""
 
 
 def simulated_journal(scenario: str, seed: int) -> SimulatedDisk:
-    """Run one seed of a scenario, with all of its supervisors, and return the journal that they have left."""
+    """Run a scenario with one seed, including all its supervisors, and return the journal of that run."""
     disks: list[SimulatedDisk] = []
 
     class DiskOfTheRun(Checker):
@@ -34,7 +35,7 @@ def simulated_journal(scenario: str, seed: int) -> SimulatedDisk:
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Selector that does not wait: its clock moves on by the time that it was to wait."""
+    """Selector that does not wait: instead its clock moves on by the time that it should wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,5 +59,5 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._jumping.now
 
     def leap(self, seconds: float) -> None:
-        """Move the clock on by itself, as a suspended machine does."""
+        """Move the clock on by *seconds*, as after a suspension of the machine."""
         self._jumping.now += seconds

@@ -1,8 +1,8 @@
 """Helpers for tests that run whole sessions: wait for a record or a process, and check the records of every run.
 
 Nothing here sleeps: a test waits for a durable record, for the end of a process (by its pidfd), or for the end of file
-of a pipe that processes hold. When its block is left, ``supervising`` checks the journal of the run: every transition
-is legal, every record names its cause, every entity has ended, and no effect is pending.
+of a pipe that processes hold open. At the end of its block ``supervising`` checks the journal of the run: every
+transition is legal, every record names its cause, every entity has ended, and no effect is pending.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from supervisor.processes import shim
 from supervisor.sessions.handle import Session, TurnResult
 
 DEADLINE_S = 30.0
-"""Seconds after which a test gives up. No test waits for this time to pass."""
+"""Seconds after which a test gives up and fails. No test waits until this time has passed."""
 
 T = TypeVar("T")
 
@@ -49,9 +49,9 @@ AGENTS: Mapping[str, AgentConfig] = {"scripted": AgentConfig(adapter="scripted")
 def quick_settings(
     *, ladder: Mapping[str, float] | None = None, policy: Mapping[str, bool] | None = None, **limits: Any
 ) -> Settings:
-    """Return settings with short deadlines, for hostile agents; *limits* are those of a session.
+    """Return settings with short deadlines, for agents that misbehave; *limits* are limits of a session.
 
-    The first termination stage stays long, so that an agent that ends in order has time on a loaded machine.
+    The first termination stage stays long, so that an agent that ends in order has enough time on a loaded machine.
     """
     rungs = {"request_s": 10.0, "cancel_s": 1.0, "terminate_s": 0.1, "kill_s": 1.0, **(ladder or {})}
     bounds = {"backoff_base_ms": 1, "backoff_cap_ms": 4, **limits}
@@ -64,19 +64,19 @@ def quick_settings(
 
 # ---------------------------------------------------------------------------------------------------- running
 class Run:
-    """Supervisor of a test, with its journal, which can be read after the supervisor has ended, too."""
+    """Supervisor of a test, and its journal, which can be read even after the supervisor has ended."""
 
     def __init__(self, sup: Supervisor, store: MemoryStore) -> None:
         self.sup = sup
         self.store = store
 
     def events(self, entity_id: str | None = None) -> list[LifecycleEvent]:
-        """Return the durable records, of one entity or of all."""
+        """Return the durable records, in order: those of one entity, or all."""
         log = self.store.log if entity_id is None else self.store.logs[entity_id]
         return log.after(0, 1_000_000)
 
     def transitions(self, event: str, entity_id: str | None = None) -> list[LifecycleEvent]:
-        """Return the durable transitions by the event of that name."""
+        """Return the durable records of transitions by the event of that name."""
         return [one for one in self.events(entity_id) if one.event == event and one.outcome == "transition"]
 
     def row(self, entity_id: str) -> EntityRow:
@@ -84,7 +84,7 @@ class Run:
 
     @property
     def disk(self) -> FrozenJournal:
-        """Journal of a run that was started with one that can be frozen."""
+        """Journal of the run, if the run was started with a FrozenJournal."""
         assert isinstance(self.sup.journal, FrozenJournal)
         return self.sup.journal
 
@@ -101,7 +101,7 @@ async def supervising(
     within_s: float = 2 * DEADLINE_S,
     plugins: Sequence[object] = (),
 ) -> AsyncIterator[Run]:
-    """Run a supervisor with its journal in memory, and check its records when it has ended.
+    """Run a supervisor with its journal in memory, and check the records when the supervisor has ended.
 
     *freeze_at*: the journal is frozen from the first record of that event on. *refused*: the test itself sends events
     that a machine refuses.
@@ -127,7 +127,7 @@ async def taking_over(
     agents: Mapping[str, AgentConfig] = AGENTS,
     settings: Settings | None = None,
 ) -> AsyncIterator[Supervisor]:
-    """Run a supervisor on the journal that a dead one left."""
+    """Run a supervisor that takes over the journal of a dead supervisor."""
     journal = MemoryJournal(left) if isinstance(left, MemoryStore) else left
     settings = settings or quick_settings()
     with anyio.fail_after(DEADLINE_S):
@@ -136,7 +136,8 @@ async def taking_over(
 
 
 class FrozenJournal(MemoryJournal):
-    """Journal whose appends wait for ``thaw``, after ``freeze()`` or from the first record of a given event on."""
+    """Journal whose appends wait for the event ``thaw``, after a call of ``freeze()`` or from the first record of a
+    given event on."""
 
     def __init__(self, store: MemoryStore, freeze_at: str = "") -> None:
         super().__init__(store)
@@ -160,7 +161,7 @@ class FrozenJournal(MemoryJournal):
 
 
 class PendingPrompt:
-    """Prompt that a task of its own has sent, and its result."""
+    """Prompt that was sent by a task of its own, with its result as soon as there is one."""
 
     def __init__(self) -> None:
         self._answered = anyio.Event()
@@ -188,14 +189,14 @@ class PendingPrompt:
 
 
 def send_prompt(group: TaskGroup, session: Session, prompt: str) -> PendingPrompt:
-    """Send *session* a prompt, and do not wait for the result."""
+    """Send a prompt to *session* in a new task, without waiting for the result."""
     asked = PendingPrompt()
     group.start_soon(asked.run, session, prompt)
     return asked
 
 
 def start_call(group: TaskGroup, call: Callable[..., Awaitable[T]], *args: object, **named: object) -> list[T]:
-    """Call an async function in a task; its result is appended to the returned list."""
+    """Call an async function in a new task; the result is appended to the returned list."""
     results: list[T] = []
 
     async def run() -> None:
@@ -208,7 +209,8 @@ def start_call(group: TaskGroup, call: Callable[..., Awaitable[T]], *args: objec
 async def wait_for_record(
     sup: Supervisor, event: str, entity_id: str, *, number: int = 1, outcome: str = "transition"
 ) -> LifecycleEvent:
-    """Wait for the *number*-th durable record of that event and outcome in the log of an entity."""
+    """Wait for the *number*-th durable record with that event and outcome in the log of an entity, and return the
+    record."""
     seen = 0
     with anyio.fail_after(DEADLINE_S):
         async with sup.subscribe(0) as records:
@@ -222,7 +224,7 @@ async def wait_for_record(
 
 # ---------------------------------------------------------------------------------------------------- records
 def states_of(events: Iterable[LifecycleEvent], entity_id: str) -> list[str]:
-    """Return the states that an entity has been in, in order."""
+    """Return the states of an entity, in order."""
     path: list[str] = []
     for one in events:
         changes = one.outcome == "born" or (one.outcome == "transition" and one.from_status != one.to_status)
@@ -232,12 +234,12 @@ def states_of(events: Iterable[LifecycleEvent], entity_id: str) -> list[str]:
 
 
 def data_of(row: EntityRow) -> Any:
-    """Return the decoded data of an entity."""
+    """Return the decoded data of an entity's row."""
     return msgspec.json.decode(row.data, type=DATA[row.kind])
 
 
 def agent_pids(events: Iterable[LifecycleEvent], session_id: str) -> list[int]:
-    """Return the pids of a session's agents, oldest first."""
+    """Return the process ids of a session's agents, oldest first."""
     return [
         one.metadata["pid"]
         for one in events
@@ -253,7 +255,8 @@ def check_records(
     *,
     refused: bool = False,
 ) -> None:
-    """Assert the invariants of the journal of a run that has ended in order."""
+    """Assert that the records, rows and pending effects of a run that has ended in order satisfy the invariants of the
+    journal."""
     assert [one.seq for one in events] == list(range(1, len(events) + 1))
     if not refused:
         refusals = [f"{one.entity_id}: {one.reason}" for one in events if one.outcome == "refused"]
@@ -273,7 +276,8 @@ def check_records(
 
 
 def check_cause(record: LifecycleEvent) -> None:
-    """Assert that a record follows from an older one, or names the operator or program that asked for it."""
+    """Assert that a record has an older record as its cause, or names the operator or program that requested
+    the event."""
     if record.cause_id is None:
         assert record.actor not in ("", "supervisor"), f"nothing explains {record}"
     else:
@@ -281,7 +285,8 @@ def check_cause(record: LifecycleEvent) -> None:
 
 
 def check_entity(row: EntityRow, events: list[LifecycleEvent]) -> None:
-    """Assert that an entity's log has no gap, is legal, leads to the state of its row, and reaches a final state."""
+    """Assert that an entity's log has no gap, is legal, leads to the state of the entity's row, and ends in a final
+    state."""
     machine = MACHINES[row.kind]
     born, *rest = events
     assert [one.entity_seq for one in events] == list(range(1, len(events) + 1))
@@ -306,7 +311,7 @@ def check_entity(row: EntityRow, events: list[LifecycleEvent]) -> None:
 
 # ---------------------------------------------------------------------------------------------------- processes
 async def wait_for_exit(*pids: int) -> None:
-    """Wait until none of these processes runs any more; a zombie has exited."""
+    """Wait until none of these processes runs any more; a zombie counts as ended."""
     with anyio.fail_after(DEADLINE_S):
         for pid in pids:
             with suppress(ProcessLookupError):
@@ -318,10 +323,11 @@ async def wait_for_exit(*pids: int) -> None:
 
 
 class HeldPipe:
-    """Named pipe that processes open for writing and hold: tells which have started, and when all have exited.
+    """Named pipe that processes open for writing and hold open; by it a test knows which have started, and when all
+    have ended.
 
     In a script: ``@run exec 9>roll; echo tool $$ >&9; ...`` writes a line ``NAME PID``. Child processes inherit the
-    descriptor, so end of file comes when every process that ever held the pipe is gone.
+    descriptor, so end of file comes when every process that ever held the pipe has ended.
     """
 
     def __init__(self, directory: Path, name: str = "roll") -> None:
@@ -344,14 +350,14 @@ class HeldPipe:
         return bool(data)
 
     async def here(self, count: int) -> list[int]:
-        """Wait until *count* processes have written their line; return the pids of all that have."""
+        """Wait until *count* processes have written their line; return the pids of all processes that have."""
         with anyio.fail_after(DEADLINE_S):
             while len(self.seen) < count:
                 await self._read()
         return [pid for _, pid in self.seen]
 
     async def all_gone(self, within_s: float = DEADLINE_S) -> None:
-        """Wait for end of file: no process holds the pipe any more."""
+        """Wait for end of file, when no process holds the pipe open any more."""
         with anyio.fail_after(within_s):
             while await self._read():
                 pass
@@ -361,12 +367,12 @@ class HeldPipe:
 
 
 def stdout_of(*words: object) -> str:
-    """Run a command line in this process; return its standard output, raise its exception."""
+    """Run a command line in this process, and return its standard output; an exception of the command is raised."""
     return _printed(words)[0]
 
 
 def stderr_of(*words: object) -> str:
-    """Run a command line in this process; return its standard error, raise its exception."""
+    """Run a command line in this process, and return its standard error; an exception of the command is raised."""
     return _printed(words)[1]
 
 
@@ -377,7 +383,7 @@ def _printed(words: tuple[object, ...]) -> tuple[str, str]:
 
 
 class CommandOutput(NamedTuple):
-    """Exit status and output of a command line."""
+    """Exit status and output of a command line that has run."""
 
     status: int
     out: str
@@ -393,19 +399,20 @@ class CommandOutput(NamedTuple):
 
     @property
     def lines(self) -> list[Any]:
-        """Lines of the output as JSON."""
+        """Lines of standard output, each decoded as JSON."""
         return [msgspec.json.decode(line) for line in self.out.splitlines()]
 
 
 def run_command(*words: object, cwd: Path = Path()) -> CommandOutput:
-    """Run a command line in this process: a start of Python would take half a second of CPU time."""
+    """Run a command line in this process, since a start of Python would take half a second of CPU time; return exit
+    status and output."""
     with chdir(cwd), redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
         status = execute(supervisor, [str(one) for one in words])
     return CommandOutput(status, out.getvalue(), err.getvalue())
 
 
 class Gate:
-    """Named pipe that programs wait at, with ``read go < gate``; each ``open()`` releases one program."""
+    """Named pipe at which programs wait, with ``read go < gate``; each call of ``open()`` lets one program go on."""
 
     def __init__(self, directory: Path, name: str = "gate") -> None:
         self.path = str(directory / name)
@@ -419,25 +426,25 @@ class Gate:
         os.close(self._fd)
 
     def agent(self) -> AgentConfig:
-        """Return a scripted agent that waits at the gate before its handshake."""
+        """Return the configuration of a scripted agent that waits at the gate before its handshake."""
         line = f'read go < {self.path}; exec "$@"'
         return AgentConfig(adapter="acp", command=("sh", "-c", line, "sh", *scripted_command()))
 
 
 def git(where: Path, *words: str) -> str:
-    """Run git with an identity of its own, and return its output."""
+    """Run git with a fixed identity, and return its output."""
     identity = ("-c", "user.name=someone", "-c", "user.email=someone@localhost", "-c", "commit.gpgSign=false")
     done = subprocess.run(["git", *identity, *words], cwd=where, check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 
 def open_descriptors() -> set[str]:
-    """Return the open descriptors of this process, without that of the listing itself."""
+    """Return the open descriptors of this process, without the descriptor that the listing itself opens."""
     return {fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}
 
 
 def reap(pid: int) -> None:
-    """Reap a dead child; a process that is no child of ours is ignored."""
+    """Reap a dead child process; a process that is no child of this one is ignored."""
     with suppress(ChildProcessError):
         os.waitpid(pid, 0)
 
@@ -447,7 +454,7 @@ OLDER_CHILDREN: set[int] = set()
 
 
 async def reap_all() -> None:
-    """Wait for every child of this process, orphans of other processes included, and reap it."""
+    """Wait for the end of every child of this process, adopted orphans included, and reap it."""
     for pid in set(shim.children(os.getpid())) - OLDER_CHILDREN:
         await wait_for_exit(pid)
         reap(pid)
@@ -455,9 +462,9 @@ async def reap_all() -> None:
 
 @contextmanager
 def no_leaks() -> Iterator[None]:
-    """Assert that the block leaves no process and no descriptor behind.
+    """Assert that the block leaves no process and no open descriptor behind.
 
-    This process is a subreaper meanwhile: orphans of the processes that the block started become its children.
+    This process is a subreaper during the block: orphans of processes that the block has started become its children.
     """
     ctypes.CDLL(None).prctl(shim.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before, family = open_descriptors(), set(shim.children(os.getpid()))

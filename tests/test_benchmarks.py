@@ -1,4 +1,4 @@
-"""Each benchmark runs once, at a tiny size; its figures are not checked, since time is not a fact."""
+"""Tests of the benchmarks: each runs once, with a tiny load; the measured times are not checked, since they vary."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def commands() -> list[str]:
-    """Every module of benchmarks that is a program; what the peers run for themselves is no command."""
+    """Return the names of all benchmark modules that are programs, without the programs that are run for a peer (a
+    comparable library)."""
     found = []
     for path in sorted((ROOT / "benchmarks").rglob("*.py")):
         is_peer = path.parent.name == "peers" and path.name != "__main__.py"
@@ -40,14 +41,15 @@ def commands() -> list[str]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _little_garbage() -> Iterator[None]:
-    """A stopwatch collects garbage first: of the measurement, and not of the whole suite."""
+    """Fixture: freeze the garbage collector, so that a stopwatch collects the garbage of the measurement only, and not
+    that of the whole test suite."""
     gc.freeze()
     yield
     gc.unfreeze()
 
 
 def test_the_short_forms_in_the_makefile_are_those_of_every_command() -> None:
-    """`make bench-short`, which CI runs, leaves out none, and tries each of them once."""
+    """The make target `bench-short`, which CI runs, runs every benchmark command exactly once with ``--short``."""
     recipe = re.search(r"^bench-short:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe is not None
     assert sorted(re.findall(r"-m (\S+) --short$", recipe[1], re.MULTILINE)) == commands()
@@ -55,7 +57,7 @@ def test_the_short_forms_in_the_makefile_are_those_of_every_command() -> None:
 
 @pytest.mark.parametrize("name", commands())
 def test_a_command_has_a_short_form(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every benchmark has the option ``--short``."""
+    """Every benchmark command has the option ``--short``."""
     module = importlib.import_module(f"{name}.__main__" if (ROOT / name.replace(".", "/")).is_dir() else name)
     with pytest.raises(SystemExit, match="0"):
         module.main(["--help"])
@@ -63,19 +65,20 @@ def test_a_command_has_a_short_form(name: str, capsys: pytest.CaptureFixture[str
 
 
 def without_peers(case: Case) -> Case:
-    """Return the case without its other side, if that is another program: each program is tried once, below."""
+    """Return the case without its other side, if the other side is another program; each such program is tested once,
+    in another test."""
     is_peer = case.theirs is not None and case.theirs.__module__ == "benchmarks.peers"
     return case._replace(theirs=None) if is_peer else case
 
 
 def test_the_cases_have_names_of_their_own() -> None:
-    """No two cases have one name."""
+    """No two cases of the benchmark table have the same name."""
     assert len(CASES) == len(table.CASES)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_case_runs(name: str) -> None:
-    """Both sides of a case run on each of its backends, and its rows can be shown."""
+    """Both sides of a case can be measured on each of the case's backends, and the results can be printed as rows."""
     case = CASES[name]
     found, lacks = measure(without_peers(case), SHORT)
     assert set(found) == set(case.backends)
@@ -87,7 +90,8 @@ def test_a_case_runs(name: str) -> None:
 
 @pytest.mark.parametrize("name", PEERS)
 def test_a_peer_runs_or_says_how_to_get_it(name: str) -> None:
-    """An installed peer measures everything it is asked; a missing one raises ``Missing`` with a sentence."""
+    """An installed peer (a comparable library) measures everything that is requested; a peer that is not installed
+    raises ``Missing`` with a hint how to install it."""
     if why := missing(name):
         with pytest.raises(Missing, match=re.escape(why)):
             ask_peer(name, "all", 4)
@@ -97,13 +101,14 @@ def test_a_peer_runs_or_says_how_to_get_it(name: str) -> None:
 
 @pytest.mark.parametrize("who", OURS)
 def test_a_row_of_the_peers_table_runs(who: str) -> None:
-    """Each row of ours in the table of peers runs."""
+    """Each row of our own in the table of peers can be measured on each backend."""
     for one in OURS[who].values():
         assert all(one(backend, SHORT)[0] >= 0 for backend in BACKENDS)
 
 
 def test_growth_is_written(tmp_path: Path) -> None:
-    """A point for each quantity, size and side; in a table, and in a picture where that can be drawn."""
+    """The growth benchmark yields a point for each quantity, size, side and backend, and writes them as a table, and as
+    a picture if matplotlib is installed."""
     points = list(growth.measure_growth(SHORT))
     assert len(points) == len(growth.QUANTITIES) * len(SHORT.growth) * 2 * len(BACKENDS)
     growth.write_csv(points, tmp_path / "growth.csv")
@@ -118,7 +123,8 @@ def test_growth_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_soak_runs_and_is_written(tmp_path: Path, backend: str) -> None:
-    """Every kind of session ends, each sample has everything, and what was found is there as JSON and as a picture."""
+    """In a short soak sessions end, every sample has all figures, and the result is written as JSON and as a
+    picture."""
     load = soak.Load(minutes=0.03, warm_up_minutes=0.0, every_s=0.5)
     found: soak.Soak = run(soak.soak, backend, load, tmp_path / "sd", backend=backend)
     assert sum(found.outcomes.values()) > 0
@@ -130,7 +136,8 @@ def test_a_soak_runs_and_is_written(tmp_path: Path, backend: str) -> None:
 
 
 def test_a_drift_is_that_of_the_last_fifth_over_the_first() -> None:
-    """Growth is reported as a share, shrinkage as a negative share, oscillation as none."""
+    """The drift of a series compares its last fifth with its first: positive for growth, negative for shrinkage, about
+    zero for oscillation."""
     assert gauges.drift([100.0] * 10) == 0
     assert gauges.drift([float(100 + n) for n in range(10)]) == pytest.approx(8 / 100.5)
     assert gauges.drift([float(110 - n) for n in range(10)]) < 0
@@ -154,14 +161,15 @@ VERDICTS = {
 
 @pytest.mark.parametrize("how", VERDICTS)
 def test_a_verdict(how: str) -> None:
-    """Met, or by how much it was missed; never a guess."""
+    """The verdict about a measurement is "met", by how much the aim was missed, "not measured", or empty without an
+    aim."""
     aim, found, said = VERDICTS[how]
     assert report.verdict(aim, found) == said
 
 
 @pytest.mark.parametrize("what", recovery.MEASURED)
 def test_a_recovery_is_measured(tmp_path: Path, what: str) -> None:
-    """Each way to open a journal works on a small one, and leaves it sound."""
+    """Each measured way to open a journal works on a small journal, and leaves the journal undamaged."""
     state = StateDir.open(tmp_path / "state")
     recovery.fill(state.journal, 300, 3)
     recovery.MEASURED[what](state.journal)
@@ -170,7 +178,8 @@ def test_a_recovery_is_measured(tmp_path: Path, what: str) -> None:
 
 
 def test_the_scheduler_is_measured() -> None:
-    """Every size is measured in every round, and the ratio is that of the largest to the smallest."""
+    """The scheduler benchmark measures every size in every round; its ratio is the cost of the largest size divided by
+    that of the smallest."""
     rounds = scheduler.measure_costs((100, 200), tasks=32, rounds=2)
     assert [[one.backlog for one in sizes] for sizes in rounds] == [[100, 200]] * 2
     assert all(one.task_us > one.claim_us >= 0 for sizes in rounds for one in sizes)
@@ -179,7 +188,8 @@ def test_the_scheduler_is_measured() -> None:
 
 
 def test_the_scheduler_does_as_much_for_a_task_in_a_larger_backlog() -> None:
-    """The calls that a task costs, which no busy machine changes, are within a fifth of each other."""
+    """The number of function calls that the scheduler needs for a task, which does not depend on the machine's load,
+    differs by at most a fifth between a small and a large backlog."""
     calls = {}
     for size in (200, 20_000):
         with cProfile.Profile() as profile:

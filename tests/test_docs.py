@@ -1,4 +1,5 @@
-"""Pages of docs/: their examples run as printed, their plans are plans, and no page written by hand is long."""
+"""Tests of the pages in docs/: examples run as printed, plans are valid, no page written by hand is too long, and terms
+are those of the glossary."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ WORDS_MAX = 2_500
     ids=["function", "program"],
 )
 def test_the_examples_of_embedding_run_as_printed(example: str, printed: list[str], tmp_path: Path) -> None:
-    """Each program of the tutorial prints the lines that the page promises."""
+    """Each example program of the tutorial about embedding prints the lines that the page shows."""
     script = tmp_path / "example.py"
     script.write_text(example, encoding="utf-8")
     ran = subprocess.run(
@@ -37,7 +38,7 @@ def test_the_examples_of_embedding_run_as_printed(example: str, printed: list[st
 
 
 def test_the_first_plan_of_the_tutorial_completes(tmp_path: Path) -> None:
-    """`supervisor run plan.yaml` completes both tasks in an empty directory."""
+    """`supervisor run plan.yaml` with the first plan of the tutorial completes in an empty directory."""
     (tmp_path / "plan.yaml").write_text(PLANS[0], encoding="utf-8")
     ran = subprocess.run(
         [sys.executable, "-m", "supervisor", "run", "plan.yaml"],
@@ -52,14 +53,14 @@ def test_the_first_plan_of_the_tutorial_completes(tmp_path: Path) -> None:
 
 
 def test_the_second_plan_of_the_tutorial_is_a_plan(tmp_path: Path) -> None:
-    """The plan whose tool call the reader aborts is accepted as it stands."""
+    """The second plan of the tutorial, whose tool call the reader aborts, is a valid plan."""
     plan = tmp_path / "long.yaml"
     plan.write_text(PLANS[1], encoding="utf-8")
     assert [task.id for task in load_plan(plan).tasks] == ["wait"]
 
 
 def test_no_page_is_long() -> None:
-    """A page has at most 2,500 words; the specification and the generated pages may be longer."""
+    """A page has at most 2,500 words; only the specification and the generated pages may be longer."""
     words = {
         str(page.relative_to(DOCS)): len(page.read_text(encoding="utf-8").split())
         for page in DOCS.rglob("*.md")
@@ -70,7 +71,8 @@ def test_no_page_is_long() -> None:
 
 
 def test_every_path_on_a_page_exists() -> None:
-    """A Python file or a part of tests/ that a page names exists, from the root or from `supervisor/`."""
+    """Every Python file, and every path in tests/, that a page names exists, relative to the root or to
+    `supervisor/`."""
     pages = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     named = re.compile(r"`([\w./-]+/[\w-]+\.py|tests/[\w./-]+)`")
     found = {(page.name, path) for page in pages for path in named.findall(page.read_text(encoding="utf-8"))}
@@ -81,7 +83,7 @@ def test_every_path_on_a_page_exists() -> None:
 
 
 def test_pages_use_the_words_of_the_glossary() -> None:
-    """Words that the glossary replaced are on no page: a term has one name."""
+    """No page contains a word that the glossary has replaced by another term."""
     replaced = re.compile(
         r"\b(wardens?|keepers?|ledger|aborter|overseer|dossier|lifeline|heirs?|parked)\b", re.IGNORECASE
     )

@@ -1,4 +1,4 @@
-"""Corpus of the fuzz targets: good inputs, and inputs that once broke something."""
+"""Tests of the fuzz targets with the inputs of the corpus: good inputs, and inputs that once broke a target."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ CASES = [(name, path.name) for name in TARGETS for path in sorted((CORPUS / name
 
 @pytest.mark.parametrize(("target", "name"), CASES, ids=[f"{target}-{name}" for target, name in CASES])
 def test_a_corpus_input_breaks_no_target(target: str, name: str) -> None:
-    """An input of the corpus raises nothing but the declared errors of its target."""
+    """A fuzz target, given an input of the corpus, raises no error except those that the target declares."""
     with TARGETS[target].opened() as take:
         take((CORPUS / target / name).read_bytes())
 
 
 def test_every_target_has_inputs() -> None:
-    """Every target has a folder with a good input, and every folder has a target."""
+    """Every fuzz target has a folder in the corpus with at least one good input, and every folder belongs to a
+    target."""
     assert {path.name for path in CORPUS.iterdir()} == set(TARGETS)
     assert all(any(not path.name.startswith("broke-") for path in (CORPUS / name).iterdir()) for name in TARGETS)

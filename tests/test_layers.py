@@ -1,6 +1,7 @@
 """Architecture of the two packages, read from their source: order of packages, cycles, purity, docstrings, ``__all__``.
 
-Each check is a function from sources to complaints, so that a made-up module can show that the check complains.
+Each check is a function from sources to complaints, so that a test with a made-up module can show that the check
+complains.
 """
 
 from __future__ import annotations
@@ -34,18 +35,19 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ("supervisor.cli",),
     ("supervisor.simulation",),
 )
-"""Packages, the lowest first. A package imports packages of lower steps only; packages on one step do not import each
-other."""
+"""Packages, the lowest first. A package may import packages of lower steps only; packages on the same step do not
+import each other."""
 
 STEP = {package: number for number, packages in enumerate(STEPS) for package in packages}
 MOCK_MODEL = "supervisor.mock_model"
-"""Stands beside the order: it imports no other package, and only the command line imports it."""
+"""Package outside of the order: it imports no other package, and only the command line imports it."""
 USERS_OF_THE_MOCK_MODEL = ("supervisor.cli.",)
 FLAT = {"supervisor": "supervisor.embedding", "supervisor.__main__": "supervisor.cli"}
-"""Modules outside of a package, each with the package whose step it has. ``supervisor`` itself only re-exports."""
+"""Modules outside of any package, each with the package whose step applies to it. ``supervisor`` itself only
+re-exports."""
 
 PURE = ("supervisor.lifecycles", "supervisor.policies", "supervisor.diagnostics")
-"""Packages without clocks, chance, disks, processes and tasks."""
+"""Packages that use no clock, no random numbers, no disk, no processes and no tasks."""
 PURE_MODULES = frozenset(
     {
         "actors.backoff",
@@ -69,7 +71,7 @@ PURE_MODULES = frozenset(
         "supervisor.work.timeouts",
     }
 )
-"""Pure modules of other packages."""
+"""Modules of other packages that are pure in the same sense as PURE."""
 FORBIDDEN = frozenset({"anyio", "trio", "asyncio", "time", "random", "os", "sqlite3", "apsw", "subprocess"})
 PROGRAMS = frozenset(
     {
@@ -79,7 +81,7 @@ PROGRAMS = frozenset(
         "supervisor.agents.scripted_agent",
     }
 )
-"""Modules that are run and not imported."""
+"""Modules that are run as programs and must not be imported."""
 
 Sources = Mapping[str, str]
 
@@ -96,7 +98,7 @@ def module_name(path: Path) -> str:
 
 
 def package_of(module: str) -> str | None:
-    """Return the package of STEPS (or the mock model) that *module* belongs to; None for an unknown place."""
+    """Return the package of STEPS (or the mock model) to which *module* belongs; None if it belongs to none."""
     if module in FLAT:
         return FLAT[module]
     parts = module.split(".")
@@ -119,7 +121,7 @@ def import_statements(text: str) -> list[ast.Import | ast.ImportFrom]:
 
 
 def imports(module: str, sources: Sources) -> list[str]:
-    """Return the modules that *module* imports, in functions and under TYPE_CHECKING too."""
+    """Return the modules that *module* imports, including imports in functions and under TYPE_CHECKING."""
     found: list[str] = []
     for node in import_statements(sources[module]):
         if isinstance(node, ast.Import):
@@ -191,7 +193,8 @@ def cycles(sources: Sources) -> Iterator[str]:
 
 
 def impure_imports(sources: Sources) -> Iterator[str]:
-    """Yield the forbidden imports of pure modules, their own and those of the modules that they import."""
+    """Yield a complaint for each forbidden import of a pure module, by the module itself or by a module that it
+    imports."""
     for module in sources:
         if is_pure(module):
             for user in reached(module, sources):
@@ -215,14 +218,15 @@ def undocumented(sources: Sources) -> Iterator[str]:
 
 
 def without_all(sources: Sources) -> Iterator[str]:
-    """Yield the packages without ``__all__``. In a module inside of a package, the underscore says what is private."""
+    """Yield a complaint for each package without ``__all__``. For modules inside of a package, a leading underscore
+    marks private names."""
     for module, text in sources.items():
         if any(other.startswith(f"{module}.") for other in sources) and declared(text) is None:
             yield f"{module} has no __all__ of string literals"
 
 
 def declared(text: str) -> list[str] | None:
-    """Return the names in a module's ``__all__``; None if there is none that can be read."""
+    """Return the names in a module's ``__all__``; None if the module has none, or none that consists of literals."""
     for node in parsed(text).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
@@ -257,7 +261,7 @@ SOURCES = read_sources()
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_packages_keep_the_rules(check: object) -> None:
-    """Every rule above holds in the two packages."""
+    """Each check of this file, such as the order of imports, finds nothing to complain about in the two packages."""
     assert {"actors.machine", "supervisor", "supervisor.lifecycles.task"} <= set(SOURCES)
     assert callable(check)
     found = list(check(SOURCES))
@@ -266,7 +270,7 @@ def test_the_packages_keep_the_rules(check: object) -> None:
 
 @pytest.mark.parametrize("module", [one for one in SOURCES if one not in PROGRAMS])
 def test_surface_exists(module: str) -> None:
-    """Every name in ``__all__`` can be imported, and stands there once."""
+    """Every name in a module's ``__all__`` can be imported, and is listed only once."""
     names = declared(SOURCES[module]) or []
     assert len(names) == len(set(names))
     loaded = importlib.import_module(module)
@@ -309,5 +313,5 @@ def test_surface_exists(module: str) -> None:
     ],
 )
 def test_each_complaint_is_made(sources: Sources, complaint: str) -> None:
-    """A made-up module that breaks a rule is named, with the rule."""
+    """For a made-up module that breaks a rule, the check of that rule complains and names the module."""
     assert complaint in [one for check in CHECKS for one in check(sources)]

@@ -1,4 +1,4 @@
-"""The README is true: its example runs as it is printed, its files exist, its plan is a plan."""
+"""Tests of the README: its example runs as printed, the files that it links to exist, and its plan is valid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_the_embedding_example_runs_as_printed(backend: str, tmp_path: Path) -> None:
-    """The example in the README prints what the README says, on both backends."""
+    """The Python example in the README prints the lines that the README shows, on asyncio and on trio."""
     (example,) = blocks("python")
     script = tmp_path / "example.py"
     script.write_text(example, encoding="utf-8")
@@ -34,7 +34,7 @@ def test_the_embedding_example_runs_as_printed(backend: str, tmp_path: Path) -> 
 
 
 def test_the_smallest_plan_is_a_plan(tmp_path: Path) -> None:
-    """The plan in the README is accepted as it stands."""
+    """The plan in the README is a valid plan."""
     (text,) = blocks("yaml")
     plan = tmp_path / "plan.yaml"
     plan.write_text(text, encoding="utf-8")

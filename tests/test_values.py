@@ -1,4 +1,4 @@
-"""Values of pure modules: they cannot be changed, and their fields are named where they are made."""
+"""Tests of the value classes (structs) of pure modules: they are immutable, and their fields are given by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from test_layers import SOURCES, is_pure
 
 BY_POSITION = frozenset({"Problem", "ProcessSeen"})
-"""In the order in which they are printed (line, field, message), or read from the shim (pid, parent, session, ...)."""
+"""Struct classes whose fields are given by position: in the order in which they are printed (line, field, message), or
+read from the shim (pid, parent, session, ...)."""
 PURE = [*(module for module in SOURCES if is_pure(module))]
 
 
@@ -25,13 +26,15 @@ def values_of(module: ModuleType) -> list[type[msgspec.Struct]]:
 
 @pytest.mark.parametrize("name", PURE)
 def test_values_are_frozen(name: str) -> None:
-    """A value that was decided, journalled or sent to another actor cannot be changed."""
+    """All structs of pure modules are frozen, so that a value that was decided, recorded or sent to another actor
+    cannot be changed."""
     assert [one.__name__ for one in values_of(importlib.import_module(name)) if not one.__struct_config__.frozen] == []
 
 
 @pytest.mark.parametrize("name", PURE)
 def test_fields_are_named(name: str) -> None:
-    """Values are made with named fields, so that a new or moved field changes the meaning of no call."""
+    """All structs of pure modules, except BY_POSITION, take their fields by name only, so that a new or moved field
+    changes the meaning of no call."""
     by_position = [
         f"{one.__name__}.{field.name}"
         for one in values_of(importlib.import_module(name))

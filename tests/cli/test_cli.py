@@ -1,4 +1,4 @@
-"""The command line: bad input, commands that read, and commands that talk to a running supervisor.
+"""Command line: bad input, commands that read the journal, and commands that send requests to a running supervisor.
 
 A real supervisor with in-process agents runs in another thread behind its real control socket.
 """
@@ -59,7 +59,8 @@ GOOD = "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a}]\n"
 
 @pytest.fixture
 def cli() -> Iterator[Cli]:
-    """Run a command line in this process."""
+    """Fixture: the function that runs a command line in this process; the settings of the supervisor's logger are
+    restored afterwards."""
 
     logger = logging.getLogger("supervisor")
     before = logger.handlers, logger.level, logger.propagate
@@ -69,7 +70,8 @@ def cli() -> Iterator[Cli]:
 
 # ------------------------------------------------------------------------------------------ a running supervisor
 class Running:
-    """A supervisor in another thread: ``lead`` has an open tool call and the finished child ``lead/docs``."""
+    """Container of a supervisor that runs in another thread: its session ``lead`` has an open tool call and the ended
+    child session ``lead/docs``."""
 
     def __init__(self, sup: Supervisor, state_dir: Path) -> None:
         self.sup, self.state_dir = sup, state_dir
@@ -117,7 +119,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The state directory of a supervisor that has ended."""
+    """Fixture: the state directory of a supervisor that has ended."""
     state_dir = tmp_path_factory.mktemp("ended") / "state"
     with _in_a_thread(state_dir):
         pass
@@ -139,7 +141,8 @@ BAD_PLANS = {
 
 @pytest.mark.parametrize(("text", "words"), BAD_PLANS.values(), ids=BAD_PLANS.keys())
 def test_a_bad_plan_starts_and_writes_nothing(tmp_path: Path, cli: Cli, text: str, words: str) -> None:
-    """An invalid plan is one message and exit status 2, and nothing is written, not even a state directory."""
+    """A run of an invalid plan prints one error message and exits with status 2; nothing is written, not even a state
+    directory."""
     plan = tmp_path / "plan.yaml"
     plan.write_text(text)
     output = cli("run", plan, "--state-dir", tmp_path / "state")
@@ -151,7 +154,7 @@ def test_a_bad_plan_starts_and_writes_nothing(tmp_path: Path, cli: Cli, text: st
 
 
 def test_an_error_is_json_too(tmp_path: Path, cli: Cli) -> None:
-    """With --json the error is an object on standard output as well."""
+    """With --json the error is also printed as an object on standard output."""
     output = cli("run", tmp_path / "nix.yaml", "--state-dir", tmp_path / "state", "--json")
     assert output.json["error"]["kind"] == "bad"
     assert f"supervisor: {output.json['error']['message']}\n" == output.err
@@ -159,7 +162,8 @@ def test_an_error_is_json_too(tmp_path: Path, cli: Cli) -> None:
 
 
 def test_a_state_directory_that_cannot_be_is_refused(tmp_path: Path, cli: Cli) -> None:
-    """A state directory that cannot be created is bad input, and the file in its place stays."""
+    """A state directory that cannot be created, since a file is in its place, is bad input (status 2), and the file
+    stays."""
     plan, file = tmp_path / "plan.yaml", tmp_path / "file"
     plan.write_text(GOOD)
     file.write_text("mine")
@@ -170,7 +174,7 @@ def test_a_state_directory_that_cannot_be_is_refused(tmp_path: Path, cli: Cli) -
 
 
 def test_a_second_supervisor_is_refused(tmp_path: Path, cli: Cli, running: Running) -> None:
-    """A second supervisor on a state directory is refused with the id of the first."""
+    """A second supervisor on a state directory is refused with the process id of the first, which runs on."""
     plan = tmp_path / "plan.yaml"
     plan.write_text(GOOD)
     output = cli("run", plan, "--state-dir", running.state_dir)
@@ -187,7 +191,8 @@ READING = (["ps"], ["tree"], ["events"], ["why", "lead"], ["journal", "check"], 
     [(one, version) for one in (["run", "plan.yaml"], *READING) for version in (VERSION - 1, VERSION + 1)],
 )
 def test_a_journal_of_another_version_is_refused(tmp_path: Path, cli: Cli, command: list[str], version: int) -> None:
-    """A journal of another schema is bad input for every command, and not one byte of it changes."""
+    """Every command exits with status 2 on a journal of another schema version, and does not change one byte of the
+    journal."""
     state = StateDir(tmp_path / "state")
     with _in_a_thread(state.root):
         pass
@@ -203,7 +208,8 @@ def test_a_journal_of_another_version_is_refused(tmp_path: Path, cli: Cli, comma
 
 
 def test_a_run_goes_on_in_the_journal_of_an_earlier_one(tmp_path: Path, cli: Cli) -> None:
-    """A second run numbers names that were used, and closes entities left open."""
+    """A second run in a state directory continues the record numbers, adds a number to a session name that was used
+    before, and ends the entities that the first run left open."""
     state = StateDir.open(tmp_path / "state")
     shutil.move(kept_journal(tmp_path), state.journal)
     (tmp_path / "plan.yaml").write_text(GOOD.replace("id: t,", "id: works,"))
@@ -230,7 +236,7 @@ def test_a_run_goes_on_in_the_journal_of_an_earlier_one(tmp_path: Path, cli: Cli
     ids=" ".join,
 )
 def test_where_nothing_ever_ran_nothing_can_be_asked(tmp_path: Path, cli: Cli, command: list[str]) -> None:
-    """Without a state directory every command exits with status 2 and creates none."""
+    """Without a state directory every command that needs one exits with status 2, and creates none."""
     output = cli(*command, "--state-dir", tmp_path / "state")
     assert (output.status, output.out) == (2, "")
     assert "supervisor run" in output.err
@@ -256,7 +262,7 @@ def test_where_nothing_ever_ran_nothing_can_be_asked(tmp_path: Path, cli: Cli, c
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_a_command_that_cannot_be_understood(cli: Cli, arguments: list[str], words: str) -> None:
-    """A mistake in the command line is one message with the fix, and exit status 2."""
+    """A mistake in the command line is one message that says how to correct it, and exit status 2."""
     output = cli(*arguments)
     assert (output.status, output.out) == (2, "")
     assert output.err.startswith("supervisor: ")
@@ -268,7 +274,7 @@ def test_a_command_that_cannot_be_understood(cli: Cli, arguments: list[str], wor
 def test_a_state_directory_needs_a_name(
     tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
-    """An empty --state-dir or variable is refused, and the option takes precedence over the variable."""
+    """An empty --state-dir or SUPERVISOR_STATE_DIR is refused; the option takes precedence over the variable."""
     monkeypatch.chdir(tmp_path)
     given = cli(*command, "--state-dir", "")
     monkeypatch.setenv("SUPERVISOR_STATE_DIR", "")
@@ -285,7 +291,8 @@ def test_a_state_directory_needs_a_name(
     [["run"], ["ps"], ["events", "--follow"], ["abort", "x", "--scope", "tool"], ["send", "x", "y"], ["stop"]],
 )
 def test_a_state_directory_with_an_impossible_name(tmp_path: Path, cli: Cli, command: list[str]) -> None:
-    """A name that no file system takes is one sentence and exit status 2 for every command."""
+    """A state directory whose name is too long for a file system is refused by every command with one message and exit
+    status 2."""
     plan = tmp_path / "plan.yaml"
     plan.write_text(GOOD)
     output = cli(*command, *([plan] if command == ["run"] else []), "--state-dir", tmp_path / ("x" * 300))
@@ -298,7 +305,8 @@ def test_a_state_directory_with_an_impossible_name(tmp_path: Path, cli: Cli, com
 def test_the_state_directory_of_another_user(
     tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
-    """An unreadable state directory is one sentence with the directory and the fix, and exit status 2."""
+    """A state directory that the user may not read is refused with one message, which names the directory and the fix,
+    and exit status 2."""
     state = StateDir.open(tmp_path / "state")
 
     def refused(*arguments: object, **more: object) -> None:
@@ -316,14 +324,14 @@ def test_the_state_directory_of_another_user(
 
 
 def test_no_command_is_a_plain_help(cli: Cli) -> None:
-    """Without a command the help stands on standard error as it is, exit status 2."""
+    """``supervisor`` without a command prints the help on standard error, and exits with status 2."""
     output = cli()
     assert (output.status, output.out) == (2, "")
     assert output.err == cli("--help").out
 
 
 def test_a_bug_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    """An unexpected error is one line with its place, and exit status 1."""
+    """An unexpected exception in a command is printed as one line, without a traceback, and the exit status is 1."""
 
     @click.group()
     def broken() -> None:
@@ -340,13 +348,13 @@ def test_a_bug_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_argument_that_is_not_utf_8_is_bad_input(
     tmp_path: Path, cli: Cli, running: Running, command: list[str]
 ) -> None:
-    """An id or message that is not UTF-8 is refused before anything is sent."""
+    """An id or a message on the command line that is not UTF-8 is refused as bad input, before anything is sent."""
     output = cli(*command, "--state-dir", running.state_dir)
     assert (output.status, output.err) == (2, r"supervisor: 'caf\udce9' is not UTF-8; give it as UTF-8 text" "\n")
 
 
 def test_a_command_that_leaves_by_itself_keeps_its_status() -> None:
-    """SystemExit keeps its status, except after a closed pipe."""
+    """A SystemExit that a command raises keeps its exit status, except after a closed pipe."""
 
     @click.group()
     def leaves() -> None:
@@ -359,7 +367,7 @@ def test_a_command_that_leaves_by_itself_keeps_its_status() -> None:
 
 # ------------------------------------------------------------------------------------------------ what needs none
 def test_help_and_version(cli: Cli) -> None:
-    """The help lists the commands in full, and the version is printed."""
+    """``--help`` lists all commands with unshortened descriptions, and ``--version`` prints the version."""
     output = cli("--help")
     names = ["run", "demo", "machines", "ps", "tree", "events", "abort", "send", "stop", "why", "logs", "validate"]
     assert [name for name in names if f"\n  {name} " not in output.out] == []
@@ -368,7 +376,8 @@ def test_help_and_version(cli: Cli) -> None:
 
 
 def test_the_help_of_a_command_begins_with_its_line_in_the_list() -> None:
-    """The help of every command begins with the command's line in the list, and has that line once."""
+    """The help of every command begins with the line that the list of commands shows, and contains that line
+    only once."""
     with click.Context(supervisor) as context:
         for name, command in supervisor.commands.items():
             listed = command.get_short_help_str(limit=100)
@@ -378,7 +387,7 @@ def test_the_help_of_a_command_begins_with_its_line_in_the_list() -> None:
 
 
 def test_machines(cli: Cli) -> None:
-    """The lifecycles are printed from their tables, and --json is short for --format json."""
+    """``machines`` prints all state machines from their tables; --json is short for --format json."""
     output = cli("machines", "--json")
     assert [len(one["states"]) for one in output.json.values()] == [12, 4, 10, 8, 11, 8, 7, 5]
     assert cli("machines", "agent", "--format", "json").json == {"agent": output.json["agent"]}
@@ -387,7 +396,7 @@ def test_machines(cli: Cli) -> None:
 
 @pytest.mark.parametrize("command", ["--help", "machines"])
 def test_it_starts_without_the_runtime(command: str) -> None:
-    """Help and machines import neither the runtime nor other slow modules."""
+    """The commands ``--help`` and ``machines`` import neither the runtime nor other modules that are slow to import."""
     slow = {"trio", "pydantic", "rich", "apsw", "structlog", "supervisor.embedding.runtime"}
     code = (
         "import sys; from supervisor.__main__ import main\n"
@@ -400,7 +409,8 @@ def test_it_starts_without_the_runtime(command: str) -> None:
 
 
 def test_validate(tmp_path: Path, cli: Cli, ended: Path) -> None:
-    """The log of a run is valid; one with a line changed is not, and the line is named."""
+    """``validate`` accepts the log of a run (status 0); for a log with a damaged line it exits with status 1 and names
+    the line."""
     log = StateDir(ended).transitions
     assert cli("validate", log).status == 0
     lines = log.read_text().splitlines(keepends=True)
@@ -414,7 +424,7 @@ def test_validate(tmp_path: Path, cli: Cli, ended: Path) -> None:
 
 
 def test_a_pipe_is_validated_from_its_first_byte(cli: Cli, ended: Path) -> None:
-    """A log read from a pipe is validated from its first byte."""
+    """``validate`` reads a log from a pipe completely, from the first byte."""
     log = StateDir(ended).transitions
     with subprocess.Popen(["cat", log], stdout=subprocess.PIPE) as cat:
         assert cat.stdout is not None
@@ -424,7 +434,8 @@ def test_a_pipe_is_validated_from_its_first_byte(cli: Cli, ended: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------------- reading
 def test_a_journal_is_checked_compacted_and_exported(tmp_path: Path, cli: Cli, running: Running) -> None:
-    """On a running supervisor, check, compact and export keep living and recently ended entities."""
+    """The commands ``journal check``, ``compact`` and ``export`` work on a running supervisor; compact does not remove
+    living or recently ended entities."""
     where = ("--state-dir", running.state_dir)
     output = cli("journal", "check", "--json", *where)
     assert (output.status, output.json["sound"], len(output.json["files"])) == (0, True, 1)
@@ -439,7 +450,8 @@ def test_a_journal_is_checked_compacted_and_exported(tmp_path: Path, cli: Cli, r
 
 
 def test_a_damaged_journal_is_exit_status_1(tmp_path: Path, cli: Cli, ended: Path) -> None:
-    """Damage is reported with its place, and an invalid --keep-s is bad input."""
+    """``journal check`` reports a damaged record with its number and exit status 1; invalid options of ``compact``, or
+    a missing journal, are bad input (status 2)."""
     copy = tmp_path / "copy"
     shutil.copytree(ended, copy, ignore=shutil.ignore_patterns("control.sock"))
     with closing(apsw.Connection(str(copy / "runtime" / "journal.db"))) as db:
@@ -468,7 +480,8 @@ def test_a_damaged_journal_is_exit_status_1(tmp_path: Path, cli: Cli, ended: Pat
     ids=" ".join,
 )
 def test_every_command_tells_damage_alike(tmp_path: Path, cli: Cli, ended: Path, command: tuple[str, ...]) -> None:
-    """Every command that reads records reports damage in the same way, not as bad input."""
+    """Every command that reads records reports a damaged journal with the same message and exit status 1, not as bad
+    input."""
     copy = tmp_path / "copy"
     shutil.copytree(ended, copy, ignore=shutil.ignore_patterns("control.sock"))
     with closing(apsw.Connection(str(copy / "runtime" / "journal.db"))) as db:
@@ -480,7 +493,7 @@ def test_every_command_tells_damage_alike(tmp_path: Path, cli: Cli, ended: Path,
 
 
 def test_ps_and_tree_of_a_running_supervisor(cli: Cli, running: Running) -> None:
-    """ps and tree show sessions with their agents, turns and open calls."""
+    """For a running supervisor ``ps`` and ``tree`` show sessions with their agents, turns and open calls."""
     seen = {one["id"]: one for one in cli("ps", "--json", "--state-dir", running.state_dir).json}
     assert list(seen) == ["lead", "lead/docs", "lead:t1", "lead:a1"]
     assert (seen["lead:t1"]["state"], seen["lead:a1"]["visual"]) == ("TOOL_USE", "RUNNING")
@@ -491,7 +504,7 @@ def test_ps_and_tree_of_a_running_supervisor(cli: Cli, running: Running) -> None
 
 
 def test_ps_and_tree_of_one_that_has_ended(cli: Cli, ended: Path) -> None:
-    """After the end ps and tree show the sessions, and everything with --all."""
+    """For a supervisor that has ended, ``ps`` and ``tree`` show the sessions, and with --all also turns and agents."""
     seen = {one["id"]: one for one in cli("ps", "--json", "--state-dir", ended).json}
     assert {name: one["state"] for name, one in seen.items()} == {"lead": "Stopped", "lead/docs": "Stopped"}
     every = [one["id"] for one in cli("ps", "--all", "--json", "--state-dir", ended).json]
@@ -501,7 +514,7 @@ def test_ps_and_tree_of_one_that_has_ended(cli: Cli, ended: Path) -> None:
 
 
 def test_events(cli: Cli, ended: Path) -> None:
-    """Events are the records in order, of everything, of one entity, or after a number."""
+    """``events`` prints the records in order: all of them, those of one entity, or those after a number."""
     every = cli("events", "--json", "--state-dir", ended).lines
     assert [one["seq"] for one in every] == list(range(1, len(every) + 1))
     of_docs = cli("events", "lead/docs", "--json", "--state-dir", ended).lines
@@ -511,7 +524,8 @@ def test_events(cli: Cli, ended: Path) -> None:
 
 
 def test_events_of_a_tool_call(cli: Cli, ended: Path) -> None:
-    """A call's records are those of its turn that are about it, each with its title; an unknown call is bad input."""
+    """``events`` of a tool call prints the records of its turn that are about the call, with the call's title; an
+    unknown call is bad input."""
     output = cli("events", "lead:t1:c1", "--json", "--state-dir", ended).lines
     assert [one["event"] for one in output[:1]] == ["tool_started"]
     assert {one["entity_id"] for one in output} == {"lead:t1"}
@@ -527,13 +541,13 @@ def test_events_of_a_tool_call(cli: Cli, ended: Path) -> None:
 
 
 def test_following_a_supervisor_that_has_ended_ends(cli: Cli, ended: Path) -> None:
-    """Following an ended supervisor returns at once."""
+    """``events --follow`` returns at once, after the past records, if the supervisor has ended."""
     followed = cli("events", "--follow", "--json", "--state-dir", ended)
     assert (followed.status, followed.out) == (0, cli("events", "--json", "--state-dir", ended).out)
 
 
 def test_why(cli: Cli, running: Running) -> None:
-    """The chain of an aborted call begins with the abort's record and ends with the call's result."""
+    """``why`` of an aborted call prints a chain of causes from the record of the abort to the result of the call."""
     cli("abort", "lead:t1:c1", "--scope", "tool", "--reason", "too slow", "--state-dir", running.state_dir)
     output = cli("why", "lead:t1:c1", "--json", "--state-dir", running.state_dir).json
     assert [(one["role"], one["record"]["event"]) for one in output["steps"]] == [
@@ -560,14 +574,16 @@ def test_why(cli: Cli, running: Running) -> None:
     ids=lambda command: " ".join(command)[:20],
 )
 def test_an_unknown_id_is_bad_input(cli: Cli, ended: Path, command: list[str]) -> None:
-    """An unknown id is exit status 2 with a pointer to the ids, and a call's id has one spelling."""
+    """An unknown id is refused with exit status 2 and a hint where the ids are shown; so is the id of a call in another
+    spelling."""
     output = cli(*command, "--state-dir", ended)
     assert (output.status, output.out) == (2, "")
     assert output.err == f"supervisor: nothing has the id {command[1]!r}; `supervisor ps --all` shows the ids\n"
 
 
 def test_logs(cli: Cli, ended: Path) -> None:
-    """The transcript of a session is printed, for its turns and agents too, with nothing a terminal would act on."""
+    """``logs`` prints the transcript of a session, also given the id of one of its turns; control characters are
+    escaped."""
     output = cli("logs", "lead/docs", "--state-dir", ended)
     texts = [line.split(" ", 1)[1] for line in output.out.splitlines()]
     assert texts == ["prompt| say hello", r"message| hello \u001b[31mred\u001b[0m"]
@@ -578,7 +594,8 @@ def test_logs(cli: Cli, ended: Path) -> None:
 
 
 def test_logs_keep_tabs_and_the_notes_of_the_transcript(tmp_path: Path, cli: Cli) -> None:
-    """A tab is kept, and a note of the transcript has neither time nor source."""
+    """``logs`` prints a tab unchanged; a line that the transcript itself has added has neither time nor source
+    in JSON."""
     with _in_a_thread(tmp_path / "state"):
         pass
     transcript = StateDir(tmp_path / "state").transcript("lead")
@@ -591,7 +608,7 @@ def test_logs_keep_tabs_and_the_notes_of_the_transcript(tmp_path: Path, cli: Cli
 
 
 def test_following_logs_goes_on_to_the_end_of_the_session(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Following a log prints new output until the session ends."""
+    """``logs --follow`` prints new output until the session ends."""
     waits = iter([lambda: _abort_tool(running), lambda: _close(running)])
     monkeypatch.setattr("supervisor.cli.query.pause", lambda: next(waits)())
     output = stdout_of("logs", "lead", "--follow", "--state-dir", running.state_dir)
@@ -612,14 +629,15 @@ def _close(running: Running) -> None:
 
 # ---------------------------------------------------------------------------------------------------- commanding
 def test_a_dry_run_says_what_would_end(cli: Cli, running: Running) -> None:
-    """A dry run names the nodes and ends none."""
+    """``abort --dry-run`` prints the nodes that would end, and ends none."""
     output = cli("abort", "lead", "--scope", "session", "--dry-run", "--json", "--state-dir", running.state_dir)
     assert [one["id"] for one in output.json["nodes"]] == ["lead"]
     assert running.sup.state_of("lead") == "Running"
 
 
 def test_a_tool_abort_spares_its_session(cli: Cli, running: Running) -> None:
-    """The receipt names the call, the session lives on, and a second abort finds it ended; all with status 0."""
+    """An abort of a call prints a receipt that names the call, and the session lives on; a second abort finds the call
+    ended. Both exit with status 0."""
     abort = ["abort", "lead:t1:c1", "--scope", "tool", "--json", "--state-dir", running.state_dir]
     first, second = cli(*abort), cli(*abort)
     assert (first.status, [one["id"] for one in first.json["nodes"]]) == (0, ["lead:t1:c1"])
@@ -629,7 +647,7 @@ def test_a_tool_abort_spares_its_session(cli: Cli, running: Running) -> None:
 
 @pytest.mark.parametrize("target", ["lead/docs", "lead/docs:t1"])
 def test_what_has_ended_is_no_error_while_the_supervisor_runs(cli: Cli, running: Running, target: str) -> None:
-    """Aborting an ended session or turn is reported with exit status 0."""
+    """An abort of an ended session or turn says "already ended" and exits with status 0."""
     output = cli("abort", target, "--scope", "session", "--state-dir", running.state_dir)
     assert (output.status, output.err) == (0, "")
     assert "already ended" in output.out
@@ -638,7 +656,8 @@ def test_what_has_ended_is_no_error_while_the_supervisor_runs(cli: Cli, running:
 @pytest.mark.parametrize("target", ["lead", "lead/docs", "lead:t1", "lead:t1:c1"])
 @pytest.mark.parametrize("flag", ["--dry-run", "--json"])
 def test_what_has_ended_is_no_error_after_the_supervisor(cli: Cli, ended: Path, target: str, flag: str) -> None:
-    """After the supervisor has ended, aborting what it ran is reported with exit status 0."""
+    """After the supervisor has ended, an abort of one of its sessions, turns or calls says "already ended" and exits
+    with status 0."""
     output = cli("abort", target, "--scope", "session", flag, "--state-dir", ended)
     assert (output.status, output.err) == (0, "")
     assert ('"already_ended": true' if flag == "--json" else "already ended") in output.out
@@ -646,7 +665,7 @@ def test_what_has_ended_is_no_error_after_the_supervisor(cli: Cli, ended: Path, 
 
 @pytest.mark.parametrize("target", ["nobody", "lead/nobody"])
 def test_aborting_the_unknown_is_bad_input(cli: Cli, running: Running, target: str) -> None:
-    """Aborting an unknown id is exit status 2."""
+    """An abort of an unknown id exits with status 2 and names the id."""
     output = cli("abort", target, "--scope", "session", "--state-dir", running.state_dir)
     assert (output.status, output.out) == (2, "")
     assert target in output.err
@@ -654,14 +673,14 @@ def test_aborting_the_unknown_is_bad_input(cli: Cli, running: Running, target: s
 
 @pytest.mark.parametrize("target", ["nobody", "lead/nobody", "lead:t1:c9", "lead:t7:c1", ":", ""])
 def test_aborting_the_unknown_is_bad_input_after_the_supervisor(cli: Cli, ended: Path, target: str) -> None:
-    """After the supervisor has ended, an unknown id is still exit status 2."""
+    """After the supervisor has ended, an abort of an unknown id exits with status 2, too."""
     output = cli("abort", target, "--scope", "session", "--state-dir", ended)
     assert (output.status, output.out) == (2, "")
     assert f"nothing has the id {target!r}" in output.err
 
 
 def test_sending(cli: Cli, running: Running) -> None:
-    """A message gets an id; a message to an unknown or ended session is bad input."""
+    """``send`` prints the id of the message; a message to an unknown or ended session is bad input."""
     output = cli("send", "lead", "look here", "--json", "--state-dir", running.state_dir)
     assert (output.status, output.json["message_id"][0]) == (0, "m")
     urgent = cli("send", "lead", "look now", "--urgent", "--state-dir", running.state_dir)
@@ -675,7 +694,7 @@ def test_sending(cli: Cli, running: Running) -> None:
 
 
 def test_stopping(cli: Cli, running: Running) -> None:
-    """A stop is answered at once, and the run ends by itself."""
+    """``stop`` returns at once with the kind of the stop, drain or, with ``--now``, abort of everything."""
     assert cli("stop", "--json", "--state-dir", running.state_dir).json == {"stopping": "drain", "outage": None}
     assert running.sup.stopping.is_set()
     assert not running.sup.stop_now.is_set()
@@ -684,7 +703,7 @@ def test_stopping(cli: Cli, running: Running) -> None:
 
 
 def test_a_second_stop_says_that_it_ends_everything(cli: Cli, running: Running) -> None:
-    """A second stop does not wait for turns, and its reply says so."""
+    """A second ``stop`` during a drain aborts everything, and says so."""
     cli("stop", "--state-dir", running.state_dir)
     output = cli("stop", "--state-dir", running.state_dir)
     assert (output.status, output.out) == (0, "everything is being aborted\n")
@@ -692,14 +711,14 @@ def test_a_second_stop_says_that_it_ends_everything(cli: Cli, running: Running) 
 
 @pytest.mark.parametrize("command", [["send", "lead", "hello"], ["stop"]])
 def test_nobody_there_is_said(cli: Cli, ended: Path, command: list[str]) -> None:
-    """A command that needs a running supervisor is refused without one, with the fix."""
+    """A command that needs a running supervisor is refused without one, with a hint how to start a supervisor."""
     output = cli(*command, "--json", "--state-dir", ended)
     assert (output.status, output.json["error"]["kind"]) == (2, "not_running")
     assert output.err == f"supervisor: no supervisor runs on {ended}: start one with `supervisor run PLAN.yaml`\n"
 
 
 def test_following_events_ends_with_the_supervisor(cli: Cli, tmp_path: Path) -> None:
-    """Following events prints past, new and last records of the supervisor."""
+    """``events --follow`` prints all records, past and new, and ends after the last record of the supervisor."""
     output: list[CommandOutput] = []
     state_dir = tmp_path / "state"
     with _in_a_thread(state_dir) as running:
@@ -718,7 +737,8 @@ def test_following_events_ends_with_the_supervisor(cli: Cli, tmp_path: Path) -> 
 # --------------------------------------------------------------------------------------- what is told of the dead
 @pytest.fixture
 def killed(tmp_path: Path, ended: Path) -> Path:
-    """Return the state directory of a killed supervisor, whose session, turn and call look alive."""
+    """Fixture: the state directory of a killed supervisor, whose session has the state of a living one in the
+    journal."""
     state = StateDir.open(tmp_path / "killed")
     shutil.copy(StateDir(ended).journal, state.journal)
     with closing(apsw.Connection(str(state.journal))) as db:
@@ -729,7 +749,8 @@ def killed(tmp_path: Path, ended: Path) -> Path:
 
 @pytest.mark.parametrize("command", ["ps", "tree"])
 def test_what_a_killed_supervisor_left_is_said_to_be_dead(cli: Cli, killed: Path, command: str) -> None:
-    """Rows of a killed supervisor are printed with a warning in text, and without one in JSON."""
+    """For a killed supervisor ``ps`` and ``tree`` print the last known states with a warning that no supervisor runs;
+    JSON output has no warning."""
     output = cli(command, "--state-dir", killed)
     assert (output.status, "Running" in output.out) == (0, True)
     assert re.fullmatch(
@@ -742,13 +763,14 @@ def test_what_a_killed_supervisor_left_is_said_to_be_dead(cli: Cli, killed: Path
 
 @pytest.mark.parametrize("command", ["ps", "tree"])
 def test_what_lives_or_has_ended_is_not_said_to_be_dead(cli: Cli, running: Running, ended: Path, command: str) -> None:
-    """There is no warning while a supervisor runs, or after everything has ended."""
+    """``ps`` and ``tree`` print no warning while a supervisor runs, or when all entities have ended."""
     assert cli(command, "--state-dir", running.state_dir).err == ""
     assert cli(command, "--state-dir", ended).err == ""
 
 
 def test_a_failed_task_does_not_grow_older(cli: Cli, killed: Path) -> None:
-    """The age of a FAILED task stops at its failure, and the task causes no warning that no supervisor runs."""
+    """The age of a FAILED task stops at its failure, and ``ps`` prints no warning about that task when no supervisor
+    runs."""
     with closing(apsw.Connection(str(StateDir(killed).journal))) as db:
         db.execute(
             "UPDATE entities SET kind = 'task', state = 'FAILED', born_at = 100, changed_at = 103 WHERE id = 'lead'"
@@ -759,7 +781,8 @@ def test_a_failed_task_does_not_grow_older(cli: Cli, killed: Path) -> None:
 
 
 def test_a_name_that_runs_again_is_told(cli: Cli, tmp_path: Path) -> None:
-    """Aborting an id of an earlier run names the session that has its name now."""
+    """An abort of an id from an earlier run says that it has ended, and names the session that runs under that name
+    now."""
     with _in_a_thread(tmp_path / "state"):
         pass
     with _in_a_thread(tmp_path / "state"):
@@ -772,7 +795,8 @@ def test_a_name_that_runs_again_is_told(cli: Cli, tmp_path: Path) -> None:
 
 # --------------------------------------------------------------------------------------------------- dead letters
 def test_dead_letters_say_what_was_given_up_and_how_to_try_again(cli: Cli, tmp_path: Path) -> None:
-    """Failed tasks are listed with their last errors, and with the plan to run again if the supervisor has ended."""
+    """``dead-letters`` lists failed tasks with their last errors, and says that the plan must be run again if the run
+    has ended."""
     plan = tmp_path / "plan.yaml"
     once = "task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}\n"
     agents = "agents: {a: {adapter: command, command: [sh, -c, exit 3]}}\n"
@@ -794,14 +818,14 @@ def test_dead_letters_say_what_was_given_up_and_how_to_try_again(cli: Cli, tmp_p
 
 
 def test_where_nothing_was_given_up_that_is_said(cli: Cli, ended: Path) -> None:
-    """Without failed tasks the list is one sentence, and empty JSON."""
+    """``dead-letters`` without a failed task prints one sentence, or an empty JSON list."""
     assert cli("dead-letters", "--state-dir", ended).out == "no task was given up\n"
     assert cli("dead-letters", "--json", "--state-dir", ended).json == []
 
 
 # --------------------------------------------------------------------------------------- the reference of plan keys
 ELSEWHERE = ("the directory of `--workdir`", "the branch that is checked out", "all that are installed")
-"""Defaults that are not in the model: what is there when the plan is run."""
+"""Descriptions of defaults that are not in the plan's model, since they depend on where the plan is run."""
 
 _INNER: dict[str, tuple[type[BaseModel], str]] = {
     "agents": (AgentConfig, "agents.*."),
@@ -819,7 +843,7 @@ _INNER: dict[str, tuple[type[BaseModel], str]] = {
 
 
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]:
-    """Return every key of a plan as the page spells it, with its default."""
+    """Yield every key of a plan as the reference pages spell it, with its default."""
     for name, field in model.model_fields.items():
         key = f"{prefix}{field.validation_alias or name}"
         default = ... if field.is_required() else field.default
@@ -833,7 +857,8 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]
 
 
 def test_the_reference_has_every_key_of_a_plan_with_its_default() -> None:
-    """The two pages of the reference have a row for each key of a plan, with its default, and none for any other."""
+    """The two reference pages about plans have one row for each key of a plan, with the key's default, and no other
+    rows."""
     reference = Path(__file__).parents[2] / "docs" / "reference"
     pages = [(reference / name).read_text(encoding="utf-8") for name in ("plan-tasks.md", "plan-run.md")]
     found = [row for page in pages for row in re.findall(r"^\| `([a-z_.*]+)` \| (.*?) \| ", page, re.MULTILINE)]
@@ -883,7 +908,7 @@ def test_a_plan_is_checked_without_being_run(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_the_schema_of_a_plan_knows_every_key(cli: Cli) -> None:
-    """`plan schema` is a JSON Schema with each key of the page."""
+    """`plan schema` prints a JSON Schema that contains every key of a plan."""
     schema = json.loads(cli("plan", "schema").out)
     assert schema["$schema"].endswith("2020-12/schema")
     assert set(schema["properties"]) == set(Plan.model_fields)
@@ -896,7 +921,8 @@ def test_the_schema_of_a_plan_knows_every_key(cli: Cli) -> None:
 
 
 def test_the_plan_on_the_page_of_plans_is_a_plan(tmp_path: Path) -> None:
-    """The example on the page is valid, once its program is one of this machine."""
+    """The example plan on the documentation page about plans is valid, after its program is replaced by an existing
+    one."""
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "plans.md").read_text(encoding="utf-8")
     text = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0]
     plan = tmp_path / "plan.yaml"
@@ -907,14 +933,14 @@ def test_the_plan_on_the_page_of_plans_is_a_plan(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- broken pipes
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_a_closed_standard_output_is_silent(ended: Path, closed: str) -> None:
-    """With standard output closed from the start, a command succeeds silently."""
+    """A command whose standard output is closed from the start succeeds without a message."""
     command = f"exec {sys.executable} -m supervisor ps --state-dir {ended} {closed}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_nobody_reading_is_silent(ended: Path) -> None:
-    """A reader that goes away in the middle of the output causes no message."""
+    """A command whose reader closes the pipe in the middle of the output prints no error message."""
     command = [sys.executable, "-m", "supervisor", "events", "--json", "--state-dir", str(ended)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -925,7 +951,7 @@ def test_nobody_reading_is_silent(ended: Path) -> None:
 
 
 def test_a_run_goes_on_when_nobody_reads(ended: Path) -> None:
-    """A reporter whose reader has gone away shows nothing more, and raises nothing."""
+    """A run's reporter whose reader has closed the pipe prints nothing more, and raises no error."""
 
     class Broken:
         drawings = 0

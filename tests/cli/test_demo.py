@@ -1,4 +1,4 @@
-"""The demo: its results are as documented, and every end is explained."""
+"""The command ``demo``: its results are as documented, and every end has a cause."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support import no_leaks
 
 
 class Played:
-    """Results of a demo."""
+    """Container of the results of one demo: receipts, task results, summary, rows and records."""
 
     def __init__(self, state: StateDir, receipts: Any, results: Any) -> None:
         self.receipts, self.results = receipts, results
@@ -38,13 +38,15 @@ def played() -> Iterator[Played]:
 
 
 def test_the_demonstration_goes_as_it_says(played: Played) -> None:
-    """Every session ends as expected, nothing illegal is recorded, no process survives, and every end is explained."""
+    """In the demo every session ends as expected, no illegal event is recorded, no process survives, and every end has
+    a cause."""
     assert played.summary["ok"], played.summary
     assert played.summary["unexplained"] == []
 
 
 def test_every_end_in_the_demonstration_has_one_root(played: Played) -> None:
-    """Each session, agent, turn and tool call goes back to exactly one root, which names an actor."""
+    """In the demo the chain of causes of each session, agent, turn and tool call leads to exactly one root, which names
+    an actor."""
     ids = [one for row in played.rows for one in (row.id, *(tool_calls(row) if row.kind == "turn" else ()))]
     assert {"lead", "lead:t1", "lead:a1", "slow:t1:c1", "forest/right/deeper:t1:c1"} <= set(ids)
     by_seq = {one.seq: one for one in played.events}
@@ -67,6 +69,7 @@ def test_every_end_in_the_demonstration_has_one_root(played: Played) -> None:
     ],
 )
 def test_the_root_is_what_a_person_would_say(played: Played, entity_id: str, event: str, actor: str) -> None:
-    """Each end goes back to its actual reason: an abort, a message, a prompt, or the end of the supervisor."""
+    """In the demo the root cause of each end is its actual reason: an abort, a message, a prompt, or the end of the
+    supervisor."""
     [root] = roots(played.events, entity_id)
     assert (root.event, root.actor) == (event, actor)

@@ -1,4 +1,5 @@
-"""``supervisor doctor``: capabilities are tested, missing ones have a fix, and the resulting guarantees are printed."""
+"""The command ``supervisor doctor``: capabilities of the machine are tested, a fix is printed for missing ones, and the
+resulting guarantees are listed."""
 
 from __future__ import annotations
 
@@ -24,43 +25,46 @@ def given(*there: str) -> list[str]:
 
 
 def test_the_whole_promise() -> None:
-    """With every capability only the death of all three kinds at once waits for the next start."""
+    """With every capability all guarantees hold at once, except after the death of supervisor, shim and fork server
+    together, where processes end at the next start."""
     assert given(*NAMES) == ["at once"] * 4 + ["at the next start", "at once"]
 
 
 def test_without_a_control_group() -> None:
-    """Without a control group a process that dropped its environment may escape, which is reported."""
+    """Without a control group, a process that has dropped its environment may escape after a death of all three;
+    ``doctor`` reports that."""
     assert given("subreaper", "environments") == ["at once"] * 4 + ["mostly at the next start"] * 2
     assert guarantees(having("subreaper"))[4].missing == ("control group",)
 
 
 def test_without_pid_namespaces() -> None:
-    """Without pid namespaces asking for them has no effect, which is reported."""
+    """Without pid namespaces the setting for them has no effect, and ``doctor`` names the missing capability."""
     assert guarantees(having("subreaper", "control group"))[-1][1:] == ("at the next start", ("pid namespace",))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
 def test_trying_a_namespace_leaves_nothing() -> None:
-    """Testing a namespace leaves no child process."""
+    """The test of the capability of namespaces leaves no child process, and does not change the test's own
+    namespace."""
     before = os.readlink("/proc/self/ns/pid_for_children"), set(shim.children(os.getpid()))
     probe_capabilities()
     assert (os.readlink("/proc/self/ns/pid_for_children"), set(shim.children(os.getpid()))) == before
 
 
 def test_without_a_subreaper() -> None:
-    """Without a subreaper no guarantee that needs adoption is given."""
+    """Without a subreaper none of the guarantees is given."""
     assert given() == ["not"] * 6
 
 
 def test_each_try_says_how_to_get_it() -> None:
-    """Every capability has a use and a fix, and its name is used by the guarantees."""
+    """Every capability has a description of its use and of how to get it, and the guarantees refer to its name."""
     found = probe_capabilities()
     assert tuple(one.name for one in found) == NAMES
     assert all(one.used_for and one.fix for one in found)
 
 
 def test_what_is_missing_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The text names what is missing, its use, and the fix."""
+    """The text output of ``doctor`` names each missing capability, the guarantee that fails without it, and the fix."""
     monkeypatch.setattr("supervisor.cli.doctor.probe_capabilities", lambda: having("subreaper"))
     told = stdout_of("doctor")
     assert "to get it: get control group" in told
@@ -68,7 +72,7 @@ def test_what_is_missing_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_as_json() -> None:
-    """The command gives both lists as JSON."""
+    """With ``--json`` the command prints the list of capabilities and the list of guarantees."""
     told = json.loads(stdout_of("doctor", "--json"))
     assert [one["name"] for one in told["abilities"]] == list(NAMES)
     assert len(told["guarantees"]) == 6

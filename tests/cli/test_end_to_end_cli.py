@@ -1,6 +1,6 @@
-"""``supervisor run`` as a user runs it: a real process with real agents, and a second terminal beside it.
+"""``supervisor run`` as a user runs it: a real process with real agents, and commands from a second terminal.
 
-Every wait is for a line of its output; nothing sleeps.
+Every wait is for a line of the run's output; nothing sleeps.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ tasks:
 
 
 class Run:
-    """Running ``supervisor run --json``."""
+    """Handle of a running process ``supervisor run --json``."""
 
     def __init__(self, process: subprocess.Popen[str], state_dir: Path) -> None:
         self.process, self.state_dir = process, state_dir
         self.seen: list[dict[str, Any]] = []
 
     def until(self, **wanted: str) -> dict[str, Any]:
-        """Read on to the first record whose fields are as wanted."""
+        """Read output up to the first record whose fields have the *wanted* values, and return that record."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.seen.append(json.loads(line))
@@ -55,7 +55,7 @@ class Run:
         raise AssertionError(f"it ended before {wanted}: {self.seen[-1:]}")
 
     def result(self) -> dict[str, str]:
-        """Read to the end: how each task ended."""
+        """Read the output of a successful run to its end, and return the outcome of each task."""
         last = self.until(ok=True) if not self.seen or "ok" not in self.seen[-1] else self.seen[-1]
         return {task["id"]: task["outcome"] for task in last["tasks"]}
 
@@ -68,7 +68,7 @@ class Run:
 
 
 def said(one: Run) -> str:
-    """The next line of its standard error."""
+    """Return the next line of the run's standard error."""
     assert one.process.stderr is not None
     return one.process.stderr.readline()
 
@@ -85,7 +85,7 @@ def command(plan: Path, state_dir: Path, *options: str) -> list[str]:
 
 @contextmanager
 def run(plan: Path, *options: str) -> Iterator[Run]:
-    """Start it beside its plan; it has ended when the block has."""
+    """Start a run of *plan*, with its state directory beside the plan; end the run with the block."""
     state_dir = plan.parent / "state"
     argv = command(plan, state_dir, "--json", "--workdir", str(plan.parent), *options)
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -102,7 +102,8 @@ def run(plan: Path, *options: str) -> Iterator[Run]:
 
 @pytest.fixture
 def tell(capsys: pytest.CaptureFixture[str]) -> Any:
-    """A second terminal: run a command of this process, return its status and its JSON."""
+    """Fixture that stands for a second terminal: a function that runs a command in this process, and returns its status
+    and its JSON output."""
 
     def on(state_dir: Path, *arguments: str) -> tuple[int, Any]:
         capsys.readouterr()
@@ -118,7 +119,8 @@ HANGING = '  - {id: wait, agent: scripted, prompt: "@run sleep 3600\\n@write aft
 # --------------------------------------------------------------------------------------------------------- the run
 @BACKENDS
 def test_a_plan_is_run_in_its_order(tmp_path: Path, tell: Any, backend: str) -> None:
-    """Tasks run after what they depend on, with real files and commands; the log is valid and nothing is left."""
+    """Tasks run after the tasks that they depend on, with real files and commands; records are numbered without gaps,
+    and all sessions end."""
     tasks = (
         '  - {id: last, agent: sh, prompt: "cat made; echo done > last", depends_on: [make, also]}\n'
         '  - {id: make, agent: scripted, prompt: "@write made yes"}\n'
@@ -139,7 +141,7 @@ def test_a_plan_is_run_in_its_order(tmp_path: Path, tell: Any, backend: str) -> 
 
 
 def test_a_log_of_a_run_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``supervisor validate`` has nothing to say against what ``supervisor run`` wrote."""
+    """``supervisor validate`` accepts the log that ``supervisor run`` has written."""
     with run(write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "true"}\n')) as one:
         assert one.result() == {"t": "completed"}
     assert execute(supervisor, ["validate", str(one.state_dir / "transitions.jsonl")]) == 0
@@ -147,7 +149,8 @@ def test_a_log_of_a_run_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_failed_work_is_exit_status_1(tmp_path: Path, tell: Any) -> None:
-    """A task that fails fails the run, with its reason; what depends on it is blocked, the others complete."""
+    """A run with a failed task exits with status 1 and prints the reason; tasks that depend on the failed one are
+    blocked, the others complete."""
     tasks = (
         '  - {id: bad, agent: sh, prompt: "exit 3"}\n'
         '  - {id: after, agent: sh, prompt: "true", depends_on: [bad]}\n'
@@ -163,7 +166,8 @@ def test_failed_work_is_exit_status_1(tmp_path: Path, tell: Any) -> None:
 
 
 def test_a_second_run_goes_on_in_the_same_journal(tmp_path: Path) -> None:
-    """Run again on the same state directory: only its own records are told, their numbers go on."""
+    """A second run on the same state directory prints only its own records, whose numbers continue those of the first
+    run."""
     plan = write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "true"}\n')
     with run(plan) as first:
         assert first.result() == {"t": "completed"}
@@ -177,7 +181,8 @@ def test_a_second_run_goes_on_in_the_same_journal(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ a second terminal
 @BACKENDS
 def test_one_call_is_aborted_from_a_second_terminal(tmp_path: Path, tell: Any, backend: str) -> None:
-    """The tree shows the open call, the abort ends it and nothing else, and its session completes."""
+    """From a second terminal ``tree`` shows the open call of a run; an abort of the call ends it and nothing else, and
+    the session completes."""
     with run(write_plan(tmp_path, HANGING), "--backend", backend) as one:
         one.until(event="tool_started")
         _, nodes = tell(one.state_dir, "tree")
@@ -198,7 +203,7 @@ def test_one_call_is_aborted_from_a_second_terminal(tmp_path: Path, tell: Any, b
 
 
 def test_the_last_session_is_aborted_and_the_receipt_still_arrives(tmp_path: Path, tell: Any) -> None:
-    """An abort that ends the run is answered before the supervisor is gone."""
+    """An abort from a second terminal that ends the last session, and so the run, still prints its receipt."""
     with run(write_plan(tmp_path, HANGING)) as one:
         one.until(event="tool_started")
         status, receipt = tell(one.state_dir, "abort", "wait", "--scope", "session")
@@ -211,7 +216,7 @@ def test_the_last_session_is_aborted_and_the_receipt_still_arrives(tmp_path: Pat
 
 
 def test_an_urgent_message_interrupts(tmp_path: Path, tell: Any) -> None:
-    """An urgent message ends the current turn, and the agent's next prompt holds the message."""
+    """An urgent message from a second terminal interrupts the turn, and the task completes."""
     with run(write_plan(tmp_path, HANGING)) as one:
         one.until(event="tool_started")
         status, sent = tell(one.state_dir, "send", "wait", "forget it", "--urgent")
@@ -221,7 +226,7 @@ def test_an_urgent_message_interrupts(tmp_path: Path, tell: Any) -> None:
 
 
 def test_stop_drains(tmp_path: Path, tell: Any) -> None:
-    """After a stop no task starts, and tasks in progress may finish."""
+    """After ``stop`` no task starts, and tasks in progress may finish."""
     tasks = (
         '  - {id: now, agent: sh, prompt: "while test ! -e go; do sleep 0.01; done"}\n'
         '  - {id: later, agent: sh, prompt: "true", depends_on: [now]}\n'
@@ -236,7 +241,7 @@ def test_stop_drains(tmp_path: Path, tell: Any) -> None:
 
 
 def test_stop_now_ends_everything(tmp_path: Path, tell: Any) -> None:
-    """A stop with --now aborts everything in progress, with that reason."""
+    """``stop --now`` aborts everything in progress, and the run exits with status 1."""
     with run(write_plan(tmp_path, HANGING)) as one:
         one.until(event="tool_started")
         assert tell(one.state_dir, "stop", "--now") == (0, {"stopping": "now", "outage": None})
@@ -247,7 +252,8 @@ def test_stop_now_ends_everything(tmp_path: Path, tell: Any) -> None:
 
 # --------------------------------------------------------------------------------------------------------- signals
 def test_a_second_stop_ends_everything_and_each_is_told_once(tmp_path: Path, tell: Any) -> None:
-    """The run's terminal announces a drain and a stop from another terminal, each once."""
+    """The terminal of the run prints one line for the first ``stop`` from another terminal (drain), and one for the
+    second (stop everything)."""
     with run(write_plan(tmp_path, HANGING)) as one:
         one.until(event="tool_started")
         assert tell(one.state_dir, "stop")[0] == 0
@@ -261,7 +267,7 @@ def test_a_second_stop_ends_everything_and_each_is_told_once(tmp_path: Path, tel
 
 
 def test_nothing_is_said_of_a_run_that_just_ends(tmp_path: Path) -> None:
-    """The end of a completed plan is not announced."""
+    """The end of a completed plan is not announced on standard error."""
     with run(write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "true"}\n')) as one:
         assert one.result() == {"t": "completed"}
         assert one.process.stderr is not None
@@ -269,7 +275,7 @@ def test_nothing_is_said_of_a_run_that_just_ends(tmp_path: Path) -> None:
 
 
 def test_under_nohup_a_closed_terminal_is_ignored(tmp_path: Path) -> None:
-    """If SIGHUP was ignored when the run began, it stays ignored, and the work is finished."""
+    """If SIGHUP was ignored when the run began (``nohup``), a SIGHUP has no effect, and the work is completed."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         tasks = '  - {id: t, agent: sh, prompt: "while test ! -s pid; do sleep 0.01; done; kill -HUP $(cat pid)"}\n'
@@ -285,7 +291,8 @@ def test_under_nohup_a_closed_terminal_is_ignored(tmp_path: Path) -> None:
 @BACKENDS
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_first_signal_drains_and_a_second_ends_it(tmp_path: Path, backend: str, number: signal.Signals) -> None:
-    """The first signal is said and waits for the turn; the second stops it, and nothing is left running."""
+    """At the first SIGINT or SIGTERM the run says that it drains; at the second it aborts everything, and no process is
+    left."""
     with run(write_plan(tmp_path, HANGING), "--backend", backend) as one:
         one.until(event="tool_started")
         one.signal(number)
@@ -300,7 +307,7 @@ def test_a_first_signal_drains_and_a_second_ends_it(tmp_path: Path, backend: str
 
 @BACKENDS
 def test_a_drain_tells_how_far_it_is(tmp_path: Path, backend: str) -> None:
-    """During a drain each ended turn is reported with the number of tasks left."""
+    """During a drain the run prints the number of tasks left after each turn that ends."""
     tasks = "".join(
         f'  - {{id: t{number}, agent: sh, prompt: "echo up; while test ! -e go{number}; do sleep 0.01; done"}}\n'
         for number in (1, 2)
@@ -335,7 +342,8 @@ scripted_agent.main()
 
 @BACKENDS
 def test_a_signal_ends_whom_no_task_waits_for(tmp_path: Path, tell: Any, backend: str) -> None:
-    """An abandoned child that outlives the work is announced, and a signal ends it."""
+    """A child session that was abandoned, and runs on when all tasks have ended, is announced; a further signal ends
+    it."""
     (tmp_path / "agent.py").write_text(ABANDONING)
     (tmp_path / "plan.yaml").write_text(f"""
 agents:
@@ -363,7 +371,7 @@ WAITING = '  - {id: wait, agent: sh, prompt: "while test ! -e go; do sleep 0.01;
 
 @BACKENDS
 def test_a_hangup_reads_the_plan_again(tmp_path: Path, backend: str) -> None:
-    """New tasks are added to the run that goes on, and may depend on those that are there."""
+    """At SIGHUP the plan is read again: its new tasks are added to the run, and may depend on tasks of the run."""
     plan = write_plan(tmp_path, WAITING)
     with run(plan, "--backend", backend) as one:
         one.until(entity_id="wait:t1", to_status="RUNNING")
@@ -375,7 +383,7 @@ def test_a_hangup_reads_the_plan_again(tmp_path: Path, backend: str) -> None:
 
 
 def test_a_bad_plan_changes_nothing(tmp_path: Path) -> None:
-    """An invalid new plan is reported, and the run continues unchanged."""
+    """At SIGHUP an invalid new plan is reported, and the run continues unchanged."""
     bad = {
         "  - {id: wait, agent: nobody}\n": "'nobody' is not an agent of this plan",
         '  - {id: wait, agent: sh, prompt: "false"}\n': "tasks: wait: not as they were when they were opened",
@@ -410,7 +418,7 @@ LEFT_OUT = "".join(TWO.splitlines(keepends=True)[:-1])
 
 
 def test_what_goes_on_keeps_what_it_needs(tmp_path: Path) -> None:
-    """A new plan may leave out a running task, but not its agent or worker."""
+    """At SIGHUP a new plan may leave out a task of the run, but not the agent or worker that this task needs."""
     bad = {
         LEFT_OUT.replace("  other: {adapter: command, command: [sh, -eu]}\n", ""): (
             "task next, which is left out and goes on: agent: 'other' is not an agent of this plan; the agents are sh"
@@ -437,7 +445,8 @@ def test_what_goes_on_keeps_what_it_needs(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------------------ systemd
 def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """systemd gets ready, watchdog, reloading, ready and stopping at the right times."""
+    """A run notifies systemd that it is ready, alive (watchdog), reloading, ready again, and stopping, in that
+    order."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(60)
@@ -466,7 +475,8 @@ def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_systemd_lets_a_drain_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """systemd's stop time-out is extended by ``drain_s`` and the time of an end."""
+    """When a drain begins, the run extends systemd's stop time-out by ``drain_s`` and the time for the end of the
+    sessions."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(60)
@@ -484,7 +494,7 @@ def test_systemd_lets_a_drain_last(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 # ---------------------------------------------------------------------------------------------------------- output
 def test_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
-    """Without a terminal a run prints one line per event, then the table of its tasks."""
+    """Without a terminal a run prints one line per event, then a table of its tasks."""
     plan = write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "true"}\n')
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command(plan, tmp_path / "state"), capture_output=True, text=True, env=env, timeout=60)
@@ -495,7 +505,7 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
 
 
 def test_a_table_on_a_terminal(tmp_path: Path) -> None:
-    """On a terminal the sessions are shown with what they are doing, and the tasks at the end."""
+    """On a terminal a run shows a table of sessions with their states, and at the end a table of tasks."""
     shown, status = on_a_terminal(
         command(write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "echo hi"}\n'), tmp_path / "s")
     )
@@ -506,7 +516,7 @@ def test_a_table_on_a_terminal(tmp_path: Path) -> None:
 
 
 def on_a_terminal(argv: list[str]) -> tuple[str, int]:
-    """Return the output of a program on a terminal of its own, and its exit status."""
+    """Run a program on a terminal of its own; return its output and its exit status."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (40, 120))
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
@@ -521,7 +531,7 @@ def on_a_terminal(argv: list[str]) -> tuple[str, int]:
 
 
 def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
-    """A run continues silently after the reader of its progress has gone away."""
+    """When the reader of a run's output closes the pipe, the run continues without a message and completes."""
     with run(write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "echo done > last"}\n')) as one:
         assert one.process.stdout is not None
         one.process.stdout.close()
@@ -534,7 +544,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["plan.yaml", "command.yaml"])
 def test_the_examples_run(tmp_path: Path, tell: Any, name: str) -> None:
-    """Each example completes; what takes long in it is aborted from a second terminal."""
+    """Each example plan completes, after a long call in one of them is aborted from a second terminal."""
     state_dir = tmp_path / "state"
     argv = command(ROOT / "examples" / name, state_dir, "--json", "--workdir", str(tmp_path))
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

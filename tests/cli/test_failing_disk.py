@@ -1,8 +1,8 @@
-"""``supervisor run`` on a disk that fails under it, as a user meets that: a real process, a real journal, a real second
-terminal.
+"""``supervisor run`` on a disk that fails during the run, as a user sees it: a real process, a real journal, and
+commands from a second terminal.
 
-The disk that is full is a tmpfs, where this machine lets a test mount one, and else a limit on the size of the
-supervisor's files. Every wait is for a line of output, a pipe, or a pidfd.
+The full disk is a tmpfs if this machine allows a test to mount one, else a limit on the size of the supervisor's files.
+Every wait is for a line of output, a pipe, or a pidfd.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.cli.test_end_to_end_cli import Run, run, write_plan
 from tests.support import CommandOutput, run_command
 
 TMPFS_BYTES = 4 * 2**20
-"""Room for the journal's beginning (some 300 KiB) many times over; little to fill."""
+"""Size of the tmpfs: room for many times the size of a new journal (some 300 KiB), but quick to fill."""
 
 TASKS = """
   - id: lead
@@ -40,15 +40,15 @@ TASKS = """
 """
 
 LIMIT = "see to the disk"
-"""Error text of a limit on file sizes."""
+"""Part of the error message when a limit on file sizes is exceeded."""
 
 Trouble = Callable[[Run], Any]
-"""Makes the disk fail for the time of a context."""
+"""Context manager that makes the disk of a run fail during its block."""
 
 
 @contextmanager
 def filled(one: Run) -> Iterator[None]:
-    """Leave no byte free on the disk of the state directory."""
+    """Fill the disk of the state directory completely during the block."""
     hog = one.state_dir / "hog"
     with hog.open("wb", buffering=0) as file, pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         while True:
@@ -61,7 +61,8 @@ def filled(one: Run) -> Iterator[None]:
 
 @contextmanager
 def limited(one: Run) -> Iterator[None]:
-    """Let no file of the supervisor grow beyond the present size of its journal's log."""
+    """Prevent the files of the supervisor from growing beyond the present size of the journal's log during the
+    block."""
     size_bytes = (one.state_dir / "runtime" / "journal.db-wal").stat().st_size
     soft, hard = resource.prlimit(one.process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(one.process.pid, resource.RLIMIT_FSIZE, (size_bytes, hard))
@@ -74,7 +75,7 @@ def limited(one: Run) -> Iterator[None]:
 
 @contextmanager
 def locked(one: Run) -> Iterator[None]:
-    """Hold a transaction of another connection open."""
+    """Lock the journal during the block, by a transaction of another connection."""
     with closing(apsw.Connection(str(one.state_dir / "runtime" / "journal.db"))) as db:
         db.set_busy_timeout(60_000)  # the supervisor may be in the middle of its own
         db.execute("BEGIN EXCLUSIVE")
@@ -84,7 +85,7 @@ def locked(one: Run) -> Iterator[None]:
 
 @contextmanager
 def mounted(where: Path) -> Iterator[bool]:
-    """A small disk of its own, if this machine allows it; whether it does."""
+    """Mount a small tmpfs at *where* during the block, if this machine allows it; yield whether it does."""
     where.mkdir()
     argv = ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_BYTES},mode=0700", "none", str(where)]
     allowed = subprocess.run(argv, capture_output=True, check=False).returncode == 0
@@ -97,7 +98,8 @@ def mounted(where: Path) -> Iterator[bool]:
 
 @contextmanager
 def running(folder: Path, trouble: Trouble, manager: socket.socket | None = None) -> Iterator[tuple[Run, Trouble, int]]:
-    """The plan, at work, on a disk that this trouble can come to; and the process that is to be killed, as a pidfd."""
+    """Run the plan on a disk to which *trouble* can be applied; yield the run, the trouble, and a pidfd of the process
+    that a test aborts."""
     os.mkfifo(folder / "roll")
     if manager is not None:
         manager.bind(str(folder / "notify"))
@@ -112,7 +114,7 @@ def running(folder: Path, trouble: Trouble, manager: socket.socket | None = None
 
 
 def outage_of(one: Run) -> dict[str, Any] | None:
-    """Read on to the next line that says how the disk is."""
+    """Read output up to the next line about the disk; return the outage, or ``None`` if the disk works again."""
     assert one.process.stdout is not None
     for line in one.process.stdout:
         one.seen.append(json.loads(line))
@@ -127,7 +129,7 @@ def second_terminal(one: Run, *arguments: str) -> CommandOutput:
 
 
 def statuses(manager: socket.socket) -> list[str]:
-    """Return the statuses that systemd was told to show so far."""
+    """Return the status texts that the run has sent to systemd so far."""
     manager.setblocking(False)
     shown = []
     with suppress(BlockingIOError):
@@ -137,7 +139,7 @@ def statuses(manager: socket.socket) -> list[str]:
 
 
 def pid_on(roll: Path) -> int:
-    """Return the first pid written to *roll*."""
+    """Return the first process id written to the pipe *roll*."""
     with roll.open() as file:
         return int(file.readline())
 
@@ -150,8 +152,8 @@ def pid_on(roll: Path) -> int:
 def test_a_run_outlasts_a_disk_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Trouble, why: str
 ) -> None:
-    """A run on a failing disk reports it everywhere, takes nothing new, still kills, and completes when there is
-    room."""
+    """A run on a failing disk reports the outage to every command and to systemd, refuses messages, still aborts
+    sessions and ends their processes, and completes when the disk works again."""
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
@@ -194,7 +196,8 @@ def test_a_run_outlasts_a_disk_that_fails(
 
 
 def test_a_run_that_is_ended_on_a_disk_that_fails_says_what_is_not_known(tmp_path: Path) -> None:
-    """Stopping a run on a failing disk does not wait forever: everything ends, and lost records are reported."""
+    """``stop --now`` of a run on a failing disk ends the run with status 1; all processes end, and the last line says
+    that the journal is lost."""
     with running(tmp_path, limited) as (one, trouble, victim):
         with trouble(one):
             (tmp_path / "go").touch()

@@ -1,4 +1,4 @@
-"""``supervisor inspect``: the activity of a living entity, also where it is stuck, on both backends."""
+"""The command ``supervisor inspect``: the activity of a living entity, also of one that hangs, on both backends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def stuck_in_a_lock(begun: anyio.Event) -> None:
 
 
 async def test_a_call_that_hangs_shows_where(tmp_path: Path) -> None:
-    """The tasks of an open call are shown with the line that each of them waits at."""
+    """An inspection of an open call that hangs shows the call's tasks, each with the line of code at which it waits."""
     begun = anyio.Event()
 
     async def agent(turn: AgentTurn) -> None:
@@ -46,7 +46,7 @@ async def test_a_call_that_hangs_shows_where(tmp_path: Path) -> None:
 
 
 async def test_nobody_can_be_inspected_who_is_not_alive(tmp_path: Path) -> None:
-    """An id that nothing alive has is an error that says where the ids are."""
+    """An inspection of an id that no living entity has raises an error, which says where ids are shown."""
     async with supervising(tmp_path) as run:
         with pytest.raises(NoSuchEntity, match="nothing alive has the id 'nobody'; `supervisor tree` shows the ids"):
             run.sup.inspect("nobody")

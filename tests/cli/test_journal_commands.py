@@ -1,4 +1,5 @@
-"""``supervisor journal check``, ``compact`` and ``export``: on journals, on archives, and on running supervisors."""
+"""The commands ``supervisor journal check``, ``compact`` and ``export``: on journals, on archives, and on running
+supervisors."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def state(tmp_path: Path) -> StateDir:
-    """A state directory with the journal of a real run."""
+    """Fixture: a state directory with the journal of a real run."""
     made = StateDir.open(tmp_path / "state")
     shutil.move(kept_journal(tmp_path), made.journal)
     compacted(made, "--records-max", 1_000)
@@ -40,7 +41,8 @@ def state(tmp_path: Path) -> StateDir:
 
 
 def compacted(state: StateDir, *options: object) -> str:
-    """Return what ``journal compact`` says; without options it is to move everything that has ended."""
+    """Run ``journal compact`` and return its output; without *options* it moves everything that has ended to an
+    archive."""
     return stdout_of("journal", "compact", *(options or ("--keep-s", 0)), "--state-dir", state.root)
 
 
@@ -53,7 +55,8 @@ def exported(path: Path, *options: object) -> str:
 
 
 def test_check_says_what_is_sound_of_a_journal_and_its_archives(state: StateDir) -> None:
-    """``journal check`` prints one line for each file, with its records and those that are elsewhere."""
+    """``journal check`` prints one line for each file, with the number of its records and of the ranges of records that
+    are elsewhere."""
     told = compacted(state)
     assert told.startswith("moved 58 records of 9 entities to journal-000001.db; the journal has 52 records")
     journal, archive = checked(state.root).splitlines()
@@ -66,7 +69,8 @@ def test_check_says_what_is_sound_of_a_journal_and_its_archives(state: StateDir)
 
 
 def test_check_names_damage_and_goes_on_with_the_next_file(state: StateDir) -> None:
-    """A changed record of an archive is reported with its number, and the journal is still checked."""
+    """``journal check`` reports a changed record of an archive with its number, or a missing archive, and checks the
+    other files, too."""
     compacted(state)
     with closing(apsw.Connection(str(state.archive / "journal-000001.db"))) as db:
         seq = db.execute("SELECT min(seq) FROM events WHERE entity_id = 'works'").get
@@ -82,7 +86,8 @@ def test_check_names_damage_and_goes_on_with_the_next_file(state: StateDir) -> N
 
 
 def test_export_is_every_transition_in_the_format_of_the_lines(state: StateDir, tmp_path: Path) -> None:
-    """An export equals transitions.jsonl byte for byte, whether records are in the journal or in an archive."""
+    """The output of ``journal export`` equals transitions.jsonl byte for byte, whether records are in the journal or in
+    an archive; an existing file is not overwritten."""
     before = exported(state.root)
     assert before == state.transitions.read_text().rstrip("\n")
     compacted(state)
@@ -98,7 +103,7 @@ def test_export_is_every_transition_in_the_format_of_the_lines(state: StateDir, 
 
 
 def test_a_damaged_journal_is_not_exported_in_part(state: StateDir, tmp_path: Path) -> None:
-    """A damaged journal is not exported in part: the command fails and leaves no file."""
+    """``journal export`` of a damaged journal fails and leaves no file with a part of the records."""
     with closing(apsw.Connection(str(state.journal))) as db:
         db.execute("UPDATE events SET metadata = '{' WHERE seq = (SELECT max(seq) FROM events)")
     with pytest.raises(JournalDamaged, match=r"journal\.db is damaged"):
@@ -107,7 +112,7 @@ def test_a_damaged_journal_is_not_exported_in_part(state: StateDir, tmp_path: Pa
 
 
 def test_why_finds_what_has_gone_to_an_archive(state: StateDir) -> None:
-    """An explanation is the same before and after a compaction."""
+    """``why`` prints the same chain of causes before and after a compaction has moved the records to an archive."""
     before = stdout_of("why", "works", "--state-dir", state.root)
     compacted(state)
     with JournalReader(state.journal) as reader:
@@ -116,7 +121,8 @@ def test_why_finds_what_has_gone_to_an_archive(state: StateDir) -> None:
 
 
 def test_the_records_of_all_tell_how_many_are_in_an_archive(state: StateDir) -> None:
-    """``events`` reports how many records are in an archive, unless they come before --after."""
+    """After a compaction ``events`` says on standard error how many records are in an archive, unless all of those
+    precede --after."""
     records = ("events", "--json", "--state-dir", state.root)
     whole = stdout_of(*records).splitlines()
     assert stderr_of(*records) == ""
@@ -130,14 +136,15 @@ def test_the_records_of_all_tell_how_many_are_in_an_archive(state: StateDir) -> 
 
 
 def test_the_records_of_all_take_none_that_is_lost_for_archived(state: StateDir) -> None:
-    """A lost record is not counted as archived."""
+    """``events`` does not count a record that is missing from the journal as one in an archive."""
     with closing(open_database(state.journal, state.transitions)) as database:
         database.db.execute("DELETE FROM events WHERE seq = 2")
     assert stderr_of("events", "--json", "--state-dir", state.root) == ""
 
 
 def test_the_tree_needs_no_archive(state: StateDir) -> None:
-    """With a missing archive the tree is shown with its own usage, and a warning."""
+    """When an archive is missing, ``tree`` prints the same tree as before; as JSON, with usage, it adds a warning that
+    archived records are not counted."""
     compacted(state)
     tree = ("tree", "--all", "--state-dir", state.root)
     before = stdout_of(*tree), stdout_of(*tree, "--json")
@@ -152,14 +159,15 @@ def test_the_tree_needs_no_archive(state: StateDir) -> None:
 
 @pytest.mark.parametrize("command", ["check", "export", "compact"])
 def test_where_there_is_no_journal_all_say_so(tmp_path: Path, command: str) -> None:
-    """Without a journal each command names the directory and `supervisor run`, and starts nothing."""
+    """Without a journal each journal command fails with an error that names the directory and `supervisor run`, and
+    creates nothing."""
     with pytest.raises((BadInput, StateDirError), match=f"{tmp_path}/none: .*`supervisor run`"):
         stdout_of("journal", command, "--state-dir", tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
 def test_a_journal_whose_name_is_not_utf_8_is_refused(state: StateDir, tmp_path: Path) -> None:
-    """A journal whose name is not UTF-8 is refused, because SQLite cannot open it."""
+    """A journal whose file name is not UTF-8 is refused, because SQLite cannot open it."""
     path = shutil.copy(state.journal, tmp_path / os.fsdecode(b"\xff.db"))
     for command in (("journal", "check"), ("validate",)):
         with pytest.raises(JournalError, match=r"cannot be opened: its name is not UTF-8; rename it$"):
@@ -172,8 +180,8 @@ async def agent(turn: AgentTurn) -> str:
 
 
 async def test_a_running_supervisor_compacts_when_it_is_asked(state: StateDir, anyio_backend_name: str) -> None:
-    """A running supervisor compacts on request: sessions continue, ids stay taken, and the reply counts the moved
-    records."""
+    """``journal compact`` on a running supervisor moves records to an archive: sessions continue, and the ids of moved
+    sessions are not given again."""
     async with open_supervisor(state.root) as sup:
         session = await sup.start_session("works", agent=agent)
         assert session.id == "works-2"
@@ -188,7 +196,8 @@ async def test_a_running_supervisor_compacts_when_it_is_asked(state: StateDir, a
 
 
 async def test_an_archive_that_is_missing_is_told_through_the_socket(state: StateDir) -> None:
-    """A missing archive fails the compaction with its own text, and the supervisor continues."""
+    """When an archive is missing, ``journal compact`` on a running supervisor fails with an error that says so, and the
+    supervisor continues."""
     await anyio.to_thread.run_sync(lambda: compacted(state))
     with closing(apsw.Connection(str(state.journal))) as db:
         db.execute("UPDATE archives SET done = 0")
@@ -201,7 +210,8 @@ async def test_an_archive_that_is_missing_is_told_through_the_socket(state: Stat
 
 
 def test_what_cannot_be_compacted_to_the_end_has_failed(state: StateDir) -> None:
-    """A compaction that fails in the middle is a failure, not bad input, with or without a supervisor."""
+    """``journal compact`` that cannot complete an interrupted compaction, since an archive is missing, is a failure,
+    not bad input."""
     compacted(state)
     with closing(apsw.Connection(str(state.journal))) as db:
         db.execute("UPDATE archives SET done = 0")
@@ -211,14 +221,14 @@ def test_what_cannot_be_compacted_to_the_end_has_failed(state: StateDir) -> None
 
 
 async def test_a_journal_in_memory_cannot_be_compacted() -> None:
-    """Compacting a journal in memory is an error that says so."""
+    """``compact`` of a supervisor whose journal is in memory is refused with an error that says so."""
     async with open_supervisor() as sup:
         with pytest.raises(Refused, match="is not on a disk"):
             await sup.compact()
 
 
 async def test_a_supervisor_carries_out_its_retention_by_itself(state: StateDir) -> None:
-    """A supervisor compacts by itself as often as its settings say."""
+    """A supervisor compacts its journal without a command, as often as its settings say."""
     settings = Settings(retention=RetentionConfig(keep_s=0.0, every_s=1.0))
     with JournalReader(state.journal) as reader:
         assert reader.entity("works") is not None
@@ -244,14 +254,15 @@ STATE_TRANSITIONS = ["id", "task_id", "from_state", "to_state", "timestamp", "re
 
 
 def test_the_tables_of_the_specification_have_exactly_its_columns(state: StateDir) -> None:
-    """The tables of spec 002 have exactly its columns, in order, and there is a table of workstreams."""
+    """The views ``task_states`` and ``state_transitions`` have exactly the columns of spec 002, in order; there is also
+    a view of workstreams."""
     for view, columns in (("task_states", TASK_STATES), ("state_transitions", STATE_TRANSITIONS)):
         assert [row[1] for row in rows(state.journal, f"PRAGMA table_info({view})")] == columns
     assert list(rows(state.journal, "SELECT id FROM workstreams")) == []
 
 
 def test_the_tables_tell_what_the_records_tell(state: StateDir) -> None:
-    """The tables agree with the records of a real run, task by task."""
+    """The views of spec 002 agree, for each task, with the records of a real run."""
     with JournalReader(state.journal) as reader:
         tasks = [row for row in reader.entities() if row.kind == "task"]
         logs = {row.id: list(reader.events(row.id)) for row in tasks}
@@ -285,7 +296,7 @@ def test_the_tables_tell_what_the_records_tell(state: StateDir) -> None:
 
 
 def test_a_run_of_a_workstream_is_a_task_of_the_specification(tmp_path: Path) -> None:
-    """A task run has its circuit, its failures and its workstream in the columns of spec 002."""
+    """The view ``task_states`` shows the circuit, the failures, the durations and the workstream of a task run."""
     with closing(open_database(tmp_path / "journal.db", None)) as database:
         run: dict[str, Any] = {"entity": "r", "entity_type": "run", "parent_id": "t"}
         data = b'{"failures": 4, "last_error": "no"}'

@@ -1,4 +1,4 @@
-"""Output of ``supervisor machines``, and the committed reference pages are what must equal it."""
+"""Output of ``supervisor machines``, which the reference pages in the repository must equal."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ COMMAND = "make machines"
 
 
 def test_the_committed_pages_are_current() -> None:
-    """docs/reference/machines/ is what the tables say now; a difference names the command that writes it again."""
+    """The pages in docs/reference/machines/ equal those that are generated from the tables; on a difference the test
+    names the command that writes the pages."""
     committed = {page.name: page.read_text(encoding="utf-8") for page in PAGES.iterdir()}
     assert committed == reference_pages(), f"docs/reference/machines/ is stale; run: {COMMAND}"
 
 
 def test_the_module_writes_the_pages(tmp_path: Path) -> None:
-    """The command writes exactly the pages into the directory that it is given, whatever the hash seed."""
+    """The module's command writes exactly the reference pages into the given directory, whatever the hash seed."""
     subprocess.run(
         [sys.executable, "-m", "supervisor.cli.machines", str(tmp_path)],
         cwd=ROOT,
@@ -37,7 +38,8 @@ def test_the_module_writes_the_pages(tmp_path: Path) -> None:
 
 
 def test_there_is_a_page_for_every_machine() -> None:
-    """Every machine has a page with its diagram and its rules, and a link to that page; each page names its command."""
+    """Every machine has a page with its diagram and its rules, to which the index links; each page names the command
+    that writes it."""
     pages = reference_pages()
     assert list(pages) == ["index.md", *(f"{name}.md" for name in MACHINES)]
     for name, machine in MACHINES.items():
@@ -50,18 +52,18 @@ def test_there_is_a_page_for_every_machine() -> None:
 
 
 def test_json_of_all_machines() -> None:
-    """Without a name every machine is printed, in the order of the table of machines."""
+    """Without a name ``machines`` prints every machine as JSON, in the order of MACHINES."""
     assert json.loads(render([], "json")) == {name: as_json(one) for name, one in MACHINES.items()}
     assert list(json.loads(render([], "json"))) == list(MACHINES)
 
 
 def test_json_of_one_machine() -> None:
-    """With one name the object has that one key."""
+    """With one name ``machines`` prints a JSON object with that machine as its only key."""
     assert json.loads(render(["task"], "json")) == {"task": as_json(MACHINES["task"])}
 
 
 def test_texts_of_some_machines() -> None:
-    """The other formats hold the views of exactly the machines that were named, in that order."""
+    """In other formats ``machines`` prints exactly the named machines, in the order of the names."""
     assert render(["worker", "job"], "table") == f"{table(MACHINES['worker'])}\n{table(MACHINES['job'])}"
     assert render(["worker"], "mermaid") == f"%% worker\n{mermaid(MACHINES['worker'])}"
     assert render(["worker"], "markdown") == f"## worker\n\n{markdown(MACHINES['worker'])}"
@@ -69,20 +71,20 @@ def test_texts_of_some_machines() -> None:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_format_ends_its_last_line(format: str) -> None:
-    """In every format the output of all machines ends in one newline."""
+    """In every format the output of ``machines`` ends in exactly one newline."""
     text = render([], format)
     assert text.endswith("\n")
     assert not text.endswith("\n\n")
 
 
 def test_unknown_machine_lists_the_known() -> None:
-    """A name that is no machine is refused with the names that are."""
+    """An unknown machine is refused with an error that lists the known machines."""
     with pytest.raises(ValueError) as caught:
         render(["task", "taks"], "table")
     assert str(caught.value) == f"machine 'taks' is unknown; use one of: {', '.join(MACHINES)}"
 
 
 def test_unknown_format_lists_the_known() -> None:
-    """A format that is none is refused with those that are."""
+    """An unknown format is refused with an error that lists the known formats."""
     with pytest.raises(ValueError, match="format 'yaml' is unknown; use one of: table, mermaid, markdown, json"):
         render([], "yaml")

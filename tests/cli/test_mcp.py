@@ -1,4 +1,4 @@
-"""MCP server of a running supervisor: its tools, called by the library's own client in memory and over stdio."""
+"""MCP server of a running supervisor: its tools, called by the MCP library's own client in memory and over stdio."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOOLS = ["abort", "answer", "inspect", "list", "permissions", "send", "why"]
 
 @asynccontextmanager
 async def waiting(state_dir: Path) -> AsyncIterator[Supervisor]:
-    """A supervisor that can be spoken to, with one session whose agent waits for a permission."""
+    """Run a supervisor with a control socket, whose one session waits for a permission."""
 
     async def work(session: Session) -> None:
         await session.run("@ask edit: a.txt\n@say did it")
@@ -47,7 +47,7 @@ async def waiting(state_dir: Path) -> AsyncIterator[Supervisor]:
 
 
 async def called(client: Client, tool: str, **given: Any) -> Any:
-    """Return the structured result of a tool."""
+    """Call a tool, assert that it succeeds, and return its structured result."""
     result = await client.call_tool(tool, given)
     assert not result.is_error, result.content
     told = result.structured_content
@@ -61,7 +61,8 @@ async def refused(client: Client, tool: str, **given: Any) -> str:
 
 
 async def test_an_agent_drives_a_supervisor(tmp_path: Path) -> None:
-    """An agent can list, inspect, ask why, send a message, and abort by the plan of a dry run."""
+    """By the tools of the MCP server an agent can list and inspect entities, ask for causes, send a message, and abort
+    with the id of a dry run's plan."""
     async with waiting(tmp_path / "sd"), Client(server_of(tmp_path / "sd")) as client:
         assert sorted(one.name for one in (await client.list_tools()).tools) == TOOLS
         rows = await called(client, "list")
@@ -82,7 +83,7 @@ async def test_an_agent_drives_a_supervisor(tmp_path: Path) -> None:
 
 
 async def test_an_agent_answers_for_a_human(tmp_path: Path) -> None:
-    """A permission request that waits is answered once."""
+    """The tool ``answer`` answers a waiting permission request; a second answer is refused."""
     async with waiting(tmp_path / "sd"), Client(server_of(tmp_path / "sd")) as client:
         told = await called(client, "answer", permission="lead:t1:p1", allow=False, because="not now")
         assert told == {"option": "reject_once", "kind": "reject_once"}
@@ -90,7 +91,7 @@ async def test_an_agent_answers_for_a_human(tmp_path: Path) -> None:
 
 
 async def test_what_is_refused_is_a_tool_error(tmp_path: Path) -> None:
-    """A refusal is a tool error with the text of the command line, and the server continues."""
+    """A refused request is a tool error with the message of the command line, and the server continues."""
     async with waiting(tmp_path / "sd"), Client(server_of(tmp_path / "sd")) as client:
         assert "nothing alive has the id 'nobody'" in await refused(client, "inspect", id="nobody")
         assert "nothing has the id 'nobody'" in await refused(client, "why", id="nobody")
@@ -102,7 +103,7 @@ async def test_what_is_refused_is_a_tool_error(tmp_path: Path) -> None:
 
 
 async def test_without_a_supervisor(tmp_path: Path) -> None:
-    """Without a running supervisor every tool says so."""
+    """Without a running supervisor every tool fails with an error that says so."""
     async with Client(server_of(tmp_path / "sd")) as client:
         assert "no supervisor runs on" in await refused(client, "permissions")
         assert "sd" in await refused(client, "list")
@@ -110,7 +111,7 @@ async def test_without_a_supervisor(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_over_standard_streams(tmp_path: Path) -> None:
-    """`supervisor mcp` serves the same, as a program, until its input ends."""
+    """`supervisor mcp`, as a program, serves the tools over its standard streams until its input ends."""
     command = ["-m", "supervisor", "mcp", "--state-dir", str(tmp_path / "sd")]
     async with waiting(tmp_path / "sd"):
         async with Client(StdioServerParameters(command=sys.executable, args=command)) as client:
@@ -118,7 +119,7 @@ async def test_over_standard_streams(tmp_path: Path) -> None:
 
 
 def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the library the command says how to install it, and starts nothing."""
+    """Without the MCP library `supervisor mcp` fails with an error that says how to install the library."""
     for name in [one for one in sys.modules if one.partition(".")[0] == "mcp" or one.endswith("mcp_server")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "mcp", None)

@@ -1,7 +1,8 @@
-"""A supervisor that is stopped (SIGSTOP) for longer than every deadline, and then goes on.
+"""A supervisor process that is suspended (SIGSTOP) for longer than every deadline, and then continues.
 
-What the agents did meanwhile is heard before anybody is judged. Nothing is waited for but facts: a state in ``/proc``,
-a file that an agent wrote; and the clock where the length of the pause itself is the subject.
+Messages that the agents sent meanwhile must be handled before any deadline is judged. A test waits for facts only: a
+process state in ``/proc``, a file that an agent wrote; and for the clock where the length of the pause itself is
+tested.
 """
 
 from __future__ import annotations
@@ -35,26 +36,27 @@ tasks:
 
 
 def stop(pid: int) -> None:
-    """Stop it, and wait until it is."""
+    """Suspend the process *pid*, and wait until it is suspended."""
     os.kill(pid, signal.SIGSTOP)
     while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
         os.sched_yield()
 
 
 def written(*paths: Path) -> None:
-    """Wait until somebody has written them."""
+    """Wait until all *paths* exist."""
     while not all(path.exists() for path in paths):
         os.sched_yield()
 
 
 def began(event: dict[str, Any]) -> bool:
-    """A turn is at work: the one that runs a tool, when it does."""
+    """Return whether a record says that a turn is at work: TOOL_USE for the turn that runs a tool, RUNNING for the
+    others."""
     what = "TOOL_USE" if event["entity_id"].startswith("runs") else "RUNNING"
     return bool(event["entity_type"] == "turn" and event["to_status"] == what)
 
 
 def ended(event: dict[str, Any]) -> bool:
-    """The verdict on a turn."""
+    """Return whether a record is the transition that decides a turn: to FAILED or COMPLETING."""
     moved = event.get("outcome") == "transition" and event["from_status"] != event["to_status"]
     return bool(moved and event["entity_type"] == "turn" and event["to_status"] in ("FAILED", "COMPLETING"))
 
@@ -64,7 +66,8 @@ def ended(event: dict[str, Any]) -> bool:
 def test_a_pause_longer_than_every_deadline_costs_nobody_his_turn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], backend: str
 ) -> None:
-    """After a pause a finished turn has finished, a turn that can finish does, and a hanging turn times out once."""
+    """After a pause longer than every deadline, a turn that completed during the pause is completed, a turn that can
+    complete does, and a hanging turn times out once."""
     plan = tmp_path / "plan.yaml"
     plan.write_text(PLAN)
     with run(plan, "--backend", backend) as one:

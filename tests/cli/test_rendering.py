@@ -1,4 +1,5 @@
-"""Values as text: what a person reads is complete, in one line each, and never an escape sequence of an agent."""
+"""Rendering of values as text: the text is complete, has one line for each value, and never contains an escape sequence
+of an agent."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ def event(**more: object) -> LifecycleEvent:
 
 # ------------------------------------------------------------------------------------------------------- pieces
 def test_nothing_an_agent_says_reaches_the_terminal_raw() -> None:
-    """Escapes, bells, newlines and direction marks are escaped; letters of every script stay."""
+    """``printable`` escapes escape sequences, bells, newlines and direction marks; letters of every script stay."""
     assert printable(EVIL) == r"a\u001b[31mred\u0007\nb\u202e"
     assert printable("Grüße, 世界 …") == "Grüße, 世界 …"
 
@@ -86,7 +87,8 @@ def test_nothing_an_agent_says_reaches_the_terminal_raw() -> None:
     ids=["event", "tree", "call", "ps", "receipt", "report"],
 )
 def test_every_text_is_made_printable(text: str) -> None:
-    """Every line of every rendered text is printable."""
+    """Every line of each kind of rendered text is printable, even with control characters in ids, titles and
+    reasons."""
     assert all(line.isprintable() for line in text.split("\n"))
     assert "\\u001b" in text
 
@@ -95,18 +97,19 @@ def test_every_text_is_made_printable(text: str) -> None:
     ("seconds", "text"), [(0.001, "0.00 s"), (9.5, "9.50 s"), (12.9, "12 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")]
 )
 def test_a_duration_has_two_units_at_most(seconds: float, text: str) -> None:
-    """Short durations have hundredths of a second, long ones their two largest units."""
+    """A short duration is printed in hundredths of a second, a long one in its two largest units."""
     assert duration(seconds) == text
 
 
 def test_columns_are_aligned() -> None:
-    """Every cell but the last is as wide as the widest of its column, and no line ends in blanks."""
+    """In a rendered table every cell except the last is as wide as the widest of its column, and no line ends in
+    blanks."""
     assert columns(("A", "B"), [("long", "x"), ("s", "")]) == "A     B\nlong  x\ns"
 
 
 # ------------------------------------------------------------------------------------------------------- events
 def test_an_event_is_one_line_with_its_reasons() -> None:
-    """A transition shows both states, the reason, the abort and the actor."""
+    """The line of a transition shows both states, the reason, the abort and the actor."""
     line = event_line(
         event(abort_id="abort-3", abort_reason="user_interrupt", actor="operator:me", reason="enough is enough")
     )
@@ -117,19 +120,19 @@ def test_an_event_is_one_line_with_its_reasons() -> None:
 
 
 def test_an_event_that_changes_nothing_says_so() -> None:
-    """A refusal shows its state once, and that it is a refusal."""
+    """The line of a refused event shows the state once, and that the event was refused."""
     assert "OperatorStop  in Stopped  (refused)" in event_line(event(outcome="refused", from_status=""))
 
 
 def test_a_tool_call_is_told_with_its_title() -> None:
-    """A record of a call shows the call's number and title."""
+    """The line of a record about a tool call shows the call's number and title."""
     line = event_line(turn("tool_started", "TOOL_USE", number=1, title="sleep 60", call_id="x"))
     assert 'tool_started  c1 "sleep 60"  ' in line
     assert "title=" not in line
 
 
 def test_every_record_of_a_call_says_which() -> None:
-    """Records that name only the agent's id of a call show its number and title."""
+    """A record that names a tool call only by the agent's id for it is printed with the call's number and title."""
     calls = ToolCallIndex()
     records = [
         turn("tool_started", "TOOL_USE", number=2, call_id="call-7", title="make test"),
@@ -142,7 +145,7 @@ def test_every_record_of_a_call_says_which() -> None:
 
 
 def test_what_is_about_no_known_call_names_none() -> None:
-    """Records of other turns and of unknown calls have no label."""
+    """Records of other turns, of unknown calls and of no call are printed without a call."""
     calls = ToolCallIndex()
     calls.take(turn("tool_started", "TOOL_USE", number=1, call_id="x", title="t"))
     others = [
@@ -155,7 +158,8 @@ def test_what_is_about_no_known_call_names_none() -> None:
 
 
 def test_nothing_is_told_twice() -> None:
-    """A reason in two fields is printed once, and a birth is not marked as one."""
+    """The line of a record prints a reason that is in two fields once, and the first record of an entity without the
+    word "born"."""
     twice = event_line(event(transition_reason="sibling_aborted", abort_reason="sibling_aborted"))
     assert "[sibling_aborted]" in twice
     born = event_line(event(event="Born", outcome="born", from_status="", to_status="OPEN"))
@@ -164,7 +168,7 @@ def test_nothing_is_told_twice() -> None:
 
 @pytest.mark.parametrize("name", ["lead", "lead/documentation", "a/very/long/line/of/delegations"])
 def test_an_id_is_apart_from_the_event(name: str) -> None:
-    """Two blanks follow an id of any length."""
+    """In the line of a record an id of any length is followed by two blanks."""
     assert f" {name}  " in event_line(event(entity_id=name))
 
 
@@ -175,7 +179,8 @@ def explained(*records: LifecycleEvent, entity_id: str = "lead", **more: Any) ->
 
 
 def test_why_begins_with_the_root() -> None:
-    """A trace begins with the root and its actor, has one line per record, and names a missing cause."""
+    """The text of ``why`` begins with the root cause and its actor, has one line for each record, and names a missing
+    record."""
     records = (event(seq=1, actor="ann"), event(seq=2), event(seq=3))
     whole = why_text(explained(*records))
     torn = why_text(explained(*records, root=None, roots=0, missing=9))
@@ -186,7 +191,8 @@ def test_why_begins_with_the_root() -> None:
 
 
 def test_why_shows_branches_below_their_step() -> None:
-    """Annotations are below their record, with their role."""
+    """The text of ``why`` shows annotations of a record, such as a policy edge, below that record, with the role of
+    each."""
     edge = Annotation(role=RecordRole.EDGE, record=event(seq=2, event="AbortRecord"))
     rung = Annotation(
         role=RecordRole.STAGE, record=event(seq=5, event="Ended", metadata={"rung": "kill", "took_s": 0.5})
@@ -208,7 +214,7 @@ def test_why_shows_branches_below_their_step() -> None:
 
 # ------------------------------------------------------------------------------------------------- what there is
 def test_a_tree_is_drawn() -> None:
-    """Branches show the levels of a tree, and a call has its title."""
+    """A tree is drawn with branches for its levels; a call is shown with its title."""
     call = Node(id="lead:t1:c1", kind="tool", state="open", note="sleep 60")
     turn = Node(id="lead:t1", kind="turn", state="TOOL_USE", children=(call,))
     child = Node(id="lead/docs", kind="session", state="Stopped", note="completed")
@@ -223,7 +229,7 @@ def test_a_tree_is_drawn() -> None:
 
 
 def test_a_deep_tree_is_drawn() -> None:
-    """A deep tree is drawn without recursion."""
+    """A tree of 3,000 levels is drawn, since the drawing does not recurse."""
     node = Node(id="x", kind="session", state="Running")
     for _ in range(3000):
         node = Node(id="x", kind="session", state="Running", children=(node,))
@@ -232,7 +238,7 @@ def test_a_deep_tree_is_drawn() -> None:
 
 
 def test_a_tree_as_json_is_its_nodes() -> None:
-    """A tree as JSON has the nodes' fields, indented."""
+    """A tree as JSON has all fields of its nodes, indented."""
     call = Node(id="lead:t1:c1", kind="tool", state="open", note="sleep 60")
     turn = Node(id="lead:t1", kind="turn", state="TOOL_USE", children=(call,))
     nodes = [Node(id="lead", kind="session", state="Running", children=(turn,)), call]
@@ -275,7 +281,8 @@ RECEIPT = Receipt(
 
 
 def test_a_plan_names_every_node_and_the_edge_it_is_reached_over() -> None:
-    """A dry run shows what would end, in which order, by when, with which pids, over which edges, and the plan's id."""
+    """The text of an abort plan shows the nodes that would end, their order and deadlines, the pids, the policy edges,
+    and the plan's id."""
     text = plan_text(PLAN)
     lines = [line.split() for line in text.splitlines()]
     assert "would end 2 within 18 s; nothing was done; plan 0" in text
@@ -288,8 +295,8 @@ def test_a_plan_names_every_node_and_the_edge_it_is_reached_over() -> None:
 
 
 def test_a_receipt_accounts_for_everything() -> None:
-    """A receipt shows nodes with their stages, processes with their ends, survivors, and whether the abort is
-    recorded."""
+    """The text of an abort receipt shows nodes with their stages, processes with their ends, the survivors, and whether
+    the abort is recorded."""
     text = receipt_text(RECEIPT)
     assert "session lead: ended at the stage terminate after 0.25 s" in text
     assert "process 7 of lead:a1: ended by terminate, status -15, 2 below it killed" in text
@@ -298,7 +305,8 @@ def test_a_receipt_accounts_for_everything() -> None:
 
 
 def test_what_had_ended_is_no_error() -> None:
-    """A plan and a receipt of an ended target use the same text, with the session that has its name now."""
+    """The texts of an abort plan and of a receipt for an ended target are the same, and name the sessions that have the
+    target's name now."""
     plan = AbortPlan(target="t", scope=AbortScope.TOOL, nodes=(), already_ended=True, deadline_s=1, id="0")
     gone = Receipt(abort_id="", target="t", scope=AbortScope.TOOL, reason="", already_ended=True)
     words = "abort of t, scope tool: it had already ended, nothing was done"
@@ -308,13 +316,14 @@ def test_what_had_ended_is_no_error() -> None:
 
 
 def test_json_is_the_record_itself() -> None:
-    """JSON of a receipt has all its fields."""
+    """The JSON of an abort receipt has all its fields."""
     assert json.loads(json_text(RECEIPT))["processes"][0]["ended_by"] == "terminate"
 
 
 # --------------------------------------------------------------------------------------------------- validation
 def test_a_report_names_line_and_field() -> None:
-    """Problems come as ``file:line: field: words``, with a count at the end; without any the file is valid."""
+    """The text of a validation report has a line ``file:line: field: problem`` for each problem, and a count at the
+    end; without problems it says that the file is valid."""
     problems = [Problem(3, "seq", "must rise"), Problem(4, None, "not JSON")]
     lines = report_text("f.jsonl", Report(lines=9, entities=2, problems=problems, omitted=5)).splitlines()
     assert lines[:2] == ["f.jsonl:3: seq: must rise", "f.jsonl:4: not JSON"]
@@ -323,7 +332,7 @@ def test_a_report_names_line_and_field() -> None:
 
 
 def test_a_report_counts_as_people_do() -> None:
-    """Counts use the singular for 1, and an empty file is valid."""
+    """Counts in a validation report use the singular for 1; an empty file is valid."""
     one = report_text("f", Report(lines=1, entities=1, problems=[Problem(1, None, "not JSON")])).splitlines()[-1]
     assert one == "f: 1 problem in 1 line, 1 entity"
     assert report_text("f", Report(lines=0, entities=0, problems=[])) == "f: valid, but it holds no line"
@@ -334,7 +343,7 @@ RESULT = TaskResult("build", "build-2", "failed", "broken", 1.5, "supervisor/bui
 
 
 def test_results_are_a_table_and_an_object() -> None:
-    """A run ends with every task, its outcome, its session and its error."""
+    """The results of a run, as text and as JSON, show for each task its outcome, session, error and remarks."""
     _, row, remark = results_text([RESULT]).splitlines()
     assert row.split() == ["build", "failed", "1.50", "s", "build-2", "broken"]
     assert remark == "build: on its branch is more"
@@ -370,7 +379,8 @@ BORN = event(event="Born", outcome="born", from_status="", to_status="Initializi
 
 
 def test_the_board_shows_open_calls_first() -> None:
-    """A session shows its open calls, else its last line of output."""
+    """The live table of a run shows the open calls of a session; without open calls the last line of the agent's
+    output."""
     one, two = (turn("tool_started", "TOOL_USE", number=n, title=f"step {n}") for n in (1, 2))
     board = board_of(BORN, one, two)
     line = board.rows["lead"]
@@ -383,7 +393,7 @@ def test_the_board_shows_open_calls_first() -> None:
 
 
 def test_the_board_shows_trouble_and_not_the_good_end() -> None:
-    """A session shows why it was aborted, but not that its work is done."""
+    """The live table of a run shows why a session was aborted; for a completed session it shows no reason."""
     stopped = event(reason="enough")
     done = event(reason="no more work", transition_reason="completed")
     assert board_of(BORN, stopped).rows["lead"].doing() == "enough"
@@ -391,7 +401,8 @@ def test_the_board_shows_trouble_and_not_the_good_end() -> None:
 
 
 def test_the_board_shows_tasks_until_they_are_sessions() -> None:
-    """An unclaimed task has a row of its own; a claimed task is its session."""
+    """The live table of a run has a row for each task that no session has claimed; a claimed task is shown by the row
+    of its session."""
     open_, claimed, other = (
         event(entity_type="task", entity_id=name, outcome=outcome, to_status=status)
         for name, outcome, status in [
@@ -407,7 +418,7 @@ def test_the_board_shows_tasks_until_they_are_sessions() -> None:
 
 
 def work(kind: str, entity: str, what: str, to: str, *, came: str = "x", **metadata: object) -> LifecycleEvent:
-    """Return a birth or a transition of a workstream, task or run."""
+    """Return the record of the birth or of a transition of a workstream, task or task run."""
     outcome = "born" if what == "Born" else "transition"
     fields = {"event": what, "outcome": outcome, "from_status": came, "to_status": to, "metadata": metadata}
     return event(entity_type=kind, entity_id=entity, **fields)
@@ -422,7 +433,8 @@ def doings(board: RunTable) -> dict[str, str]:
 
 
 def test_the_board_says_what_a_task_waits_for() -> None:
-    """A task shows the dependencies, subtasks and blockers that are not closed, or the approval that it waits for."""
+    """The live table of a run shows for a task which dependencies, subtasks or blockers it waits for, or the command
+    that approves it."""
     board = board_of(
         of_task("a", "Born", "OPEN", name="a"),
         of_task("b", "Born", "OPEN", name="b", waiting_for=["a", "c"]),
@@ -451,7 +463,7 @@ def test_the_board_says_what_a_task_waits_for() -> None:
 
 
 def test_the_board_shows_a_task_again_that_was_taken_back_or_given_up() -> None:
-    """A task that was taken back, or has failed, has a row of its own with the reason."""
+    """The live table of a run has a row again for a task that was requeued, and for a failed task with the reason."""
     board = board_of(of_task("a", "Born", "OPEN", name="a"), of_task("a", "claimed", "CLAIMED", by="a"))
     assert doings(board) == {}
     board.take(of_task("a", "requeued", "OPEN"))
@@ -462,7 +474,8 @@ def test_the_board_shows_a_task_again_that_was_taken_back_or_given_up() -> None:
 
 
 def test_the_board_says_at_which_attempt_a_session_is() -> None:
-    """A session shows its attempt from the second one of a run on."""
+    """The live table of a run shows the attempt of a session from the second attempt of its task run on, and a task's
+    last error and open circuit."""
     board = board_of(
         born("a"),
         of_task("a", "Born", "OPEN", name="a"),
@@ -487,7 +500,8 @@ def test_the_board_says_at_which_attempt_a_session_is() -> None:
 
 
 def test_the_board_is_headed_by_its_workstream() -> None:
-    """The heading shows the workstream's state and counts of tasks; without a workstream there is none."""
+    """The heading of a run's live table shows the workstream's state and the counts of its tasks; without a workstream
+    there is no heading."""
     board = board_of(of_task("a", "Born", "PLANNED", name="a"), of_task("b", "Born", "OPEN", name="b"))
     assert drawn(board, 120)[0].split() == ["SESSION", "STATE", "AGE", "DOING"]
     board.take(work("workstream", "workstream:plan", "Born", "planned", tasks=2))
@@ -499,13 +513,13 @@ def test_the_board_is_headed_by_its_workstream() -> None:
 
 
 def test_the_board_draws_a_line_for_everything() -> None:
-    """The table has a row for each session and each task that waits."""
+    """The live table of a run has a row for each session and each task that waits."""
     board = board_of(BORN, event(entity_type="task", entity_id="task:a", outcome="born", to_status="OPEN"))
     assert board.table(now=1.0).row_count == 2
 
 
 def drawn(board: RunTable, width: int) -> list[str]:
-    """The lines of the table on a terminal of that width."""
+    """Draw the live table on a terminal of that width, and return the lines."""
     out = io.StringIO()
     Console(file=out, width=width, color_system=None).print(board.view(now=1.0))
     return out.getvalue().splitlines()
@@ -516,7 +530,8 @@ def born(name: str) -> LifecycleEvent:
 
 
 def test_a_narrow_table_cuts_what_is_done_and_never_the_state() -> None:
-    """With 60 columns every state is whole and every session one line; DOING ends with an ellipsis."""
+    """On a terminal of 60 columns every session has one line with its whole state; the text of the column DOING is cut
+    with an ellipsis."""
     board = board_of(*(born(name) for name in ("lead", "lead/documentation", "lead/documentation/proof-reader")))
     for line in board.rows.values():
         line.state, line.last_line = "SessionComplete", "a long story that goes on and on and on and on and on and on"
@@ -526,14 +541,15 @@ def test_a_narrow_table_cuts_what_is_done_and_never_the_state() -> None:
 
 
 def test_children_stand_below_their_parent_indented() -> None:
-    """A session is below its parent, indented by two columns per level, whatever the order of births."""
+    """In the live table a child session is below its parent, indented by two columns for each level, whatever the order
+    of the births."""
     board = board_of(*(born(name) for name in ("a", "b", "a/x", "b/y", "a/x/z", "a/w")))
     names = [line.split("Initializing")[0].rstrip() for line in drawn(board, 120)[1:]]
     assert names == ["a", "  a/x", "    a/x/z", "  a/w", "b", "  b/y"]
 
 
 def test_the_board_ends_the_call_that_ended() -> None:
-    """Of two open calls the one whose result came is removed."""
+    """When one of two open calls ends, the live table removes that call and still shows the other."""
     first, second = (turn("tool_started", "TOOL_USE", number=n, call_id=f"call-{n}", title=f"step {n}") for n in (1, 2))
     board = board_of(BORN, first, second, turn("tool_completed", "TOOL_USE", call_id="call-2"))
     assert board.rows["lead"].doing() == 't1:c1 "step 1"'

@@ -1,4 +1,5 @@
-"""``supervisor run --resume``, and what a kill -9 leaves of checkpoints: the real program, in git and without it."""
+"""``supervisor run --resume``, and checkpoints after a kill -9: the real program, in a git repository and in a plain
+directory."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ ONCE = "if mkdir {flag} 2>/dev/null; then {waits}; else ls work > {seen}; fi"
 
 
 def written(where: Path, workspace: str, *, rollback: bool = False, again: bool = False) -> Path:
-    """A plan whose second task waits at its first try (with *again*, at its second, too); the pipe that says so."""
+    """Write a plan whose second task waits in its first attempt (with *again*, also in its second); return the pipe
+    that the task opens when it waits."""
     pipe = where.parent / "pipe"
     os.mkfifo(pipe)
     waits = WAITS.format(log=where.parent / "log", pipe=pipe)
@@ -60,7 +62,7 @@ def running(where: Path, backend: str, *options: str) -> Iterator[subprocess.Pop
 
 
 def killed_when(pipe: Path, process: subprocess.Popen[str]) -> None:
-    """SIGKILL once an agent waits there, and it is on record that its task was started."""
+    """Kill the run with SIGKILL when an agent has opened *pipe*, and the start of the agent's task is recorded."""
     assert process.stdout is not None
     with pipe.open("rb"):
         assert any("task:t" in line and " started " in line for line in process.stdout)
@@ -75,7 +77,7 @@ def called(where: Path, *words: str, status: int = 0) -> str:
 
 
 def run_to_its_end(where: Path, backend: str, *options: str) -> str:
-    """Return the standard error of a run that ends by itself."""
+    """Run the plan until the run ends by itself; return its standard error."""
     with running(where, backend, *options) as process:
         _, said = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, said
@@ -83,7 +85,7 @@ def run_to_its_end(where: Path, backend: str, *options: str) -> str:
 
 
 def books(where: Path) -> list[LifecycleEvent]:
-    """The journal and the log, which are as they must be."""
+    """Check journal and log, and return the journal's records."""
     state = StateDir(where / ".sdd")
     with JournalReader(state.journal) as journal:
         events = list(journal.events())
@@ -110,7 +112,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def cancelled(where: Path, pipe: Path, backend: str) -> None:
-    """The run, whose second task a person cancels from another terminal."""
+    """Run the plan, and cancel its second task from another terminal when that task waits."""
     with running(where, backend) as process:
         with pipe.open("rb"):
             called(where, "task", "cancel", "t", "--reason", "not now")
@@ -119,7 +121,7 @@ def cancelled(where: Path, pipe: Path, backend: str) -> None:
 
 
 def test_a_cancelled_task_is_resumed(repository: Path, backend: str) -> None:
-    """``--resume`` continues a cancelled task from its checkpoint, and repeats no closed task."""
+    """``--resume`` continues a cancelled task from its checkpoint, and does not repeat a closed task."""
     cancelled(repository, written(repository, "worktree"), backend)
     (commit,) = checkpoints(books(repository))
     assert f"checkpoint {commit[:12]} (CANCELLED)" in called(repository, "ps", "--all")
@@ -134,7 +136,7 @@ def test_a_cancelled_task_is_resumed(repository: Path, backend: str) -> None:
 
 
 def test_a_resumed_run_survives_a_kill(repository: Path, backend: str) -> None:
-    """After a kill -9 of a resumed run the next run continues from the checkpoint, too."""
+    """After a kill -9 of a resumed run, the next run continues from the same checkpoint."""
     pipe = written(repository, "worktree", again=True)
     cancelled(repository, pipe, backend)
     with running(repository, backend, "--resume") as process:
@@ -148,7 +150,8 @@ def test_a_resumed_run_survives_a_kill(repository: Path, backend: str) -> None:
 
 @pytest.mark.parametrize("rollback", [True, False])
 def test_a_directory_after_a_kill(directory: Path, backend: str, rollback: bool) -> None:
-    """The work of an attempt whose host was killed is kept for the next one, or rolled back with a copy."""
+    """After a kill -9 of a run in a plain directory, the next attempt finds the work of the killed one; with rollback
+    the work is undone, and a copy is saved."""
     pipe = written(directory, "directory", rollback=rollback)
     with running(directory, backend) as process:
         killed_when(pipe, process)
@@ -161,7 +164,8 @@ def test_a_directory_after_a_kill(directory: Path, backend: str, rollback: bool)
 
 
 def test_nothing_to_resume_is_told(repository: Path) -> None:
-    """Without anything to resume, or with contradicting options, nothing is started or written."""
+    """``--resume`` without a cancelled task, or together with ``--fresh``, is refused, and nothing is started or
+    written."""
     written(repository, "worktree")
     words = "--resume: nothing of this plan was cancelled, given up or interrupted"
     assert words in called(repository, "run", "../plan.yaml", "--resume", status=2)

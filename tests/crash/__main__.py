@@ -1,9 +1,10 @@
-"""Kill the real program, start it again, and compare acknowledged work with the journal.
+"""Kill the real program, start it again, and compare the work that it acknowledged with the journal.
 
-A cycle: a host with live agents, tools and daemons is killed with SIGKILL at a random instant, every fifth time
-together with all of its shims; every other cycle has its programs in pid namespaces, where the machine has them. Then
-no process may be left. The next host continues the sessions; every third time the sessions are ended instead, and the
-journal must hold everything that was acknowledged, legally, with no effect done twice unless the records say so.
+In each cycle a host with live agents, tools and daemons is killed with SIGKILL at a random moment, in every fifth cycle
+together with all of its shims; in every other cycle its programs run in pid namespaces, if the machine has them. After
+the kill no process may be left. The next host continues the sessions; in every third cycle the sessions are ended
+instead, and the journal must contain everything that was acknowledged, legally, and no effect may be done twice unless
+the records say so.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from tests.crash.audit import Fault, JournalAudit, acknowledgements
 ROOT = Path(__file__).parent.parent.parent
 SHIMS_EVERY = 5
 AUDIT_EVERY = 3
-"""Cycles after which the sessions are ended instead of continued, and the whole journal is checked."""
+"""Number of cycles after which the sessions are ended instead of continued, and the whole journal is checked."""
 CYCLES_PER_JOURNAL = 25
-"""Cycles after which a new state directory is used: each check reads the whole journal."""
+"""Number of cycles after which a new state directory is used, since each check reads the whole journal."""
 GONE_S = 20.0
-"""Seconds within which every process must be gone; a fork server gives its shims half of that."""
+"""Seconds within which every process must have ended; a fork server gives its shims half of that time."""
 LONGEST_S = 60.0
-"""Seconds without output after which a victim counts as hung."""
+"""Seconds without output after which the killed program (the victim) counts as hung."""
 
 
 class Cycle(NamedTuple):
-    """``recovered_s`` is ``None`` where the next host goes on."""
+    """Result of one cycle; ``recovered_s`` is ``None`` if the next host continues the sessions."""
 
     acknowledged: int
     resumed: int
@@ -52,7 +53,7 @@ class Cycle(NamedTuple):
 
 
 class HeldPipe:
-    """Pipe that every agent, tool and daemon holds: end of file means that all are gone."""
+    """Pipe that every agent, tool and daemon holds open: end of file means that all have ended."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
@@ -71,7 +72,7 @@ class HeldPipe:
 
 
 class Place:
-    """State directory and working directory, and the acknowledgements made there."""
+    """State directory and working directory of a number of cycles, with the acknowledgements made there."""
 
     def __init__(self, folder: Path) -> None:
         self.workdir, self.state_dir = folder, folder / "sd"
@@ -105,7 +106,8 @@ class Place:
                 victim.kill()
 
     def _watch(self, victim: subprocess.Popen[bytes], chance: random.Random) -> bytes:
-        """Return the output of the victim until the kill: at once, after some acknowledgements, or in between."""
+        """Return the output of the victim until the kill: the moment is at once, after some acknowledgements, or in
+        between."""
         assert victim.stdout is not None
         heard, wanted = b"", chance.choice((0, 1, 2, 4, 8, 16, 32))
         while heard.count(b"\n") < wanted and select.select([victim.stdout], [], [], LONGEST_S)[0]:
@@ -138,7 +140,7 @@ def _command(pid: int) -> bytes:
 
 
 class Tally:
-    """Sums over all cycles."""
+    """Sums over all cycles: acknowledgements, resumed sessions, recovery times, and faults."""
 
     def __init__(self) -> None:
         self.cycles = self.acknowledged = self.resumed = 0

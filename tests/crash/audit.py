@@ -1,4 +1,4 @@
-"""Comparison of a killed supervisor's acknowledgements with its journal and with the files that its agents wrote."""
+"""Comparison of a killed supervisor's acknowledgements with its journal, and with the files that its agents wrote."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from tests.support import check_records
 
 
 class Fault(NamedTuple):
-    """Broken promise of the kind ``lost``, ``twice``, ``left`` or ``illegal``."""
+    """Fault that a crash test finds, of the kind ``lost`` (an acknowledgement), ``twice`` (an effect), ``left`` (a
+    process) or ``illegal`` (a record)."""
 
     kind: str
     words: str
 
 
 def acknowledgements(output: bytes) -> list[dict[str, Any]]:
-    """Return the complete lines of a victim's output."""
+    """Return the complete lines of a victim's output, decoded from JSON."""
     return [json.loads(line) for line in output.split(b"\n")[:-1]]
 
 
 class JournalAudit:
-    """Acknowledgements and journal of one state directory, over all of its supervisors."""
+    """Check of the acknowledgements of one state directory against its journal, over all of its supervisors."""
 
     def __init__(self, state_dir: Path, workdir: Path) -> None:
         self._state = StateDir(state_dir)
@@ -39,7 +40,8 @@ class JournalAudit:
         self._promised += acknowledged
 
     def check(self) -> list[Fault]:
-        """Check everything that was ever acknowledged in this directory; called after a recovery."""
+        """Check everything that was ever acknowledged in this state directory, and return the faults; called after a
+        recovery."""
         with JournalReader(self._state.journal) as journal:
             events = list(journal.events())
             rows = journal.entities()
@@ -79,8 +81,8 @@ class JournalAudit:
                 yield Fault("lost", f"{count - completed[who]} completed turns of {who}")
 
     def _twice(self, events: list[LifecycleEvent]) -> Iterator[Fault]:
-        """Yield the keys that were written more often than calls are on record: a key stands for one call of one
-        prompt."""
+        """Yield a fault for each key that was written to the effects file more often than calls are on record; a key
+        stands for one call of one prompt."""
         tries = Counter[str]()
         sessions: dict[str, list[str]] = {}
         for one in events:

@@ -1,13 +1,14 @@
-"""Kills a supervisor, and its git, at a chosen git command; runs the plan again, and looks at the user's repository.
+"""Crash test of the steps in git: kill a supervisor, and its git, at a chosen git command; run the plan again, and
+check the user's repository.
 
-``python -m tests.crash.git_steps --calls all --rounds 100``. A program named ``git``, first on ``PATH``, counts the
-commands that the supervisor runs (those of agents and users are not counted). At the chosen one it kills the supervisor
-and ends itself: before that command, after it, or a few milliseconds into it. Then the same plan is run to its end.
-Each task is merged once, each agent has worked as often as it does without a kill, and no branch, reference, entry of a
-worktree, lock or temporary directory is left. ``--calls`` takes ``all``, those ``writing``, or N of the writing ones;
-``--rounds R`` kills R runs of larger tasks up to three times each, at random commands; before some of the next runs
-the user removes ``index.lock``. Only what was killed is counted: a trial in which no command was killed is a fault, and
-a round without a kill is no round.
+``python -m tests.crash.git_steps --calls all --rounds 100``. A program named ``git``, first on ``PATH``, counts the git
+commands that the supervisor runs (those of agents and users are not counted). At the chosen command that program kills
+the supervisor and itself: before the command, after it, or a few milliseconds into it. Then the same plan is run to its
+end. The check: each task is merged once, each agent has worked as often as without a kill, and no branch, reference,
+git entry of a worktree, lock or temporary directory is left. ``--calls`` takes ``all``, ``writing`` (the commands that
+write), or a number N of writing commands; ``--rounds R`` kills R runs of larger tasks up to three times each, at random
+commands; before some of the next runs the user removes ``index.lock``. Only commands that were killed are counted: a
+trial in which no command was killed is a fault, and a round without a kill does not count.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 WRITING = frozenset({"add", "checkout", "clean", "commit", "merge", "update-index", "update-ref", "worktree"})
-"""Git commands that change something."""
+"""Names of git commands that change something."""
 KILLS_A_ROUND = 3
 LONGEST_S = 120.0
-"""Seconds after which a run has hung."""
+"""Seconds after which a run counts as hung."""
 
 WRAPPER = """#!/bin/sh
 case "$2" in core.hooksPath=*) ;; *) exec {git} "$@" ;; esac
@@ -77,13 +78,15 @@ tasks:
   - {{id: t, agent: files, prompt: ""}}
   - {{id: u, agent: twice, prompt: "", rollback: true, depends_on: [t]}}
 """
-"""Plan of one task after the other, so that an agent hardly ever works while git does. A killed agent works again."""
+"""Plan whose tasks run one after the other, so that an agent hardly ever works while git runs. An agent that is killed
+works again."""
 WORKED = {"t": 1, "u": 2}
-"""Numbers of completed runs of each agent without a kill. The first attempt of ``u`` is rolled back to a checkpoint."""
+"""Number of completed runs of each agent in a run without a kill. The first attempt of ``u`` is rolled back to a
+checkpoint."""
 
 
 class Trial:
-    """Repository with a plan, and a git that kills."""
+    """Repository with a plan, and a program ``git`` that kills the supervisor at a chosen command."""
 
     def __init__(self, folder: Path, *, files: int = 5) -> None:
         self.repository, self._out, self._files = folder / "work", folder / "out", files
@@ -116,8 +119,8 @@ class Trial:
         ).stdout
 
     def run(self, at: int | str = 0, way: str = "before", delay_s: float = 0.0) -> int:
-        """Run the plan; kill the supervisor at git command *at*: its number, or the first that begins with those two
-        words. Its exit status, ``-9`` where it was killed."""
+        """Run the plan, and kill the supervisor at git command *at*: a number, or the first two words of the command.
+        Return the exit status, ``-9`` if the supervisor was killed."""
         for name, value in {
             "count": 0,
             "at": at,
@@ -148,16 +151,16 @@ class Trial:
 
     @property
     def calls(self) -> list[str]:
-        """Return the git commands of the last run: the first two words of each."""
+        """Git commands of the last run: the first two words of each."""
         return (self._wrapper / "calls").read_text().splitlines()
 
     @property
     def killed(self) -> str:
-        """Return the git command at which the last run was killed."""
+        """Git command at which the last run was killed."""
         return (self._wrapper / "killed").read_text().partition("gc.auto=0")[2].strip()
 
     def wrong(self, status: int) -> list[str]:
-        """Return the differences from a run without a kill."""
+        """Return the differences from the result of a run without a kill."""
         wrong = [f"the last run ended with {status}: {self._said.read_text()[-1500:]}"] if status else []
         if not wrong:
             wrong += self._wrong_merges()
@@ -192,8 +195,8 @@ def _begins(merges: Iterable[str], task: str) -> int:
 
 
 def killed_at(folder: Path, at: int | str, way: str, delay_s: float = 0.0) -> tuple[str, list[str]]:
-    """Kill a run at one git command, and run it again. Return that command, ``""`` where none was killed, and all that
-    is wrong then."""
+    """Kill a run at one git command, and run the plan again. Return the killed command (``""`` if none was killed), and
+    all differences from a run without a kill."""
     trial = Trial(folder)
     status = trial.run(at, way, delay_s)
     if status != -signal.SIGKILL:
@@ -203,8 +206,9 @@ def killed_at(folder: Path, at: int | str, way: str, delay_s: float = 0.0) -> tu
 
 
 def kills(calls: Sequence[str], wanted: str) -> list[tuple[int, str]]:
-    """The commands to kill at, by number, and when: before *all*, and after those that write, and within them; or of
-    these alone (*writing*), or as many of these as *wanted* says, evenly spread."""
+    """Return the commands to kill at, each as its number and the moment: for *wanted* ``all``, before and after every
+    command, and also within the writing ones; for ``writing``, the writing commands only; for a number, that many of
+    these, evenly spread."""
     writing = [number for number, call in enumerate(calls, 1) if is_writing(call)]
     if wanted == "all":
         return [
@@ -222,7 +226,8 @@ def is_writing(call: str) -> bool:
 
 
 def every_call(wanted: str, chance: random.Random) -> tuple[int, int]:
-    """Kill at each of the wanted commands; return how many were killed, and how many trials went wrong."""
+    """Kill a run at each of the wanted commands; return how many commands were killed, and how many trials had
+    a fault."""
     with tempfile.TemporaryDirectory(prefix="git-steps-") as folder:
         trial = Trial(Path(folder))
         wrong, calls = trial.wrong(trial.run()), trial.calls
@@ -239,8 +244,8 @@ def every_call(wanted: str, chance: random.Random) -> tuple[int, int]:
 
 
 def a_round(folder: Path, files: int, chance: random.Random) -> tuple[list[str], list[str]]:
-    """Kill up to three runs at random commands, and run to the end; return the commands that were killed, and what is
-    wrong then. Before some of these runs the user removes the lock that was left on the index."""
+    """Kill up to three runs at random commands, then run the plan to its end; return the commands that were killed, and
+    all differences from a run without a kill. Before some of these runs the user removes git's lock on the index."""
     trial, killed = Trial(folder, files=files), list[str]()
     for _ in range(KILLS_A_ROUND):
         way, delay_s = chance.choice(("before", "within", "after")), round(chance.uniform(0.0, 0.1), 4)

@@ -1,4 +1,5 @@
-"""Program to be killed: a host with real agents, tools and daemons, that prints what has been acknowledged to it.
+"""Program that a crash test kills: a host with real agents, tools and daemons, which prints what the supervisor has
+acknowledged.
 
 ``python -m tests.crash.victim STATE_DIR WORKDIR CYCLE SEED``. A line of JSON on standard output is an acknowledgement:
 the call had returned when the line was written.
@@ -22,17 +23,18 @@ from supervisor.plans import AgentConfig, PolicyConfig, Settings, StageBudgetsCo
 
 SESSIONS = 3
 ROLL = "exec 8>roll; "
-"""Start of every script: the program holds the pipe by which survivors are counted."""
+"""Shell code at the start of every program, which opens the pipe by which survivors are detected."""
 DAEMON = "(setsid sh -c 'trap \"\" TERM HUP INT; sleep 1000' &); "
 
 
 def acknowledged(what: str, **fields: object) -> None:
-    """Write one line in one call, so that a kill leaves all or nothing of it."""
+    """Print an acknowledgement as one line in one system call, so that a kill leaves the whole line or nothing."""
     os.write(1, (json.dumps({"ack": what, **fields}) + "\n").encode())
 
 
 def prompt(key: str, chance: random.Random) -> str:
-    """Return a turn with one tool call, which writes the key when it is done; some leave a daemon, some hang."""
+    """Return a prompt with one tool call, which writes the key to the effects file; some calls start a daemon, some
+    hang."""
     daemon = DAEMON if chance.random() < 0.3 else ""
     hang = "; sleep 1000" if chance.random() < 0.15 else ""
     return f"@run exec 9>roll; {daemon}echo {key} >> effects{hang}"
@@ -51,7 +53,7 @@ class Host:
                 group.start_soon(self._customer, number)
 
     async def _go_on(self, session: Session) -> None:
-        """Wait for the prompt of a session that a killed host has left, and close the session."""
+        """Wait for the result of the prompt of a session that a killed host has left, and close the session."""
         acknowledged("resumed", id=session.id)
         result = await session.result()
         if result is not None:
@@ -60,7 +62,7 @@ class Host:
             await session.close()
 
     async def _customer(self, number: int) -> None:
-        """Run sessions one after the other, for ever."""
+        """Start sessions one after the other, without end, and send each some prompts."""
         while True:
             session = await self._sup.start_session(f"c{self._cycle}-{number}", agent="agent")
             acknowledged("session", id=session.id)
@@ -80,7 +82,8 @@ class Host:
             acknowledged("prompt", session=session.id, key=key, outcome=result.outcome, seq=result.seq)
 
     async def _meddle(self, session: Session) -> None:
-        """Send messages, urgent messages and aborts, as an operator."""
+        """Send a session messages, urgent messages and aborts at random moments, as an operator would, until one is
+        refused."""
         while True:
             await anyio.sleep(self._chance.uniform(0.02, 0.4))
             wish = self._chance.choice(("message", "urgent", "abort", "tool"))

@@ -1,8 +1,9 @@
-"""Kills ``supervisor run examples/workstream.yaml`` at random instants, runs it again, and looks at what came of it.
+"""Crash test of the example workstream: kill ``supervisor run examples/workstream.yaml`` at random moments, run it
+again, and check the result.
 
-``python -m tests.crash.workstream --cycles N``. A cycle is a fresh repository, one to three kills, a run to its end,
-with a person who approves what waits for it: then the merged result passes its tests, the repository is clean, and the
-journal and the log are as they must be.
+``python -m tests.crash.workstream --cycles N``. A cycle consists of a fresh repository, one to three kills, and a run
+to the end, during which a person approves the waiting task. Then the merged result must pass its tests, the repository
+must be clean, and the journal and the log must be valid.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from tests.support import check_records
 ROOT = Path(__file__).parent.parent.parent
 PLAN = ROOT / "examples" / "workstream.yaml"
 LONGEST_S = 180.0
-"""Seconds after which a run has hung."""
+"""Seconds after which a run counts as hung."""
 UNTIL_KILLED_S = (0.3, 9.0)
 
 
 def cycle(folder: Path, chance: random.Random) -> list[str]:
-    """Run one cycle, and return its faults."""
+    """Run one cycle, and return the faults that were found."""
     subprocess.run(["sh", ROOT / "examples" / "workstream.sh", "calculator"], cwd=folder, check=True)
     repository = folder / "calculator"
     for _ in range(chance.randint(1, 3)):
@@ -43,7 +44,8 @@ def cycle(folder: Path, chance: random.Random) -> list[str]:
 
 
 def run(repository: Path, kill_after_s: float) -> int | None:
-    """Run it until it ends or is killed: its exit status, or ``None``."""
+    """Run the plan until the run ends or is killed after *kill_after_s* seconds; return the exit status, or ``None``
+    after a kill."""
     with (
         (repository.parent / "said").open("ab") as said,
         subprocess.Popen(
@@ -65,7 +67,7 @@ def run(repository: Path, kill_after_s: float) -> int | None:
 
 
 def check(repository: Path) -> list[str]:
-    """The result, the repository, the journal and the log."""
+    """Check the merged result, the repository, the journal and the log; return the faults."""
     wrong = []
     tests = subprocess.run(
         [sys.executable, "-m", "unittest", "discover", "-q"], cwd=repository, capture_output=True, check=False

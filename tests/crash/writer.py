@@ -1,10 +1,11 @@
-"""The journal alone: ``python -m tests.crash.writer --cycles 10000``.
+"""Crash test of the journal alone: ``python -m tests.crash.writer --cycles 10000``.
 
-A process appends to a real journal, says which records are acknowledged, compacts it now and then, and is killed with
-SIGKILL at a random instant: while it opens, commits, checkpoints or archives. Then the journal must open, all of it
-must be sound, and it must have every acknowledged record, itself or in an archive, once. (A kill keeps the page cache:
-what a power cut does is ``python -m tests.verification disk``'s question.)
-With ``--plant early-acknowledgement`` the process says it before it appends: a control, which must be found out.
+A process appends to a real journal, prints which records are acknowledged, compacts the journal now and then, and is
+killed with SIGKILL at a random moment: while it opens, commits, checkpoints or archives. Then the journal must open, no
+part of it may be damaged, and every acknowledged record must be there once, in the journal or in an archive. (A kill
+does not lose the page cache: the effect of a power cut is tested by ``python -m tests.verification disk``.) With
+``--plant early-acknowledgement`` the process acknowledges a batch before it appends: a deliberate mistake, which the
+test must find.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ COMPACTS = 0.1
 CYCLES_PER_JOURNAL = 25
 LONGEST_S = 30.0
 EARLY = "early-acknowledgement"
-"""Planted mistake: a batch is acknowledged before it is committed."""
+"""Name of the planted mistake: a batch is acknowledged before it is committed."""
 CAUGHT_WITHIN = 200
-"""Kills within which that must be found out. It took 2 to 14 in eight trials, so about one kill in six tells; 200 in
-vain would mean that the harness sees nothing."""
+"""Number of kills within which the planted mistake must be found. Eight trials took 2 to 14 kills, so about one kill in
+six finds it; if 200 do not, the test detects nothing."""
 
 
 def entry(seq: int, entity_id: str, entity_seq: int, *, ended: bool) -> Append:
@@ -55,7 +56,7 @@ def entry(seq: int, entity_id: str, entity_seq: int, *, ended: bool) -> Append:
 
 
 def batch_after(seq: int, size: int) -> list[Append]:
-    """The records of one entity, from its birth to its end; every seventh lives on."""
+    """Return the records of one entity, from its birth to its end; every seventh entity does not end."""
     lives = seq % 7 == 0
     return [entry(seq + n, f"e{seq}", n, ended=n == size and not lives) for n in range(1, size + 1)]
 
@@ -66,7 +67,8 @@ def compact(folder: Path, database: Database) -> None:
 
 
 def write(folder: Path, out: int, chance: random.Random, plant: str | None = None) -> None:
-    """Append for ever; say the last acknowledged number after each commit, or with the planted mistake before it."""
+    """Append batches without end; print the last acknowledged number after each commit, or with the planted mistake
+    before it."""
     database = open_database(folder / "journal.db", folder / "transitions.jsonl")
     database.db.wal_autocheckpoint(20)  # so that kills fall into checkpoints too
     while True:
@@ -82,7 +84,8 @@ def write(folder: Path, out: int, chance: random.Random, plant: str | None = Non
 
 
 def cycle(folder: Path, chance: random.Random, acknowledged: int, plant: str | None = None) -> tuple[int, str]:
-    """Return the last acknowledged number, and what is wrong, if something is."""
+    """Run the writer until it is killed; return the last acknowledged record number, and a description of the fault
+    (``""`` without one)."""
     reading, writing = os.pipe()
     seed = chance.getrandbits(32)
     child = os.fork()
@@ -130,7 +133,7 @@ def _fault(folder: Path, acknowledged: int) -> str:
 
 
 def caught_after(seed: int) -> int | None:
-    """Return the number of kills after which the planted mistake is found; ``None``: not within
+    """Return the number of kills after which the planted mistake is found, or ``None`` if that takes more than
     :data:`CAUGHT_WITHIN`."""
     chance, acknowledged = random.Random(seed), 0
     with tempfile.TemporaryDirectory(prefix="writer-") as folder:

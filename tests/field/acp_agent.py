@@ -1,4 +1,4 @@
-"""A small agent of the Agent Client Protocol whose turns a test writes; the test copies this file beside its plan."""
+"""Small agent of the Agent Client Protocol whose turns a test defines; the test copies this file beside its plan."""
 
 import json
 import os
@@ -13,7 +13,7 @@ __all__ = ["Agent", "Path", "json", "os", "serve", "subprocess", "sys", "threadi
 
 
 class Agent:
-    """The connection to the supervisor, as a turn sees it."""
+    """Connection to the supervisor, as the function that handles a turn uses it."""
 
     def __init__(self):
         self.conversation = f"conversation-{os.getpid()}"
@@ -30,15 +30,15 @@ class Agent:
         self.send(method="session/update", params={"sessionId": self.conversation, "update": update})
 
     def tool_call(self, number, title="tool", status="in_progress"):
-        """Report that a tool call has begun."""
+        """Send an update that a tool call has begun."""
         self.update(sessionUpdate="tool_call", toolCallId=number, title=title, kind="execute", status=status)
 
     def tool_ended(self, number, status="completed"):
-        """Report that a tool call has ended."""
+        """Send an update that a tool call has ended."""
         self.update(sessionUpdate="tool_call_update", toolCallId=number, status=status)
 
     def call(self, method, **params):
-        """Send a request, and return the whole reply of the supervisor."""
+        """Send a request to the supervisor, and return its whole reply."""
         with self._lock:
             self._number += 1
             number = self._number
@@ -51,7 +51,8 @@ class Agent:
 
 
 def serve(prompted):
-    """Serve the protocol until the end of input; each prompt is handled in a thread, so that a cancel is heard."""
+    """Serve the protocol until the end of input; each prompt is handled by *prompted* in a thread, so that a cancel can
+    be received meanwhile."""
     agent = Agent()
 
     def handle(number, text):

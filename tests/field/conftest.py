@@ -1,4 +1,4 @@
-"""Fixture of the field tests: a scratch directory whose supervisor has ended when the test has."""
+"""Fixture of the field tests: a scratch directory; when a test ends, every process that it started there is ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from field_kit import Scratch
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Iterator[Scratch]:
-    """A scratch directory with the real ``supervisor`` command; everything that was started has ended afterwards."""
+    """Fixture: a scratch directory in which the real ``supervisor`` command can be run; after the test every started
+    process is ended."""
     made = Scratch(tmp_path)
     yield made
     made.close()

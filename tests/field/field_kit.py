@@ -35,7 +35,7 @@ from tests.support import run_command
 ROOT = Path(__file__).parents[2]
 
 DEADLINE_S = 60.0
-"""Seconds that a fact may take to come about. Generous: a test that passes never waits for this long."""
+"""Seconds that a test waits for a fact to become true. Generous, since a test that passes never waits for so long."""
 
 POLL_S = 0.01
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 def until(fact: Callable[[], T], within_s: float = DEADLINE_S) -> T:
-    """Return the first true value of *fact*; fail the test after *within_s* seconds."""
+    """Call *fact* again and again, and return its first true value; fail the test after *within_s* seconds."""
     end = time.monotonic() + within_s
     while not (value := fact()):
         assert time.monotonic() < end, f"it has not come about within {within_s:.0f} s"
@@ -52,7 +52,8 @@ def until(fact: Callable[[], T], within_s: float = DEADLINE_S) -> T:
 
 
 def alive(pid: int) -> bool:
-    """Tell whether process *pid* exists and is no zombie; without its main thread it lives by its other threads."""
+    """Return whether process *pid* exists and is no zombie; a process whose main thread has ended is alive while it has
+    other threads."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[0] not in "ZX" or int(fields[17]) > 1
@@ -62,7 +63,7 @@ def alive(pid: int) -> bool:
 
 @dataclass(frozen=True)
 class Finished:
-    """Exit status of a command that has ended, and all that the command printed."""
+    """Exit status of a command that has ended, and the text that the command printed."""
 
     status: int
     out: str
@@ -78,7 +79,7 @@ class Finished:
 
 
 class Running:
-    """A ``supervisor`` command that runs in the background; its output goes to files."""
+    """Handle of a ``supervisor`` command that runs in the background; the command's output goes to files."""
 
     def __init__(self, process: subprocess.Popen[bytes], out: Path, err: Path) -> None:
         self.process, self._out, self._err = process, out, err
@@ -100,18 +101,20 @@ class Running:
         return self.process.poll() is not None
 
     def kill(self) -> None:
-        """Kill the command with SIGKILL, as a machine does that is out of memory, and wait for its end."""
+        """Kill the command with SIGKILL, as the kernel does when memory runs out, and wait for the end of the
+        process."""
         self.process.kill()
         self.process.wait(DEADLINE_S)
 
     def wait(self, within_s: float = DEADLINE_S) -> Finished:
-        """Wait for the end of the command."""
+        """Wait for the end of the command; return its exit status and its output."""
         status = self.process.wait(within_s)
         return Finished(status, self.out, self.err)
 
 
 class Scratch:
-    """A directory of one test: files, the commands that run in it, and records of its supervisor."""
+    """Directory of one test, with helpers to write files, run commands in the directory, and read the records of its
+    supervisor."""
 
     def __init__(self, path: Path) -> None:
         self.path = path / "work"
@@ -130,14 +133,14 @@ class Scratch:
 
     # ------------------------------------------------------------------------------------------------ files
     def write(self, name: str, text: str) -> Path:
-        """Write a file of the scratch directory, its common indentation removed."""
+        """Write a file into the scratch directory, after removing the common indentation of *text*."""
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(text).lstrip("\n"))
         return path
 
     def plan(self, text: str) -> Path:
-        """Write ``plan.yaml``."""
+        """Write *text* to ``plan.yaml``."""
         return self.write("plan.yaml", text)
 
     def acp_agent(self, body: str, name: str = "agent.py") -> Path:
@@ -153,14 +156,15 @@ class Scratch:
         )
 
     def repository(self) -> None:
-        """Make the scratch directory a git repository with a first commit; ``.sdd`` and agents are ignored."""
+        """Make the scratch directory a git repository with a first commit; git ignores ``.sdd``, the plan and the
+        agents."""
         self.write(".gitignore", "/.sdd/\n/plan.yaml\n/*agent*.py\n__pycache__/\n")
         self.git("init", "-q", "-b", "main")
         self.git("add", ".")
         self.git("commit", "-qm", "base")
 
     def git(self, *args: str) -> str:
-        """Return what ``git ARGS`` prints; fail the test where git fails."""
+        """Run ``git ARGS`` and return the output; fail the test if git fails."""
         done = subprocess.run(["git", *args], cwd=self.path, env=self.env, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, f"git {' '.join(args)}: {done.stderr}"
         return done.stdout.strip()
@@ -183,10 +187,10 @@ class Scratch:
         return self.started[-1]
 
     def run(self, *args: str, within_s: float = DEADLINE_S, **options: Any) -> Finished:
-        """Run ``supervisor ARGS`` to its end.
+        """Run ``supervisor ARGS`` to its end, and return exit status and output.
 
-        Commands that start no supervisor run in this process, unless *options* say something of a process: a start of
-        Python takes half a second of CPU time.
+        Commands that start no supervisor run inside the test's own process, unless *options* for a process are given: a
+        start of Python takes half a second of CPU time.
         """
         if args[0] == "run" or options:
             return self.start(*args, **options).wait(within_s)
@@ -194,14 +198,14 @@ class Scratch:
             return Finished(*run_command(*args, cwd=self.path))
 
     def records(self, entity_id: str = "") -> list[dict[str, Any]]:
-        """Return the records of the journal, in order; those of one entity where *entity_id* is given."""
+        """Return the records of the journal in order; only those of one entity if *entity_id* is given."""
         shown = self.run("events", "--json")
         assert shown.status == 0, shown.text
         records = [json.loads(line) for line in shown.out.splitlines()]
         return [one for one in records if not entity_id or one["entity_id"] == entity_id]
 
     def close(self) -> None:
-        """End what still runs: a supervisor first by SIGTERM twice (drain, then abort), then by SIGKILL."""
+        """End every command that still runs: by SIGTERM (drain), then SIGINT (abort), then SIGKILL."""
         for one in self.started:
             for number in (signal.SIGCONT, signal.SIGTERM, signal.SIGINT):
                 if not one.ended:

@@ -1,7 +1,9 @@
-"""Kit for tests of linear time: every regular expression of the product, inputs that are hard for one, and growth.
+"""Kit for tests of linear time: all regular expressions of the product, inputs that make a pattern slow, and a check of
+the growth of the time.
 
-A pattern is attacked where it repeats something: each repeated part is repeated, behind what leads to it, with an end
-that makes the match fail; so are the beginnings of what it matches, since a search starts again at each of them.
+A pattern is attacked at its repetitions: for each repeated part an input repeats that part very often, behind a text
+that leads to it and before an end that makes the match fail. Beginnings of a matching text are repeated too, since a
+search starts again at each of them.
 """
 
 from __future__ import annotations
@@ -24,17 +26,18 @@ import actors
 import supervisor
 
 RATIO_MAX = 2.5
-"""Times that an input of twice the size may take; linear is 2, quadratic 4."""
+"""Largest allowed ratio of the times for an input of twice the size and for the input; linear growth is 2,
+quadratic 4."""
 HOPELESS = 6.0
-"""No doubling of an input that takes more times as long than this is followed by another one."""
+"""Ratio of times of a doubled input above which the input is not doubled again."""
 CHARS_MAX = 8_192
-"""Inputs longer than this are not doubled."""
+"""Length in characters above which an input is not doubled."""
 MEASURABLE_S = 0.0003
-"""Seconds below which times are not compared: clock and caches would decide."""
+"""Seconds below which times are not compared, since clock and caches would decide the result."""
 SETTLED_S = 0.002
-"""Seconds from which an input that has grown linearly so far is not doubled again."""
+"""Seconds of a run from which an input whose time has grown linearly so far is not doubled again."""
 MANY = 32
-"""A part that may come more often than this counts as repeated."""
+"""Number of times from which on a part of a pattern that may come so often counts as repeated."""
 ALPHABET = [*"aAeyJzZ019", *" -_/.:=@'\"[]{}()\\~+,;\n\t", "\x1b", "\x00", "é"]
 TAILS = ("", "\x00", "\n!", "]")
 RE_FUNCTIONS = {"compile", "match", "search", "sub", "subn", "findall", "finditer", "fullmatch", "split"}
@@ -43,7 +46,7 @@ _REPEATS = (opcodes.MAX_REPEAT, opcodes.MIN_REPEAT, opcodes.POSSESSIVE_REPEAT)
 
 # ------------------------------------------------------------------------------------- the patterns of the product
 def patterns() -> dict[tuple[str, int], str]:
-    """Return every pattern of the product (its text and flags), with the place where it was found."""
+    """Return every regular expression of the product as (text, flags), with the place where it was found."""
     found: dict[tuple[str, int], str] = {}
     for package in (actors, supervisor):
         for path in _sources(package):
@@ -61,7 +64,7 @@ def patterns() -> dict[tuple[str, int], str]:
 
 
 def dynamic_patterns() -> list[str]:
-    """Return the places within functions where a pattern is given to ``re`` that is no literal."""
+    """Return the places inside of functions where ``re`` is called with a pattern that is no literal."""
     found = []
     for path in _sources(supervisor):
         tree = ast.parse(path.read_text())
@@ -76,7 +79,7 @@ def dynamic_patterns() -> list[str]:
 
 
 def _sources(package: ModuleType) -> list[Path]:
-    """Return the modules of *package* that use ``re``."""
+    """Return the paths of the modules of *package* that use ``re``."""
     return [one for one in sorted(Path(package.__path__[0]).rglob("*.py")) if "import re\n" in one.read_text()]
 
 
@@ -113,7 +116,8 @@ def _compiled(value: Any, depth: int) -> Iterator[re.Pattern[Any]]:
 
 # ------------------------------------------------------------------------------------------------- hard inputs
 def attacks(pattern: str, flags: int = 0) -> list[tuple[str, str, str]]:
-    """Return inputs as ``(head, repeated, tail)``, of which the second is to be repeated."""
+    """Return inputs that may make the pattern slow, as ``(head, repeated, tail)``: the text *repeated* is to be
+    repeated."""
     tree = parser.parse(pattern, flags)
     found: dict[tuple[str, str], None] = {}
     for head, bodies in _repeated(tree, ""):
@@ -129,7 +133,8 @@ def attacks(pattern: str, flags: int = 0) -> list[tuple[str, str, str]]:
 
 
 def _repeated(items: Any, head: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each part that may be repeated often, with a text that leads to it."""
+    """Yield texts for each part of the parsed pattern that may be repeated often, with a text that leads to the
+    part."""
     for op, value in items:
         if op in _REPEATS:
             _, most, body = value
@@ -163,7 +168,8 @@ def _inner(op: Any, value: Any) -> list[Any]:
 
 
 def _samples(items: Any) -> list[str]:
-    """Return texts that match: one for each branch of the first choice, where there is one."""
+    """Return texts that match the parsed pattern: one for each branch of its first choice, or one if it has no
+    choice."""
     for op, value in items:
         branches = value[1] if op is opcodes.BRANCH else None
         if branches is not None:
@@ -174,7 +180,7 @@ def _samples(items: Any) -> list[str]:
 
 
 def _sample(items: Any) -> str:
-    """Return a short text that matches."""
+    """Return a short text that matches the parsed pattern."""
     return "".join(_sample_of(op, value) for op, value in items)
 
 
@@ -194,7 +200,7 @@ def _sample_of(op: Any, value: Any) -> str:
 
 
 def _fits(items: Any, char: str) -> bool:
-    """Tell whether the one item matches that character."""
+    """Return whether the pattern item *items[0]* matches the character."""
     op, value = items[0]
     if op is opcodes.LITERAL:
         return chr(value) == char
@@ -222,11 +228,12 @@ def _in_class(kind: Any, what: Any, char: str) -> bool:
 
 # ------------------------------------------------------------------------------------------------------- growth
 def growth(run: Callable[[str], object], attack: tuple[str, str, str], chars_max: int = CHARS_MAX) -> str:
-    """Say how *run* grows faster than linearly on that attack; ``""`` where it does not.
+    """Return a description of how the time of *run* grows faster than linearly on that attack; ``""`` if it does not.
 
-    The input is doubled from two repetitions on. It counts when two doublings in a row are too slow (one may be where
-    a piece of another size is looked at), or one is much too slow: so not even an exponential pattern hangs this. A
-    doubling that looks too slow is measured again, more often, before it counts: the machine may be busy.
+    The input is doubled, beginning with two repetitions. Growth is too fast when two doublings in a row are too slow (a
+    single one may be due to a change of method at some size), or one is much too slow, so that even an exponential
+    pattern does not hang the test. A doubling that looks too slow is measured again, more often, before it counts,
+    since the machine may be busy.
     """
     head, body, tail = attack
     count, last_s, slow = 2, _timed(run, head + body * 2 + tail), ""
@@ -245,7 +252,8 @@ def growth(run: Callable[[str], object], attack: tuple[str, str, str], chars_max
 
 
 def _confirmed(run: Callable[[str], object], attack: tuple[str, str, str], count: int) -> str:
-    """Measure half of *count* repetitions and *count* again, more often each time, until their ratio is right."""
+    """Measure *count* repetitions and half of them again, more often each time; return ``""`` as soon as the ratio of
+    the times is right, else a description of the times."""
     head, body, tail = attack
     for repetitions in (3, 6, 12):
         short_s = min(_timed(run, head + body * (count // 2) + tail) for _ in range(repetitions))

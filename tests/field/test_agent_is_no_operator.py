@@ -1,4 +1,5 @@
-"""An agent that uses the supervisor's own command is an agent all the same: it does not answer, stop or reset."""
+"""Agents that use the supervisor's own command line: they are treated as agents, and may not answer permissions, stop
+or reset."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ ASKER = """
 @pytest.mark.parametrize("how", ["answer", "leave_a_daemon"])
 @pytest.mark.parametrize("pid_namespaces", ["false", "true"])
 def test_an_agent_does_not_answer_its_own_permission(scratch: Scratch, how: str, pid_namespaces: str) -> None:
-    """A child of an agent, and a daemon that it has left behind, are refused, and the refusal is on record."""
+    """When a child process of an agent, or a daemon that the agent left behind, tries to answer the agent's own
+    permission request, the answer is refused, and a record of the refusal names the agent."""
     scratch.acp_agent(ASKER % how)
     scratch.plan(f"""
         pid_namespaces: {pid_namespaces}
@@ -101,7 +103,8 @@ WAITS = """
 
 
 def test_an_agent_reaches_its_own_session_and_no_other(scratch: Scratch) -> None:
-    """An agent may read and send to itself; it stops, resets, compacts, tells and aborts nobody else."""
+    """An agent may read, and send a message to its own session; it is refused to stop, reset or compact, and to send to
+    or abort another session."""
     scratch.acp_agent(COMMANDS)
     scratch.acp_agent(WAITS, "waiting_agent.py")
     scratch.plan("""
@@ -127,7 +130,8 @@ def test_an_agent_reaches_its_own_session_and_no_other(scratch: Scratch) -> None
 
 
 def test_a_plan_may_let_an_agent_operate(scratch: Scratch) -> None:
-    """An agent whose entry says ``operates: [abort]`` ends another session, and is recorded as itself."""
+    """An agent whose entry in the plan has ``operates: [abort]`` may abort another session, and is recorded as the one
+    that did."""
     scratch.acp_agent("""
         while not Path("waits").exists(): time.sleep(0.01)
         subprocess.run(["supervisor", "abort", "u", "--scope", "session"], capture_output=True)
@@ -168,7 +172,8 @@ HOST = """
 
 
 def test_the_child_of_a_host_is_an_operator(scratch: Scratch) -> None:
-    """A program that embeds the supervisor starts the command line itself: that is no agent, and may abort."""
+    """The command line, when started by a program that embeds the supervisor, counts as an operator and may abort a
+    session."""
     scratch.write("host.py", HOST)
     done = subprocess.run(
         [sys.executable, "host.py"], cwd=scratch.path, env=scratch.env, capture_output=True, text=True
@@ -188,7 +193,7 @@ TREE = {
     70: ProcessStat(60, 700),
     80: ProcessStat(40, 800),
 }
-"""Process tree: 40 a supervisor, 50 its fork server, 60 a shim, 70 an agent, 80 a child of the embedding program."""
+"""Process tree: 40 is a supervisor, 50 its fork server, 60 a shim, 70 an agent, 80 a child of the embedding program."""
 OURS = {(50, 500): "", (60, 600): "t"}
 
 
@@ -202,17 +207,19 @@ OURS = {(50, 500): "", (60, 600): "t"}
     ],
 )
 def test_a_descendant_of_a_shim_is_an_agent(pid: int, caller: Caller) -> None:
-    """The nearest shim above a process names its session; without a shim it is an operator's, if gone nobody's."""
+    """A process below a shim counts as the agent of the shim's session, a process below no shim as an operator, and a
+    process that has ended as unidentified."""
     assert origin_of(lineage_of(pid, TREE.get), OURS) == caller
 
 
 def test_a_reused_pid_of_a_shim_makes_no_agent() -> None:
-    """A process with the pid of a dead shim was born later, and is no shim."""
+    """A process that has the pid of an ended shim but another start time does not count as a shim."""
     assert origin_of([(70, 700), (60, 650), (1, 1)], OURS).origin is Origin.OPERATOR
 
 
 def test_a_lineage_counts_only_if_a_second_walk_agrees() -> None:
-    """While the walk is at it, the parent ends and its pid is given to a child of init: the walk is done again."""
+    """When the parent of a process changes while its ancestors are read, the ancestors are read again, and the process
+    counts as an agent."""
     before, after = (
         {**TREE, 65: ProcessStat(60, 650), 70: ProcessStat(65, 700)},
         {**TREE, 65: ProcessStat(1, 900), 70: ProcessStat(60, 700)},
@@ -228,7 +235,8 @@ def test_a_lineage_counts_only_if_a_second_walk_agrees() -> None:
 
 
 def test_a_client_that_has_ended_is_no_operator(tmp_path: Path) -> None:
-    """A program that ends right after its request is refused, since its descent cannot be told any more."""
+    """A program that ends right after it connects counts as unidentified, since its ancestors can no longer be read;
+    one that still runs is an operator."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
@@ -274,7 +282,8 @@ BOSS = OWN._replace(operates=frozenset({"answer", "tasks"}))
 def test_the_requests_that_an_agent_may_make(
     caller: Caller, asked: BaseRequest, reach: CallerReach, granted: bool
 ) -> None:
-    """An agent may read, reach its own sessions and task, and use what ``operates`` adds; never answer permissions."""
+    """An agent may read, act on its own sessions and task, and do what ``operates`` adds, but never answer its own
+    permission requests; an unidentified caller may only read."""
 
     def plan(asked: Abort) -> AbortPlan:
         return AbortPlan(target="", scope="session", nodes=(), already_ended=False, deadline_s=1.0, id="")
@@ -283,7 +292,8 @@ def test_the_requests_that_an_agent_may_make(
 
 
 def test_a_client_is_told_with_many_descriptors_open() -> None:
-    """A process with more than 1,024 open descriptors tells who connects, and says so where none is left."""
+    """In a process with more than 1,024 open descriptors a client is still identified as an operator; when no
+    descriptor is left, an error says so."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2048), before[1]))
     ours, theirs = socket.socketpair()

@@ -1,6 +1,8 @@
-"""Limits on replies that wait for an agent: an agent that asks and does not read must not fill the memory.
+"""Limits on replies that wait for an agent: an agent that sends requests and does not read the replies must not fill
+the memory.
 
-The agents are real programs, under the product's limit of bytes; the time in which they have to read is shorter.
+The agents are real programs. The limit in bytes is that of the product; the time that an agent has to read is
+shortened.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ def agents(tmp_path: Path) -> dict[str, AgentConfig]:
 
 @pytest.fixture
 def most(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list whose one item is the largest number of bytes that have waited for an agent."""
+    """Fixture: a list whose one item is the largest number of bytes that have waited for an agent."""
     seen, sort = [0], AgentIO.enqueue
 
     def watched(wire: AgentIO, outs: list[Out]) -> None:
@@ -94,7 +96,8 @@ def most(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def test_an_agent_that_reads_no_reply_ends_its_conversation(
     asks: str, tmp_path: Path, agents: dict[str, AgentConfig], most: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """400 requests of a megabyte each end the conversation when 4 MiB and one reply wait; the error names the limit."""
+    """An agent that requests 400 megabytes and reads no reply is ended when more than 4 MiB wait for it; the error
+    names the limit."""
     monkeypatch.setattr(process_connection, "UNREAD_S", 0.5)
     async with supervising(tmp_path, agents=agents) as run:
         session = await run.sup.start_session("s", agent="acp")
@@ -109,7 +112,8 @@ async def test_an_agent_that_reads_no_reply_ends_its_conversation(
 async def test_an_agent_that_reads_late_gets_every_reply(
     tmp_path: Path, agents: dict[str, AgentConfig], most: list[int]
 ) -> None:
-    """An agent that asks for 30 megabytes at once and reads then gets every reply, and is read again as it reads."""
+    """An agent that requests 30 megabytes at once, and then reads, gets every reply; no more than about the limit waits
+    at any time."""
     async with supervising(tmp_path, agents=agents) as run:
         session = await run.sup.start_session("s", agent="acp")
         assert (await session.run("slow 30")).text == str(30 * FILE_BYTES)
@@ -118,7 +122,7 @@ async def test_an_agent_that_reads_late_gets_every_reply(
 
 @pytest.mark.anyio
 async def test_a_deaf_agent_can_be_aborted(tmp_path: Path, agents: dict[str, AgentConfig], most: list[int]) -> None:
-    """A cancel that the agent does not read climbs to the kill, long before the agent would be given up for deaf."""
+    """An abort of an agent that reads nothing ends it by the kill stage, long before the time for reading is over."""
     async with supervising(tmp_path, agents=agents) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="acp")
         group.start_soon(session.run, "files 400")
@@ -144,7 +148,8 @@ for line in sys.stdin:
 
 @pytest.mark.anyio
 async def test_a_server_that_reads_no_request_is_not_sent_more(tmp_path: Path, agents: dict[str, AgentConfig]) -> None:
-    """While 3 MB wait for an MCP server, 3 MB more are an error at once; the first request is over at its time-out."""
+    """While 3 MB wait for an MCP server that reads nothing, a request of 3 MB more fails at once; the first request
+    fails at its time-out."""
     async with supervising(tmp_path, agents=agents) as run:
         await run.sup.start_session("s", agent="acp")
         server = await run.sup.start_mcp_server("s", "git", [sys.executable, "-c", SERVER])
@@ -165,7 +170,7 @@ async def test_a_server_that_reads_no_request_is_not_sent_more(tmp_path: Path, a
 
 
 class Full:
-    """Program that reads nothing from its input."""
+    """Program that reads nothing from its input, and collects the signals that it is sent."""
 
     def __init__(self) -> None:
         self.signals: list[int] = []
@@ -179,7 +184,7 @@ class Full:
 
 @pytest.mark.anyio
 async def test_a_signal_overtakes_unread_bytes() -> None:
-    """Messages wait in order; a signal overtakes the messages that the program does not read."""
+    """A signal to a program is sent at once, before messages that wait since the program does not read them."""
     wire, program = AgentIO(), Full()
     async with anyio.create_task_group() as group:
         wire.open(group, program, None)  # type: ignore[arg-type]
@@ -193,7 +198,8 @@ async def test_a_signal_overtakes_unread_bytes() -> None:
 
 
 def test_output_that_is_kept_for_all_terminals_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The output of the terminal that exceeds the common limit loses its beginning; other terminals keep theirs."""
+    """When the kept output of all terminals exceeds the limit, the terminal that exceeds it loses the beginning of its
+    output; other terminals keep theirs."""
     monkeypatch.setattr(acp_terminals, "TERMINALS_BYTES_MAX", 10)
     terminals = acp_terminals.AcpTerminals(acp_terminals.ToolCallTable())
     for name, written in (("a", b"12345678"), ("b", b"abcdef")):
@@ -211,7 +217,8 @@ class NoPast:
 
 @pytest.mark.anyio
 async def test_a_subscriber_is_dropped_at_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large records fill a subscriber's buffer before 4,096 of them do; the subscriber gets those in the buffer."""
+    """A subscriber whose buffer exceeds a number of bytes is dropped, even with few records; it gets the records in the
+    buffer, then SubscriptionLagged."""
     monkeypatch.setattr(subscriptions, "SUBSCRIPTION_BYTES_MAX", 10_000)
     talk, heard = Subscriptions(NoPast()), list[int]()  # type: ignore[arg-type]
     async with talk.open(None) as told:

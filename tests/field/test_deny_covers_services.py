@@ -1,4 +1,5 @@
-"""Permissions of services: a command or a file write that the supervisor does for an agent needs a permission."""
+"""Permissions of services: a command or a file write that the supervisor carries out for an agent needs a
+permission."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ SERVICES = """
 
 
 def start(scratch: Scratch, services: str, permissions: str) -> Running:
-    """Run a plan whose agent asks for *services*."""
+    """Start a run of a plan whose agent requests *services*, with the given permissions."""
     scratch.acp_agent(SERVICES % services)
     scratch.write("kept.txt", "kept")
     scratch.plan(f"""
@@ -54,7 +55,7 @@ def start(scratch: Scratch, services: str, permissions: str) -> Running:
 
 
 def told(scratch: Scratch, run: Running) -> list[Any]:
-    """Return the replies that the agent got."""
+    """Wait for the end of the run, and return the replies that the agent got."""
     run.wait()
     assert (scratch.path / "told").exists(), run.err
     answers: list[Any] = json.loads((scratch.path / "told").read_text())
@@ -62,7 +63,7 @@ def told(scratch: Scratch, run: Running) -> list[Any]:
 
 
 def waits(scratch: Scratch, *, after: str = "") -> dict[str, str]:
-    """Wait for a permission request, *after* that one, and return it."""
+    """Wait for a permission request other than *after*, and return the request."""
 
     def found() -> list[dict[str, str]]:
         shown = scratch.run("permissions", "--json")
@@ -73,7 +74,8 @@ def waits(scratch: Scratch, *, after: str = "") -> dict[str, str]:
 
 
 def test_deny_covers_commands_and_writes(scratch: Scratch) -> None:
-    """With ``permissions: deny`` no command is run and no file written, on record; reading is allowed."""
+    """With ``permissions: deny`` a requested command is not run and a file not written, both on record; reading is
+    allowed."""
     ran, written, seen = told(scratch, start(scratch, 'run("touch ran"), write("written"), read("kept.txt")', "deny"))
     assert ran == [126, "not permitted (default: deny)\n"]
     assert written["error"]["message"] == "not permitted (default: deny)"
@@ -85,7 +87,7 @@ def test_deny_covers_commands_and_writes(scratch: Scratch) -> None:
 
 
 def test_a_rule_decides_about_a_service(scratch: Scratch) -> None:
-    """Rules fit the command line and the path, also where reading is denied by one."""
+    """Permission rules match the command line or the path of a service; a rule can deny reading, too."""
     rules = "{rules: [{then: deny, title: 'git push*'}, {then: deny, kind: read, path: '*.txt'}]}"
     run = start(scratch, 'run("git push -f"), run("echo hello"), read("kept.txt"), write("new.txt")', rules)
     pushed, echoed, seen, written = told(scratch, run)
@@ -96,7 +98,8 @@ def test_a_rule_decides_about_a_service(scratch: Scratch) -> None:
 
 
 def test_a_human_is_asked_about_a_service(scratch: Scratch) -> None:
-    """With ``permissions: ask`` a command waits for an operator, who sees it whole; another is denied in time."""
+    """With ``permissions: ask`` a command and a file write wait for an operator, who sees the whole command; allowed,
+    the command runs; denied, nothing is written."""
     run = start(scratch, 'run("touch ran"), write("written")', "{default: ask, answer_within_s: 15}")
     first = waits(scratch)
     assert (first["title"], first["kind"]) == ("touch ran", "execute")
@@ -112,14 +115,15 @@ def test_a_human_is_asked_about_a_service(scratch: Scratch) -> None:
 
 
 def test_a_service_is_denied_at_the_deadline(scratch: Scratch) -> None:
-    """A service without an answer is denied at its deadline, and the turn goes on."""
+    """A command that waits for a permission is denied when ``answer_within_s`` is over, and the turn goes on."""
     run = start(scratch, 'run("touch ran")', "{default: ask, answer_within_s: 0.2}")
     assert told(scratch, run)[0][0] == 126
     assert not (scratch.path / "ran").exists()
 
 
 def test_a_human_is_not_asked_twice(scratch: Scratch) -> None:
-    """A command that was allowed when the agent asked is run; another one under the same title is asked about."""
+    """A command that an operator allowed when the agent requested the permission runs without another request; a
+    different command under the same permission waits for an operator."""
     services = 'may("`ls`", kind="execute", rawInput={"command": "touch ran"}), run("touch ran"), run("touch more")'
     run = start(scratch, services, "{default: ask, answer_within_s: 15}")
     first = waits(scratch)
@@ -132,7 +136,8 @@ def test_a_human_is_not_asked_twice(scratch: Scratch) -> None:
 
 
 def test_what_a_rule_allowed_covers_no_other_command(scratch: Scratch) -> None:
-    """A rule goes by the agent's own title: a command that is hidden in the arguments still waits for a human."""
+    """A permission allowed by a rule for the agent's title does not cover another command that is hidden in the
+    request's arguments: that command waits for a human."""
     services = 'may("ls", kind="execute", rawInput={"command": "ls", "note": "touch ran"}), run("touch ran")'
     rules = "{default: ask, answer_within_s: 0.2, rules: [{then: allow, title: 'ls*'}]}"
     asked, ran = told(scratch, start(scratch, services, rules))
@@ -142,7 +147,8 @@ def test_what_a_rule_allowed_covers_no_other_command(scratch: Scratch) -> None:
 
 
 def test_an_agent_that_may_nothing_starts_no_other_agent(scratch: Scratch) -> None:
-    """A sub-agent may be one that is allowed more: it is not started either, and the agent hears why."""
+    """An agent with ``permissions: deny`` may not start a child session, whose agent may have more rights; the reply
+    says why, and the refusal is recorded."""
     scratch.acp_agent("""
         asked = {"name": "kid", "agent": "b", "prompt": "go"}
         Path("told").write_text(json.dumps(agent.call("_supervisor/session/run", **asked)))
@@ -181,12 +187,13 @@ EDIT = PermissionRequest(title="edit a", kind="edit", paths=("a", "/w/b"))
     ],
 )
 def test_what_a_permission_covers(allowed: PermissionRequest, wanted: PermissionRequest, covered: bool) -> None:
-    """The same command line, or the same files; to read what it may change, and never the other way round."""
+    """A permission covers the same command line, or the same files; a permission to edit covers reading, but not the
+    other way round."""
     assert covers(allowed, r'{"text": "say \"rm\""}', wanted, "/w") is covered
 
 
 def test_the_default_is_not_about_reading() -> None:
-    """A read that no rule fits is allowed, whatever the default."""
+    """A read that no rule matches is allowed, whatever the default of the permission policy."""
     rule = PermissionRule(then=Decision.DENY, path="secret/*")
     policy = PermissionPolicy(default=Decision.ASK, rules=(rule,))
     kinds = [("read", "a"), ("read", "secret/a"), ("edit", "a")]

@@ -1,4 +1,5 @@
-"""Permissions that a plan gives to an agent that never asks: refused before anything starts, unless the user knows."""
+"""Permissions that a plan sets for an agent that never requests any: refused before anything starts, unless the plan
+says ``unguarded``."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ WRITES = "command: [sh, -c, 'cat > /dev/null; echo here > written.txt']"
 
 @pytest.mark.parametrize("wanted", ["deny", "ask", "{rules: [{then: deny, kind: edit}]}"])
 def test_a_command_that_is_denied_everything_is_refused(scratch: Scratch, wanted: str) -> None:
-    """`plan check` and `run` refuse it with exit status 2, say what to do, and neither starts nor writes anything."""
+    """`plan check` and `run` refuse a plan that denies or asks for an agent of the adapter ``command`` with exit status
+    2 and a hint, and neither starts nor writes anything."""
     scratch.write("plan.yaml", PLAN.format(entry=f"{{adapter: command, {WRITES}, permissions: {wanted}}}"))
     for command in (("plan", "check"), ("run",)):
         done = scratch.run(*command, "plan.yaml")
@@ -29,7 +31,8 @@ def test_a_command_that_is_denied_everything_is_refused(scratch: Scratch, wanted
 
 
 def test_an_unguarded_agent_may_act_without_asking(scratch: Scratch) -> None:
-    """With `unguarded: true` the same plan runs, and `plan check` says what that means."""
+    """With `unguarded: true` a plan that denies permissions to a ``command`` agent runs, and `plan check` warns that
+    the agent may act without asking."""
     scratch.write("plan.yaml", PLAN.format(entry=f"{{adapter: command, {WRITES}, permissions: deny, unguarded: true}}"))
     checked = scratch.run("plan", "check", "plan.yaml")
     assert checked.status == 0, checked.text
@@ -39,13 +42,15 @@ def test_an_unguarded_agent_may_act_without_asking(scratch: Scratch) -> None:
 
 
 def test_a_plan_that_says_nothing_of_permissions_is_taken(scratch: Scratch) -> None:
-    """Only permissions that the plan writes count: the default asks for nothing that a command could not give."""
+    """A plan without ``permissions`` for a ``command`` agent passes `plan check`; only permissions that the plan writes
+    are refused."""
     scratch.write("plan.yaml", PLAN.format(entry=f"{{adapter: command, {WRITES}}}"))
     assert scratch.run("plan", "check", "plan.yaml").status == 0
 
 
 def test_a_reload_that_denies_what_cannot_be_denied_changes_nothing(scratch: Scratch) -> None:
-    """A plan that is read again is held to the same: it is refused, and the run goes on as it was."""
+    """A reload of a plan that now denies permissions to a ``command`` agent is refused with the reason, and the run
+    goes on unchanged."""
     entry = "{{adapter: command, command: [sh, -c, 'cat > /dev/null; until [ -e go ]; do sleep 0.02; done']{more}}}"
     scratch.write("plan.yaml", PLAN.format(entry=entry.format(more="")))
     run = scratch.start("run", "plan.yaml")
@@ -80,7 +85,8 @@ def test_a_reload_that_denies_what_cannot_be_denied_changes_nothing(scratch: Scr
     ],
 )
 def test_a_host_is_refused_agents_that_never_ask(entry: dict[str, object], why: str) -> None:
-    """An agent's entry that denies is refused where the agent, its way or one of its flags has it act unasked."""
+    """``permissions: deny`` is refused for an agent that acts without asking, be it by its adapter, its mode or one of
+    its flags; the error names the reason and ``unguarded``."""
     with pytest.raises(ValidationError) as refused:
         AgentConfig.model_validate({**entry, "permissions": "deny"})
     assert why in str(refused.value)
@@ -102,12 +108,14 @@ def test_a_host_is_refused_agents_that_never_ask(entry: dict[str, object], why: 
     ],
 )
 def test_agents_that_ask_are_taken(entry: dict[str, object]) -> None:
-    """``deny`` is accepted for agents that ask, and for agents that may ask for all that is known."""
+    """``permissions: deny`` is accepted for agents that request permissions, and for agents of which it is not known
+    whether they do."""
     AgentConfig.model_validate({**entry, "permissions": "deny"})
 
 
 def test_an_agent_that_is_to_be_asked_is_started_so_that_it_asks() -> None:
-    """Flags of ours that switch an agent's asking off are not passed when the plan denies; what switches it on is."""
+    """With ``permissions: deny`` a known agent is started with the flags that make it request permissions, instead of
+    those that switch requests off."""
     assert "approval_policy=never" in AgentConfig(known="codex-acp").command
     assert AgentConfig(known="codex-acp", permissions="deny").command == (
         "codex-acp",
@@ -119,7 +127,8 @@ def test_an_agent_that_is_to_be_asked_is_started_so_that_it_asks() -> None:
 
 
 def test_no_way_of_the_catalogue_is_started_so_that_it_never_asks() -> None:
-    """Each way to have a known agent either passes with `permissions: deny`, or says `asks = false` in its data."""
+    """Each way to run an agent of the catalogue either accepts `permissions: deny`, or has `asks = false` in its data
+    and refuses it."""
     for agent in catalogue().values():
         for way in agent.ways:
             entry = {"known": agent.name, "adapter": way.adapter, "permissions": "deny"}

@@ -1,7 +1,7 @@
 """File descriptors run out: by idle clients of the control socket, or by more agents than the limit allows.
 
-Right: the supervisor goes on, refuses in a sentence what it cannot serve, and waits for descriptors where it needs
-some. No task fails by that.
+Expected: the supervisor goes on, refuses with a clear message a client that it cannot serve, and waits for descriptors
+when it needs some to start an agent. No task fails for lack of descriptors.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ WAITS = """
 
 
 def limited(descriptors: int) -> dict[str, Any]:
-    """Return the options of a process that may have so many descriptors."""
+    """Return options for a process that may open no more than *descriptors* file descriptors."""
     return {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))}
 
 
 def plan_of(scratch: Scratch, tasks: int) -> None:
-    """Return a plan of so many tasks, which work until there is a file named ``go``."""
+    """Write a plan with *tasks* tasks, each of which works until a file named ``go`` exists."""
     scratch.plan(WAITS + "".join(f'      - {{id: t{number}, agent: a, prompt: ""}}\n' for number in range(tasks)))
 
 
 def started(scratch: Scratch, *, tasks: int, limit: int, backend: str) -> Running:
-    """Start that plan; return when its first tasks are at work."""
+    """Start a run of such a plan under a limit of descriptors; return when its first session has started."""
     plan_of(scratch, tasks)
     run = scratch.start("run", "plan.yaml", "--backend", backend, **limited(limit))
     until(lambda: "SessionStarted" in run.out)
@@ -54,7 +54,7 @@ def started(scratch: Scratch, *, tasks: int, limit: int, backend: str) -> Runnin
 
 @contextmanager
 def connected(scratch: Scratch, clients: int) -> Iterator[list[socket.socket]]:
-    """Connect so many idle clients to the control socket."""
+    """Connect *clients* idle clients to the control socket during the block."""
     with ExitStack() as stack:
         yield [stack.enter_context(_client(scratch.path / ".sdd" / "runtime" / "control.sock")) for _ in range(clients)]
 
@@ -68,7 +68,7 @@ def _client(path: Path) -> socket.socket:
 
 
 def ask(client: socket.socket, **message: Any) -> dict[str, Any]:
-    """Send a request, and return the first line of the reply."""
+    """Send a request to the control socket, and return the first line of the reply."""
     client.sendall(json.dumps(message).encode() + b"\n")
     answer: dict[str, Any] = json.loads(client.makefile("rb").readline())
     return answer
@@ -76,7 +76,8 @@ def ask(client: socket.socket, **message: Any) -> dict[str, Any]:
 
 @BACKENDS
 def test_idle_clients_lose_their_places(scratch: Scratch, backend: str) -> None:
-    """With 300 idle clients, and 256 descriptors, a command is answered, and the run succeeds."""
+    """With 300 idle clients and 256 descriptors, idle clients are disconnected, a command gets its reply, and the run
+    succeeds."""
     run = started(scratch, tasks=1, limit=256, backend=backend)
     with connected(scratch, 300):
         asked = scratch.run("inspect", "t0")
@@ -89,8 +90,8 @@ def test_idle_clients_lose_their_places(scratch: Scratch, backend: str) -> None:
 
 @BACKENDS
 def test_more_clients_than_places_are_refused_in_a_sentence(scratch: Scratch, backend: str) -> None:
-    """A command is refused with a sentence and status 1 while every place is taken by a client that follows the
-    records."""
+    """While as many clients as are allowed follow the records, another command fails with status 1 and a message that
+    says so."""
     run = started(scratch, tasks=1, limit=256, backend=backend)
     with connected(scratch, 256 // descriptors.CLIENTS_SHARE) as clients:
         for client in clients:
@@ -105,7 +106,8 @@ def test_more_clients_than_places_are_refused_in_a_sentence(scratch: Scratch, ba
 
 @BACKENDS
 def test_a_client_is_refused_where_no_descriptor_is_left(scratch: Scratch, backend: str) -> None:
-    """A limit that is lowered below what is open: a command is told so, and is answered when the limit is back."""
+    """While no descriptor is left, since the limit was lowered, a command fails with a message that says so; with the
+    old limit commands work again."""
     run = started(scratch, tasks=1, limit=256, backend=backend)
     resource.prlimit(run.pid, resource.RLIMIT_NOFILE, (3, 256))
     resource.prlimit(run.pid, resource.RLIMIT_NOFILE, (_open(run), 256))
@@ -120,14 +122,15 @@ def test_a_client_is_refused_where_no_descriptor_is_left(scratch: Scratch, backe
 
 
 def _open(run: Running) -> int:
-    """Return the number of the first descriptor that the process could open."""
+    """Return the lowest descriptor number that the process has not in use."""
     taken = {int(name) for name in os.listdir(f"/proc/{run.pid}/fd")}
     return next(number for number in range(1024) if number not in taken)
 
 
 @BACKENDS
 def test_launches_wait_for_descriptors(scratch: Scratch, backend: str) -> None:
-    """Of 20 tasks, 40 descriptors are enough for a few at once: all are completed, charged with nothing."""
+    """When 40 descriptors are enough for only a few of 20 tasks at a time, the other launches wait, `ps` says so, and
+    all tasks complete without a failure."""
     run = started(scratch, tasks=20, limit=40, backend=backend)
     until(lambda: "a program waits for file descriptors to start" in run.err)
     shown = scratch.run("ps")
@@ -141,7 +144,7 @@ def test_launches_wait_for_descriptors(scratch: Scratch, backend: str) -> None:
 
 
 def test_a_session_that_waits_for_descriptors_can_be_aborted(scratch: Scratch) -> None:
-    """An abort ends a task whose agent could not be started yet, and needs no descriptor."""
+    """An abort ends a session whose agent waits for descriptors to start, and needs no descriptor itself."""
     run = started(scratch, tasks=12, limit=40, backend="asyncio")
     until(lambda: "a program waits for file descriptors to start" in run.err)
     waiting = next(
@@ -160,7 +163,8 @@ def test_a_session_that_waits_for_descriptors_can_be_aborted(scratch: Scratch) -
     [(lambda error: error, "file descriptors"), (lambda error: _from(RuntimeError(), error), "file descriptors")],
 )
 def test_a_shortage_is_known_by_its_error_number(wrap: Callable[[OSError], BaseException], lacks: str) -> None:
-    """An error that anyio has wrapped is known by its cause; another error is no shortage."""
+    """A shortage of descriptors is recognized by the error number, also when anyio has wrapped the error; another error
+    is no shortage."""
     assert shortage_of(wrap(OSError(24, "Too many open files"))) == lacks
     assert shortage_of(wrap(OSError(2, "No such file"))) == ""
     assert shortage_of(RuntimeError()) == ""
@@ -172,7 +176,8 @@ def _from(error: Exception, cause: Exception) -> Exception:
 
 
 def test_figures_follow_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients and transcripts have an eighth of the descriptors each, and a bound where there are many."""
+    """The number of clients and that of transcripts kept open are an eighth of the descriptor limit each, up to a fixed
+    maximum."""
     for limit, clients, spare in ((40, 5, 5), (256, 32, 16), (1024, 64, 16), (None, 64, 16)):
         monkeypatch.setattr(descriptors, "limit", lambda limit=limit: limit)
         assert (descriptors.clients_max(), descriptors.agent_spare()) == (clients, spare)
@@ -180,7 +185,8 @@ def test_figures_follow_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_a_fork_server_without_descriptors_is_waited_for(anyio_backend: str) -> None:
-    """The process that forks the shims has no room for what it is sent: nothing is lost, and the launch is repeated."""
+    """When the fork server has no descriptor for a launch, the launch fails with SpawnShortage, and a later launch
+    succeeds."""
     launch = Launch(argv=("true",), cwd="/", env={})
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as host, host.spawn(launch) as first:

@@ -1,4 +1,5 @@
-"""Files that an agent has the supervisor read and write: its workspace's, and never the supervisor's own or git's."""
+"""Files that the supervisor reads and writes for an agent: only those of the agent's workspace, never those of the
+supervisor or of git."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ TRIES = """
 
 
 def granted(scratch: Scratch, paths: list[str], plan: str = "", *options: str) -> list[str]:
-    """Return the paths of *paths* that an agent is granted in a repository."""
+    """Return the requests, such as ``read PATH``, that are granted when an agent in a repository requests to read and
+    write each of *paths*."""
     out = scratch.logs / "replies"
     scratch.acp_agent(TRIES % str(out))
     scratch.write("notes.txt", "notes")
@@ -44,7 +46,8 @@ def granted(scratch: Scratch, paths: list[str], plan: str = "", *options: str) -
 
 
 def test_the_state_directory_and_git_are_out_of_reach(scratch: Scratch) -> None:
-    """Of a file of its own, a file of the state directory, git's, and a link to a state directory: only the first."""
+    """An agent may read and write a file of its workspace, but no file of the state directory or of git, also not
+    through a link."""
     (scratch.path / "link").symlink_to(".sdd/runtime")
     paths = ["notes.txt", ".sdd/transitions.jsonl", ".sdd/runtime/tag", "link/tag", ".git/config", ".GIT/hooks/x"]
     assert granted(scratch, paths) == ["read notes.txt", "write notes.txt"]
@@ -54,14 +57,14 @@ def test_the_state_directory_and_git_are_out_of_reach(scratch: Scratch) -> None:
 
 
 def test_a_state_directory_with_another_name_is_out_of_reach(scratch: Scratch) -> None:
-    """A state directory is known by its content, not by its name."""
+    """Files of a state directory with another name are refused too: the directory is recognized by its content."""
     paths = ["notes.txt", "state/transitions.jsonl", "state/new/file"]
     assert granted(scratch, paths, "", "--state-dir", "state") == ["read notes.txt", "write notes.txt"]
     assert not (scratch.path / "state/new").exists()
 
 
 def test_a_worktree_in_the_state_directory_is_the_agents_own(scratch: Scratch) -> None:
-    """An agent works in a worktree below ``.sdd``: its files there it reads and writes, all else it does not."""
+    """An agent in a worktree below the state directory may read and write the files of the worktree, and no others."""
     paths = ["notes.txt", "new/file.txt", ".git", "../../transitions.jsonl", "../../../notes.txt"]
     found = granted(scratch, paths, "workspace: worktree")
     assert found == ["read notes.txt", "write notes.txt", "write new/file.txt"]
@@ -71,7 +74,7 @@ def test_a_worktree_in_the_state_directory_is_the_agents_own(scratch: Scratch) -
 # ------------------------------------------------------------------------------------------------------ the walk alone
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    """Return a workspace beside a state directory."""
+    """Fixture: a workspace beside a state directory."""
     for name in ("work/inner", "state/runtime"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "state/runtime/tag").write_text("secret")
@@ -80,7 +83,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def ask(workspace: Path, path: str, text: str | None = None) -> str | None:
-    """Read a file of the workspace, or write *text* to it."""
+    """Read a file of the workspace or, if *text* is given, write *text* to it."""
     disk = DiskFiles(workspace.parent / "state")
     if text is None:
         return anyio.run(disk.read, str(workspace / path), str(workspace))
@@ -91,7 +94,8 @@ def ask(workspace: Path, path: str, text: str | None = None) -> str | None:
 def test_a_link_that_is_put_there_after_the_check_leads_nowhere(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
 ) -> None:
-    """Between the look at a path and its opening, a directory on the way becomes a link to the state directory."""
+    """When a directory of a path is replaced by a link to the state directory after the path was checked, the access is
+    refused."""
     look = files.outside
 
     def swapped(field: str, path: str, within: str) -> str:
@@ -109,7 +113,7 @@ def test_a_link_that_is_put_there_after_the_check_leads_nowhere(
 def test_a_file_that_becomes_a_link_after_the_check_is_not_followed(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last part of a path is opened without following links, too."""
+    """When a file is replaced by a link after its path was checked, the access is refused."""
     look = files.outside
 
     def swapped(field: str, path: str, within: str) -> str:
@@ -154,7 +158,8 @@ def _renamed_state(workspace: Path) -> str:
 def test_what_is_gits_or_the_supervisors_is_refused_before_anything_is_made(
     workspace: Path, prepare: Callable[[Path], str]
 ) -> None:
-    """A bare repository, a separate one, a state directory behind a link, and each spelling of ``.git``."""
+    """Access to a bare git repository, a separate git directory, a state directory behind a link, or any spelling of
+    ``.git`` is refused before any file is created."""
     path = prepare(workspace)
     before = sorted(workspace.rglob("*"))
     for text in (None, "planted"):
@@ -164,14 +169,15 @@ def test_what_is_gits_or_the_supervisors_is_refused_before_anything_is_made(
 
 
 def test_a_link_within_the_workspace_is_followed(workspace: Path) -> None:
-    """A link within the workspace is read and written through, and stays a link."""
+    """A link to a file inside of the workspace can be read and written through, and stays a link."""
     (workspace / "link").symlink_to("inner/tag")
     ask(workspace, "link", "new")
     assert (ask(workspace, "link"), (workspace / "link").is_symlink()) == ("new", True)
 
 
 def test_a_workspace_that_became_a_link_into_git_is_refused(workspace: Path) -> None:
-    """An agent whose directory is below the repository replaces it by a link to the hooks of git."""
+    """A write is refused when the agent has replaced its own directory below the repository by a link to the hooks of
+    git."""
     hooks = workspace / ".git" / "hooks"
     hooks.mkdir(parents=True)
     (workspace / "sub").symlink_to(hooks)

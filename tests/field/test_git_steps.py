@@ -1,4 +1,5 @@
-"""Steps in the user's repository: after a kill or a full disk nothing is half done, and nothing of the user is lost."""
+"""Steps of the supervisor in the user's git repository: after a kill or a full disk no step is half done, and no work
+of the user is lost."""
 
 from __future__ import annotations
 
@@ -31,9 +32,10 @@ pytestmark = pytest.mark.one_backend
 
 # ------------------------------------------------------------------------------------------ real kills
 def test_a_kill_at_a_git_command_leaves_nothing(tmp_path: Path) -> None:
-    """The next run merges each task once, no agent works again, and no branch, reference, lock or folder is left.
+    """After a kill at ``git merge --ff-only``, the next run merges each task once, no agent works again, and no branch,
+    reference, lock or folder is left over.
 
-    ``make crash`` kills at other commands, too.
+    ``make crash`` kills at other git commands, too.
     """
     killed, wrong = killed_at(tmp_path, "merge --ff-only", "within")
     assert killed.startswith("merge --ff-only")
@@ -41,7 +43,8 @@ def test_a_kill_at_a_git_command_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_kill_while_files_are_written_to_the_checkout(scratch: Scratch) -> None:
-    """Half of the files of a merge, and git's lock, are gone after the next run, which merges without the agent."""
+    """After a kill while a merge writes files to the checkout, the next run removes git's lock and the partial files,
+    and merges without another launch of the agent."""
     scratch.plan("""
         workspace: worktree
         agents:
@@ -73,7 +76,8 @@ def git(where: Path, *words: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Make a repository whose branch ``main`` is checked out, and whose branch ``work`` changes files in every way."""
+    """Fixture: a repository whose branch ``work`` is checked out; compared with ``main``, that branch changes files in
+    every way."""
     where = tmp_path / "repository"
     where.mkdir()
     git(where, "init", "--quiet", "--initial-branch=main")
@@ -110,12 +114,13 @@ async def workspaces(repository: Path) -> AsyncIterator[GitWorkspaces]:
 
 
 def record(repository: Path, step: Step) -> None:
-    """Have *step* be under way, as a supervisor that was killed leaves it."""
+    """Write *step* to the record of the step in progress, as a killed supervisor leaves it."""
     StepFile(repository.parent / "worktrees" / ".step.json").begin(step)
 
 
 def interrupted_merge(repository: Path) -> None:
-    """All files of the merge are written, two of them by half; the index and the branch have not moved."""
+    """Set up an interrupted merge: all files are written, two of them by half; the index and the branch have
+    not moved."""
     after = git(repository, "rev-parse", "work")
     git(repository, "symbolic-ref", "HEAD", "refs/heads/main")
     git(repository, "read-tree", "main")
@@ -129,7 +134,8 @@ def interrupted_merge(repository: Path) -> None:
 
 
 def merged_with_old_index(repository: Path) -> Path:
-    """Have a merge whose branch has moved, not its index; the user has removed the lock. Return the git directory."""
+    """Set up an interrupted merge whose branch has moved, but not its index, and whose lock the user has removed.
+    Return the git directory."""
     after, before = git(repository, "rev-parse", "work"), git(repository, "rev-parse", "main")
     git(repository, "read-tree", "main")
     git(repository, "update-ref", "refs/heads/main", after)
@@ -141,7 +147,8 @@ def merged_with_old_index(repository: Path) -> Path:
 
 @pytest.mark.anyio
 async def test_half_of_a_merge_is_put_back(repository: Path) -> None:
-    """Added, changed, removed and replaced files, links, modes and the lock are as they were."""
+    """The recovery from an interrupted merge restores added, changed, removed and replaced files, links and modes, and
+    removes the lock."""
     interrupted_merge(repository)
     assert git(repository, "status", "--porcelain") != ""
     async with workspaces(repository) as spaces:
@@ -154,7 +161,8 @@ async def test_half_of_a_merge_is_put_back(repository: Path) -> None:
 
 @pytest.mark.anyio
 async def test_what_the_user_wrote_meanwhile_is_left(repository: Path) -> None:
-    """Files that hold neither side of the merge are the user's; only the others are put back."""
+    """The recovery from an interrupted merge restores only files with content of one side of the merge; a file with
+    other content is the user's and stays."""
     interrupted_merge(repository)
     (repository / "changed").write_text("by the user\n")
     (repository / "new" / "one").write_text("by the user\n")
@@ -167,7 +175,8 @@ async def test_what_the_user_wrote_meanwhile_is_left(repository: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_merge_whose_branch_has_moved_is_finished(repository: Path) -> None:
-    """All files were written before the branch moved: the copy of the index takes its place."""
+    """The recovery from a merge whose branch has moved, and whose files are all written, completes the merge: the copy
+    of the index becomes the index."""
     after, git_dir = git(repository, "rev-parse", "work"), repository / ".git"
     shutil.copy(git_dir / "index", git_dir / "supervisor-index-1234")
     before = git(repository, "rev-parse", "main")
@@ -184,7 +193,8 @@ async def test_a_merge_whose_branch_has_moved_is_finished(repository: Path) -> N
 
 @pytest.mark.anyio
 async def test_a_user_who_removes_the_lock_keeps_the_merge(repository: Path) -> None:
-    """The index follows the branch, and what the user has staged meanwhile stays staged."""
+    """After the user has removed the lock of a merge whose branch has moved, the recovery updates the index, and a file
+    that the user has staged stays staged."""
     merged_with_old_index(repository)
     (repository / "kept").write_text("by the user\n")
     git(repository, "add", "kept")
@@ -194,7 +204,7 @@ async def test_a_user_who_removes_the_lock_keeps_the_merge(repository: Path) -> 
 
 
 class Killed(BaseException):
-    """Stand-in for a kill: the supervisor ends at once, and cleans up nothing."""
+    """Exception that stands for a kill: the supervisor ends at once, without any clean-up."""
 
 
 @pytest.mark.anyio
@@ -202,7 +212,8 @@ class Killed(BaseException):
 async def test_a_second_kill_while_the_index_is_copied(
     repository: Path, monkeypatch: pytest.MonkeyPatch, copied: int | None
 ) -> None:
-    """A copy that was cut off, or has not got the merge yet, never becomes the index."""
+    """After a second kill while the index is copied, the next recovery completes the merge, and does not use the copy,
+    which is cut off or lacks the merge."""
 
     def cut_off(source: Path, copy: Path) -> None:
         copy.write_bytes(source.read_bytes()[:copied])
@@ -221,7 +232,8 @@ async def test_a_second_kill_while_the_index_is_copied(
 
 @pytest.mark.anyio
 async def test_a_second_kill_before_the_index_is_copied(repository: Path) -> None:
-    """The lock is there again, and no copy: the index follows the branch."""
+    """After a second kill between the lock and the copy of the index, the next recovery updates the index to the
+    branch."""
     git_dir = merged_with_old_index(repository)
     (git_dir / "index.lock").write_text("supervisor 1234\n")
     async with workspaces(repository) as spaces:
@@ -231,7 +243,7 @@ async def test_a_second_kill_before_the_index_is_copied(repository: Path) -> Non
 
 @pytest.mark.anyio
 async def test_a_kill_after_the_index_was_replaced(repository: Path) -> None:
-    """An index that has the merge already stays as it is."""
+    """An index that already contains the merge is not changed by the recovery."""
     git_dir = merged_with_old_index(repository)
     git(repository, "read-tree", "work")
     git(repository, "update-index", "-q", "--refresh")
@@ -249,8 +261,8 @@ async def test_a_kill_after_the_index_was_replaced(repository: Path) -> None:
 async def test_a_git_that_does_not_answer_decides_nothing(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str, instead: str
 ) -> None:
-    """A time-out, a kill and a failure are neither yes nor no: the merge stays on record, and is finished when git
-    answers again."""
+    """When a git command of the recovery times out, is killed or fails, the recovery raises an error and changes
+    nothing; the next recovery, with a working git, completes the merge."""
     real, folder = shutil.which("git"), tmp_path / "bin"
     folder.mkdir()
     (folder / "git").write_text(f"""#!/bin/sh
@@ -275,7 +287,8 @@ async def test_a_git_that_does_not_answer_decides_nothing(
 
 @pytest.mark.anyio
 async def test_an_index_of_another_branch_does_not_get_the_merge(repository: Path) -> None:
-    """The user has removed the lock, and has switched to another branch since."""
+    """When the user has removed the lock and has switched to another branch, the recovery does not put the merge into
+    the index."""
     merged_with_old_index(repository)
     git(repository, "reset", "--quiet", "--hard")
     git(repository, "switch", "--quiet", "-c", "other", "main~")
@@ -285,7 +298,8 @@ async def test_an_index_of_another_branch_does_not_get_the_merge(repository: Pat
 
 
 class DeadlineHost:
-    """Starts programs by another host; keeps the deadlines under which its starts may have to wait."""
+    """Process host that starts programs by another host, and collects the deadlines under which its callers start
+    programs."""
 
     def __init__(self, host: ProcessHost) -> None:
         self._host = host
@@ -300,7 +314,8 @@ class DeadlineHost:
 
 @pytest.mark.anyio
 async def test_a_wait_for_file_descriptors_is_no_part_of_the_time_for_reading(repository: Path) -> None:
-    """A file is compared with a blob as soon as git can be started, however long that takes."""
+    """The start of git, which may wait for file descriptors, is under no deadline when a file is compared with
+    a blob."""
     async with ShimHost() as host:
         recorded = DeadlineHost(host)
         blob = git(repository, "rev-parse", "work:changed")
@@ -310,7 +325,8 @@ async def test_a_wait_for_file_descriptors_is_no_part_of_the_time_for_reading(re
 
 @pytest.mark.anyio
 async def test_a_checkout_that_the_user_removed_is_no_hindrance(repository: Path, tmp_path: Path) -> None:
-    """A merge was interrupted in a checkout that is gone: the next start goes on without it."""
+    """After a merge was interrupted in a checkout that the user has removed since, the next start drops the step and
+    goes on."""
     second = tmp_path / "second"
     before, after = git(repository, "rev-parse", "main"), git(repository, "rev-parse", "work")
     git(repository, "worktree", "add", "--quiet", str(second), "main")
@@ -324,7 +340,8 @@ async def test_a_checkout_that_the_user_removed_is_no_hindrance(repository: Path
 
 @pytest.mark.anyio
 async def test_a_link_that_becomes_a_folder_is_merged(repository: Path) -> None:
-    """A file behind a link that the merge removes is no change of the user."""
+    """A merge that replaces a link to a folder by a folder is carried out; the files seen through the link do not count
+    as changes of the user."""
     git(repository, "checkout", "--quiet", "main")
     (repository / "way").symlink_to("folder")
     git(repository, "add", "way")
@@ -342,7 +359,8 @@ async def test_a_link_that_becomes_a_folder_is_merged(repository: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_file_committed_with_other_line_ends_is_merged(repository: Path) -> None:
-    """A file with the line ends of Windows that git would convert today is no change of the user."""
+    """A merge of a file that was committed with the line ends of Windows, which git would now convert, is carried out;
+    the difference does not count as a change of the user."""
     git(repository, "checkout", "--quiet", "main")
     (repository / "old.txt").write_bytes(b"a line\r\n")
     git(repository, "add", "old.txt")
@@ -359,7 +377,8 @@ async def test_a_file_committed_with_other_line_ends_is_merged(repository: Path)
 
 @pytest.mark.anyio
 async def test_a_lock_of_another_git_is_left(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An index locked by another git is left alone: the supervisor says so, and tries again at its next start."""
+    """When the index is locked by another git, the recovery leaves the lock and raises an error that says so; it
+    succeeds once the lock is gone."""
     monkeypatch.setattr("supervisor.workspaces.fast_forward.LOCK_TRIES", 1)
     interrupted_merge(repository)
     lock = repository / ".git" / "index.lock"
@@ -377,7 +396,8 @@ async def test_a_lock_of_another_git_is_left(repository: Path, monkeypatch: pyte
 async def test_a_disk_that_fills_up_within_a_merge_leaves_nothing(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Git fails with some of the files written: they go, the merge is refused, and the next one goes through."""
+    """When the disk fills up during a merge, the files already written are removed, the merge is refused, and the next
+    merge succeeds."""
     real, folder = shutil.which("git"), tmp_path / "bin"
     folder.mkdir()
     (folder / "git").write_text(f"""#!/bin/sh
@@ -406,7 +426,8 @@ async def test_a_disk_that_fills_up_within_a_merge_leaves_nothing(
 async def test_a_copy_of_the_index_that_lacks_a_file_descriptor_is_no_refusal(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The shortage is raised, nothing is left of the merge, and the next try goes through."""
+    """When the copy of the index fails for lack of file descriptors, the merge raises that error instead of a refusal,
+    nothing is left of the merge, and the next merge succeeds."""
 
     def lack(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -428,7 +449,8 @@ async def test_a_copy_of_the_index_that_lacks_a_file_descriptor_is_no_refusal(
 async def test_a_disk_that_is_full_when_the_index_is_locked_leaves_no_lock(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a file system without hard links too, where the lock is made before its content is written."""
+    """When the disk is full as the index is locked, no lock is left, and the next merge succeeds; on a file system
+    without hard links, where the lock is created before its content is written."""
 
     class FullDisk(StringIO):
         def write(self, *_: object) -> int:
@@ -457,7 +479,8 @@ async def test_a_disk_that_is_full_when_the_index_is_locked_leaves_no_lock(
 
 @pytest.mark.anyio
 async def test_files_of_another_supervisor_beside_the_index_are_left(repository: Path) -> None:
-    """Two supervisors may merge into one checkout: neither a merge nor a recovery touches what the other has made."""
+    """Files that another supervisor has made beside the index of the same checkout are not touched by a merge or a
+    recovery."""
     others = [repository / ".git" / f"supervisor-{name}-5678" for name in ("lock", "index", "new-index")]
     for other in others:
         other.write_text("of another supervisor\n")
@@ -472,7 +495,8 @@ async def test_files_of_another_supervisor_beside_the_index_are_left(repository:
 
 @pytest.mark.anyio
 async def test_a_target_in_two_checkouts_is_not_moved(repository: Path, tmp_path: Path) -> None:
-    """Only one of them could be moved on with it: the other would show the work as taken back."""
+    """A merge into a branch that is checked out in two places is refused, since only one checkout could be updated and
+    the other would show the merged work as reverted."""
     git(repository, "checkout", "--quiet", "main")
     git(repository, "worktree", "add", "--quiet", "--force", str(tmp_path / "second"), "main")
     async with workspaces(repository) as spaces:
@@ -486,7 +510,8 @@ async def test_a_target_in_two_checkouts_is_not_moved(repository: Path, tmp_path
 
 @pytest.mark.anyio
 async def test_a_worktree_made_or_removed_by_half_leaves_no_trace(repository: Path) -> None:
-    """Neither its branch, nor an entry that git lists or keeps, nor a folder, is there after the next start."""
+    """When the creation or the removal of a worktree was interrupted, the next start removes its branch, git's entry
+    for it, and its folder."""
     git(repository, "checkout", "--quiet", "main")
     root, entries = repository.parent / "worktrees", repository / ".git" / "worktrees"
     steps: list[Step] = [MakeWorktree("t", git(repository, "rev-parse", "main")), RemoveWorktree("t")]
@@ -506,7 +531,8 @@ async def test_a_worktree_made_or_removed_by_half_leaves_no_trace(repository: Pa
 
 @pytest.mark.anyio
 async def test_a_worktree_made_by_half_that_cannot_be_removed_is_told(repository: Path) -> None:
-    """The step stays on record: it is undone once the obstacle is gone."""
+    """When a worktree that was created by half cannot be removed, the error says so, and the step stays on record; the
+    next start undoes it once the obstacle is gone."""
     git(repository, "checkout", "--quiet", "main")
     record(repository, MakeWorktree("t", git(repository, "rev-parse", "main")))
     place = repository.parent / "worktrees" / "t"
@@ -521,7 +547,7 @@ async def test_a_worktree_made_by_half_that_cannot_be_removed_is_told(repository
 
 @pytest.mark.anyio
 async def test_a_worktree_rolled_back_by_half_is_rolled_back(repository: Path) -> None:
-    """The next start puts it back to the commit that is on record."""
+    """When the rollback of a worktree was interrupted, the next start resets the worktree to the commit on record."""
     git(repository, "checkout", "--quiet", "main")
     base = git(repository, "rev-parse", "main")
     async with workspaces(repository) as spaces:
@@ -536,7 +562,7 @@ async def test_a_worktree_rolled_back_by_half_is_rolled_back(repository: Path) -
 
 @pytest.mark.anyio
 async def test_a_lock_that_git_left_is_removed_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Older locks, and those that a process has open, are somebody else's."""
+    """A lock file that git has left is removed; an older lock, and one that a process has open, are left alone."""
     monkeypatch.setattr("supervisor.workspaces.stale_locks.SETTLED_S", 0.0)
     old, opened, left = (tmp_path / f"{name}.lock" for name in ("old", "opened", "left"))
     for lock in (old, opened, left):
@@ -551,7 +577,8 @@ async def test_a_lock_that_git_left_is_removed_and_no_other(tmp_path: Path, monk
 
 @pytest.mark.anyio
 async def test_a_record_that_cannot_be_read_is_told(repository: Path) -> None:
-    """The message names the file and what to look at before it is removed."""
+    """When the record of the step in progress cannot be read, the error names the file and says what to check before
+    removing it."""
     path = repository.parent / "worktrees" / ".step.json"
     path.parent.mkdir()
     path.write_text("{")

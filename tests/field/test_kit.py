@@ -1,4 +1,4 @@
-"""The kit itself: a plan of two agents runs in a scratch directory."""
+"""Test of the kit for field tests: a plan with two agents runs in a scratch directory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from field_kit import Scratch
 
 
 def test_a_plan_runs_in_a_scratch_directory(scratch: Scratch) -> None:
-    """A command and a scripted ACP agent complete their tasks, and their records can be read."""
+    """An agent of the adapter ``command`` and a scripted ACP agent complete their tasks, and their records can
+    be read."""
     scratch.acp_agent('agent.tool_call("k1"); agent.tool_ended("k1")\nreturn "done"')
     scratch.plan("""
         agents:

@@ -1,6 +1,8 @@
-"""A run is over when its result was printed or returned: a supervisor that is killed before has it printed by the next.
+"""Results of runs: a run has ended when its result is printed or returned; if the supervisor is killed before, the next
+run prints the result.
 
-A run is held before its result by a standard output that nobody reads, and that is full from the beginning.
+In the tests a run is stopped just before its result by a standard output that nobody reads, and that is full from the
+beginning.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ PLAN = """
 
 @contextmanager
 def full_pipe() -> Iterator[int]:
-    """Return a full pipe; a program that writes to it waits for ever."""
+    """Yield the write end of a full pipe; a program that writes to it waits for ever."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     with suppress(BlockingIOError):
@@ -48,14 +50,14 @@ def effects(scratch: Scratch) -> list[str]:
 
 
 def over(scratch: Scratch, state: str) -> bool:
-    """Tell whether the workstream's end is on record."""
+    """Return whether a record says that the workstream has ended in *state*."""
     path = scratch.path / ".sdd/transitions.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return any('"entity_id":"workstream:plan"' in line and f'"to_state":"{state}"' in line for line in lines)
 
 
 def killed_before_it_is_shown(scratch: Scratch, state: str = "completed") -> None:
-    """Run the plan until its workstream has ended, and kill the supervisor before it has shown the result."""
+    """Run the plan until its workstream has ended, and kill the supervisor before it has printed the result."""
     with full_pipe() as nobody:
         run = scratch.start("run", "plan.yaml", stdout=nobody)
         until(lambda: over(scratch, state))
@@ -63,7 +65,8 @@ def killed_before_it_is_shown(scratch: Scratch, state: str = "completed") -> Non
 
 
 def test_the_next_run_shows_the_result_and_does_nothing(scratch: Scratch) -> None:
-    """All tasks are in it, with exit status 0, and no task is done again; the run after that begins anew."""
+    """After a kill before the result, the next run prints the result with all tasks and exit status 0, and does no task
+    again; the run after that begins anew."""
     scratch.plan(PLAN % "mail")
     killed_before_it_is_shown(scratch)
     shown = scratch.run("run", "plan.yaml", "--json")
@@ -79,7 +82,8 @@ def test_the_next_run_shows_the_result_and_does_nothing(scratch: Scratch) -> Non
 
 
 def test_a_failure_that_nobody_saw_is_shown_as_it_was(scratch: Scratch) -> None:
-    """Exit status 1 and the error, without another try."""
+    """After a kill before the result of a failed run, the next run prints that result with exit status 1, and does not
+    try the failed task again."""
     scratch.plan(PLAN % "break")
     killed_before_it_is_shown(scratch, "failed")
     shown = scratch.run("run", "plan.yaml")
@@ -90,7 +94,8 @@ def test_a_failure_that_nobody_saw_is_shown_as_it_was(scratch: Scratch) -> None:
 
 
 def test_a_critical_failure_is_shown_with_those_it_cut_short(scratch: Scratch) -> None:
-    """The workstream has failed while another task was at work: that one is aborted, and neither is tried again."""
+    """After a kill before the result of a run that a critical task has failed, the next run prints the critical task as
+    failed and the other as aborted, and tries neither again."""
     scratch.plan("""
         agents:
           slow: {adapter: command, command: [sh, -c, "trap '' TERM; echo slow >> effects; sleep 300 & wait"]}
@@ -108,7 +113,8 @@ def test_a_critical_failure_is_shown_with_those_it_cut_short(scratch: Scratch) -
 
 
 def test_a_plan_that_changed_begins_anew_and_says_what_was_not_shown(scratch: Scratch) -> None:
-    """Another prompt is another plan: it runs, and the terminal is told that there is a result that nobody has seen."""
+    """A plan with a changed prompt is another plan: it is run, and a message on standard error says that the result of
+    the earlier run was not shown."""
     scratch.plan(PLAN % "mail")
     killed_before_it_is_shown(scratch)
     scratch.plan(PLAN % "news")
@@ -120,7 +126,7 @@ def test_a_plan_that_changed_begins_anew_and_says_what_was_not_shown(scratch: Sc
 
 
 def test_a_fresh_start_takes_the_place_of_the_result(scratch: Scratch) -> None:
-    """`--fresh` runs the plan anew and says so; afterwards nothing is owed any more."""
+    """`--fresh` runs the plan anew, says that the earlier result was not shown, and records that result as reported."""
     scratch.plan(PLAN % "mail")
     killed_before_it_is_shown(scratch)
     fresh = scratch.run("run", "plan.yaml", "--fresh")
@@ -132,7 +138,8 @@ def test_a_fresh_start_takes_the_place_of_the_result(scratch: Scratch) -> None:
 
 
 def test_each_of_two_plans_has_its_own_result(scratch: Scratch) -> None:
-    """Another plan of the same state directory neither shows the result nor takes it away."""
+    """A run of another plan in the same state directory does not show the result, which the next run of its own plan
+    still shows."""
     scratch.plan(PLAN % "mail")
     killed_before_it_is_shown(scratch)
     scratch.write("other.yaml", PLAN % "other")
@@ -144,7 +151,7 @@ def test_each_of_two_plans_has_its_own_result(scratch: Scratch) -> None:
 
 
 def test_a_result_that_cannot_be_written_is_not_shown(scratch: Scratch) -> None:
-    """On a full disk the result is lost: it says so, and the next run shows it."""
+    """When the result cannot be written, since the disk is full, the run says so, and the next run shows the result."""
     scratch.plan(PLAN % "mail")
     with Path("/dev/full").open("wb") as full:
         lost = scratch.start("run", "plan.yaml", stdout=full).wait()
@@ -156,7 +163,8 @@ def test_a_result_that_cannot_be_written_is_not_shown(scratch: Scratch) -> None:
 
 
 def test_a_reader_that_went_away_wanted_no_more(scratch: Scratch) -> None:
-    """As behind `| head`: the run is over, else a plan that is always run so would never be run again."""
+    """When the reader of the output has gone (as with `| head`), the result counts as shown, and the next run does the
+    tasks again."""
     scratch.plan(PLAN % "mail")
     reader, writer = os.pipe()
     os.close(reader)
@@ -167,7 +175,8 @@ def test_a_reader_that_went_away_wanted_no_more(scratch: Scratch) -> None:
 
 
 def test_run_plan_returns_the_result_that_an_earlier_host_did_not_have(tmp_path: Path) -> None:
-    """A host gets it once, with the workstream that it is of; then the plan is run again."""
+    """``run_plan`` returns once the result that an earlier host did not get, with the id of its workstream; the next
+    call runs the plan again."""
     effect = AgentConfig(adapter="command", command=("sh", "-c", "echo done >> effects"))
     plan = Plan(agents={"a": effect}, tasks=(TaskConfig(id="t", agent="a"),))
 

@@ -1,7 +1,7 @@
-"""The state directory, or a file of it, is deleted or replaced while its supervisor runs.
+"""Loss of the state directory: the directory, or a file of it, is deleted or replaced while its supervisor runs.
 
-Right: the supervisor says so on the terminal at once, ends what runs, ends with exit status 1, and writes nothing into
-whatever lies at that path by then.
+Expected: the supervisor reports the loss on the terminal at once, ends its agents, exits with status 1, and writes
+nothing to the path, where other files may be by then.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SLEEPS = """
 
 
 def started(scratch: Scratch, *args: str) -> tuple[Running, int]:
-    """Start a plan whose task sleeps; the process of its agent."""
+    """Start a run whose task sleeps; return the run and the pid of the task's agent."""
     scratch.plan(SLEEPS)
     run = scratch.start("run", "plan.yaml", *args)
     roll = scratch.path / "roll"
@@ -39,8 +39,8 @@ def started(scratch: Scratch, *args: str) -> tuple[Running, int]:
 
 
 def ended_for_it(scratch: Scratch, run: Running, agent: int, what: str) -> None:
-    """Check that the supervisor reports the loss of *what* within two seconds, ends with status 1, ends the process
-    *agent*, and starts nothing more."""
+    """Check that the supervisor reports the loss of *what* within three seconds, exits with status 1, ends the process
+    *agent*, and starts no other task."""
     until(lambda: f"{what} was deleted or replaced" in run.err, within_s=2 + 1)
     done = run.wait(20)
     assert done.status == 1, done.text
@@ -56,7 +56,8 @@ def everything_in(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_deleted_state_directory_ends_the_supervisor(scratch: Scratch, backend: str) -> None:
-    """`rm -rf .sdd` is told at once, although nothing is recorded meanwhile; no new state directory appears."""
+    """After `rm -rf .sdd` the supervisor reports the loss at once and ends, although nothing is recorded meanwhile; no
+    new state directory is created."""
     run, agent = started(scratch, "--backend", backend)
     shutil.rmtree(scratch.path / ".sdd")
     ended_for_it(scratch, run, agent, ".sdd/runtime/journal.db")
@@ -64,7 +65,8 @@ def test_a_deleted_state_directory_ends_the_supervisor(scratch: Scratch, backend
 
 
 def test_a_renamed_state_directory_is_not_made_anew(scratch: Scratch) -> None:
-    """`mv .sdd .old` is the same; what was recorded until then can be read there."""
+    """After `mv .sdd .old` the supervisor reports the loss and ends; the records made before can be read in the renamed
+    directory."""
     run, agent = started(scratch)
     (scratch.path / ".sdd").rename(scratch.path / ".old")
     ended_for_it(scratch, run, agent, ".sdd/runtime/journal.db")
@@ -75,7 +77,7 @@ def test_a_renamed_state_directory_is_not_made_anew(scratch: Scratch) -> None:
 
 
 def copied(path: Path) -> None:
-    """Put a copy of a file in its place."""
+    """Replace a file by a copy of the file."""
     shutil.copy2(path, f"{path}.copy")
     os.replace(f"{path}.copy", path)
 
@@ -85,7 +87,8 @@ def copied(path: Path) -> None:
 def test_a_single_file_that_is_lost_ends_the_supervisor(
     scratch: Scratch, name: str, lose: Callable[[Path], None]
 ) -> None:
-    """A journal, its log or a lock that is deleted, or replaced by a copy, is noticed, and what lies there is left."""
+    """When the journal, its write-ahead log or the lock is deleted, or replaced by a copy, the supervisor reports the
+    loss and ends; files at those paths are not changed."""
     run, agent = started(scratch)
     lose(scratch.path / ".sdd" / "runtime" / name)
     before = everything_in(scratch.path / ".sdd" / "runtime")
@@ -97,7 +100,8 @@ def test_a_single_file_that_is_lost_ends_the_supervisor(
 
 
 def test_the_next_supervisor_in_the_place_is_not_disturbed(scratch: Scratch) -> None:
-    """A second supervisor that starts where the state directory of the first was completes its run."""
+    """A second supervisor that starts at the path of a deleted state directory completes its run, undisturbed by the
+    end of the first supervisor."""
     scratch.repository()
     run, agent = started(scratch)
     os.kill(run.pid, signal.SIGSTOP)  # the first one notices nothing before the second one is at work
@@ -127,7 +131,8 @@ def test_the_next_supervisor_in_the_place_is_not_disturbed(scratch: Scratch) -> 
 
 
 def test_an_agent_that_cleans_its_directory_takes_the_journal_with_it(scratch: Scratch) -> None:
-    """After an agent's `git clean -fdx` the run is not called completed."""
+    """When an agent deletes the state directory by `git clean -fdx`, the run ends with status 1 and reports the
+    loss."""
     scratch.repository()
     scratch.plan("""
         agents:
@@ -140,7 +145,8 @@ def test_an_agent_that_cleans_its_directory_takes_the_journal_with_it(scratch: S
 
 
 def test_worktrees_that_went_with_the_state_directory(scratch: Scratch) -> None:
-    """With worktrees in it, the state directory is not made anew by what would clear them away."""
+    """When a state directory with worktrees is deleted, the clean-up of the worktrees does not create the directory
+    again."""
     scratch.repository()
     scratch.plan(
         """
@@ -159,7 +165,8 @@ def test_worktrees_that_went_with_the_state_directory(scratch: Scratch) -> None:
 
 
 def test_transitions_are_written_anew_from_the_journal(scratch: Scratch) -> None:
-    """A deleted `transitions.jsonl` ends nothing: it is made from the journal, by the next supervisor at the latest."""
+    """When `transitions.jsonl` is deleted, the supervisor does not end; the file is made from the journal again, by the
+    next supervisor at the latest."""
     run, _ = started(scratch)
     (scratch.path / ".sdd" / "transitions.jsonl").unlink()
     stopped = scratch.run("stop", "--now")
@@ -174,7 +181,8 @@ def test_transitions_are_written_anew_from_the_journal(scratch: Scratch) -> None
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_a_host_is_told(tmp_path: Path, anyio_backend: str) -> None:
-    """`open_supervisor` raises JournalLost at the end of its block; a pending prompt has failed, with the reason."""
+    """When the state directory of an embedded supervisor is deleted, the pending prompt fails with the reason, and
+    `open_supervisor` raises JournalLost at the end of its block."""
 
     async def agent(turn: object) -> None:
         shutil.rmtree(tmp_path / "state")

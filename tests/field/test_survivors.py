@@ -1,4 +1,5 @@
-"""Survivors of an aborted tool call: they are killed, or named; a receipt never denies a process that works on."""
+"""Survivors of an aborted tool call: they are killed or named in the receipt; a receipt never leaves out a process that
+may run on."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from supervisor.policies.call_processes import CallProcesses, CallSpan, ProcessS
 
 # ------------------------------------------------------------------------------------------------- the decision
 AGENT, OWN = 100, 0
-"""The agent's pid, which is its session too; ``OWN``: a session of the process's own."""
+"""Pid of the agent, which is its process session too; ``OWN`` stands for a process session of the process's own."""
 
 
 def seen(
@@ -44,14 +45,16 @@ def seen(
     ],
 )
 def test_which_processes_belong_to_a_call(process: ProcessSeen, span: CallSpan, answer: str) -> None:
-    """The time of birth, the session and the threads of a process decide."""
+    """Whether a process belongs to a tool call, may belong to it, or does not, is decided by its time of birth, its
+    process session and its threads."""
     found = processes_of_calls([seen(AGENT, 1), process], AGENT, span)
     told = "belongs" if found.belong else "may" if found.may_belong else "does not"
     assert told == answer
 
 
 def test_what_a_server_starts_is_as_uncertain_as_the_server() -> None:
-    """A descendant of a server that may not belong to the call may not belong to the call either."""
+    """A process started by a server of the agent counts as "may belong to the call" if the server is one that may, or
+    was there before; a process started by no server belongs."""
     tree = [
         seen(AGENT, 1),
         seen(101, 2, session=AGENT),  # a wrapper, in which the agent really runs
@@ -67,7 +70,8 @@ def test_what_a_server_starts_is_as_uncertain_as_the_server() -> None:
 
 
 class Shim:
-    """Process whose stopped shim gives no reply, or always the same."""
+    """Stand-in for an agent's process: its shim gives no reply to a request for processes if *told* is ``None``, else
+    always *told*."""
 
     pid = AGENT
 
@@ -86,14 +90,16 @@ TIMERS: Any = SimpleNamespace(now=time.monotonic, limit=anyio.move_on_after)
 
 
 def test_a_shim_that_gives_no_reply_leaves_survivors_unknown() -> None:
-    """After a tool has stopped its agent's shim the receipt says that survivors are unknown."""
+    """When the shim of an agent gives no reply, since a tool has stopped it, the processes of the call count as
+    unknown."""
     shim: Any = Shim(None)
     end = partial(tool_calls.end_processes, shim, CallSpan(0, 0), TIMERS, within_s=0.01)
     assert anyio.run(end).may_live == (0,)
 
 
 def test_each_call_has_the_processes_that_may_be_its_own() -> None:
-    """A process that may belong to two calls is unknown in the receipt of either, until its agent has ended."""
+    """A process that may belong to two calls is reported as unknown in the receipts of both, until the agent
+    has ended."""
     tree: Any = SimpleNamespace(
         system=SimpleNamespace(timers=TIMERS), record_turn_fact=lambda *_: None, record_fact=lambda *_: None
     )
@@ -127,21 +133,21 @@ def sleep(**options):
 
 
 def start(scratch: Scratch, turn: str) -> None:
-    """Run an agent whose turn ends by nothing but a cancel, which leaves its tools running."""
+    """Run an agent whose turn ends only by a cancel, and whose tools run on then."""
     scratch.acp_agent(KIT + textwrap.dedent(turn) + "\nagent.cancelled.wait()")
     scratch.plan(PLAN)
     scratch.start("run", "plan.yaml")
 
 
 def pid_in(scratch: Scratch, name: str) -> int:
-    """Wait for a pid in a file, and return it."""
+    """Wait until the file *name* has a pid, and return the pid."""
     path = scratch.path / name
     until(path.exists)
     return int(path.read_text())
 
 
 def abort(scratch: Scratch, call: str) -> Any:
-    """Abort one call, as soon as it is known, and return the receipt."""
+    """Abort one call, as soon as the supervisor knows the call, and return the receipt."""
     until(lambda: call in scratch.run("tree").out)
     done = scratch.run("abort", call, "--scope", "tool", "--json")
     assert done.status == 0, done.text
@@ -149,13 +155,14 @@ def abort(scratch: Scratch, call: str) -> Any:
 
 
 def outcome_of(scratch: Scratch, agents_name: str) -> str:
-    """Return the result of a call, by the name that the agent has for it."""
+    """Return the outcome of the call that the agent has given the id *agents_name*."""
     told = [one["metadata"] for one in scratch.records("t:t1") if one["event"] == "tool_completed"]
     return next(one["outcome"] for one in told if one["call_id"] == agents_name)
 
 
 def test_a_tool_in_its_agents_own_session_is_named(scratch: Scratch) -> None:
-    """A plain child of the agent may be a tool or a server: it lives, is named as unknown, and later as dead."""
+    """A child process in the agent's process session may be a tool or a server: after the abort of the call it lives
+    on, the receipt names it as unknown, and its end is recorded later."""
     start(scratch, 'agent.tool_call("k1")\nnote("tool", sleep())')
     tool = pid_in(scratch, "tool")
     receipt = abort(scratch, "t:t1:c1")
@@ -176,7 +183,8 @@ def test_a_tool_in_its_agents_own_session_is_named(scratch: Scratch) -> None:
 
 
 def test_the_second_call_of_an_answer_has_its_tool_found(scratch: Scratch) -> None:
-    """A tool that starts right after the call before it has ended is killed, or named where it may be that call's."""
+    """A tool that starts right after an earlier call has ended is killed by the abort of its own call, or named as
+    unknown if it may belong to the earlier call."""
     turn = """
         agent.tool_call("k1")
         subprocess.run(["true"])
@@ -195,7 +203,7 @@ def test_the_second_call_of_an_answer_has_its_tool_found(scratch: Scratch) -> No
 
 
 def test_a_tool_lives_as_long_as_one_of_its_threads(scratch: Scratch) -> None:
-    """A tool whose main thread has exited is shown as a zombie, and is killed all the same."""
+    """A tool whose main thread has exited, which looks like a zombie, is killed by the abort of its call."""
     scratch.write(
         "tool.py",
         """
@@ -222,7 +230,8 @@ def test_a_tool_lives_as_long_as_one_of_its_threads(scratch: Scratch) -> None:
 
 
 def test_an_agent_keeps_its_servers(scratch: Scratch) -> None:
-    """Servers from before the call live on unmentioned; one that is started during the call lives too, and is named."""
+    """An abort of a call leaves servers alone that were started before the call; a server started during the call also
+    lives on, but the receipt names it as unknown."""
     turn = """
         agent.tool_call("k0")
         note("plain", sleep())
@@ -250,7 +259,8 @@ def test_an_agent_keeps_its_servers(scratch: Scratch) -> None:
 
 
 def test_a_server_that_the_agent_keeps_belongs_to_no_call() -> None:
-    """A marked server, one that the plan names, and what they have started, outlive a call in which they were born."""
+    """Processes of servers do not belong to the call during which they were started: a marked server, a server that the
+    plan names, and their child processes."""
     agent, span = ProcessSeen(100, 1, 100, 400, "S", 1), CallSpan(since=500, clear=500)
     marked = ProcessSeen(101, 100, 101, 510, "S", 1, server=True)
     named = ProcessSeen(102, 100, 102, 510, "S", 1, command_hex=b"node /usr/bin/gopls serve".hex())

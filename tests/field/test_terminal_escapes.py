@@ -1,7 +1,8 @@
-"""Text of agents, files and programs reaches a terminal escaped, on standard output and on standard error.
+"""Escaped output: text of agents, files and programs reaches a terminal escaped, on standard output and on standard
+error.
 
-Raw, it could set the window's title, write the clipboard (OSC 52), clear the screen, or be read from right to left: a
-user would then believe what an agent has drawn.
+Unescaped, such text could set the window's title, write the clipboard (OSC 52), clear the screen, or be shown from
+right to left: a user would then believe a screen that an agent has drawn.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from supervisor.cli.rendering import json_line
 from supervisor.policies.redaction import printable
 
 EVIL = "\x1b]0;title\x07\x1b]52;c;cHduZWQ=\x07\x1b[2J\x7f\x9b31m\u202eALL PASSED\U000e0041"
-"""A title, the clipboard, a cleared screen, DEL, a control character of C1, a right-to-left override, and a tag
-character from beyond the first plane."""
+"""Text with a window title, a write to the clipboard, a cleared screen, DEL, a control character of C1, a right-to-left
+override, and a tag character from beyond the first plane."""
 PLAN = """
     agents:
       painter: {adapter: command, command: [sh, words.sh]}
@@ -38,15 +39,15 @@ PLAN = """
 
 
 def raw(text: str) -> list[str]:
-    """Return the characters of *text* that a terminal would act on, but for newlines and tabs."""
+    """Return the characters of *text* on which a terminal would act, apart from newlines and tabs."""
     acted_on = ("Cc", "Cf", "Cs", "Zl", "Zp")
     return sorted({f"U+{ord(one):04X}" for one in text if unicodedata.category(one) in acted_on and one not in "\n\t"})
 
 
 @pytest.fixture
 def evil(scratch: Scratch) -> Scratch:
-    """Return a program that fails with such last words, and an agent that says them and names a tool call after
-    them."""
+    """Fixture: a plan with a program that fails with the text EVIL as its last output, and an agent that sends EVIL as
+    its reply and as the title of a tool call."""
     octal = "".join(f"\\{byte:03o}" for byte in EVIL.encode())
     scratch.write("words.sh", f"printf '{octal}\\n' >&2\nexit 3\n")
     scratch.acp_agent(f"agent.tool_call('k1', title={EVIL!r})\nagent.tool_ended('k1')\nreturn {EVIL!r} + chr(0x2028)")
@@ -56,7 +57,8 @@ def evil(scratch: Scratch) -> Scratch:
 
 @pytest.mark.parametrize("options", [(), ("--json",), ("--verbose",)], ids=["text", "json", "verbose"])
 def test_the_last_words_of_a_failed_program_are_escaped(evil: Scratch, options: tuple[str, ...]) -> None:
-    """`run` prints them, in its table, its records, its errors and its log, and nothing of them acts on a terminal."""
+    """`run` prints the last output of a failed program escaped, in its table, its records, its errors and its log; the
+    JSON decodes to the original text."""
     done = evil.run("run", "plan.yaml", *options)
     assert done.status == 1, done.text
     assert (raw(done.out), raw(done.err)) == ([], [])
@@ -66,7 +68,7 @@ def test_the_last_words_of_a_failed_program_are_escaped(evil: Scratch, options: 
 
 
 def test_a_title_and_a_message_are_escaped_in_every_command(evil: Scratch) -> None:
-    """Commands that show an agent's messages and calls escape them."""
+    """Every command that shows an agent's messages and calls prints them escaped."""
     evil.run("run", "plan.yaml")
     for command in (("tree", "--all"), ("ps", "--all"), ("events",), ("logs", "u"), ("logs", "t"), ("why", "t")):
         for options in ((), ("--json",)):
@@ -78,7 +80,8 @@ def test_a_title_and_a_message_are_escaped_in_every_command(evil: Scratch) -> No
 
 
 def test_the_live_view_escapes_what_agents_say(evil: Scratch) -> None:
-    """On a terminal the table is drawn with control characters of our own; none of the agent's is among them."""
+    """The live table of `run` on a terminal contains control characters of the supervisor only, none of an agent's
+    text."""
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "supervisor", "run", "plan.yaml"]
     env = {**evil.env, "TERM": "xterm", "COLUMNS": "200"}
@@ -108,14 +111,15 @@ def test_errors_about_files_are_escaped(scratch: Scratch) -> None:
 
 
 def test_escaped_json_is_the_same_json() -> None:
-    """Escaped JSON decodes to the same value, newlines and characters beyond the first plane included."""
+    """Escaped JSON decodes to the original value, even with newlines and characters beyond the first plane."""
     said = {"said": f"{EVIL}\u2028\n\té 世界 😀"}
     assert raw(json_line(said)) == []
     assert json.loads(json_line(said)) == said
 
 
 def test_letters_stay_as_they_are() -> None:
-    """Only what acts is escaped: letters of every script, spaces, symbols and private-use characters are printed."""
+    """``printable`` does not change letters of every script, spaces, symbols and private-use characters; it escapes
+    newlines and tabs, unless ``lines`` is set."""
     plain = "Grüße, 世界 😀 … a\u00a0b \ue0b0"
     assert printable(plain) == plain
     assert printable("a\nb\tc") == r"a\nb\tc"
@@ -123,7 +127,8 @@ def test_letters_stay_as_they_are() -> None:
 
 
 def test_nothing_prints_around_the_one_function() -> None:
-    """``print``, ``click.echo`` and the standard streams are used nowhere else in the product."""
+    """``print``, ``click.echo`` and writes to the standard streams occur in a few known modules of the product only, so
+    that no output goes around the function that escapes."""
     ours = {
         "cli/options.py",  # the function itself
         "simulation/commands/options.py",  # a line of progress, with a control sequence of our own
@@ -137,6 +142,6 @@ def test_nothing_prints_around_the_one_function() -> None:
 
 
 def prints(tree: ast.AST) -> bool:
-    """Tell whether a module calls ``print``, ``click.echo`` or ``write`` of a standard stream."""
+    """Return whether a module calls ``print``, ``click.echo`` or ``write`` of a standard stream."""
     called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     return bool(called & {"print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write"})

@@ -1,4 +1,5 @@
-"""Work is judged when nothing of its turn runs any more, and what is merged is what was judged."""
+"""Settling of work: the work of a turn is tested when no process of the turn runs any more, and exactly the tested work
+is merged."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from supervisor.runtime.agent_io import AgentIO
 from supervisor.sessions.process_connection import ProcessConnection
 
 BACKGROUND = "subprocess.Popen({argv}, start_new_session=True, stdin=-3, stdout=-3, stderr=-3)"
-"""An agent starts a command in the background, as Claude and Gemini do (-3 is /dev/null)."""
+"""Python code by which an agent starts a command in the background, as Claude and Gemini do (-3 is /dev/null)."""
 
 DAEMON = """
 import os, signal
@@ -25,7 +26,7 @@ for number in count():
         file.write(str(number))
     os.replace("count.new", "count.txt")
 """
-"""A server that writes into the worktree all the time, and does not heed SIGTERM."""
+"""Source code of a daemon that writes into the worktree all the time, and ignores SIGTERM."""
 
 
 def shell(script: str) -> str:
@@ -33,7 +34,8 @@ def shell(script: str) -> str:
 
 
 def worktree_plan(scratch: Scratch, rest: str, tasks: str, agent: str = "") -> None:
-    """Write a plan in worktrees, whose agent ``a`` is the script ``agent.py``, and make the repository."""
+    """Write a plan with worktrees, whose agent ``a`` is the script ``agent.py``, and make the scratch directory a
+    repository."""
     scratch.plan(f"""
         workspace: worktree
         {rest}
@@ -46,7 +48,7 @@ def worktree_plan(scratch: Scratch, rest: str, tasks: str, agent: str = "") -> N
 
 
 def task_of(done: Finished, name: str = "t") -> dict[str, Any]:
-    """Return the result of a task, as ``run --json`` tells it."""
+    """Return the result of the task *name* from the output of ``run --json``."""
     return next(task for task in done.json()["tasks"] if task["id"] == name)
 
 
@@ -55,7 +57,7 @@ def in_main(scratch: Scratch) -> list[str]:
 
 
 def test_processes_below_a_lost_shim_are_unknown() -> None:
-    """The processes of a turn are unknown, and not none, after the loss of the agent's shim."""
+    """After the loss of the agent's shim the processes of a turn are unknown (``None``) instead of an empty list."""
     connection = ProcessConnection.__new__(ProcessConnection)
     connection._agent_io = AgentIO()
     connection._is_unknown = True  # no test can lose a shim between the end of a turn and the look at its processes
@@ -67,8 +69,8 @@ def shows(scratch: Scratch, words: str) -> bool:
 
 
 def test_what_a_background_command_writes_is_merged(scratch: Scratch) -> None:
-    """A command that ends within settle_s is waited for, visibly; what it wrote is merged, and a dependent task has
-    it."""
+    """A background command that ends within ``settle_s`` is waited for, and `tree` and `ps` say so; the file that the
+    command wrote is merged, and a dependent task sees it."""
     go = scratch.path.parent / "go"
     scratch.acp_agent(f"""
         {shell(f"until [ -e {go} ]; do sleep 0.05; done; echo late > late.txt")}
@@ -86,7 +88,8 @@ def test_what_a_background_command_writes_is_merged(scratch: Scratch) -> None:
 
 
 def test_a_daemon_is_ended_before_the_work_is_tested(scratch: Scratch) -> None:
-    """A daemon that never ends is ended after settle_s and named; what is merged is what the tests have seen."""
+    """A daemon that does not end is ended after ``settle_s`` and named in the result; exactly the work that the
+    acceptance test saw is merged."""
     judged = scratch.path.parent / "judged"
     daemon = scratch.write("daemon_agent.py", DAEMON)
     scratch.acp_agent(f"""
@@ -109,8 +112,8 @@ def test_a_daemon_is_ended_before_the_work_is_tested(scratch: Scratch) -> None:
 
 @pytest.mark.parametrize("way", ["declared", "named"])
 def test_a_server_of_the_agent_lives_on(scratch: Scratch, way: str) -> None:
-    """An MCP server of the plan, or a program that the agent's entry names as a server, is neither waited for nor
-    ended, although it was started within the turn."""
+    """A process of an MCP server of the plan, or of a program that the agent's entry names as a server, is neither
+    waited for nor ended, although it was started within the turn."""
     pid = scratch.path.parent / "pid"
     scratch.write("server-agent.py", "import time\ntime.sleep(600)\n")
     argv = ["python3", f"{scratch.path}/server-agent.py"]
@@ -134,7 +137,8 @@ def test_a_server_of_the_agent_lives_on(scratch: Scratch, way: str) -> None:
 
 
 def writes_while_tested(scratch: Scratch) -> str:
-    """Write an agent that goes on to write when its turn is over; return the acceptance test that waits for that."""
+    """Write an agent that writes another file when its turn has ended; return an acceptance test that waits for that
+    file."""
     go = scratch.path.parent / "go"
     scratch.acp_agent(f"""
         def later():
@@ -149,7 +153,8 @@ def writes_while_tested(scratch: Scratch) -> str:
 
 
 def test_what_the_agent_writes_later_is_never_called_merged(scratch: Scratch) -> None:
-    """Files that an agent writes while its work is tested stay on a branch, which terminal and record name."""
+    """Files that an agent writes while its work is tested are not merged; they stay on a branch, which the output of
+    the run and the record name."""
     worktree_plan(scratch, "", f"[{{id: t, agent: a, prompt: go, acceptance: {writes_while_tested(scratch)}}}]")
     done = scratch.run("run", "plan.yaml")
     assert done.status == 0, done.text
@@ -163,7 +168,8 @@ def test_what_the_agent_writes_later_is_never_called_merged(scratch: Scratch) ->
 
 
 def test_what_is_approved_is_what_was_tested(scratch: Scratch) -> None:
-    """A person approves the work: what its tests have seen is merged, and the rest is named."""
+    """When a person approves a task, exactly the work that its acceptance tests have seen is merged, and the result
+    names the branch with later changes."""
     acceptance = writes_while_tested(scratch)
     worktree_plan(scratch, "", f"[{{id: t, agent: a, prompt: go, approval: after, acceptance: {acceptance}}}]")
     run = scratch.start("run", "plan.yaml", "--json")
@@ -175,7 +181,7 @@ def test_what_is_approved_is_what_was_tested(scratch: Scratch) -> None:
 
 
 def test_resume_does_not_merge_what_nobody_tested(scratch: Scratch) -> None:
-    """A run that resumes this one leaves the untested rest on its branch."""
+    """A resumed run does not merge changes that were made after the acceptance test; they stay on their branch."""
     tasks = f"[{{id: t, agent: a, prompt: go, acceptance: {writes_while_tested(scratch)}}}, "
     once = "task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}"
     worktree_plan(scratch, once, f"{tasks}{{id: u, agent: cat, prompt: '', depends_on: [t], max_retries: 0}}]")
@@ -186,7 +192,8 @@ def test_resume_does_not_merge_what_nobody_tested(scratch: Scratch) -> None:
 
 
 def test_the_background_of_a_command_is_named(scratch: Scratch) -> None:
-    """Processes that a one-shot program leaves running are ended at its exit, and named; also without a worktree."""
+    """Processes that a program of the adapter ``command`` leaves running are ended when the program exits, and named in
+    the result; also without a worktree."""
     scratch.plan("""
         agents: {a: {adapter: command, command: [sh, -c, "sleep 600 & until grep -q sleep /proc/$!/comm; do :; done"]}}
         tasks: [{id: t, agent: a, prompt: ""}]
@@ -197,7 +204,8 @@ def test_the_background_of_a_command_is_named(scratch: Scratch) -> None:
 
 
 def test_what_cannot_be_listed_is_unknown(scratch: Scratch) -> None:
-    """An agent that has stopped the process which watches it: the result says that nothing is known."""
+    """When an agent has stopped the shim that watches it, the result says that it is unknown whether processes of the
+    turn still ran."""
     scratch.acp_agent("""
         os.kill(os.getppid(), 19)
         return "done"
@@ -210,7 +218,7 @@ def test_what_cannot_be_listed_is_unknown(scratch: Scratch) -> None:
 
 @pytest.mark.parametrize("removes", ['rm -rf "$PWD"', "git worktree remove --force ."])
 def test_a_removed_worktree_fails_its_task(scratch: Scratch, removes: str) -> None:
-    """Work in a worktree that its agent has removed is lost: the task has failed, and the run says so."""
+    """When an agent has removed its own worktree, its task fails, and the error says that the work is lost."""
     scratch.acp_agent(f"""
         subprocess.run(["sh", "-c", {removes!r}], check=True)
         return "done"
@@ -222,7 +230,7 @@ def test_a_removed_worktree_fails_its_task(scratch: Scratch, removes: str) -> No
 
 
 def test_a_settle_time_below_zero_is_refused(scratch: Scratch) -> None:
-    """The field, the value and the fix are named, with exit status 2."""
+    """A negative ``settle_s`` is refused with exit status 2 and an error that names the field."""
     scratch.plan("""
         limits: {settle_s: -1}
         agents: {a: {adapter: scripted}}
@@ -235,7 +243,8 @@ def test_a_settle_time_below_zero_is_refused(scratch: Scratch) -> None:
 
 @pytest.mark.parametrize("command", [("abort", "t", "--scope", "session"), ("task", "cancel", "t")])
 def test_work_ended_while_it_settles_is_not_merged(scratch: Scratch, command: tuple[str, ...]) -> None:
-    """If an operator ends the session or the task while its processes are waited for, nothing is merged."""
+    """If an operator aborts the session or cancels the task while processes of the turn are waited for, the work is not
+    merged."""
     scratch.acp_agent(f"""
         Path("made.txt").write_text("made")
         {shell("sleep 300")}

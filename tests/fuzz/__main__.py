@@ -1,4 +1,5 @@
-"""Give every target its share of malformed inputs; keep those that break a target in the corpus, and report them."""
+"""Give every fuzz target its share of malformed inputs; store the inputs that break a target in the corpus, and report
+them."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ from tests.fuzz.mutate import Mutator
 from tests.fuzz.targets import CORPUS, TARGETS, Take, Target
 
 GROWTH_MAX_MIB = 300
-"""MiB that all inputs together may add to the memory of the process; the largest input is 100 kB."""
+"""MiB by which all inputs together may increase the memory of the process; the largest input has 100 kB."""
 FOUND_MAX = 5
-"""Inputs that break a target, after which the next one is tried."""
+"""Number of different failures of a target after which the fuzzer goes on to the next target."""
 
 
 def main() -> int:
@@ -59,7 +60,7 @@ def _fuzz(target: Target, inputs: int, chance: random.Random) -> list[Path]:
 
 
 def _tried(take: Take, data: bytes) -> str:
-    """Return the error and the place where a target broke, ``""`` if it did not; a place is reported once."""
+    """Give a target one input; return the error and the place in the code if the target broke, ``""`` if it did not."""
     try:
         take(data)
     except Exception as error:

@@ -1,6 +1,7 @@
-"""Mutation of good inputs: pieces are cut, repeated, swapped, or replaced by words where none belong.
+"""Mutation of good inputs for the fuzz targets: pieces are cut, repeated, swapped, or replaced by words that do not
+belong there.
 
-All choices come from one seeded stream, so a number stands for the same input for ever.
+All choices come from one seeded random stream, so the same seed always gives the same inputs.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ BYTES_MAX = 100_000
 
 
 class Mutator:
-    """Maker of inputs out of *seeds*; *words* are pieces that mean something to the target."""
+    """Maker of malformed inputs out of the good inputs *seeds*; *words* are pieces of text with a meaning to the
+    target."""
 
     def __init__(self, seeds: Sequence[bytes], words: Sequence[bytes], chance: random.Random) -> None:
         self._seeds, self._words, self._chance = list(seeds), [*WORDS, *words], chance
@@ -60,7 +62,7 @@ class Mutator:
         )
 
     def next(self) -> bytes:
-        """Return another input."""
+        """Return the next input: one of the seeds after one or more random mutations."""
         data = bytearray(self._chance.choice(self._seeds))
         for _ in range(self._chance.choice((1, 1, 1, 2, 2, 4, 8))):
             self._chance.choice(self._ways)(data)
@@ -79,7 +81,7 @@ class Mutator:
         data[start:start] = self._chance.choice(self._words)
 
     def _replace(self, data: bytearray) -> None:
-        """Replace a value of a JSON or YAML line by a word."""
+        """Replace a value of a line of JSON or YAML by a random word."""
         ends = [at for at, byte in enumerate(data) if byte in b':,"{}[]\n ']
         if len(ends) < 2:
             return

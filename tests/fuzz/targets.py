@@ -1,4 +1,5 @@
-"""Targets of malformed input, each with the errors that it declares; any other error breaks it."""
+"""Fuzz targets: functions that read input, each with the errors that it declares; any other error means that the input
+breaks the target."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ Take = Callable[[bytes], None]
 
 
 class Target(NamedTuple):
-    """Function under test. ``weight`` is its share of the inputs; ``opened`` gives a function that takes each input."""
+    """Function under test. ``weight`` is its share of all inputs; ``opened`` gives a context with a function to which
+    each input is passed."""
 
     name: str
     weight: float
@@ -62,7 +64,7 @@ class Target(NamedTuple):
     opened: Callable[[], AbstractContextManager[Take]]
 
     def seeds(self) -> list[bytes]:
-        """Return the good inputs, and those that once broke the target."""
+        """Return the inputs of the target in the corpus: good ones, and those that once broke the target."""
         return [path.read_bytes() for path in sorted((CORPUS / self.name).iterdir())]
 
 
@@ -76,7 +78,8 @@ def simple(take: Take) -> Callable[[], AbstractContextManager[Take]]:
 
 # ------------------------------------------------------------------------------------------------------------ agents
 def agent(adapter: str) -> Take:
-    """Return a function that feeds a codec: it never raises, and goes on to its end, whatever an agent sends."""
+    """Return a function that feeds input to the codec of *adapter* and checks that the codec never raises an error, and
+    works to the end, whatever an agent sends."""
     mappings = [way.mapping for one in catalogue().values() for way in one.ways if way.mapping is not None]
 
     def take(data: bytes) -> None:
@@ -121,7 +124,7 @@ def answered(codec: Any, out: Out) -> list[Out]:
 # ------------------------------------------------------------------------------------------------------------- plans
 @contextmanager
 def plans() -> Iterator[Take]:
-    """Check that a plan is read, or is a :class:`BadPlan`."""
+    """Check that a file of any content is read as a plan, or refused by the error :class:`BadPlan`."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         path = Path(folder) / "plan.yaml"
 
@@ -135,7 +138,7 @@ def plans() -> Iterator[Take]:
 
 # ---------------------------------------------------------------------------------------------------------- requests
 class RecordedConnection(ByteStream):
-    """Connection whose whole input is there from the beginning."""
+    """Connection of a client whose whole input is there from the beginning."""
 
     def __init__(self, data: bytes, connection: socket.socket) -> None:
         self._data, self._connection = data, connection
@@ -162,7 +165,7 @@ class RecordedConnection(ByteStream):
 
 
 class RefusingSupervisor:
-    """Supervisor that refuses everything."""
+    """Stand-in for a supervisor that refuses every request."""
 
     outage = None
     shortage = None
@@ -191,7 +194,8 @@ class RefusingSupervisor:
 
 
 def request(data: bytes) -> None:
-    """Check that one request gets lines of JSON, the last of which is marked so, or that its client is gone."""
+    """Check that a request of any content gets a reply of JSON lines, the last of which ends the reply or is an error,
+    or no reply at all."""
     anyio.run(_ask, data)
 
 
@@ -210,14 +214,15 @@ async def _ask(data: bytes) -> None:
 
 # ------------------------------------------------------------------------------------------------------------- lines
 def lines(data: bytes) -> None:
-    """Check a log, whatever is in it."""
+    """Check that the validator accepts a log of any content as input."""
     report = validate_lines(split_lines([data]))
     assert report.lines <= data.count(b"\n") + 1
 
 
 @contextmanager
 def tails() -> Iterator[Take]:
-    """Check that lines beside a journal are cut where they are torn, or refused; complete lines stay."""
+    """Check that a ``transitions.jsonl`` of any content is cut off at an incomplete line, or refused by an error;
+    complete lines stay."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         path = Path(folder) / "transitions.jsonl"
 
@@ -235,7 +240,7 @@ _decode = msgspec.json.Decoder(LifecycleEvent).decode
 
 
 def records(data: bytes) -> None:
-    """Check and replay records of the right shape, whatever their content."""
+    """Check that the record checker handles records of the right shape with any content."""
     found: list[LifecycleEvent] = []
     for line in data.splitlines():
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -249,7 +254,8 @@ def records(data: bytes) -> None:
 # -------------------------------------------------------------------------------------------------------------- rows
 @contextmanager
 def journals() -> Iterator[Take]:
-    """Check that a file opens as a journal, or raises :class:`JournalError`; the reader too."""
+    """Check that a file of any content opens as a journal, or raises :class:`JournalError`, for writing and for
+    reading."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         path = Path(folder) / "journal.db"
 
@@ -268,7 +274,7 @@ def journals() -> Iterator[Take]:
 
 @contextmanager
 def rows() -> Iterator[Take]:
-    """Check that a journal's row with any content raises :class:`JournalError` in a reader, or at a start."""
+    """Check that a journal with any content in a column can be read and taken over, or raises :class:`JournalError`."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         good = Path(folder) / "good"
         anyio.run(_one_session, good)
@@ -298,7 +304,7 @@ COLUMNS = (
 
 
 async def _one_session(path: Path) -> None:
-    """Write a journal whose one session is still open, as a killed supervisor leaves it."""
+    """Write a journal whose one session has not ended, like that of a killed supervisor."""
     journal = await SqliteJournal.open(StateDir.open(path).journal, jsonl=path / "transitions.jsonl")
     data = SessionData(id="a", agent="x", limits=SessionLimits())
     born = LifecycleEvent(

@@ -1,4 +1,4 @@
-"""Fixture of the integration tests: no test leaves a process or a descriptor behind."""
+"""Fixture for all integration tests, which checks that a test leaves no process and no descriptor behind."""
 
 from __future__ import annotations
 

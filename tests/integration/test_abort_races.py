@@ -1,5 +1,5 @@
-"""Races of aborts: which of two events wins, children started during an abort, cancel modes, and what each receipt
-says."""
+"""Races of aborts: two events at the same time, children started during an abort, cancel modes, and the content of each
+receipt."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ async def sleeper(turn: AgentTurn) -> None:
 
 # ------------------------------------------------------------------------------------------- one point decides
 async def test_an_abort_during_a_shielded_commit_is_an_abort(tmp_path: Path) -> None:
-    """A call that is aborted while it commits under a shield returns, but the turn and the record see ``aborted``."""
+    """The abort of a call that is in a shielded commit waits for the commit, but agent and record see ``aborted``, not
+    the result."""
     begun, let_go, seen = anyio.Event(), anyio.Event(), []
 
     async def commit() -> str:
@@ -59,8 +60,8 @@ async def test_an_abort_during_a_shielded_commit_is_an_abort(tmp_path: Path) -> 
 
 
 async def test_an_abort_after_the_return_is_too_late(tmp_path: Path) -> None:
-    """An abort of a call that has returned is answered ``already_ended``, and the result stands, though it is not
-    yet durable."""
+    """An abort of a call that has returned gives a receipt with ``already_ended``; the call's result stands, though the
+    record of the result is not yet durable."""
     seen: list[object] = []
     answers: list[Receipt] = []
 
@@ -71,7 +72,7 @@ async def test_an_abort_after_the_return_is_too_late(tmp_path: Path) -> None:
         seen.append(await turn.call("work", work))
 
     class Late(MemoryJournal):
-        """Journal that aborts the call while the record of its result is on its way to the disk."""
+        """Journal that aborts the call while the record of the call's result is being written."""
 
         async def append(self, batch):  # type: ignore[no-untyped-def]
             if any(one.record.event == "tool_completed" for one in batch) and not answers:
@@ -90,8 +91,8 @@ async def test_an_abort_after_the_return_is_too_late(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("freeze_at", "outcome"), [("verify_requested", "aborted"), ("task_completed", "completed")])
 async def test_a_turn_that_succeeds_as_its_session_is_aborted(tmp_path: Path, freeze_at: str, outcome: str) -> None:
-    """An abort wins over a turn that is not yet verified; a turn that succeeded before stays completed, and the
-    receipt says so."""
+    """A session abort makes a turn that is not yet verified end ``aborted``; a turn that succeeded before the abort
+    stays ``completed``, and the receipt says so."""
 
     async def agent(turn: AgentTurn) -> str:
         return "done"
@@ -113,7 +114,8 @@ async def test_a_turn_that_succeeds_as_its_session_is_aborted(tmp_path: Path, fr
 
 # ----------------------------------------------------------------------------------------------- joined, refused
 async def test_a_second_abort_joins_the_first(tmp_path: Path) -> None:
-    """A second abort waits for the first, is answered ``already_ended`` with the id of the first, and is recorded."""
+    """A second abort waits for the first abort, gives a receipt with ``already_ended`` and the first abort's id, and is
+    recorded."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=sleeper)
         send_prompt(group, session, "go")
@@ -134,8 +136,8 @@ async def test_a_second_abort_joins_the_first(tmp_path: Path) -> None:
 
 
 async def test_a_second_abort_at_once_joins_when_only_records_are_missing(tmp_path: Path) -> None:
-    """``now`` changes nothing when only the records of a session are still to be written; the second abort joins the
-    first."""
+    """A second abort with ``now`` joins the first abort when the session has ended and only its records are still to be
+    written."""
 
     async with supervising(tmp_path, freeze_at="OperatorStop") as run, anyio.create_task_group() as group:
         disk = run.disk
@@ -161,7 +163,8 @@ async def test_a_second_abort_at_once_joins_when_only_records_are_missing(tmp_pa
 
 
 async def test_an_aborted_call_starts_no_child(tmp_path: Path) -> None:
-    """A delegation in flight while its call is aborted starts no child session, and the agent gets ``ToolAborted``."""
+    """A delegation whose call is aborted before the call's record is durable starts no child session; the agent gets
+    ``ToolAborted``."""
     seen: list[object] = []
 
     async def agent(turn: AgentTurn) -> None:
@@ -185,8 +188,8 @@ async def test_an_aborted_call_starts_no_child(tmp_path: Path) -> None:
 
 
 async def test_an_abort_plan_is_executed_by_its_id(tmp_path: Path) -> None:
-    """An abort with the id of an outdated plan is refused and ends nothing; with the id of the present plan it is
-    carried out."""
+    """An abort with the id of an outdated abort plan is refused and ends nothing; an abort with the id of the current
+    abort plan is carried out."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent=sleeper)
         plan = run.sup.plan_abort("s", SESSION)
@@ -198,8 +201,8 @@ async def test_an_abort_plan_is_executed_by_its_id(tmp_path: Path) -> None:
 
 
 async def test_invalid_arguments_are_named(tmp_path: Path) -> None:
-    """An unknown scope or cancel mode, siblings of a root, a mode without a parent and a negative deadline each have
-    an error."""
+    """Each of these arguments raises an error that names the argument: an unknown scope or cancel mode, siblings of a
+    root, a mode without a parent, a negative deadline."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent=sleeper)
         with pytest.raises(UnknownValue, match="scope: 'world' is unknown"):
@@ -216,8 +219,8 @@ async def test_invalid_arguments_are_named(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------- deadlines
 async def test_a_second_abort_shortens_the_deadline(tmp_path: Path) -> None:
-    """A second abort with a shorter deadline moves the termination of the first, which would wait ten minutes, on to
-    cancel."""
+    """A second abort with a shorter deadline moves the termination that the first abort began from a stage of ten
+    minutes to the cancel stage."""
     slow = quick_settings(ladder={"request_s": 600.0})
     let_go = anyio.Event()
 
@@ -247,8 +250,8 @@ async def test_a_second_abort_shortens_the_deadline(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------- cancel modes
 async def test_an_abandoned_child_lives_on(tmp_path: Path) -> None:
-    """An abandoned child is spared, named in plan and receipt, and re-parented to the nearest living ancestor, on
-    record."""
+    """A child session with the cancel mode ``abandon`` survives the abort of its parent: abort plan and receipt name
+    the child as spared, and a record says that the nearest living ancestor is the new parent."""
     async with supervising(tmp_path) as run:
         top = await run.sup.start_session("top", agent=sleeper)
         middle = await top.start_child("middle")
@@ -272,8 +275,8 @@ async def test_an_abandoned_child_lives_on(tmp_path: Path) -> None:
 async def test_a_child_that_is_not_waited_for_ends_after_its_parent(
     tmp_path: Path, mode: CancelMode, heard: bool
 ) -> None:
-    """With TRY and WAIT_REQUESTED the parent ends while the child cleans up; the receipt says ``requested`` for the
-    child."""
+    """With the cancel modes TRY and WAIT_REQUESTED the parent ends while the child still cleans up; the receipt says
+    ``requested`` for the child."""
     let_go, begun = anyio.Event(), anyio.Event()
 
     async def slow(turn: AgentTurn) -> None:
@@ -298,7 +301,8 @@ async def test_a_child_that_is_not_waited_for_ends_after_its_parent(
 
 
 async def test_an_aborted_call_releases_its_abandoned_child(tmp_path: Path) -> None:
-    """The agent of an aborted call goes on at once, and the abandoned child of the call works on to its end."""
+    """After an abort of a call that waits for an abandoned child, the agent goes on at once, and the child works on to
+    its end."""
     seen: list[Outcome] = []
     done = anyio.Event()
 

@@ -1,6 +1,6 @@
-"""Aborts of real agents: the processes that each scope reaches, those that it spares, receipts and records.
+"""Aborts of real agents: the processes that each abort scope ends, the processes that it spares, receipts and records.
 
-The decision of an abort's reach is tested exhaustively in tests/unit/policies; here it is carried out on processes.
+The decision which nodes an abort ends is tested exhaustively in tests/unit/policies; here the decision is carried out.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def gate(tmp_path: Path, nothing_left: None) -> Iterator[Gate]:
 
 
 def hold(name: str = "tool") -> str:
-    """Return a command that reports itself to the pipe, leaves a child and a daemon holding the pipe, and goes on
-    running."""
+    """Return a shell command that reports its pid to the pipe, starts a child and a daemon that hold the pipe open, and
+    goes on running."""
     daemon = "setsid sh -c 'trap \"\" TERM; sleep 1000' & setsid sleep 1000 &"
     return f"exec 9>roll; {daemon} echo {name} $$ >&9; exec sleep 1000"
 
@@ -78,8 +78,8 @@ def results_of(run: Run, turn_id: str) -> list[str]:
 
 # ---------------------------------------------------------------------------------------------------- TOOL
 async def test_a_tool_abort_ends_one_call(tmp_path: Path, roll: HeldPipe) -> None:
-    """An aborted call's process tree is gone, the call has the one result ``aborted``, and the turn goes on and
-    succeeds."""
+    """After an abort of one call all processes of the call are gone, the call has the one result ``aborted``, and the
+    turn goes on and succeeds."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, f"@run {hold()}\n@say and on")
@@ -102,7 +102,8 @@ async def test_a_tool_abort_ends_one_call(tmp_path: Path, roll: HeldPipe) -> Non
 
 
 async def test_a_tool_abort_leaves_the_other_calls(tmp_path: Path, roll: HeldPipe) -> None:
-    """Of three parallel calls only the named one ends; the turn stays in TOOL_USE, and each call has one result."""
+    """An abort of one of three parallel calls ends that call only; the turn stays in TOOL_USE, and each call has one
+    result."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         command = "exec 9>roll; echo tool $$ >&9; test -e go || while ! test -e go; do sleep 0.01; done"
@@ -118,11 +119,12 @@ async def test_a_tool_abort_leaves_the_other_calls(tmp_path: Path, roll: HeldPip
 
 
 THINK = "@pause 0.05\n"
-"""Pause before a call: the kernel dates the birth of processes in hundredths of a second."""
+"""Script line for a pause before a call, since the kernel dates the birth of processes in hundredths of a second."""
 
 
 async def test_a_tool_abort_ends_the_processes_of_a_call_that_the_agent_runs(tmp_path: Path, roll: HeldPipe) -> None:
-    """All processes that a call of the agent itself has started are killed, and the turn goes on."""
+    """An abort of a call that the agent itself runs kills all processes that the call has started, and the turn goes
+    on."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, f"{THINK}@local {hold()}\n@say and on")
@@ -141,8 +143,8 @@ async def test_a_tool_abort_ends_the_processes_of_a_call_that_the_agent_runs(tmp
 
 @pytest.mark.parametrize("output", ["", "exec >/dev/null; "])
 async def test_a_tool_abort_that_the_agent_carries_out(tmp_path: Path, roll: HeldPipe, output: str) -> None:
-    """An agent that can end one call is asked to. Processes that are left are killed: before the call's end if the
-    call waits for them (a daemon holds its output), else after it."""
+    """An agent that can end one call is requested to end the aborted call. Remaining processes of the call are killed:
+    before the end of the call if the call waits for them (a daemon holds its output), else after the end."""
     agents = {"scripted": AgentConfig(adapter="scripted", env={"SCRIPTED_ENDS_CALLS": "1"})}
     async with supervising(tmp_path, agents=agents) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
@@ -159,8 +161,8 @@ async def test_a_tool_abort_that_the_agent_carries_out(tmp_path: Path, roll: Hel
 
 
 async def test_a_tool_abort_of_a_call_without_processes_of_its_own(tmp_path: Path) -> None:
-    """A call without processes is ended with its turn: the agent is interrupted and prompted again, and the receipt
-    says why."""
+    """An abort of a call without processes interrupts the turn: the same agent process is prompted again, and the
+    receipt says why."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@inside call\n@say never")
@@ -178,7 +180,8 @@ async def test_a_tool_abort_of_a_call_without_processes_of_its_own(tmp_path: Pat
 
 
 async def test_a_tool_abort_of_a_call_that_a_deaf_agent_runs(tmp_path: Path) -> None:
-    """An agent that ignores the interrupt is killed after its grace; the result of the call is ``unknown``."""
+    """An agent that ignores the interrupt for an aborted call is killed after the grace period; the result of the call
+    is ``unknown``."""
     async with supervising(tmp_path, settings=quick_settings(grace_s=0.1)) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@deaf\n@inside call")
@@ -191,7 +194,8 @@ async def test_a_tool_abort_of_a_call_that_a_deaf_agent_runs(tmp_path: Path) -> 
 
 
 async def test_a_tool_abort_of_a_delegating_call(tmp_path: Path, roll: HeldPipe) -> None:
-    """The child session that an aborted call has started ends in order with the call; the parent's turn goes on."""
+    """An abort of a delegating call ends the child session at the request stage, then the call; the parent's turn goes
+    on."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, f"@agent kid\n  @run {hold()}\n@say and on")
@@ -225,7 +229,8 @@ FAMILY = """\
 
 
 async def family(run: Run, group: anyio.abc.TaskGroup, roll: HeldPipe, policy: AbortPolicy | None = None) -> None:
-    """Start a lead with three children, the first of which has a child; two of them hold the pipe, ``c`` waits."""
+    """Start a lead session with the children a, b and c, and a child aa of a; aa and b hold the pipe open, c waits for
+    a file."""
     prompt = FAMILY.replace("{hold}", hold())
     session = await run.sup.start_session("lead", agent="scripted", policy=policy)
     run.asked = send_prompt(group, session, prompt)
@@ -234,7 +239,8 @@ async def family(run: Run, group: anyio.abc.TaskGroup, roll: HeldPipe, policy: A
 
 
 async def test_a_session_abort_reaches_all_descendants(tmp_path: Path, roll: HeldPipe) -> None:
-    """A SESSION abort of the root ends all descendants, leaves first, with every process; other sessions go on."""
+    """A SESSION abort of the root ends all descendants with all their processes, each child before its parent; other
+    sessions go on."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         other = await run.sup.start_session("other", agent="scripted")
         others = send_prompt(group, other, "@wait go\n@say untouched")
@@ -258,7 +264,8 @@ async def test_a_session_abort_reaches_all_descendants(tmp_path: Path, roll: Hel
 
 
 async def test_an_agent_that_ignores_signals_is_killed(tmp_path: Path, roll: HeldPipe) -> None:
-    """The termination of a deaf agent with a deaf daemon reaches the kill stage, and no process is left."""
+    """The termination of an agent that ignores signals, with such a daemon, reaches the kill stage, and no process is
+    left."""
     async with supervising(tmp_path, settings=quick_settings(ladder={"request_s": 0.1})) as run:
         async with anyio.create_task_group() as group:
             session = await run.sup.start_session("s", agent="scripted")
@@ -278,7 +285,7 @@ async def test_an_agent_that_ignores_signals_is_killed(tmp_path: Path, roll: Hel
 
 
 async def test_a_second_abort_at_once_jumps_to_kill(tmp_path: Path, roll: HeldPipe) -> None:
-    """A second abort with ``now`` moves a termination that would take ten minutes on to kill."""
+    """A second abort with ``now`` moves a termination that would take ten minutes to the kill stage."""
     slow = quick_settings(ladder={"request_s": 600.0, "cancel_s": 600.0})
     async with supervising(tmp_path, settings=slow) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
@@ -316,7 +323,8 @@ async def test_an_abort_at_once_starts_at_kill(tmp_path: Path, roll: HeldPipe) -
 
 
 async def test_an_abort_before_the_agent_is_ready(tmp_path: Path, gate: Gate) -> None:
-    """An abort in Spawning gives up the launch, ends its process, and answers the prompt."""
+    """An abort of a session in Spawning gives up the launch and ends the launched process; the prompt gets the result
+    ``aborted``."""
     async with supervising(tmp_path, agents={"slow": gate.agent()}) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="slow")
         asked = send_prompt(group, session, "@say hi")
@@ -331,8 +339,8 @@ async def test_an_abort_before_the_agent_is_ready(tmp_path: Path, gate: Gate) ->
 
 @pytest.mark.parametrize("state", ["Initializing", "BuildingPrompt", "Spawning", "Running", "Interrupting"])
 async def test_an_abort_at_any_moment_of_the_start(tmp_path: Path, state: str) -> None:
-    """An abort in any state of a starting session ends the session and answers its prompt; nothing is refused
-    afterwards."""
+    """An abort in any state of a starting session ends the session; the prompt gets the result ``aborted``, and no
+    event is refused."""
     async with supervising(tmp_path) as run:
         for number in range(4):
             async with anyio.create_task_group() as group:
@@ -347,7 +355,7 @@ async def test_an_abort_at_any_moment_of_the_start(tmp_path: Path, state: str) -
 
 
 async def reached(run: Run, session_id: str, state: str) -> None:
-    """Wait until the session is in a state, whose record may not be durable yet."""
+    """Wait until the session is in the state *state*; the record of the state may not be durable yet."""
     while run.sup.registry.entity(session_id).data.current is None or run.sup.state_of(session_id) != state:
         if run.sup.state_of(session_id) == "Running":
             await run.sup.send(session_id, "hm", urgent=True, sender="test")
@@ -356,7 +364,8 @@ async def reached(run: Run, session_id: str, state: str) -> None:
 
 # ---------------------------------------------------------------------------------------------------- SIBLING
 async def test_a_sibling_abort_spares_the_trigger_and_the_parent(tmp_path: Path, roll: HeldPipe) -> None:
-    """A SIBLING abort by c ends the subtrees of a and b; c and the lead go on and succeed."""
+    """A SIBLING abort triggered by the child c ends the sessions below and including its siblings a and b; c and the
+    parent go on and succeed."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         await family(run, group, roll)
         receipt = await run.sup.abort("lead/c", SIBLING, reason="c found it")
@@ -374,7 +383,7 @@ async def test_a_sibling_abort_spares_the_trigger_and_the_parent(tmp_path: Path,
 
 # ---------------------------------------------------------------------------------------------------- what is refused
 async def test_an_abort_of_an_ended_target_is_answered(tmp_path: Path) -> None:
-    """An abort of an ended session or call is answered ``already_ended``, and records nothing."""
+    """An abort of an ended session or call gives a receipt with ``already_ended``, and records nothing."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.run("@run true")
@@ -389,7 +398,7 @@ async def test_an_abort_of_an_ended_target_is_answered(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", ["01", "1" * 5000, "\N{SUPERSCRIPT ONE}"], ids=["zero", "long", "other"])
 async def test_a_call_id_has_one_spelling(tmp_path: Path, number: str) -> None:
-    """A call number with leading zeros, too many digits or other digits is an unknown id."""
+    """A call id whose number has leading zeros, too many digits or digits that are not ASCII is refused as unknown."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.run("@run true")
@@ -398,7 +407,7 @@ async def test_a_call_id_has_one_spelling(tmp_path: Path, number: str) -> None:
 
 
 async def test_a_plan_for_another_tree_is_refused(tmp_path: Path) -> None:
-    """A plan made before the session tree grew is refused, and nothing ends."""
+    """An abort plan made before another child session was started is refused, and no session ends."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         plan = run.sup.plan_abort("s", SESSION)
@@ -413,7 +422,8 @@ async def test_a_plan_for_another_tree_is_refused(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------- the disk
 async def test_an_abort_does_not_wait_for_a_disk(tmp_path: Path, roll: HeldPipe) -> None:
-    """While appends hang, all processes of an aborted family end; the receipt comes when the records are durable."""
+    """While writes to the journal hang, an abort ends all processes of a family of sessions; the receipt is returned
+    when the records are durable."""
     settings = quick_settings(ladder={"request_s": 0.3})
     async with (
         supervising(tmp_path, journal=FrozenJournal, settings=settings) as run,
@@ -440,7 +450,8 @@ async def test_an_abort_does_not_wait_for_a_disk(tmp_path: Path, roll: HeldPipe)
 
 @pytest.mark.parametrize("event", ["task_claimed", "PromptReady", "AgentLaunched", "SessionStarted", "tool_started"])
 async def test_an_abort_while_a_record_is_on_its_way(tmp_path: Path, event: str) -> None:
-    """Whichever record the disk hangs at when the abort comes, the session ends and its prompt is answered."""
+    """An abort that comes while the write of any one record hangs ends the session, and the prompt gets the result
+    ``aborted``."""
 
     async with supervising(tmp_path, freeze_at=event) as run, anyio.create_task_group() as group:
         disk = run.disk
@@ -456,7 +467,7 @@ async def test_an_abort_while_a_record_is_on_its_way(tmp_path: Path, event: str)
 
 
 async def test_a_receipt_does_not_wait_for_ever(tmp_path: Path, roll: HeldPipe) -> None:
-    """A receipt whose records are not durable by its deadline is returned without ``recorded_at``."""
+    """An abort whose records are not durable by its deadline returns a receipt without ``recorded_at``."""
     settings = quick_settings(ladder={"request_s": 0.2, "cancel_s": 0.2, "kill_s": 0.2})
     async with supervising(tmp_path, journal=FrozenJournal, settings=settings) as run:
         async with anyio.create_task_group() as group:
@@ -487,7 +498,8 @@ class BrokenJournal(MemoryJournal):
 
 
 async def test_a_broken_disk_ends_everything(tmp_path: Path, roll: HeldPipe) -> None:
-    """A journal that cannot be written ends every process, answers every prompt, and raises at the end of the block."""
+    """When the journal cannot be written, every process ends, every prompt gets a result, and the end of the ``async
+    with`` block raises the error."""
     with pytest.raises(JournalError, match="the disk is full"):
         async with supervising(tmp_path, journal=BrokenJournal) as run, anyio.create_task_group() as group:
             session = await run.sup.start_session("s", agent="scripted")
@@ -509,7 +521,7 @@ async def test_a_broken_disk_ends_everything(tmp_path: Path, roll: HeldPipe) -> 
 
 # ---------------------------------------------------------------------------------------------------- leaving
 async def test_leaving_in_order_finishes_what_was_asked(tmp_path: Path) -> None:
-    """The end of the block waits for the prompts that were sent, then ends every session."""
+    """Leaving the block of a supervisor waits for the prompts that were sent, then ends every session."""
     async with anyio.create_task_group() as group, supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@wait go\n@say done")
@@ -523,7 +535,7 @@ async def test_leaving_in_order_finishes_what_was_asked(tmp_path: Path) -> None:
 
 
 async def test_a_drain_has_a_deadline(tmp_path: Path, roll: HeldPipe) -> None:
-    """A prompt that is still under way at the drain deadline is aborted."""
+    """A prompt that still runs at the deadline of the drain is aborted."""
     settings = quick_settings().model_copy(update={"drain_s": 0.1})
     async with anyio.create_task_group() as group:
         async with supervising(tmp_path, settings=settings) as run:
@@ -535,11 +547,11 @@ async def test_a_drain_has_a_deadline(tmp_path: Path, roll: HeldPipe) -> None:
 
 
 class Mishap(Exception):
-    """Error of the embedding program."""
+    """Exception that the program which embeds the supervisor raises."""
 
 
 async def test_leaving_by_an_exception_aborts_everything(tmp_path: Path, roll: HeldPipe) -> None:
-    """An exception in the block ends every session, is named as the cause, and is raised unchanged."""
+    """An exception in the block of a supervisor ends every session, is named as the cause, and is raised unchanged."""
     async with anyio.create_task_group() as group:
         with pytest.raises(Mishap) as caught:
             async with supervising(tmp_path) as run:
@@ -556,7 +568,8 @@ async def test_leaving_by_an_exception_aborts_everything(tmp_path: Path, roll: H
 
 
 async def test_leaving_by_a_cancellation_aborts_everything(tmp_path: Path, roll: HeldPipe) -> None:
-    """A cancelled host waits for the end of every session, and the journal names the cancellation."""
+    """When the host is cancelled, leaving the block waits for the end of every session, and the journal names the
+    cancellation."""
     with anyio.CancelScope() as scope:
         async with supervising(tmp_path, settings=quick_settings(ladder={"request_s": 0.3})) as run:
             session = await run.sup.start_session("s", agent="scripted")
@@ -573,7 +586,7 @@ async def test_leaving_by_a_cancellation_aborts_everything(tmp_path: Path, roll:
 
 @pytest.mark.parametrize("now", [False, True])
 async def test_a_stop_after_the_end_has_no_effect(now: bool) -> None:
-    """A stop after the supervisor's end changes nothing."""
+    """A call of ``stop`` after the supervisor's end changes nothing."""
     async with runtime.open_supervisor() as sup:
         pass
     await sup.stop(now=now)
@@ -582,7 +595,7 @@ async def test_a_stop_after_the_end_has_no_effect(now: bool) -> None:
 
 @pytest.mark.parametrize("now", [False, True])
 async def test_a_stop_while_the_last_actors_close_has_no_effect(now: bool) -> None:
-    """A task of the host that asks for a stop while it is cancelled by the closing supervisor gets no error."""
+    """A background task that calls ``stop`` while the closing supervisor cancels that task gets no error."""
     stopped = anyio.Event()
 
     async def lasts() -> None:
@@ -601,7 +614,7 @@ async def test_a_stop_while_the_last_actors_close_has_no_effect(now: bool) -> No
 
 
 async def test_stop_now_ends_a_block_that_drains(tmp_path: Path, roll: HeldPipe) -> None:
-    """``stop(now=True)`` from another task ends a drain."""
+    """A call of ``stop(now=True)`` from another task ends the drain of a block and aborts the running prompt."""
     async with anyio.create_task_group() as group:
         draining = anyio.Event()
 
@@ -622,7 +635,8 @@ async def test_stop_now_ends_a_block_that_drains(tmp_path: Path, roll: HeldPipe)
 
 
 async def test_commands_are_aborted_too(tmp_path: Path, roll: HeldPipe) -> None:
-    """A program without a protocol gets SIGINT; one that heeds SIGINT ends at the request stage."""
+    """An abort sends SIGINT to a program of the adapter ``command``; a program that reacts to SIGINT ends at the
+    request stage, with all its processes."""
     agents = {**AGENTS, "sh": AgentConfig(adapter="command", command=("sh", "-c", hold("main")))}
     async with supervising(tmp_path, agents=agents) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="sh")

@@ -1,4 +1,4 @@
-"""Work goes on after SIGKILL of the supervisor: conversations are loaded, prompts completed, messages delivered.
+"""Continuation of work after SIGKILL of the supervisor: conversations loaded, prompts completed, messages delivered.
 
 The first supervisor is a process of its own and is killed; the second supervisor runs in the test.
 """
@@ -59,7 +59,8 @@ BEGUN = "@say first\n@run echo once >> effects\n@write here yes\n@wait gate\n@ru
 
 @contextmanager
 def killed(workdir: Path, backend: str, script: str, *, memory: bool = True, at: str = "") -> Iterator[None]:
-    """Kill a supervisor in the middle of the prompt *script*, after it has acknowledged a message."""
+    """Kill a supervisor with SIGKILL during the prompt *script*, after the supervisor has acknowledged a message; then
+    run the block."""
     folder = str(workdir / "memory") if memory else ""
     (workdir / "memory").mkdir()
     command = [sys.executable, "-c", FIRST, backend, str(workdir), folder, script, at]
@@ -91,7 +92,8 @@ def read_records(workdir: Path) -> list[LifecycleEvent]:
 
 
 async def test_a_conversation_is_loaded_and_its_prompt_completed(tmp_path: Path, anyio_backend: str) -> None:
-    """The interrupted prompt is completed in its conversation, no step is done twice, and the message is delivered."""
+    """After a crash the interrupted prompt is completed in the loaded conversation, no step is done twice, and the
+    message is delivered."""
     with killed(tmp_path, anyio_backend, BEGUN):
         (tmp_path / "gate").touch()
         with anyio.fail_after(DEADLINE_S):
@@ -112,7 +114,8 @@ async def test_a_conversation_is_loaded_and_its_prompt_completed(tmp_path: Path,
 
 
 async def test_a_session_without_a_conversation_is_stopped(tmp_path: Path, anyio_backend: str) -> None:
-    """The session of an agent that cannot load its conversation is stopped; its prompt is not sent again."""
+    """After a crash the session of an agent that cannot load its conversation is stopped; its prompt is not
+    sent again."""
     with killed(tmp_path, anyio_backend, BEGUN, memory=False):
         async with open_supervisor(tmp_path / "sd", **second(tmp_path, memory=False)) as sup:  # type: ignore[arg-type]
             assert sup.sessions() == []
@@ -122,7 +125,8 @@ async def test_a_session_without_a_conversation_is_stopped(tmp_path: Path, anyio
 
 
 async def test_a_restarted_session_gets_its_prompt_again(tmp_path: Path, anyio_backend: str) -> None:
-    """With ``sessions: restart`` the prompt is sent again in a new conversation, so its steps are done twice."""
+    """With ``sessions: restart`` the interrupted prompt is sent again in a new conversation, so its steps are done
+    twice."""
     with killed(tmp_path, anyio_backend, BEGUN, memory=False):
         (tmp_path / "gate").touch()
         with anyio.fail_after(DEADLINE_S):
@@ -137,7 +141,7 @@ async def test_a_restarted_session_gets_its_prompt_again(tmp_path: Path, anyio_b
 
 
 async def test_a_host_may_stop_all_sessions(tmp_path: Path, anyio_backend: str) -> None:
-    """With ``sessions: stop`` no session goes on."""
+    """With ``sessions: stop`` the next supervisor continues no session; the interrupted session is ended."""
     with killed(tmp_path, anyio_backend, BEGUN):
         async with open_supervisor(tmp_path / "sd", **second(tmp_path, how="stop")) as sup:  # type: ignore[arg-type]
             assert sup.sessions() == []
@@ -147,7 +151,8 @@ async def test_a_host_may_stop_all_sessions(tmp_path: Path, anyio_backend: str) 
 
 
 async def test_a_crash_counts_as_no_error_of_a_session(tmp_path: Path, anyio_backend: str) -> None:
-    """The session that goes on counts no error, and the open call of its turn has the one result ``unknown``."""
+    """A session that is continued after a crash counts no error, and the call that was running has the one result
+    ``unknown``."""
     script = "@write here yes\n@run sleep 1000"
     with killed(tmp_path, anyio_backend, script):
         async with open_supervisor(tmp_path / "sd", **second(tmp_path)) as sup:  # type: ignore[arg-type]
@@ -161,8 +166,8 @@ async def test_a_crash_counts_as_no_error_of_a_session(tmp_path: Path, anyio_bac
 
 
 async def test_an_urgent_message_is_delivered(tmp_path: Path, anyio_backend: str) -> None:
-    """A message that waited for the end of the turn is in the next prompt, and leaves the inbox when that has
-    succeeded."""
+    """A message that waited for the end of the interrupted turn is part of the next prompt, and leaves the inbox when
+    that prompt has succeeded."""
     with killed(tmp_path, anyio_backend, BEGUN, at="turn_end"):
         (tmp_path / "gate").touch()
         with anyio.fail_after(DEADLINE_S):
@@ -202,7 +207,7 @@ def run_command(workdir: Path, backend: str, *options: str) -> list[str]:
 
 
 def interrupted_run(workdir: Path, backend: str, *, orphans: str = "open", memory: bool = True) -> None:
-    """Run the plan by the command, and kill the command during the second task."""
+    """Run the plan with ``supervisor run``, and kill that process during the second task."""
     (workdir / "memory").mkdir()
     variable = "SCRIPTED_MEMORY" if memory else "NO_MEMORY"
     plan = PLAN.format(memory=workdir / "memory", variable=variable, orphans=orphans)
@@ -223,7 +228,8 @@ def second_run(workdir: Path, backend: str, *options: str) -> subprocess.Complet
 
 
 async def test_a_run_goes_on(tmp_path: Path, anyio_backend: str) -> None:
-    """Closed tasks are not run again, the started task goes on in its session, and open tasks are run."""
+    """A second ``supervisor run`` does not run closed tasks again, continues the started task in its session, and runs
+    the open tasks."""
     await anyio.to_thread.run_sync(interrupted_run, tmp_path, anyio_backend)
     done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend)
     await reap_all()
@@ -263,7 +269,7 @@ tasks:
 
 
 def interrupted_in_worktrees(workdir: Path, backend: str, *, memory: bool) -> None:
-    """Run a plan in worktrees of a repository with one commit, and kill the command during the second task."""
+    """Run a plan in worktrees of a repository with one commit, and kill ``supervisor run`` during the second task."""
     git(workdir, "init", "--quiet", "--initial-branch=main")
     (workdir / ".git" / "info" / "exclude").write_text("*\n!effects\n")
     git(workdir, "commit", "--quiet", "--allow-empty", "--message", "first")
@@ -283,9 +289,9 @@ def interrupted_in_worktrees(workdir: Path, backend: str, *, memory: bool) -> No
 
 @pytest.mark.parametrize("memory", [True, False])
 async def test_work_in_a_worktree_goes_on(tmp_path: Path, anyio_backend: str, *, memory: bool) -> None:
-    """An agent that loads its conversation goes on in its worktree, and each line is in the repository once. One
-    that cannot is prompted again in another session, which finds the work of the lost session; that work is on the
-    lost session's branch too."""
+    """After a crash an agent that loads its conversation goes on in its worktree, and each line is in the repository
+    once. An agent that cannot is prompted again in a new session, which starts from the work of the lost session; the
+    branch of the lost session has that work too."""
     await anyio.to_thread.run_sync(partial(interrupted_in_worktrees, tmp_path, anyio_backend, memory=memory))
     done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend)
     await reap_all()
@@ -302,7 +308,7 @@ async def test_work_in_a_worktree_goes_on(tmp_path: Path, anyio_backend: str, *,
 
 
 async def test_a_run_may_start_anew(tmp_path: Path, anyio_backend: str) -> None:
-    """With --fresh the interrupted run is ended on record, and every task is run again under a new id."""
+    """With --fresh the interrupted run is recorded as ended, and every task is run again under a new id."""
     await anyio.to_thread.run_sync(interrupted_run, tmp_path, anyio_backend)
     done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend, "--fresh")
     await reap_all()
@@ -321,7 +327,8 @@ async def test_a_run_may_start_anew(tmp_path: Path, anyio_backend: str) -> None:
 
 
 async def test_another_plan_starts_its_own_run(tmp_path: Path, anyio_backend: str) -> None:
-    """A plan with a changed task continues no run; the interrupted run is ended on record."""
+    """A plan with a changed task does not continue the interrupted run: that run is recorded as ended, and the changed
+    plan is run."""
     await anyio.to_thread.run_sync(interrupted_run, tmp_path, anyio_backend)
     plan = (tmp_path / "plan.yaml").read_text()
     (tmp_path / "plan.yaml").write_text(plan.replace("echo third", "echo another"))
@@ -344,7 +351,7 @@ async def test_another_plan_starts_its_own_run(tmp_path: Path, anyio_backend: st
 async def test_an_orphan_goes_by_policy(
     tmp_path: Path, anyio_backend: str, orphans: str, path: list[str], status: int
 ) -> None:
-    """A task whose session was lost is open again, failed or closed, as ``recovery.orphans`` says."""
+    """A task whose session is lost by a crash is opened again, failed or closed, as ``recovery.orphans`` says."""
     await anyio.to_thread.run_sync(partial(interrupted_run, tmp_path, anyio_backend, orphans=orphans, memory=False))
     done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend)
     await reap_all()

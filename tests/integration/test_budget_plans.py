@@ -35,7 +35,8 @@ def budget(**limits: float) -> BudgetConfig:
 
 # ---------------------------------------------------------------------------------------------------- at work
 async def test_tasks_share_the_budget_of_their_workstream(tmp_path: Path) -> None:
-    """The task that exceeds the workstream's budget hands back and is aborted, with the reason."""
+    """The task that exceeds the workstream's budget is requested to hand back its work as it is, and then aborted; its
+    error names the limit and the use."""
     plan = plan_of(
         {"id": "first", "prompt": "@use 600 0"},
         {"id": "second", "prompt": "@use 500 0 0.5\n@hang", "depends_on": ["first"]},
@@ -49,7 +50,7 @@ async def test_tasks_share_the_budget_of_their_workstream(tmp_path: Path) -> Non
 
 
 async def test_a_task_has_its_own_budget(tmp_path: Path) -> None:
-    """A task that exceeds its own budget is aborted, and another task of the workstream goes on."""
+    """A task that exceeds its own budget is aborted; another task of the workstream goes on."""
     plan = plan_of(
         {"id": "lavish", "prompt": "@use 50 0\n@hang", "budget": {"tokens": 10}},
         {"id": "modest", "prompt": "@use 50 0\n@say done"},
@@ -63,7 +64,8 @@ async def test_a_task_has_its_own_budget(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------- after a crash
 async def taken_over(workdir: Path, left: MemoryStore, plan: Plan | None = None) -> tuple[Any, Any]:
-    """Return budget and use of the one session under the next supervisor; with *plan*, the result of its run."""
+    """Take over the journal *left*; return the budget and the use of its one session or, with *plan*, the result of the
+    plan's run."""
     settings = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
     async with taking_over(left, workdir, agents=AGENTS, settings=settings) as sup:
         if plan is not None:
@@ -76,7 +78,7 @@ async def taken_over(workdir: Path, left: MemoryStore, plan: Plan | None = None)
 
 
 async def test_the_next_supervisor_knows_what_was_used(tmp_path: Path) -> None:
-    """The budget of a session that goes on after a crash is its limit minus the recorded use."""
+    """The budget of a session that is continued after a crash is its limit minus the recorded use."""
     async with supervising(tmp_path, agents=AGENTS) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a", budget=Budget(tokens=1000, turns=9))
         await session.run("@use 300 50 0.25")
@@ -91,7 +93,7 @@ async def test_the_next_supervisor_knows_what_was_used(tmp_path: Path) -> None:
 
 
 async def test_a_plan_that_goes_on_knows_what_was_used(tmp_path: Path) -> None:
-    """The use of tasks that were closed before the crash counts in the workstream after the crash."""
+    """The use of tasks that were closed before a crash still counts in the workstream's budget after the crash."""
     plan = plan_of(
         {"id": "first", "prompt": "@use 900 0"},
         {"id": "second", "prompt": "@wait gate\n@use 200 0\n@hang", "depends_on": ["first"]},
@@ -109,7 +111,8 @@ async def test_a_plan_that_goes_on_knows_what_was_used(tmp_path: Path) -> None:
 
 
 async def test_what_ended_sessions_used_of_a_shared_budget_stays_used(tmp_path: Path) -> None:
-    """After a crash a scope of the host and a parent session still count the use of sessions that had ended."""
+    """After a crash a budget scope of the host, and a parent session, still count the use of sessions that had ended
+    before."""
     settings = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
     limits = Budget(tokens=1000)
     async with supervising(tmp_path, agents=AGENTS) as run:
@@ -151,7 +154,7 @@ async def test_a_plan_that_goes_on_knows_what_child_sessions_used(tmp_path: Path
 
 
 async def test_a_budget_is_released_with_its_session_after_a_crash(tmp_path: Path) -> None:
-    """After a restart the budget of an ended session is not kept for an abandoned child that counts in it."""
+    """After a crash the budget of an ended session no longer counts the use of its abandoned child."""
     async with supervising(tmp_path, agents=AGENTS) as run:
         above = await run.sup.start_session("above", agent="a", budget=Budget(tokens=1000))
         free = await above.start_child("free", agent="a", cancel_mode="abandon")
@@ -167,7 +170,8 @@ async def test_a_budget_is_released_with_its_session_after_a_crash(tmp_path: Pat
 
 
 async def test_a_scope_and_a_session_of_one_name_stay_apart_after_a_crash(tmp_path: Path) -> None:
-    """Each goes on with its own limits and use, and the end of the session closes the session's scope only."""
+    """After a crash a budget scope of the host and a session with the same name have separate limits and use; the end
+    of the session closes the session's budget scope only."""
     settings = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
     async with supervising(tmp_path, agents=AGENTS) as run:
         night = run.sup.scope("night", "the night's work", Budget(tokens=1000))
@@ -191,7 +195,8 @@ async def test_a_scope_and_a_session_of_one_name_stay_apart_after_a_crash(tmp_pa
 @pytest.mark.parametrize("now", [100_000, None])
 @pytest.mark.parametrize("which", ["session_budget", "turn_budget"])
 async def test_a_larger_limit_after_a_crash_revokes_the_hand_back(tmp_path: Path, which: str, now: int | None) -> None:
-    """A session that was asked to hand back goes on when the new settings have a larger limit, or none."""
+    """After a crash a session that was requested to hand back its work, since its limit was reached, goes on when the
+    new settings have a larger limit or none."""
     tight = QUICK.model_copy(update={which: budget(tokens=100)})
     async with supervising(tmp_path, agents=AGENTS, settings=tight) as run, anyio.create_task_group() as group:
         send_prompt(group, await run.sup.start_session("s", agent="a"), "@use 101 0\n@wait gate")
@@ -206,7 +211,8 @@ async def test_a_larger_limit_after_a_crash_revokes_the_hand_back(tmp_path: Path
 
 
 async def test_a_limit_that_the_settings_dropped_is_dropped(tmp_path: Path) -> None:
-    """A limit that new settings do not have ends at the restart; the use is still counted for a later limit."""
+    """A limit that the new settings lack ends at the restart; use is counted on, for a limit that later settings set
+    again."""
     common = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
     bounded = common.model_copy(update={"session_budget": budget(tokens=100)})
     async with supervising(tmp_path, agents=AGENTS, settings=bounded) as run:
@@ -227,7 +233,8 @@ async def test_a_limit_that_the_settings_dropped_is_dropped(tmp_path: Path) -> N
 
 # ---------------------------------------------------------------------------------------------------- what is written
 def test_a_budget_above_its_parents_is_reported(tmp_path: Path) -> None:
-    """`plan check` reports a task's budget that its plan's narrows, and a subtask's that its task's narrows."""
+    """`plan check` reports a budget of a task that exceeds the plan's, and a budget of a subtask that exceeds the
+    task's."""
     plan = plan_of(
         {"id": "t", "budget": {"tokens": 500, "turns": 7}, "subtasks": [{"id": "part", "budget": {"turns": 8}}]},
         budget=budget(tokens=100),
@@ -255,7 +262,7 @@ def test_a_budget_above_its_parents_is_reported(tmp_path: Path) -> None:
     ],
 )
 def test_an_invalid_budget_is_named_with_its_field(tmp_path: Path, text: str, words: str) -> None:
-    """An error names the field, the value and the fix."""
+    """The error about an invalid budget in a plan names the field, the value and the fix."""
     path = tmp_path / "plan.yaml"
     path.write_text(f"{text}\nagents: {{a: {{adapter: scripted}}}}\ntasks: [{{id: t, agent: a}}]\n")
     with pytest.raises(BadPlan) as refused:
@@ -264,7 +271,7 @@ def test_an_invalid_budget_is_named_with_its_field(tmp_path: Path, text: str, wo
 
 
 def test_every_budget_key_reaches_the_monitor_settings(tmp_path: Path) -> None:
-    """Each budget key of a plan has its value in the settings of the session monitor."""
+    """The value of each budget key of a plan is found in the settings of the session monitor."""
     path = tmp_path / "plan.yaml"
     path.write_text(
         "budget: {tokens: 9}\nsession_budget: {turns: 3}\nturn_budget: {tool_calls: 4}\nhand_back: {wall_s: 5}\n"

@@ -39,7 +39,7 @@ CANCELLED = {"checkpoint": {"save_on_states": ["CANCELLED"]}}
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Directory that is no repository, with a folder ``work`` and a file that is not in it."""
+    """Fixture: a directory that is no git repository, with a folder ``work`` and a file outside of that folder."""
     where = tmp_path / "plain"
     (where / "work").mkdir(parents=True)
     (where / "work" / "a.txt").write_text("first\n")
@@ -48,7 +48,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def twice(first: str, then: str, flag: str = '"$(git rev-parse --git-common-dir)/tried"') -> str:
-    """Return a script that does *first* at its first call, and *then* at the next."""
+    """Return a shell script that does *first* when it is first run, and *then* in later runs."""
     return f"if mkdir {flag} 2>/dev/null; then {first}; else {then}; fi"
 
 
@@ -60,7 +60,7 @@ def plan_of(
     workspace: str = "worktree",
     **more: Any,
 ) -> Plan:
-    """Return a plan of the one task ``t``."""
+    """Return a plan with the one task ``t``."""
     task = {"id": "t", "agent": "sh", "max_retries": 1, "prompt": prompt, **more}
     how = {"base_retry_delay": 0, "circuit_breaker": {"enabled": False}, **(lifecycle or {})}
     settings = {"limits": bounds.limits, "policy": bounds.policy, "workspace": workspace}
@@ -68,12 +68,13 @@ def plan_of(
 
 
 def in_place(prompt: str, **more: Any) -> Plan:
-    """Return a plan whose one task owns ``work`` of a plain directory and is rolled back there."""
+    """Return a plan whose one task owns the folder ``work`` of a plain directory, with rollback switched on."""
     return plan_of(prompt, workspace="directory", files=["work"], rollback=True, **more)
 
 
 async def carried_out(plan: Plan, where: Path, stop_at: Path | None = None, *, resume: bool = False) -> PlanResult:
-    """Run the plan with a journal on disk; abort its session when a program opens *stop_at* for writing."""
+    """Run the plan with a journal on disk, and return its result; abort the session when the agent opens the pipe
+    *stop_at*."""
     async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
         async with anyio.create_task_group() as group:
             results = start_call(group, run_plan, sup, plan, resume=resume)
@@ -84,7 +85,7 @@ async def carried_out(plan: Plan, where: Path, stop_at: Path | None = None, *, r
 
 
 async def given_up(plan: Plan, where: Path, when: Path) -> None:
-    """Run the plan with a journal on disk; cancel the run when a program opens *when* for writing."""
+    """Run the plan with a journal on disk; cancel the run when the agent opens the pipe *when*."""
     async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
         async with anyio.create_task_group() as group:
             group.start_soon(run_plan(sup, plan).wait)
@@ -98,12 +99,12 @@ def facts(where: Path, name: str) -> list[LifecycleEvent]:
 
 
 def saved(where: Path) -> list[LifecycleEvent]:
-    """Return every checkpoint record, oldest first."""
+    """Return all records of saved checkpoints, oldest first."""
     return facts(where, "checkpoint_saved")
 
 
 def runs(where: Path, task: str = "t") -> list[tuple[str, TaskRunData]]:
-    """Return the task runs of a task over all runs of its plan, oldest first."""
+    """Return id and data of each task run of a task over all runs of its plan, oldest first."""
     with JournalReader(StateDir(where / ".sdd").journal) as reader:
         rows = sorted((row for row in reader.entities() if row.kind == "run"), key=lambda row: row.born_seq)
     of = [(row.id, msgspec.json.decode(row.data, type=TaskRunData)) for row in rows]
@@ -117,7 +118,8 @@ def pipe_at(path: Path) -> Path:
 
 # ------------------------------------------------------------------------------------------------------- saved
 async def test_a_completed_run_names_its_last_commit(repository: Path) -> None:
-    """The checkpoint of a completed task names the merged commit, and no reference is kept for it."""
+    """The checkpoint of a completed task names the commit that was merged, and git has no extra reference to that
+    commit."""
     assert (await carried_out(plan_of("echo 1 > new.txt"), repository)).ok
     (one,) = saved(repository)
     assert (one.entity_id, one.metadata["state"], one.metadata["attempt"]) == ("run:t", "COMPLETED", 1)
@@ -126,8 +128,8 @@ async def test_a_completed_run_names_its_last_commit(repository: Path) -> None:
 
 
 async def test_a_failed_run_keeps_files_and_output(repository: Path) -> None:
-    """The checkpoints at FAILED and CIRCUIT_OPEN name one commit with the uncommitted files; the agent's output is
-    recorded."""
+    """The checkpoints saved at FAILED and at CIRCUIT_OPEN name the same commit, which holds the uncommitted files; the
+    agent's output is recorded."""
     plan = plan_of("echo half > half.txt; echo nearly there; exit 3", max_retries=0, lifecycle={"max_attempts": 1})
     assert not (await carried_out(plan, repository)).ok
     failed, opened = saved(repository)
@@ -139,7 +141,7 @@ async def test_a_failed_run_keeps_files_and_output(repository: Path) -> None:
 
 
 async def test_a_checkpoint_outlives_its_branch(repository: Path) -> None:
-    """A reference of its own keeps the checkpoint after its branch is deleted and garbage collected."""
+    """The commit of a checkpoint can still be read after its branch is deleted and git has collected garbage."""
     plan = plan_of("echo half > half.txt; exit 3", max_retries=0, lifecycle={"max_attempts": 1})
     await carried_out(plan, repository)
     git(repository, "branch", "-D", "supervisor/t")
@@ -148,8 +150,8 @@ async def test_a_checkpoint_outlives_its_branch(repository: Path) -> None:
 
 
 async def test_nothing_is_saved_where_the_plan_says_so(repository: Path) -> None:
-    """With checkpoints and partial output switched off nothing is saved, and the next session starts from the
-    target."""
+    """With checkpoints and partial output switched off nothing is saved, and the next session starts from the target
+    branch."""
     off = {"max_attempts": 1, "checkpoint": {"enabled": False}, "save_partial_output": False}
     plan = plan_of(twice("echo half > half.txt; echo so far; exit 3", SEEN), lifecycle=off)
     assert (await carried_out(plan, repository)).ok
@@ -158,7 +160,7 @@ async def test_nothing_is_saved_where_the_plan_says_so(repository: Path) -> None
 
 
 async def test_output_before_a_timeout_is_kept(repository: Path) -> None:
-    """TIMEOUT saves no checkpoint by default, but records the partial output."""
+    """A time-out saves no checkpoint by default, but the partial output is recorded."""
     plan = plan_of("echo so far; exec sleep 1000", timeout_s=0.5, max_retries=0, bounds=quick_settings())
     assert not (await carried_out(plan, repository)).ok
     kept, *_ = facts(repository, "PartialOutput")
@@ -166,7 +168,7 @@ async def test_output_before_a_timeout_is_kept(repository: Path) -> None:
 
 
 async def test_partial_output_is_redacted(repository: Path) -> None:
-    """A key in the partial output is redacted in the record."""
+    """An API key in an agent's partial output is redacted in the record."""
     key = f"sk-ant-api03-{'Qx7' * 20}"
     plan = plan_of(f"echo the key is {key}; exit 3", max_retries=0, lifecycle={"max_attempts": 1})
     assert not (await carried_out(plan, repository)).ok
@@ -177,8 +179,8 @@ async def test_partial_output_is_redacted(repository: Path) -> None:
 # ------------------------------------------------------------------------------------------------- gone on with
 @pytest.mark.parametrize("rollback", [False, True])
 async def test_a_task_that_was_not_accepted(repository: Path, rollback: bool) -> None:
-    """The session after a failed acceptance starts from the checkpoint, on record; with rollback it starts from the
-    target."""
+    """The session after a failed acceptance test starts from the checkpoint, on record; with rollback the session
+    starts from the target branch."""
     prompt = twice("echo half > half.txt", f"{SEEN}; touch whole.txt")
     plan = plan_of(prompt, rollback=rollback, acceptance=[{"file_exists": "whole.txt"}])
     assert (await carried_out(plan, repository)).ok
@@ -191,7 +193,8 @@ async def test_a_task_that_was_not_accepted(repository: Path, rollback: bool) ->
 
 
 async def test_work_in_conflict_is_not_resumed(repository: Path) -> None:
-    """After a merge conflict the next session starts from the target, not from the checkpoint, and is merged."""
+    """After a merge conflict the next session starts from the target branch, not from the checkpoint, and its work is
+    merged."""
     meanwhile = f"(cd {repository}; echo theirs > a.txt; git -c user.name=x -c user.email=x@y commit -qam theirs)"
     plan = plan_of(twice(f"echo mine > a.txt; {meanwhile}", "cat a.txt > seen.txt"))
     assert (await carried_out(plan, repository)).ok
@@ -201,7 +204,8 @@ async def test_work_in_conflict_is_not_resumed(repository: Path) -> None:
 
 @pytest.mark.parametrize("resume", [False, True])
 async def test_a_cancelled_task_is_resumed_on_request(repository: Path, resume: bool) -> None:
-    """With ``resume`` the new task run names the old one and starts from its checkpoint; without, from the target."""
+    """With ``resume`` the new task run of a cancelled task names the earlier task run and starts from that run's
+    checkpoint; without ``resume`` it starts from the target branch."""
     pipe = pipe_at(repository / ".git" / "pipe")
     prompt = twice(f"echo half > half.txt; echo so far; exec 3> {pipe}; exec sleep 1000", SEEN)
     plan = plan_of(prompt, lifecycle=CANCELLED)
@@ -215,7 +219,7 @@ async def test_a_cancelled_task_is_resumed_on_request(repository: Path, resume: 
 
 
 async def test_a_resumed_run_skips_closed_tasks(repository: Path) -> None:
-    """A resumed run runs the tasks that were not closed; closed tasks count as done for those that depend on them."""
+    """A resumed run does not run closed tasks again, and runs the tasks that depend on them."""
     pipe = pipe_at(repository / ".git" / "pipe")
     prompt = twice(f"exec 3> {pipe}; exec sleep 1000", SEEN)
     alone = plan_of(prompt, lifecycle=CANCELLED)
@@ -233,7 +237,7 @@ async def test_a_resumed_run_skips_closed_tasks(repository: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------ done, not merged
 def of_two(*, then: str = "ls > seen.txt", **more: Any) -> Plan:
-    """Return a plan of a task that is done, and one that depends on it."""
+    """Return a plan with a task ``first``, and a task ``t`` that depends on it."""
     alone = plan_of(then, lifecycle=CANCELLED)
     first = {"id": "first", "agent": "sh", "prompt": "echo x >> mine.txt; echo tried >> ../../tries", **more}
     after = alone.tasks[0].model_copy(update={"depends_on": ("first",)})
@@ -241,11 +245,12 @@ def of_two(*, then: str = "ls > seen.txt", **more: Any) -> Plan:
 
 
 class Broken(Exception):
-    """Error in the program of the supervisor."""
+    """Exception that a test raises inside the supervisor."""
 
 
 async def given_up_as_it_merges(plan: Plan, where: Path, monkeypatch: pytest.MonkeyPatch, step: str = "merge") -> None:
-    """Run the plan with a journal on disk; the run ends by an error in that *step* of its first task."""
+    """Run the plan with a journal on disk until the completion of its first task fails at *step*, with the work done
+    and not merged."""
 
     async def breaks(*_: object) -> None:
         raise Broken
@@ -260,14 +265,15 @@ async def given_up_as_it_merges(plan: Plan, where: Path, monkeypatch: pytest.Mon
 
 
 def streams(where: Path) -> list[tuple[str, int]]:
-    """Return state and number of tasks of every workstream, oldest first."""
+    """Return state and number of tasks of each workstream, oldest first."""
     with JournalReader(StateDir(where / ".sdd").journal) as reader:
         rows = [row for row in reader.entities() if row.kind == "workstream"]
     return [(row.state, json.loads(row.data)["tasks"]) for row in rows]
 
 
 async def test_resume_merges_finished_work(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that was done and not merged is merged before its dependents begin, and is not done again."""
+    """A resumed run merges the work of a task that was done and not merged before the task's dependents begin, and does
+    not do the work again."""
     plan = of_two()
     await given_up_as_it_merges(plan, repository, monkeypatch)
     result = await carried_out(plan, repository, resume=True)
@@ -283,7 +289,8 @@ async def test_resume_merges_finished_work(repository: Path, monkeypatch: pytest
 
 
 async def test_finished_work_in_conflict_is_done_again(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finished work that conflicts at the resume is kept on its branch, and the task starts again from the target."""
+    """Finished work that conflicts at the resume is not merged but stays on its branch; the task starts again from the
+    target branch."""
     plan = of_two(then="cat mine.txt > seen.txt")
     await given_up_as_it_merges(plan, repository, monkeypatch)
     (repository / "mine.txt").write_text("theirs\n")
@@ -298,7 +305,7 @@ async def test_finished_work_in_conflict_is_done_again(repository: Path, monkeyp
 
 
 async def test_a_run_that_only_merges_is_validated(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resumed run that has only a merge to do merges, and validates the whole."""
+    """A resumed run in which only a merge is left to do merges the work, and validates the whole plan."""
     both = of_two()
     plan = Plan.model_validate({**dict(both), "tasks": both.tasks[:1], "validation": [{"file_exists": "mine.txt"}]})
     await given_up_as_it_merges(plan, repository, monkeypatch)
@@ -309,10 +316,10 @@ async def test_a_run_that_only_merges_is_validated(repository: Path, monkeypatch
 
 
 async def test_recovery_merges_finished_work(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a crash the next supervisor merges the finished work without ``resume``."""
+    """After a crash the next supervisor merges finished work without ``resume``."""
 
     async def lost(*_: object) -> None:
-        """Record nothing, as a supervisor that was killed here."""
+        """Replacement for the cancel of a workstream that records nothing, as if the supervisor was killed."""
 
     plan = of_two()
     with monkeypatch.context() as patched:
@@ -325,7 +332,7 @@ async def test_recovery_merges_finished_work(repository: Path, monkeypatch: pyte
 
 
 async def test_unapproved_work_is_not_merged(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work that was done but not yet submitted for approval is not merged by a resumed run."""
+    """Work that is done but was not yet submitted for approval is not merged by a resumed run."""
     plan = of_two(approval="after")
     await given_up_as_it_merges(plan, repository, monkeypatch, "deliver")
     async with open_supervisor(
@@ -344,8 +351,8 @@ async def test_unapproved_work_is_not_merged(repository: Path, monkeypatch: pyte
 # ------------------------------------------------------------------------------------------------ another attempt
 @pytest.mark.parametrize("rollback", [False, True])
 async def test_a_second_attempt_in_the_same_session(repository: Path, rollback: bool) -> None:
-    """A second attempt finds the work of the first; with rollback it does not, and the commits are kept as a
-    checkpoint."""
+    """A second attempt in the same session finds the work of the first attempt; with rollback the work is undone, and
+    its commits are saved as a checkpoint."""
     commit = "git -c user.name=x -c user.email=x@y commit -qm mine"
     first = f"echo half > half.txt; git add half.txt; {commit}; echo changed > a.txt; exit 75"
     plan = plan_of(twice(first, SEEN), bounds=quick_settings(), rollback=rollback)
@@ -362,7 +369,8 @@ async def test_a_second_attempt_in_the_same_session(repository: Path, rollback: 
 
 # ------------------------------------------------------------------------------------------------ a plain directory
 async def test_a_failed_attempt_is_rolled_back_in_a_directory(directory: Path) -> None:
-    """The next attempt finds the owned files as they were; a copy of the work is kept until the task is closed."""
+    """In a plain directory the next attempt finds the owned files as before the failed attempt; a copy of the failed
+    work is kept until the task is closed."""
     first = "echo changed > work/a.txt; echo x > work/new.txt; echo y > mine.txt; exit 75"
     plan = in_place(
         twice(first, "ls work > seen.txt; cat work/a.txt >> seen.txt; ls .sdd/checkpoints >> copies.txt", "tried")
@@ -376,7 +384,8 @@ async def test_a_failed_attempt_is_rolled_back_in_a_directory(directory: Path) -
 
 
 async def test_a_failed_task_is_rolled_back_in_a_directory(directory: Path) -> None:
-    """A task without further retries leaves its owned files as they were, and a copy of its work; other files stay."""
+    """The rollback of a failed task restores its owned files and saves a copy of the work; changes to other
+    files stay."""
     plan = in_place(
         "rm -r work; echo gone > work; echo z > other.txt; exit 3", max_retries=0, lifecycle={"max_attempts": 1}
     )
@@ -388,7 +397,8 @@ async def test_a_failed_task_is_rolled_back_in_a_directory(directory: Path) -> N
 
 
 async def test_a_cancelled_task_is_resumed_in_a_directory(directory: Path) -> None:
-    """A cancelled task is rolled back, and the run that resumes it gets its checkpoint."""
+    """A cancelled task in a plain directory is rolled back, and the task run that resumes it starts from the
+    checkpoint."""
     pipe = pipe_at(directory / "pipe")
     prompt = twice(f"echo half > work/half.txt; exec 3> {pipe}; exec sleep 1000", "ls work > seen.txt", "tried")
     plan = in_place(prompt, lifecycle=CANCELLED)
@@ -401,7 +411,8 @@ async def test_a_cancelled_task_is_resumed_in_a_directory(directory: Path) -> No
 
 
 async def test_a_cancelled_plan_is_rolled_back_in_a_directory(directory: Path) -> None:
-    """A task of a cancelled plan is rolled back, and the run that resumes it gets its checkpoint."""
+    """A task of a cancelled plan in a plain directory is rolled back, and the task run that resumes it starts from the
+    checkpoint."""
     pipe = pipe_at(directory / "pipe")
     prompt = twice(f"echo half > work/half.txt; exec 3> {pipe}; exec sleep 1000", "ls work > seen.txt", "tried")
     plan = in_place(prompt, lifecycle=CANCELLED)
@@ -412,7 +423,7 @@ async def test_a_cancelled_plan_is_rolled_back_in_a_directory(directory: Path) -
 
 
 async def test_a_cancelled_plan_has_a_checkpoint(repository: Path) -> None:
-    """The run that resumes a cancelled plan starts from the work in the worktree."""
+    """After a plan was cancelled, a resumed run starts from the work that was in the task's worktree."""
     pipe = pipe_at(repository / ".git" / "pipe")
     plan = plan_of(twice(f"echo half > half.txt; exec 3> {pipe}; exec sleep 1000", SEEN), lifecycle=CANCELLED)
     await given_up(plan, repository, pipe)
@@ -421,7 +432,8 @@ async def test_a_cancelled_plan_has_a_checkpoint(repository: Path) -> None:
 
 
 async def test_a_repository_in_a_directory_keeps_its_commits(repository: Path) -> None:
-    """The rollback of a task that owns a whole checkout restores files; commits of the task stay."""
+    """The rollback of a task that owns a whole git checkout without a worktree restores the files; commits of the task
+    stay."""
     commit = "git -c user.name=x -c user.email=x@y commit -qam mine"
     plan = plan_of(
         f"echo changed > a.txt; {commit}; exit 3",
@@ -437,7 +449,8 @@ async def test_a_repository_in_a_directory_keeps_its_commits(repository: Path) -
 
 
 async def test_work_without_rollback_is_resumed_in_place(directory: Path) -> None:
-    """A cancelled task without rollback is resumed on the files it left; the new task run names the old one."""
+    """A cancelled task without rollback is resumed on the files that the cancelled task run left in the directory; the
+    new task run names the cancelled one."""
     pipe = pipe_at(directory / "pipe")
     prompt = twice(f"echo half > half.txt; exec 3> {pipe}; exec sleep 1000", "ls > seen.txt", "tried")
     plan = plan_of(prompt, lifecycle=CANCELLED, workspace="directory")
@@ -451,8 +464,8 @@ async def test_work_without_rollback_is_resumed_in_place(directory: Path) -> Non
 # ------------------------------------------------------------------------------------------------------ cancelled
 @pytest.mark.parametrize("cleanup", [False, True])
 async def test_the_worktree_of_a_cancelled_task(repository: Path, cleanup: bool) -> None:
-    """``cleanup_on_cancel`` decides whether the worktree is removed or left, also at the next start; leaving it is
-    recorded."""
+    """The worktree of a cancelled task is removed with ``cleanup_on_cancel``; without it the worktree stays, also at
+    the next start, and a record says so."""
     pipe = pipe_at(repository / ".git" / "pipe")
     prompt = twice(f"echo half > half.txt; exec 3> {pipe}; exec sleep 1000", "true")
     plan = plan_of(prompt, lifecycle={"cleanup_on_cancel": cleanup})
@@ -468,6 +481,6 @@ async def test_the_worktree_of_a_cancelled_task(repository: Path, cleanup: bool)
 
 
 def test_a_state_that_saves_nothing_is_refused() -> None:
-    """A state in which no attempt ends is refused, and the error lists the allowed states."""
+    """``save_on_states`` with a state in which no attempt ends is refused; the error lists the allowed states."""
     with pytest.raises(ValidationError, match="no attempt ends in RETRYING; use COMPLETED, FAILED, TIMEOUT"):
         CheckpointConfig.model_validate({"save_on_states": ["RETRYING"]})

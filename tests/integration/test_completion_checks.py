@@ -1,4 +1,5 @@
-"""Completion checks of a task: an attempt whose checks fail is repeated, with the missing things in its prompt."""
+"""Completion checks of a task: an attempt whose checks fail is repeated, with a list of the failed checks in the next
+prompt."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def holds(path: str, text: str) -> CompletionCheck:
 
 
 async def test_checks_that_hold_find_nothing_missing(tmp_path: Path) -> None:
-    """A pattern that matches, a file with the text and an answer with the text leave nothing missing."""
+    """With a glob that matches, a file that contains the text and an agent's reply that contains the text, no check
+    fails."""
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "a.whl").write_text("version 2\n")
     said = CompletionCheck(kind="answer_contains", text="done")
@@ -36,7 +38,7 @@ async def test_checks_that_hold_find_nothing_missing(tmp_path: Path) -> None:
 
 
 async def test_every_failed_check_is_named(tmp_path: Path) -> None:
-    """All failed checks are named, not only the first."""
+    """The result names each check that failed, not only the first."""
     (tmp_path / "a").write_text("one")
     said = CompletionCheck(kind="answer_contains", text="done")
     words = await missing([glob("*.whl"), holds("a", "two"), holds("b", "x"), said], str(tmp_path), "not yet")
@@ -46,7 +48,7 @@ async def test_every_failed_check_is_named(tmp_path: Path) -> None:
 
 
 async def test_files_outside_do_not_count(tmp_path: Path) -> None:
-    """A link to a file or a directory outside does not satisfy a check."""
+    """A symbolic link to a file outside of the workspace does not satisfy a check."""
     work = tmp_path / "work"
     work.mkdir()
     (tmp_path / "outside.txt").write_text("secret")
@@ -58,7 +60,7 @@ async def test_files_outside_do_not_count(tmp_path: Path) -> None:
 
 
 def test_the_next_prompt_says_what_was_missing() -> None:
-    """The next prompt names the missing things, and is unchanged without any."""
+    """The prompt of the next attempt lists the failed checks; the prompt is unchanged when no check failed."""
     assert ask_again("Build it.", "") == "Build it."
     assert ask_again("Build it.", "nothing is at *.whl").startswith(
         "Build it.\n\nYou said that this was done, but noth"
@@ -66,7 +68,7 @@ def test_the_next_prompt_says_what_was_missing() -> None:
 
 
 async def test_an_agent_that_stops_too_early_tries_again(tmp_path: Path) -> None:
-    """A failed check is no failed validation: the run retries in the same session, and completes."""
+    """A failed completion check lets the task run retry in the same session and complete; no validation fails."""
     shell = AgentConfig(adapter="command", command=("sh", "-c", "cat >> asked; [ -e half ] && touch whole; touch half"))
     task = TaskConfig.model_validate(
         {"id": "t", "agent": "sh", "prompt": "go", "completion": [{"glob_exists": "whole"}, {"glob_exists": "half"}]}
@@ -97,6 +99,6 @@ async def test_an_agent_that_stops_too_early_tries_again(tmp_path: Path) -> None
     ],
 )
 def test_an_invalid_check_is_refused(said: dict[str, str], words: str) -> None:
-    """An invalid check is refused with the fix."""
+    """An invalid completion check of a plan is refused, and the error says how to correct it."""
     with pytest.raises(ValidationError, match=words):
         CompletionConfig.model_validate(said)

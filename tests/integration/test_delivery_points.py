@@ -1,6 +1,6 @@
-"""Delivery points of urgent messages: now, at the tool boundary, at the end of the turn.
+"""Delivery points of urgent messages: at once (``now``), at the tool boundary, at the end of the turn.
 
-The agents are functions whose calls the test holds open, and processes.
+The agents of the tests are functions, whose tool calls a test lets return, and processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Worker:
-    """Agent that calls one tool after the other; the test lets each of them return."""
+    """Agent function that makes one tool call after another, each of which returns when the test allows it."""
 
     def __init__(self, calls: int = 2) -> None:
         self.begun = [anyio.Event() for _ in range(calls)]
@@ -54,12 +54,14 @@ class Worker:
 
 
 def calls_of(run: Run, turn_id: str) -> list[str]:
-    """Return the outcome of every call of a turn, in order; a call that ended with its turn has none of its own."""
+    """Return the outcomes of the calls of a turn, in order; a call that was still open when its turn failed is not
+    among them."""
     return [one.metadata["outcome"] for one in run.transitions("tool_completed", turn_id)]
 
 
 def results_of(run: Run, turn_id: str, call_id: str) -> int:
-    """Return how many results a call had: its own, or the failure of its turn while the call was open."""
+    """Return how many results a call got: results of the call itself, and failures of its turn while the call
+    was open."""
     opened = False
     results = 0
     for one in run.events(turn_id):
@@ -75,7 +77,7 @@ def results_of(run: Run, turn_id: str, call_id: str) -> int:
 
 # ---------------------------------------------------------------------------------------------------- functions
 async def test_now_abandons_the_call_that_is_open(tmp_path: Path) -> None:
-    """With ``now`` the open call gets exactly one result, before the message is delivered."""
+    """An urgent message for ``now`` ends the open call with exactly one result, before the message is delivered."""
     worker = Worker()
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
@@ -90,7 +92,8 @@ async def test_now_abandons_the_call_that_is_open(tmp_path: Path) -> None:
 
 
 async def test_the_tool_boundary_waits_for_the_call_that_is_open(tmp_path: Path) -> None:
-    """The open call returns, no further call begins, and the message is in the next turn of the same request."""
+    """With a message for the tool boundary the open call returns, no further call begins, and the message is delivered
+    in the next turn of the same request."""
     worker = Worker()
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
@@ -109,7 +112,7 @@ async def test_the_tool_boundary_waits_for_the_call_that_is_open(tmp_path: Path)
 
 
 async def test_the_tool_boundary_waits_for_every_call_that_is_open(tmp_path: Path) -> None:
-    """Of parallel calls the return of the last one is the tool boundary."""
+    """With two calls open the tool boundary is the return of the last call; the message is delivered after that."""
     begun, first, second = anyio.Event(), anyio.Event(), anyio.Event()
     prompts: list[str] = []
 
@@ -144,7 +147,7 @@ async def test_the_tool_boundary_waits_for_every_call_that_is_open(tmp_path: Pat
 
 
 async def test_the_tool_boundary_is_now_where_no_call_is_open(tmp_path: Path) -> None:
-    """Without an open call the tool boundary is there: the agent is interrupted at once."""
+    """Without an open call, a message for the tool boundary interrupts the agent at once."""
     thinking = anyio.Event()
 
     async def agent(turn: AgentTurn) -> str:
@@ -164,7 +167,8 @@ async def test_the_tool_boundary_is_now_where_no_call_is_open(tmp_path: Path) ->
 
 
 async def test_a_call_that_is_aborted_is_a_boundary_too(tmp_path: Path) -> None:
-    """The abort of the last open call is a tool boundary; the call has the one result ``aborted``."""
+    """The abort of the last open call is a tool boundary: the message is delivered, and the call has the one result
+    ``aborted``."""
     worker = Worker()
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
@@ -177,7 +181,8 @@ async def test_a_call_that_is_aborted_is_a_boundary_too(tmp_path: Path) -> None:
 
 
 async def test_a_turn_that_fails_before_its_boundary_hands_the_message_on(tmp_path: Path) -> None:
-    """After a time-out with a call open, the next attempt has the message in its prompt, once."""
+    """When a turn times out before its tool boundary, the prompt of the next attempt contains the waiting message,
+    once."""
     prompts: list[str] = []
     begun = anyio.Event()
 
@@ -203,7 +208,8 @@ async def test_a_turn_that_fails_before_its_boundary_hands_the_message_on(tmp_pa
 
 
 async def test_the_turn_end_interrupts_nothing_and_opens_a_turn(tmp_path: Path) -> None:
-    """A message for the end of the turn gets a turn of its own, and the request is answered with the text of both."""
+    """A message for the end of the turn does not interrupt the turn but gets a turn of its own; the result of the
+    request has the text of both turns."""
     worker = Worker(calls=1)
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
@@ -223,7 +229,8 @@ async def test_the_turn_end_interrupts_nothing_and_opens_a_turn(tmp_path: Path) 
 
 
 async def test_the_turn_end_is_kept_by_a_try_that_failed(tmp_path: Path) -> None:
-    """A failed turn of the message is tried again, and the text of the turn before it stays in the answer."""
+    """When the turn of a message for the end of the turn fails, the turn is tried again, and the result keeps the text
+    of the turn before."""
     prompts: list[str] = []
     begun, let_go = anyio.Event(), anyio.Event()
 
@@ -249,7 +256,8 @@ async def test_the_turn_end_is_kept_by_a_try_that_failed(tmp_path: Path) -> None
 
 
 async def test_the_turn_end_at_rest_is_a_turn_at_once(tmp_path: Path) -> None:
-    """After the end of a turn the message gets a turn at once, and a drain waits for that turn."""
+    """A message for the end of the turn that is sent after a turn has ended gets a turn at once, and a drain waits for
+    that turn."""
     prompts: list[str] = []
 
     async def agent(turn: AgentTurn) -> str:
@@ -270,7 +278,8 @@ async def test_the_turn_end_at_rest_is_a_turn_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("once", [False, True])
 async def test_the_turn_end_after_a_failure_for_good_is_the_next_prompts(tmp_path: Path, once: bool) -> None:
-    """After a turn that is not retried the message waits for the next prompt, past the end of the backoff, too."""
+    """After a turn that failed and is not retried, a message for the end of the turn waits for the next prompt, even
+    past the end of the backoff."""
     prompts: list[str] = []
 
     async def agent(turn: AgentTurn) -> str:
@@ -291,7 +300,8 @@ async def test_the_turn_end_after_a_failure_for_good_is_the_next_prompts(tmp_pat
 
 
 async def test_a_message_for_the_turn_end_survives_an_interrupt(tmp_path: Path) -> None:
-    """An urgent message for now ends the turn, and both messages are delivered in the order they were sent."""
+    """When an urgent message for ``now`` follows a message for the end of the turn, both are delivered in the order in
+    which they were sent."""
     worker = Worker()
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
@@ -306,7 +316,8 @@ async def test_a_message_for_the_turn_end_survives_an_interrupt(tmp_path: Path) 
 
 @pytest.mark.parametrize("point", ["tool_boundary", "turn_end"])
 async def test_an_abort_does_not_wait_for_a_boundary(tmp_path: Path, point: str) -> None:
-    """A session is aborted while a message waits for its boundary; the message stays in the journal as it was sent."""
+    """The abort of a session does not wait until a message is delivered at its boundary; the message stays in the inbox
+    in the journal."""
     worker = Worker()
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=worker.__call__)
@@ -319,8 +330,8 @@ async def test_an_abort_does_not_wait_for_a_boundary(tmp_path: Path, point: str)
 
 
 async def test_an_urgent_message_that_misses_a_prompt_interrupts_it(tmp_path: Path) -> None:
-    """A message that comes while the prompt is written to the disk keeps that prompt from being sent without the
-    message."""
+    """An urgent message that comes while the prompt is written to the disk is part of that prompt; no prompt is sent
+    without the message."""
 
     prompts: list[str] = []
 
@@ -348,7 +359,8 @@ async def _send_now(session: Any) -> None:
 
 # ---------------------------------------------------------------------------------------------------- processes
 async def test_the_tool_boundary_of_a_process(tmp_path: Path) -> None:
-    """The running command ends by itself, the rest of the turn is interrupted, and the message is in the next turn."""
+    """With a message for the tool boundary the agent's running command completes, the rest of the turn is interrupted,
+    and the message is delivered in the next turn."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@run while [ ! -e go ]; do sleep 0.01; done; echo peace > kept\n@hang")
@@ -363,7 +375,8 @@ async def test_the_tool_boundary_of_a_process(tmp_path: Path) -> None:
 
 
 async def test_now_abandons_the_command_of_a_process(tmp_path: Path) -> None:
-    """The running command is ended, with one result, before the message is delivered."""
+    """An urgent message for ``now`` ends the agent's running command, which gets one result, before the message is
+    delivered."""
     async with supervising(tmp_path, settings=quick_settings(grace_s=5.0)) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@run sleep 1000; echo late > kept")
@@ -376,8 +389,8 @@ async def test_now_abandons_the_command_of_a_process(tmp_path: Path) -> None:
 
 
 async def test_the_turn_end_of_a_process(tmp_path: Path) -> None:
-    """The message gets a turn of its own in the same process, and the request is answered with the text of both
-    turns."""
+    """A message for the end of the turn gets a turn of its own in the same agent process, and the result of the request
+    has the text of both turns."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@wait go\n@say first")
@@ -400,7 +413,7 @@ async def test_the_turn_end_of_a_process(tmp_path: Path) -> None:
     ],
 )
 async def test_an_invalid_delivery_point_is_refused(tmp_path: Path, arguments: dict[str, Any], words: str) -> None:
-    """The error names what is allowed, and no message is sent."""
+    """A send with an invalid delivery point is refused, the error names the allowed values, and no message is sent."""
     worker = Worker()
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent=worker.__call__)

@@ -1,4 +1,5 @@
-"""An embedded supervisor from a second terminal: the commands see it, steer it, and say the truth without a socket.
+"""Commands in a second terminal steer a supervisor that is embedded in a host; without a control socket they report why
+they cannot.
 
 The host is a process of its own, as a user's program would be, on asyncio and on trio.
 """
@@ -42,7 +43,7 @@ anyio.run(main, backend=sys.argv[1])
 
 
 class Host:
-    """A running host, and the command line in a second terminal."""
+    """Helper with a running host process, which runs the supervisor's commands against that host."""
 
     def __init__(self, where: Path, process: subprocess.Popen[str]) -> None:
         self.where, self.process = where, process
@@ -73,13 +74,14 @@ def host(where: Path, backend: str, control: str = "control") -> Iterator[Host]:
 
 
 def orphans(earlier: Container[int]) -> list[int]:
-    """Return the processes that a host has left to this process, which is their subreaper; reap those that ended."""
+    """Return the processes that a host has left to the test process, which is their subreaper; reap those that have
+    ended."""
     left = [pid for pid in children(os.getpid()) if pid not in earlier]
     return [pid for pid in left if os.waitpid(pid, os.WNOHANG) == (0, 0)]
 
 
 def agent_pid(one: Host) -> int | None:
-    """Return the process of the worker's agent, as ``supervisor ps`` shows it."""
+    """Return the process id of the worker session's agent, as ``supervisor ps`` shows it; ``None`` without an agent."""
     seen = json.loads(one.command("ps", "--json").stdout)
     return next((each["pid"] for each in seen if each["kind"] == "agent"), None)
 
@@ -139,7 +141,7 @@ def test_an_abort_after_the_supervisors_death_fails_with_the_reason(tmp_path: Pa
 
 
 def test_reading_the_lock_keeps_no_supervisor_out(tmp_path: Path) -> None:
-    """A start that meets the moment in which another process reads the lock waits that moment out."""
+    """Reading which process holds the lock of a state directory does not prevent a supervisor from taking the lock."""
     state = StateDir.open(tmp_path / "sd")
     assert state.lock_holder() is None
     with state.lock():

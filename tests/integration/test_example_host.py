@@ -1,4 +1,4 @@
-"""The example host does what its documentation says."""
+"""Check that the example host, ``examples/host.py``, prints what its documentation says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans whose run is cancelled by the host while tasks are worked on."""
+"""Plans whose run is cancelled by the host while their tasks are in progress."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def carried_out(runner: PlanRunner, plan: Plan, scope: anyio.CancelScope) 
 
 
 async def given_up(runner: PlanRunner, scope: anyio.CancelScope) -> None:
-    """Cancel the run, and let every event that is already on its way reach its task."""
+    """Cancel the run, and wait until every event that was already posted has reached its task."""
     scope.cancel()
     while runner.plan_run.running:
         await checkpoint()
@@ -38,7 +38,7 @@ async def given_up(runner: PlanRunner, scope: anyio.CancelScope) -> None:
 
 
 async def test_a_cancelled_plan_ends_its_sessions(tmp_path: Path) -> None:
-    """A cancelled run cancels its tasks on record and ends their sessions."""
+    """A cancelled run records its tasks as CANCELLED and ends their sessions."""
     policy = quick_settings(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
     plan = plan_of(task("a", "sleep 60"), task("b", "true", "a"), policy=policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -55,7 +55,8 @@ async def test_a_cancelled_plan_ends_its_sessions(tmp_path: Path) -> None:
 
 
 async def test_a_task_reset_as_its_plan_is_cancelled_is_cancelled_with_its_new_job(tmp_path: Path) -> None:
-    """A reset that is on its way to the disk as the plan is cancelled is refused; task, run and job are cancelled."""
+    """When a plan is cancelled while the record of a task's reset is written, the reset is refused; task, task run and
+    new job are cancelled."""
     plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     settings = plan.settings
     async with supervising(tmp_path, settings=settings, agents=plan.agents, freeze_at="reopened") as run:
@@ -79,8 +80,8 @@ async def test_a_task_reset_as_its_plan_is_cancelled_is_cancelled_with_its_new_j
 
 @pytest.mark.parametrize("command", ["split", "approve"])
 async def test_a_command_that_waits_for_the_task_is_refused(tmp_path: Path, command: str) -> None:
-    """A split or an approval that waits for the task's lock when the plan is cancelled is refused, and creates
-    nothing."""
+    """A split or an approval that waits for the task's lock when the plan is cancelled is refused; no subtask is
+    created, and the task's end is not caused by the refused command."""
     more = {"approval": "before"} if command == "approve" else {}
     plan = plan_of(task("a", "sleep 60", **more), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -111,7 +112,8 @@ async def test_a_command_that_waits_for_the_task_is_refused(tmp_path: Path, comm
 
 
 async def test_no_prompt_is_sent_while_a_directory_is_cleared(tmp_path: Path) -> None:
-    """A task in a plain directory is prompted only after the rollback of an earlier task there is over."""
+    """A task in a plain directory is prompted only after the rollback of an earlier task in that directory has
+    ended."""
     plan = plan_of(task("a", "true"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         async with anyio.create_task_group() as group:
@@ -125,7 +127,8 @@ async def test_no_prompt_is_sent_while_a_directory_is_cleared(tmp_path: Path) ->
 
 
 def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> tuple[anyio.CancelScope, anyio.Event]:
-    """Cancel the returned scope when a task has handled an event of *kind*; the sender waits for the returned event."""
+    """Return a scope and an event: when a task has handled an event of *kind*, the scope is cancelled, and the sender
+    of that event waits until the returned event is set."""
     post, scope, over = TaskExecution.post, anyio.CancelScope(), anyio.Event()
 
     async def given_up_then(execution: TaskExecution, *events: Event) -> None:
@@ -139,7 +142,8 @@ def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> tuple[any
 
 
 async def test_an_approval_during_the_cancellation_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An approval that was recorded before the cancellation is answered, and the task is not begun."""
+    """An approval that was recorded before the plan is cancelled returns its result, and the approved task is not
+    begun."""
     scope, over = given_up_at(Approved, monkeypatch)
     plan = plan_of(task("a", "true", approval="before"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -158,7 +162,7 @@ async def test_an_approval_during_the_cancellation_is_answered(tmp_path: Path, m
 
 
 async def test_a_task_that_is_merging_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An approved task whose merge is under way when the plan is cancelled is closed."""
+    """An approved task that is being merged when the plan is cancelled is merged and closed."""
     policy = quick_settings(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
     plan = plan_of(task("a", "true", approval="after"), task("b", "sleep 60"), policy=policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -182,7 +186,8 @@ async def test_a_task_that_is_merging_is_closed(tmp_path: Path, monkeypatch: pyt
 async def test_a_denied_task_of_a_cancelled_plan_is_not_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A denial that was recorded before the cancellation is answered, and the task fails without a second task run."""
+    """A rejection that was recorded before the plan is cancelled returns its result, and the task fails without another
+    task run."""
     scope, over = given_up_at(ApprovalDenied, monkeypatch)
     plan = plan_of(task("a", "true", approval="after", max_retries=2))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -203,7 +208,8 @@ async def test_a_denied_task_of_a_cancelled_plan_is_not_retried(
 
 
 async def test_a_task_about_to_be_cancelled_is_not_reset(tmp_path: Path) -> None:
-    """A reset is refused between the decision to cancel a task and its record, though the circuit is still open."""
+    """A reset is refused after the decision to cancel the task, though the cancellation is not yet recorded and the
+    circuit is still open."""
     lifecycle = {**QUICK, "max_attempts": 2, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
     plan = plan_of(task("a", "exit 75"), lifecycle=lifecycle, limits=quick_settings().limits)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -219,7 +225,7 @@ async def test_a_task_about_to_be_cancelled_is_not_reset(tmp_path: Path) -> None
 
 
 async def test_a_cancelled_task_is_not_reset(tmp_path: Path) -> None:
-    """A reset of a task that was cancelled is refused before anything is recorded after the run's last record."""
+    """A reset of a cancelled task is refused, and nothing more is recorded for its task run."""
     plan = plan_of(task("a"), task("b", "sleep 60"), limits=quick_settings().limits)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner = PlanRunner(run.sup)
@@ -235,7 +241,7 @@ async def test_a_cancelled_task_is_not_reset(tmp_path: Path) -> None:
 
 
 async def test_a_reset_that_waits_for_an_attempt_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reset that waits for the decision after an attempt is refused when the plan is cancelled meanwhile."""
+    """A reset that waits for the end of an attempt is refused when the plan is cancelled meanwhile."""
     post, failed, commanded = TaskExecution.post, anyio.Event(), anyio.Event()
 
     async def held(execution: TaskExecution, *events: Event) -> None:

@@ -1,7 +1,7 @@
-"""Hosts that are interrupted by Ctrl-C, which no shield keeps out: on asyncio it cancels the host's task.
+"""Hosts that are interrupted by Ctrl-C, from which no shield protects: on asyncio Ctrl-C cancels the task of the host.
 
-Whenever Ctrl-C comes, leaving the block waits for the end: nothing is left running or open, and the next supervisor has
-nothing to recover.
+Whenever Ctrl-C comes, leaving the block of a supervisor waits until everything has ended: no process runs on, no file
+stays open, and the next supervisor has nothing to recover.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ AGENTS = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))
 
 @enable_ki_protection
 def interrupt() -> None:
-    """Raise SIGINT while the event loop is busy: the host's task gets it at its next wait."""
+    """Raise SIGINT while the event loop runs code; the interrupt reaches the host's task at its next wait."""
     signal.raise_signal(signal.SIGINT)
 
 
 async def interrupted() -> None:
-    """Interrupt the host, and wait until every task waits again or has ended."""
+    """Interrupt the host, and return when every task waits again or has ended."""
     interrupt()
     await anyio.wait_all_tasks_blocked()
 
 
 def run_interrupted(host: Callable[[], Awaitable[None]], backend: str) -> None:
-    """Run *host*, and check that it ends by one KeyboardInterrupt and nothing else."""
+    """Run *host*, and check that it ends by exactly one KeyboardInterrupt."""
     with pytest.raises(BaseException) as caught:
         anyio.run(host, backend=backend)
     error: BaseException = caught.value
@@ -61,7 +61,7 @@ def run_interrupted(host: Callable[[], Awaitable[None]], backend: str) -> None:
 
 
 def test_a_host_interrupted_as_its_system_opens(anyio_backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An actor system whose host is interrupted during the start is shut down in order."""
+    """An actor system that is interrupted by Ctrl-C while it starts is shut down in order."""
     log: list[str] = []
 
     class Opening(ActorSystem):
@@ -84,8 +84,8 @@ def test_a_host_interrupted_as_its_system_opens(anyio_backend: str, monkeypatch:
 
 
 def on_thread(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, log: list[str]) -> None:
-    """Interrupt the host at the first call of a function that runs in a thread; add its name to *log* when it
-    returns."""
+    """Patch a function that runs in a thread: its first call interrupts the host; when it returns, its name is added to
+    *log*."""
     real, calls = getattr(owner, name), []
 
     def wrapped(*args: Any, **named: Any) -> Any:
@@ -141,7 +141,8 @@ def test_a_supervisor_that(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The interrupted step is completed before the host has left, and no session is left to the next supervisor."""
+    """Ctrl-C during a step of start or end: the step is completed before the host leaves the block, and the next
+    supervisor has no session to recover."""
     log: list[str] = []
 
     async def host() -> None:
@@ -175,7 +176,7 @@ tasks: [{id: a, agent: sh, prompt: "true"}]
 
 
 def status_of_run(where: Path, backend: str, monkeypatch: pytest.MonkeyPatch) -> int | str | None:
-    """Return the exit status of ``supervisor run``; ``None`` if the command ended by an exception group."""
+    """Run ``supervisor run``, and return its exit status; ``None`` if the command ended by an exception group."""
     (where / "plan.yaml").write_text(PLAN)
     there = ("--state-dir", str(where / "state"), "--workdir", str(where))
     monkeypatch.setattr("sys.argv", ["supervisor", "run", str(where / "plan.yaml"), *there, "--backend", backend])
@@ -192,7 +193,8 @@ def status_of_run(where: Path, backend: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_run_interrupted_as_it_starts(
     anyio_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``supervisor run`` says in one line that it was interrupted, and has an exit status for that."""
+    """``supervisor run`` that is interrupted while it starts prints one line that says so, and exits with the status
+    for an interrupt."""
     on_thread(monkeypatch, sqlite, "open_database", [])
     assert status_of_run(tmp_path, anyio_backend, monkeypatch) == INTERRUPTED
     assert capsys.readouterr().err.strip() == "supervisor: interrupted"
@@ -201,7 +203,8 @@ def test_a_run_interrupted_as_it_starts(
 def test_a_run_interrupted_as_it_closes(
     anyio_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit status of a run that was interrupted after its work says how the work went."""
+    """``supervisor run`` that is interrupted after its work is done exits with the status of the work, without an error
+    message."""
     in_loop(monkeypatch, ForkServerClient, "close", [])
     assert status_of_run(tmp_path, anyio_backend, monkeypatch) == DONE
     assert not capsys.readouterr().err
@@ -211,8 +214,8 @@ def test_a_run_interrupted_as_it_closes(
 def test_a_journal_is_not_closed_while_it_is_read(
     anyio_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A journal waits for the thread that reads, whose caller was cancelled (on asyncio), before it closes the
-    database."""
+    """When the caller of a read is cancelled, a journal waits for the reading thread before it closes the database
+    (matters on asyncio)."""
     log: list[str] = []
     comes_next = threading.Event()
 

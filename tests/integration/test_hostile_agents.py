@@ -1,6 +1,7 @@
-"""Agents that misbehave: each fails its own turn, with a named reason, and no other session notices.
+"""Agents that misbehave: each fails its own turn, with an error that names the reason, and no other session is
+affected.
 
-A second session works beside each of them and must complete. No process is left of either.
+A second session works beside each misbehaving agent and must complete. No process of either session is left.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tests.support import (
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 ONE_STRIKE = quick_settings(max_total_errors=1, ladder={"request_s": 0.3})
-"""Settings under which the first error ends a session, so that its result is about that one turn."""
+"""Settings with which the first error ends a session, so that the result of the session is that of the one turn."""
 
 
 @pytest.fixture
@@ -47,7 +48,8 @@ def roll(tmp_path: Path, nothing_left: None) -> Iterator[HeldPipe]:
 
 
 async def beside_a_neighbour(run: Run, script: str, workdir: Path) -> TurnResult:
-    """Return the result of *script*, run beside a session that begins before it, ends after it, and must complete."""
+    """Run *script* in a session and return its result; a second session begins before it, ends after it, and must
+    complete."""
     async with anyio.create_task_group() as group:
         neighbour = await run.sup.start_session("neighbour", agent="scripted")
         asked = send_prompt(group, neighbour, "@run echo working\n@wait over\n@run echo done")
@@ -77,7 +79,8 @@ REASONS = {
 
 @pytest.mark.parametrize("how", REASONS)
 async def test_a_misbehaving_agent_fails_its_turn(tmp_path: Path, how: str) -> None:
-    """Garbage, cut lines, refusals and exits fail the turn with a reason, and the other session completes."""
+    """Garbage, cut lines, refusals and exits of an agent fail its turn with the reason, and the other session
+    completes."""
     script, why = REASONS[how]
     async with supervising(tmp_path, settings=ONE_STRIKE) as run:
         result = await beside_a_neighbour(run, script, tmp_path)
@@ -100,7 +103,8 @@ LAST_WORDS = {
 
 @pytest.mark.parametrize("when", LAST_WORDS)
 async def test_an_agent_that_closes_its_output(tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent that closes its output and lives on has failed, and is ended."""
+    """The turn of an agent that closes its standard output and does not exit fails, and the agent's process is
+    ended."""
     monkeypatch.setattr(process_connection, "MUTE_S", 0.1)
     line, state = LAST_WORDS[when]
     agents = {**AGENTS, "mute": AgentConfig(adapter="acp", command=("sh", "-c", line, "sh", *scripted_command()))}
@@ -114,7 +118,7 @@ async def test_an_agent_that_closes_its_output(tmp_path: Path, when: str, monkey
 
 
 async def test_a_command_that_closes_its_output(tmp_path: Path) -> None:
-    """A command that closes its output is judged by its exit status."""
+    """The turn of an agent of the adapter ``command`` that closes its output succeeds or fails by the exit status."""
     agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "echo hi; exec 1>&- 2>&-; read line; exit 5"))}
     async with supervising(tmp_path, settings=ONE_STRIKE, agents=agents) as run:
         session = await run.sup.start_session("s", agent="sh")
@@ -123,7 +127,8 @@ async def test_a_command_that_closes_its_output(tmp_path: Path) -> None:
 
 
 async def test_a_command_killed_from_outside(tmp_path: Path) -> None:
-    """A SIGKILL that the supervisor did not send is reported as the out-of-memory killer's."""
+    """When an agent ends by a SIGKILL that the supervisor did not send, the record gives the out-of-memory killer
+    (``oom``) as the reason."""
     agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "kill -9 $$"))}
     async with supervising(tmp_path, settings=ONE_STRIKE, agents=agents) as run:
         session = await run.sup.start_session("s", agent="sh")
@@ -134,7 +139,8 @@ async def test_a_command_killed_from_outside(tmp_path: Path) -> None:
 
 
 async def test_an_agent_killed_from_outside_is_replaced(tmp_path: Path, roll: HeldPipe) -> None:
-    """A killed shim takes its agent along; the session counts an error and goes on with another agent."""
+    """When an agent's process is killed from outside, the session counts an error and goes on with another agent
+    process, which completes the prompt."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         async with anyio.create_task_group() as group:
@@ -145,7 +151,7 @@ async def test_an_agent_killed_from_outside_is_replaced(tmp_path: Path, roll: He
 
 
 async def test_a_daemon_does_not_outlive_a_good_turn(tmp_path: Path) -> None:
-    """A daemon that an agent leaves behind is gone when its session has ended."""
+    """A daemon that an agent starts is killed when the agent's session ends."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@daemon")
@@ -157,7 +163,7 @@ async def test_a_daemon_does_not_outlive_a_good_turn(tmp_path: Path) -> None:
 
 
 async def test_a_daemon_of_a_tool_does_not_outlive_the_call(tmp_path: Path, roll: HeldPipe) -> None:
-    """The processes that a command leaves behind are gone when its call is over, while the agent lives on."""
+    """A daemon that a tool call starts is killed when the call ends, while the agent lives on."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         daemon = "(setsid sh -c 'trap \"\" TERM; echo daemon $$ >&9; echo > ready; sleep 1000' &)"
@@ -169,8 +175,8 @@ async def test_a_daemon_of_a_tool_does_not_outlive_the_call(tmp_path: Path, roll
 
 
 async def test_a_flood_is_capped(tmp_path: Path) -> None:
-    """After forty megabytes of output the turn completes; the result holds the end of the output, the transcript its
-    limit."""
+    """After forty megabytes of output the turn completes; the result has the end of the output only, and the transcript
+    stays below its size limit."""
     async with open_supervisor(tmp_path / "sd", agents=AGENTS, settings=quick_settings(), workdir=tmp_path) as sup:
         session = await sup.start_session("s", agent="scripted")
         with anyio.fail_after(DEADLINE_S):
@@ -185,7 +191,7 @@ async def test_a_flood_is_capped(tmp_path: Path) -> None:
 
 
 async def test_permissions_are_answered(tmp_path: Path) -> None:
-    """A permission request is answered as the agent's configuration says, and the answer is recorded."""
+    """A permission request gets the answer that the agent's configuration prescribes, and the answer is recorded."""
     agents = {
         "trusted": AgentConfig(adapter="scripted"),
         "watched": AgentConfig(adapter="scripted", permissions="deny"),
@@ -199,7 +205,8 @@ async def test_permissions_are_answered(tmp_path: Path) -> None:
 
 
 async def test_the_files_of_a_session_are_those_of_its_workspace(tmp_path: Path) -> None:
-    """An agent reads and writes files of its directory through the supervisor; others are refused, on record."""
+    """Through the supervisor an agent reads and writes files of its workspace; access to other files is refused, on
+    record."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         assert (await session.run("@save a/b.txt hello\n@open a/b.txt")).text == "hello\n"
@@ -216,7 +223,7 @@ async def test_the_files_of_a_session_are_those_of_its_workspace(tmp_path: Path)
 
 
 async def test_a_sub_agent_that_cannot_be_started(tmp_path: Path) -> None:
-    """A request for an unknown agent, or with a bad name, is refused, and the turn goes on."""
+    """A request for a child session with an unknown agent or a bad name fails with the reason, and the turn goes on."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@agent kid nobody\n  @say hi\n@agent b/d\n  @say hi\n@say and on")
@@ -227,7 +234,7 @@ async def test_a_sub_agent_that_cannot_be_started(tmp_path: Path) -> None:
 
 
 async def test_compaction_is_followed(tmp_path: Path) -> None:
-    """A turn whose agent compacts its context passes through COMPACTING and completes."""
+    """A turn whose agent compacts its context passes through the state COMPACTING and completes."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         assert (await session.run("@compact\n@usage 5\n@say fit again")).outcome == "completed"
@@ -251,11 +258,12 @@ for line in sys.stdin:
         compacts("k"), compacts("m")
     tell(id=asked["id"], result=RESULTS[asked["method"]])
 """
-"""Agent that begins two compactions and ends neither."""
+"""Source code of an agent that begins two compactions and ends neither."""
 
 
 async def test_compactions_that_are_never_over_end_with_their_turn(tmp_path: Path) -> None:
-    """Compactions without an end, however many, end with their turn, which completes."""
+    """A turn in which the agent begins compactions without ending them completes, and the compactions end with the
+    turn."""
     agents = {"forgetful": AgentConfig(adapter="acp", command=(sys.executable, "-c", FORGETFUL))}
     async with supervising(tmp_path, agents=agents) as run:
         session = await run.sup.start_session("s", agent="forgetful")
@@ -265,7 +273,8 @@ async def test_compactions_that_are_never_over_end_with_their_turn(tmp_path: Pat
 
 
 async def test_the_environment_is_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent and its tools have the variables that their configuration names, and no other of the supervisor's."""
+    """An agent's tool sees only the environment variables that the configuration names, no other variable of the
+    supervisor."""
     monkeypatch.setenv("OUR_SECRET", "hush")
     monkeypatch.setenv("WANTED", "yes")
     agents = {"a": AgentConfig(adapter="scripted", env={"GIVEN": "1"}, inherit_env=("WANTED", "ABSENT"))}

@@ -1,9 +1,9 @@
 """Isolation of aborts: the same seeded run with and without an abort, compared actor by actor.
 
-Two families of sessions work in virtual time on prompts, waits and calls that each session's own seed has chosen; in
-one of two runs something is aborted at a moment that the seed chooses. Every actor outside the reach of the abort must
-have the same records in the same order, apart from times, numbers and causes. The sessions share the supervisor and
-nothing else: no slot, no directory, no budget.
+Two families of sessions handle, in virtual time, prompts, waits and calls that are drawn from a random stream of each
+session; in one of two runs a node is aborted at a moment that the seed decides. Every actor outside the reach of the
+abort must have the same records in the same order, apart from times, numbers and causes. The sessions share the
+supervisor and nothing else: no slot, no directory, no budget.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tests.support import quick_settings, supervising
 SEEDS = 40
 FAMILIES, CHILDREN, GRANDCHILDREN = 2, 2, 1
 HORIZON_S = 40.0
-"""Virtual seconds after which every session has done its work."""
+"""Virtual seconds after which every session has completed its prompts."""
 
 
 # --------------------------------------------------------------------------------------------------- a seeded life
 async def act(turn: AgentTurn, rng: random.Random) -> str:
-    """Handle a prompt: wait, call or fail, as the session's random stream says."""
+    """Handle a prompt as an agent: wait, make calls or fail, as the random stream *rng* of the session decides."""
     for _ in range(rng.randint(1, 3)):
         match rng.choice(["wait", "call", "two", "fail"]):
             case "wait":
@@ -60,7 +60,7 @@ async def call(turn: AgentTurn, wait_s: float) -> None:
 
 
 async def live(session: Session, rng: random.Random) -> None:
-    """Send a session a few prompts, one after the other."""
+    """Send a session one or two prompts, one after the other; return early when the session has ended."""
     for number in range(rng.randint(1, 2)):
         await anyio.sleep(rng.uniform(0.0, 2.0))
         try:
@@ -72,14 +72,15 @@ async def live(session: Session, rng: random.Random) -> None:
 
 
 class Finished(NamedTuple):
-    """Records of a run, and the receipt of its abort, if there was one."""
+    """Records of a run, and the receipt of its abort, if the run had an abort."""
 
     events: list[LifecycleEvent]
     receipt: Receipt | None
 
 
 async def play(tmp_path: Path, seed: int, aborted: bool) -> Finished:
-    """Run once; every random choice comes from *seed* and the name of the session."""
+    """Run the two families once, with an abort if *aborted*; every random choice comes from *seed* and the session's
+    name."""
     chooser = random.Random(f"{seed} abort")
     receipt: Receipt | None = None
     policy = quick_settings().policy.model_copy(
@@ -103,7 +104,7 @@ async def play(tmp_path: Path, seed: int, aborted: bool) -> Finished:
 async def people(
     start: Callable[..., Awaitable[Session]], policy: AbortPolicy, seed: int, begin: Callable[..., Any]
 ) -> None:
-    """Start two families of three generations, and a task that owns each session."""
+    """Start two families of sessions with three generations each, and for each session a task that sends it prompts."""
 
     async def one(name: str, parent: str | None) -> str:
         path = f"{parent}/{name}" if parent is not None else name
@@ -130,7 +131,7 @@ def session_of(entity_id: str) -> str:
 
 
 def projection(events: list[LifecycleEvent]) -> dict[str, list[tuple[Any, ...]]]:
-    """Return every actor's records in order, without the parts that a clock or a common counter decides."""
+    """Return the records of every actor in order, without times, numbers and causes."""
     logs: dict[str, list[tuple[Any, ...]]] = {}
     for one in events:
         told = (one.event, one.outcome, one.from_status, one.to_status, one.actor, one.reason, one.metadata)
@@ -139,7 +140,7 @@ def projection(events: list[LifecycleEvent]) -> dict[str, list[tuple[Any, ...]]]
 
 
 def reach_of(receipt: Receipt) -> tuple[set[str], set[str]]:
-    """Return the sessions that the abort ended, and the turns whose calls it ended."""
+    """Return the ids of the sessions that the abort ended, and of the turns with calls that the abort ended."""
     sessions = {one.id for one in receipt.nodes if one.kind == "session"}
     turns = {one.id.rpartition(":c")[0] for one in receipt.nodes if one.kind == "tool"}
     return sessions, turns
@@ -151,7 +152,7 @@ def differing(with_it: Finished, without: Finished) -> set[str]:
 
 
 class _Nowhere(DirectoryWorkspace):
-    """Workspace without a disk: virtual time does not wait for threads."""
+    """Workspace that creates no directory, since virtual time does not wait for the threads of disk operations."""
 
     async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
         return directory
@@ -170,8 +171,8 @@ def run_in_virtual_time(tmp_path: Path, seed: int, aborted: bool) -> Finished:
 
 @pytest.mark.parametrize("tens", range(SEEDS // 10))
 def test_an_abort_changes_nothing_outside_its_reach(tmp_path: Path, tens: int) -> None:
-    """Over ten seeds an actor whose records differ is in the reach, owns an aborted call, or holds the abort's
-    record."""
+    """For each of ten seeds, every actor whose records differ between a run with an abort and one without is in a
+    session that the abort ended, is in a session with an aborted call, or differs by the record of the abort only."""
     for seed in range(10 * tens, 10 * tens + 10):
         with_it, without = (run_in_virtual_time(tmp_path, seed, aborted) for aborted in (True, False))
         assert with_it.receipt is not None
@@ -183,7 +184,7 @@ def test_an_abort_changes_nothing_outside_its_reach(tmp_path: Path, tens: int) -
 
 
 def only_notes(actor: str, with_it: Finished, without: Finished) -> bool:
-    """Tell whether the target's log differs only by the record of an abort that left the target alone."""
+    """Return whether the log of an actor differs between the two runs by no more than records of the abort."""
     logs = [
         [one for one in projection(told.events).get(actor, []) if one[0] != "AbortRecord"]
         for told in (with_it, without)
@@ -192,7 +193,8 @@ def only_notes(actor: str, with_it: Finished, without: Finished) -> bool:
 
 
 def test_the_same_seed_is_the_same_run(tmp_path: Path) -> None:
-    """Without an abort two runs of a seed have the same records, so the comparison shows no noise."""
+    """Two runs with the same seed and no abort have the same records, so each difference found by the other test is due
+    to the abort."""
     for seed in range(5):
         first, second = (run_in_virtual_time(tmp_path, seed, False) for _ in range(2))
         assert differing(first, second) == set()
@@ -200,7 +202,7 @@ def test_the_same_seed_is_the_same_run(tmp_path: Path) -> None:
 
 
 def test_the_seeds_are_not_all_alike(tmp_path: Path) -> None:
-    """Among the first ten seeds are aborts of each scope, some that end nothing and some that end many sessions."""
+    """The aborts of the first ten seeds have all three scopes and at least three different numbers of ended nodes."""
     receipts = [run_in_virtual_time(tmp_path, seed, True).receipt for seed in range(10)]
     found = [one for one in receipts if one is not None]
     assert {one.scope for one in found} == set(AbortScope)

@@ -1,4 +1,5 @@
-"""A bug of the runtime in one actor: its session ends with all descendants, and every caller is answered."""
+"""Crashes of an actor by a bug of the runtime: its session ends with all descendants, and every caller gets a
+result."""
 
 from __future__ import annotations
 
@@ -33,13 +34,14 @@ def bug(data: Any, event: Any) -> bool:
 
 
 def break_actor(sup: Any, entity_id: str) -> None:
-    """Crash the entity's actor at its next event."""
+    """Patch an entity so that its actor crashes at its next event."""
     entity = sup.registry.entity(entity_id)
     entity.lifecycle = entity.lifecycle._replace(stale=bug)
 
 
 async def test_a_crashed_session_ends_its_descendants(tmp_path: Path) -> None:
-    """Prompts of a crashed session, its child and its grandchild fail at once; other sessions go on."""
+    """When the actor of a session crashes, the prompts of the session, its child and its grandchild fail at once; other
+    sessions go on."""
     with anyio.fail_after(LATER_S):
         async with (
             open_supervisor(settings=quick_settings(), workdir=tmp_path) as sup,
@@ -62,7 +64,8 @@ async def test_a_crashed_session_ends_its_descendants(tmp_path: Path) -> None:
 
 
 async def test_a_turn_that_crashes_ends_its_session(tmp_path: Path) -> None:
-    """The session of a crashed turn ends, and its prompt fails with that reason."""
+    """When the actor of a turn crashes, the session of the turn ends, and the prompt fails with the crash as the
+    reason."""
     with anyio.fail_after(LATER_S):
         async with (
             open_supervisor(settings=quick_settings(), workdir=tmp_path) as sup,
@@ -83,7 +86,8 @@ async def test_a_turn_that_crashes_ends_its_session(tmp_path: Path) -> None:
 
 
 async def test_effects_of_a_crash_name_it_as_their_cause(tmp_path: Path) -> None:
-    """The record of a child that is re-parented or stopped after its parent's crash names the crash as its cause."""
+    """The records of a child that is re-parented, and of one that is stopped, after a crash of the parent's actor name
+    the crash as their cause."""
     with anyio.fail_after(LATER_S):
         async with open_supervisor(settings=quick_settings(), workdir=tmp_path) as sup:
             parent = await sup.start_session("parent", agent=obey)
@@ -102,7 +106,7 @@ async def test_effects_of_a_crash_name_it_as_their_cause(tmp_path: Path) -> None
 
 
 async def test_a_parent_does_not_wait_for_a_lost_child(tmp_path: Path) -> None:
-    """A parent with a WAIT_REQUESTED child whose actor crashed is aborted without delay."""
+    """The abort of a parent does not wait for a WAIT_REQUESTED child whose actor has crashed."""
     with anyio.fail_after(LATER_S):
         async with open_supervisor(settings=quick_settings(), workdir=tmp_path) as sup:
             parent = await sup.start_session("parent", agent=obey)
@@ -115,7 +119,8 @@ async def test_a_parent_does_not_wait_for_a_lost_child(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["agent", "tool"])
 async def test_a_cancelled_future_of_an_agent_is_its_error(tmp_path: Path, where: str) -> None:
-    """A cancellation from elsewhere in an agent's await is an error of its turn or of its call."""
+    """A stray cancellation error in a function agent fails the turn; in a tool call of the agent it fails the call
+    only."""
 
     async def stray() -> None:
         import asyncio
@@ -144,7 +149,7 @@ async def test_a_cancelled_future_of_an_agent_is_its_error(tmp_path: Path, where
 
 
 async def test_a_heartbeat_needs_the_background_actor(tmp_path: Path) -> None:
-    """A heartbeat fails once the background actor is gone, so that systemd learns of it."""
+    """A heartbeat raises an error once the background actor has ended, so that systemd notices the failure."""
     with anyio.fail_after(LATER_S):
         async with open_supervisor(settings=quick_settings(), workdir=tmp_path) as sup:
             await sup.heartbeat(timeout_s=5)

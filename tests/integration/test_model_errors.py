@@ -1,5 +1,5 @@
-"""Errors of the model API: retries of an agent, failing providers and endless requests; pure functions, and whole
-runs."""
+"""Errors of the model API: an agent's own retries, failing providers and requests without progress; tests of pure
+functions and of whole runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def troubles(record: ModelRecord, times: int, problem: ModelProblem = P.OVERLOAD
 
 # ---------------------------------------------------------------------------------------------------- counting
 def test_retries_of_agent_and_session_share_a_budget() -> None:
-    """Failed turns and retries within a turn add up to one more than the limit; a new turn resets nothing."""
+    """The number of failed turns plus the number of retries within turns is limited to one more than ``retries_max``; a
+    new turn does not reset the count."""
     record = ModelRecord(ModelLimits(retries_max=3))
     assert troubles(record, 2) == [None, None]
     failed = record.failed(FAILED)
@@ -56,8 +57,8 @@ def test_retries_of_agent_and_session_share_a_budget() -> None:
 
 
 def test_after_the_budget_each_turn_has_one_try() -> None:
-    """A session whose retry budget is spent fails at the first model error of each later turn, until the model
-    answers."""
+    """After its retry budget is used up, a session fails at the first model error of each later turn, until the model
+    has sent some text."""
     record = ModelRecord(ModelLimits(retries_max=1))
     troubles(record, 2)
     for _ in range(3):
@@ -69,7 +70,7 @@ def test_after_the_budget_each_turn_has_one_try() -> None:
 
 
 def test_a_limit_of_zero_is_no_limit() -> None:
-    """0 limits neither errors, nor requests without progress, nor requests in a time."""
+    """A limit of 0 means no limit: on retries, on requests without progress, on requests within a period."""
     record = ModelRecord(ModelLimits(retries_max=0, fruitless_max=0, requests_max=0))
     assert set(troubles(record, 1000)) == {None}
     assert record.requested(10_000, 0.0) is None
@@ -77,7 +78,8 @@ def test_a_limit_of_zero_is_no_limit() -> None:
 
 @pytest.mark.parametrize("problem", PERMANENT)
 def test_a_permanent_error_is_not_retried(problem: ModelProblem) -> None:
-    """The first permanent error ends the turn; if the plan says otherwise, it counts like any other."""
+    """The first permanent model error ends the turn; with an empty ``at_once`` list, permanent errors are counted like
+    all others."""
     (verdict,) = troubles(ModelRecord(ModelLimits()), 1, problem)
     assert verdict is not None
     assert verdict.model is not None
@@ -87,7 +89,8 @@ def test_a_permanent_error_is_not_retried(problem: ModelProblem) -> None:
 
 @pytest.mark.parametrize("text", ["", "  \n", "so I said"])
 def test_repeated_text_is_no_progress(text: str) -> None:
-    """Empty text, and text that was sent in this turn before, do not reset the count of requests without progress."""
+    """Empty text, and text that the model has sent in this turn before, do not reset the count of requests without
+    progress."""
     record = ModelRecord(ModelLimits(fruitless_max=2))
     record.said("so I said")
     assert record.requested(2, 0.0) is None
@@ -96,7 +99,8 @@ def test_repeated_text_is_no_progress(text: str) -> None:
 
 
 def test_requests_without_progress_are_limited() -> None:
-    """Requests without progress end the turn by their number; requests with progress only by their rate."""
+    """Requests without progress end the turn when there are too many; requests with progress end the turn only when
+    there are too many within a period."""
     record = ModelRecord(ModelLimits(fruitless_max=20, requests_max=30, within_s=60.0))
     assert [record.requested(1, 0.0) for _ in range(20)] == [None] * 20
     verdict = record.requested(1, 0.0)
@@ -116,7 +120,8 @@ def test_requests_without_progress_are_limited() -> None:
 
 
 def test_requests_without_progress_name_the_last_model_error() -> None:
-    """The last model error is the reason of requests without progress; without any, the reason is unknown."""
+    """When requests without progress end a turn, the failure names the last model error; without a model error its
+    problem is ``unknown``."""
     record = ModelRecord(ModelLimits(fruitless_max=1))
     for known in (None, P.SERVER):
         record.turn_opened()
@@ -151,7 +156,8 @@ def test_requests_without_progress_name_the_last_model_error() -> None:
 def test_structured_errors_go_before_text(
     error: str, problem: ModelProblem | None, status: int | None, found: ModelProblem, reason: TransitionReason | None
 ) -> None:
-    """A structured problem decides, then the status unless the text is more precise, then the text."""
+    """A model error is classified by its structured problem if there is one, else by its status unless the text is more
+    precise, else by its text."""
     verdict = decide_verdict("error", error, problem=problem, http_status=status)
     assert verdict.model == ModelFailure(problem=found, status=status)
     assert (verdict.transition_reason, verdict.abort_reason) == (reason, AbortReason.PROVIDER_ERROR)
@@ -160,14 +166,15 @@ def test_structured_errors_go_before_text(
 
 @pytest.mark.parametrize(("text", "success"), [("[API Error: 401 no key]", False), ("The API Error is mended", True)])
 def test_an_error_text_is_no_result(text: str, success: bool) -> None:
-    """A turn fails if its agent reports success with the text of a model error and nothing else."""
+    """A turn fails if the agent reports success, but its output is nothing except the text of a model error."""
     verdict = decide_verdict("end_turn", "", text=text)
     assert (verdict.exit is Exit.SUCCESS) == success
     assert (verdict.model is None) == success
 
 
 def test_a_limit_of_the_model_keeps_its_own_reason() -> None:
-    """Too many tokens, too many requests and a refusal are stop reasons of their own, whatever the text says."""
+    """The stop reasons for too many tokens, too many requests and a refusal are no model errors, even with the text of
+    one."""
     for stop in ("max_tokens", "max_turns", "refusal"):
         assert decide_verdict(stop, "API Error: 500").model is None
 
@@ -183,8 +190,9 @@ def limits(**given: object) -> Settings:
 
 @pytest.mark.anyio
 async def test_an_agent_that_spends_the_retry_budget_is_interrupted(tmp_path: Path) -> None:
-    """The turn fails with problem, status and number of tries, and is not retried; the session lives on: its next
-    prompt has one try, and an answer of the model resets the count."""
+    """The turn of an agent that uses up the retry budget fails with problem, status and number of tries, and is not
+    retried. The session lives on: its next prompt fails at the first model error, and text of the model resets the
+    count."""
     async with supervising(tmp_path, settings=limits(retries_max=3)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@trouble overloaded 529 1000")
@@ -202,7 +210,7 @@ async def test_an_agent_that_spends_the_retry_budget_is_interrupted(tmp_path: Pa
 
 @pytest.mark.anyio
 async def test_a_401_ends_the_turn_of_an_agent(tmp_path: Path) -> None:
-    """The first 401 that an agent reports ends its turn, and a turn that ended by a 401 is not sent again."""
+    """The first 401 that an agent reports ends its turn, and a prompt whose turn ended by a 401 is not sent again."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         for number, step in enumerate(("@trouble auth 401 1000", "@model-fails authentication_failed 401"), 1):
@@ -215,7 +223,8 @@ async def test_a_401_ends_the_turn_of_an_agent(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_endless_requests_are_interrupted(tmp_path: Path) -> None:
-    """An agent whose requests make no progress is interrupted at the plan's limit."""
+    """An agent that sends requests without progress is interrupted at the limit ``fruitless_max``, and its turn
+    fails."""
     async with supervising(tmp_path, settings=limits(fruitless_max=5)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@vain 100000")
@@ -226,7 +235,8 @@ async def test_endless_requests_are_interrupted(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_transient_problem_is_retried_by_the_session(tmp_path: Path) -> None:
-    """A turn that failed by a transient model error is retried by its session, within the same budget."""
+    """A turn that failed by a transient model error is retried by the session, and the retries count in the same retry
+    budget."""
     async with supervising(tmp_path, settings=limits(retries_max=1)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         assert (await session.run("@model-fails server_error 500")).outcome == "failed"
@@ -236,7 +246,8 @@ async def test_a_transient_problem_is_retried_by_the_session(tmp_path: Path) -> 
 
 # ---------------------------------------------------------------------------------------------------- what was used
 def test_usage_is_summed_up_the_tree() -> None:
-    """Usage of a turn counts in its session, of a session in its parent, of a session in its task, and so on."""
+    """The usage of a turn counts in its session, that of a session in its parent and its task, that of a task in its
+    workstream."""
 
     def record(event: str, kind: str, entity_id: str, outcome: str, **told: object) -> LifecycleEvent:
         return LifecycleEvent(
@@ -275,8 +286,8 @@ def test_usage_is_summed_up_the_tree() -> None:
 
 @pytest.mark.anyio
 async def test_usage_of_deep_sessions_is_summed_up(tmp_path: Path) -> None:
-    """A session whose shortened id leaves out its parent counts in the parent; if the parent is unknown, in the
-    root."""
+    """The usage of a session whose shortened id leaves out its parent counts in that parent; when only the id is known,
+    as in ``used_by``, in the root."""
     name, state = "n" * 60, tmp_path / "state"
 
     async def agent(turn: AgentTurn) -> None:
@@ -305,7 +316,8 @@ async def test_usage_of_deep_sessions_is_summed_up(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_usage_of_a_plan_is_read_from_the_journal(tmp_path: Path) -> None:
-    """The usage sums of a plan are in its tree, from the journal alone, and in the record of its workstream."""
+    """The usage sums of a plan are shown in its tree, which is read from the journal, and recorded for its
+    workstream."""
     tasks = tuple(
         TaskConfig.model_validate({"id": name, "agent": "a", "prompt": "@use 100 50 0.01"}) for name in ("a", "b")
     )
@@ -327,8 +339,8 @@ async def test_usage_of_a_plan_is_read_from_the_journal(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_retries_of_an_agent_open_its_providers_breaker(tmp_path: Path) -> None:
-    """Retries within one agent open the breaker for other sessions of that provider, and the task run retries no
-    more."""
+    """Retries of the model API within one agent open the provider's breaker for all sessions, and the task run starts
+    no further attempt."""
     told = TaskConfig.model_validate({"id": "a", "agent": "a", "prompt": "@trouble overloaded 529 50"})
     plan = Plan(
         agents={"a": AgentConfig(adapter="scripted")}, tasks=(told,), model_trouble=ModelErrorsConfig(retries_max=6)
@@ -360,5 +372,5 @@ async def test_retries_of_an_agent_open_its_providers_breaker(tmp_path: Path) ->
     ],
 )
 def test_model_error_updates_are_read_field_by_field(meta: object, told: ModelErrorReported | None) -> None:
-    """Valid fields of an update about a model error are used, invalid fields are ignored."""
+    """The valid fields of an agent's message about a model error are used; invalid fields are ignored."""
     assert InfoUpdate(meta=meta).model_error == told

@@ -1,4 +1,7 @@
-"""Monitored sessions: budgets, loops, and reported usage, in whole runs."""
+"""Session monitor in whole runs: budgets, loops, and reported usage.
+
+A hand-back is the last turn of a session whose budget is spent: the agent is requested to return its work as it is.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def scope(sup: Supervisor, **limits: float) -> BudgetScope:
 
 # ---------------------------------------------------------------------------------------------------- usage
 async def test_reported_usage_is_recorded(tmp_path: Path) -> None:
-    """Tokens and money that an agent reports in updates and results are recorded once each."""
+    """Tokens and money that an agent reports, in updates and in results, are each recorded once."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.run("@use 1200 300 0.01\n@use 100 50 0.02")
@@ -49,7 +52,8 @@ def session_used(run: Run, session_id: str) -> dict[str, object]:
 
 
 async def test_a_function_reports_its_usage(tmp_path: Path) -> None:
-    """``turn.used`` counts, and refuses an invalid amount with the name of its field."""
+    """Usage that a function agent reports by ``turn.used`` is counted; an invalid amount raises an error that names the
+    field."""
 
     async def agent(turn: AgentTurn) -> None:
         turn.used(input_tokens=3, output_tokens=4, cost_usd=0.5)
@@ -63,7 +67,7 @@ async def test_a_function_reports_its_usage(tmp_path: Path) -> None:
 
 
 async def test_reports_are_bounded_in_number(tmp_path: Path) -> None:
-    """Thousands of usage reports make a bounded number of records, the last of which has the whole sum."""
+    """Three thousand usage reports result in fewer than 250 records, the last of which has the sum of all reports."""
 
     async def agent(turn: AgentTurn) -> None:
         for _ in range(3000):
@@ -79,7 +83,7 @@ async def test_reports_are_bounded_in_number(tmp_path: Path) -> None:
 
 
 async def test_without_a_budget_nothing_is_recorded_of_it(tmp_path: Path) -> None:
-    """A session without a budget whose agent reports nothing has no record of budget or usage."""
+    """A session without a budget, whose agent reports no usage, has no record about a budget or usage."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.run("@say hello")
@@ -89,8 +93,8 @@ async def test_without_a_budget_nothing_is_recorded_of_it(tmp_path: Path) -> Non
 
 # ---------------------------------------------------------------------------------------------------- budgets
 async def test_a_spent_budget_is_one_hand_back_and_then_an_abort(tmp_path: Path) -> None:
-    """The agent is interrupted, asked to hand back in one turn, and its session is aborted. The result names budget,
-    limit and use, and holds the text that was handed back."""
+    """The agent that exceeds its session's budget is interrupted and requested to hand back its work in one more turn;
+    then the session is aborted. The result names budget, limit and use, and has the text of that last turn."""
     told: list[str] = []
 
     async def agent(turn: AgentTurn) -> str:
@@ -117,7 +121,8 @@ async def test_a_spent_budget_is_one_hand_back_and_then_an_abort(tmp_path: Path)
 
 
 async def test_the_hand_back_has_a_budget(tmp_path: Path) -> None:
-    """A session that uses too much while it hands back is aborted."""
+    """A session that exceeds the budget of the hand-back, the turn in which it returns its work as it is, is aborted;
+    that use counts in the budget scope above, too."""
     turns = itertools.count()
 
     async def agent(turn: AgentTurn) -> None:
@@ -137,7 +142,7 @@ async def test_the_hand_back_has_a_budget(tmp_path: Path) -> None:
 
 
 async def test_the_hand_back_has_a_time_limit(tmp_path: Path) -> None:
-    """A session that does not hand back within the time limit is aborted."""
+    """A session that does not hand back its work within the time limit for that is aborted."""
 
     async def agent(turn: AgentTurn) -> None:
         if "used up" not in turn.prompt:
@@ -153,7 +158,7 @@ async def test_the_hand_back_has_a_time_limit(tmp_path: Path) -> None:
 
 
 async def test_a_call_beyond_the_budget_does_not_begin(tmp_path: Path) -> None:
-    """A call is reserved before it begins: a call beyond the budget is neither made nor recorded."""
+    """A tool call is counted before it begins: a call that would exceed the budget is neither made nor recorded."""
     made: list[int] = []
 
     async def tool(number: int) -> None:
@@ -176,7 +181,8 @@ async def test_a_call_beyond_the_budget_does_not_begin(tmp_path: Path) -> None:
 
 
 async def test_a_turn_that_fails_may_not_be_tried_beyond_the_budget(tmp_path: Path) -> None:
-    """Turns are counted when they begin; the turn after the last one is the hand-back."""
+    """A failed turn counts in the budget of turns; after the last allowed turn the session hands back its work in one
+    more turn, instead of a retry."""
     told: list[str] = []
 
     async def agent(turn: AgentTurn) -> str:
@@ -193,7 +199,8 @@ async def test_a_turn_that_fails_may_not_be_tried_beyond_the_budget(tmp_path: Pa
 
 
 async def test_a_hand_back_prompt_keeps_operators_messages(tmp_path: Path) -> None:
-    """The prompt of a hand-back says that the budget is spent, and holds an operator's message too."""
+    """The prompt by which a session is requested to hand back its work says that the budget is spent, and contains a
+    waiting message of an operator."""
     told: list[str] = []
 
     async def agent(turn: AgentTurn) -> None:
@@ -209,7 +216,7 @@ async def test_a_hand_back_prompt_keeps_operators_messages(tmp_path: Path) -> No
 
 
 async def test_a_turn_out_of_time_is_interrupted(tmp_path: Path) -> None:
-    """A turn whose session has no time left is interrupted without a report of its agent."""
+    """A turn whose session has used up its time is interrupted, even though the agent reports nothing."""
 
     async def agent(turn: AgentTurn) -> str:
         if "used up" not in turn.prompt:
@@ -223,7 +230,7 @@ async def test_a_turn_out_of_time_is_interrupted(tmp_path: Path) -> None:
 
 
 async def test_a_budget_that_ends_with_the_turn_does_not_undo_it(tmp_path: Path) -> None:
-    """A budget that is spent by the end of a turn leaves its result completed; the next prompt is aborted."""
+    """When a turn that completes uses up the budget, its result stays completed; the next prompt is aborted."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted", budget=Budget(turns=1))
         assert (await session.run("@say done")).ok
@@ -232,7 +239,7 @@ async def test_a_budget_that_ends_with_the_turn_does_not_undo_it(tmp_path: Path)
 
 
 async def test_a_session_that_finds_nothing_left_is_not_launched(tmp_path: Path) -> None:
-    """A session in a spent scope ends without a turn of its agent."""
+    """A session that starts in a budget scope that is used up ends without any turn of its agent."""
     called: list[str] = []
 
     async def agent(turn: AgentTurn) -> None:
@@ -251,7 +258,8 @@ async def test_a_session_that_finds_nothing_left_is_not_launched(tmp_path: Path)
 
 
 async def test_two_sessions_share_a_workstream(tmp_path: Path) -> None:
-    """Two sessions exceed their common budget by no more than one report each and their hand-backs."""
+    """Two sessions of one workstream exceed the common budget by no more than a report or two of each, and the turn in
+    which one of them hands back its work."""
 
     async def agent(turn: AgentTurn) -> str:
         while "used up" not in turn.prompt:
@@ -273,8 +281,8 @@ async def test_two_sessions_share_a_workstream(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("own", [Budget(turns=5), None], ids=["with a budget of its own", "without"])
 async def test_a_session_may_have_the_name_of_the_scope_it_lies_in(tmp_path: Path, own: Budget | None) -> None:
-    """A session with the name of its scope narrows the scope's budget, and the scope stays open at the session's
-    end."""
+    """A session with the same name as its budget scope narrows the scope's budget, and the scope stays open when the
+    session ends."""
 
     async def agent(turn: AgentTurn) -> None:
         turn.used(input_tokens=900)
@@ -292,7 +300,8 @@ async def test_a_session_may_have_the_name_of_the_scope_it_lies_in(tmp_path: Pat
 
 
 async def test_a_child_only_narrows_its_parent(tmp_path: Path) -> None:
-    """Usage of a child session counts in its parent, and a larger budget of the child has no effect."""
+    """The usage of a child session counts in its parent's budget, and a budget of the child that is larger than the
+    parent's has no effect."""
 
     async def agent(turn: AgentTurn) -> None:
         turn.used(input_tokens=30)
@@ -306,7 +315,7 @@ async def test_a_child_only_narrows_its_parent(tmp_path: Path) -> None:
 
 
 async def test_a_spent_child_budget_ends_the_child_only(tmp_path: Path) -> None:
-    """A child that has spent its budget ends; its parent and its sibling go on."""
+    """A child session that uses up its budget is aborted; its parent and its sibling go on."""
 
     async def agent(turn: AgentTurn) -> str:
         if "spend" in turn.prompt:
@@ -325,7 +334,8 @@ async def test_a_spent_child_budget_ends_the_child_only(tmp_path: Path) -> None:
 
 
 async def test_a_turn_has_a_budget_too(tmp_path: Path) -> None:
-    """The settings' turn budget starts anew with each turn, and ends a turn that exceeds it."""
+    """The turn budget of the settings starts anew with each turn; a turn that exceeds it ends, and its session is
+    aborted."""
 
     async def agent(turn: AgentTurn) -> None:
         turn.used(input_tokens=6)
@@ -343,8 +353,8 @@ async def test_a_turn_has_a_budget_too(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------- circles
 async def test_a_program_that_repeats_a_command_is_warned(tmp_path: Path) -> None:
-    """An agent that repeats a command with the same output is warned at the limit; one that changes course
-    completes."""
+    """An agent that repeats a command with the same output is warned at the limit; when the agent then does something
+    else, its prompt completes."""
     script = "\n".join(["@run echo the same"] * 5 + ["@hang"])
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
@@ -359,7 +369,7 @@ async def test_a_program_that_repeats_a_command_is_warned(tmp_path: Path) -> Non
 
 
 async def test_an_agent_that_keeps_repeating_is_aborted(tmp_path: Path) -> None:
-    """An agent that repeats a call after the warning is aborted, and the reason names the call."""
+    """An agent that repeats a call after the warning is aborted, and the error names the call."""
 
     async def look() -> str:
         return "nothing new"
@@ -377,7 +387,7 @@ async def test_an_agent_that_keeps_repeating_is_aborted(tmp_path: Path) -> None:
 
 
 async def test_polling_is_no_repetition(tmp_path: Path) -> None:
-    """Calls with changing results, and calls without results, may be repeated without limit."""
+    """An agent may repeat calls whose results change, and calls without results, without a warning."""
     numbers = itertools.count()
 
     async def poll() -> int:

@@ -1,8 +1,9 @@
-"""No crash leaves half of a decision: after every append of the journal, a task, its run and its job agree.
+"""Check that no crash leaves half of a decision: after every append of the journal, a task, its task run and its job
+agree.
 
-Each plan runs on a journal that keeps a copy of itself after each append, which has as few records as can be. For each
-copy another supervisor goes on with the plan, as after a kill -9 at that append. What agrees is read from the rows of
-the journal alone, after each append of the first supervisor and of each later one.
+Each plan runs on a journal that copies its content after each append, and each append has as few records as possible.
+For each copy another supervisor continues the plan, as after a kill -9 at that append. Whether the entities agree is
+read from the journal's rows alone, after each append of the first supervisor and of each later one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 BOUNDS = quick_settings(ladder={"request_s": 0.1, "cancel_s": 0.1}, max_total_errors=9, max_consecutive_errors=9)
 QUICK = {"base_retry_delay": 0, "max_retry_delay": 0, "max_attempts": 2, "circuit_breaker": {"enabled": False}}
 ONCE = "test -e tried || { touch tried; exit 1; }"
-"""Prompt whose first attempt fails."""
+"""Shell command as a prompt, whose first attempt fails and whose second succeeds."""
 
 GOING = frozenset({"PLANNED", "OPEN", "CLAIMED", "IN_PROGRESS", "WAITING_FOR_SUBTASKS", "BLOCKED"})
 WORK = frozenset({Kind.TASK, Kind.RUN, Kind.JOB})
@@ -42,7 +43,8 @@ JOBS_OF_RUN = {
     "SKIPPED": {"", "cancelled"},
     "CANCELLED": {"", "cancelled", "failed"},
 }
-"""The states that a job (``""``: there is none) may have beside a run in that state; of other runs it may wait too."""
+"""States that a job may have while its task run is in the state of the key; ``""`` stands for no job. With a task run
+in any other state the job may also wait."""
 
 
 def newest(rows: Sequence[EntityRow], kind: Kind, task: EntityRow) -> EntityRow | None:
@@ -51,7 +53,7 @@ def newest(rows: Sequence[EntityRow], kind: Kind, task: EntityRow) -> EntityRow 
 
 
 def halves(rows: Sequence[EntityRow]) -> Iterator[str]:
-    """Yield a sentence for each task whose run or job does not agree with it, or with its worker."""
+    """Yield a sentence for each task whose state does not agree with that of its task run or its job."""
     for task in [row for row in rows if row.kind == Kind.TASK]:
         run, job = newest(rows, Kind.RUN, task), newest(rows, Kind.JOB, task)
         if run is None:
@@ -68,7 +70,7 @@ def halves(rows: Sequence[EntityRow]) -> Iterator[str]:
 
 
 def without_worker(rows: Sequence[EntityRow]) -> Iterator[str]:
-    """Yield a sentence for each job that runs, and whose worker has no task."""
+    """Yield a sentence for each job that is running on a worker that is not busy."""
     states = {row.id: row.state for row in rows}
     for row in [row for row in rows if row.kind == Kind.JOB and row.state == "running"]:
         if states[data_of(row).worker_id] != "busy":
@@ -76,8 +78,8 @@ def without_worker(rows: Sequence[EntityRow]) -> Iterator[str]:
 
 
 class CheckedJournal(MemoryJournal):
-    """Journal that is checked after each append; it keeps copies of its store after those that moved a task, a run or a
-    job."""
+    """Journal that checks after each append that the entities agree; it saves a copy of its content after each append
+    with a record of a task, a task run or a job."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)
@@ -106,8 +108,8 @@ Operator = Callable[[PlanRunner], Awaitable[object]]
 
 
 def gives(*commands: tuple[str, str, str, int]) -> Operator:
-    """Return an operator that gives each of *commands*, (verb, task, event, number): a command about the task when the
-    log of ``a`` has so many records of the event."""
+    """Return an operator function that sends each of *commands*, (verb, task, event, number), as soon as the log of
+    ``a`` has that number of records of the event."""
 
     async def give(runner: PlanRunner) -> None:
         for verb, task, after, number in commands:
@@ -121,7 +123,8 @@ def gives(*commands: tuple[str, str, str, int]) -> Operator:
 
 
 async def carry_out(workdir: Path, store: MemoryStore, plan: Plan, operator: Operator | None) -> CheckedJournal:
-    """Have a supervisor run *plan* to its end, or go on with it; assert that nothing was left half done."""
+    """Run *plan* to its end on a supervisor, or continue it from *store*; assert that the entities agreed after every
+    append."""
     (workdir / "tried").unlink(missing_ok=True)
     journal = CheckedJournal(store)
     async with taking_over(journal, workdir, agents=plan.agents, settings=plan.settings) as sup:

@@ -1,4 +1,4 @@
-"""Permissions: rules, options, and answers of a human in time, late, or never."""
+"""Permissions: rules, options, and the answers of a human, which come in time, late, or never."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def rule(then: str, **given: Any) -> PermissionRule:
     ],
 )
 def test_a_rule_fits(one: PermissionRule, asked: PermissionRequest, fits: bool) -> None:
-    """A rule fits if all its parts fit; to allow, every path must fit, with links resolved."""
+    """A permission rule applies if all its parts match the request; a rule that allows needs every path to match, with
+    ``..`` resolved."""
     other = Decision.ASK if one.then is not Decision.ASK else Decision.DENY
     policy = PermissionPolicy(default=other, rules=(one,))
     assert decide_permission(policy, asked, "/work").decision is (one.then if fits else other)
@@ -87,13 +88,14 @@ def test_a_rule_fits(one: PermissionRule, asked: PermissionRequest, fits: bool) 
     ("then", "path", "fits"), [(Decision.DENY, "/a/[b]*/etc/c", True), (Decision.ALLOW, "/a/bc/etc/c", False)]
 )
 def test_the_directory_is_no_pattern(then: Decision, path: str, fits: bool) -> None:
-    """Wildcards in the name of the working directory have no effect; only the rule's own have."""
+    """Wildcard characters in the name of the working directory match only themselves; those in the rule's path are
+    wildcards."""
     policy = PermissionPolicy(default=Decision.ASK, rules=(rule(then, path="etc/*"),))
     assert decide_permission(policy, wish(paths=[path]), "/a/[b]*").decision is (then if fits else Decision.ASK)
 
 
 def test_the_first_rule_that_fits_decides() -> None:
-    """The first rule that fits decides, and the ruling names the rule."""
+    """The first permission rule that matches a request decides, and the decision names the rule."""
     policy = PermissionPolicy(
         default=Decision.ASK, rules=(rule("deny", title="git push*"), rule("allow", title="git *"))
     )
@@ -121,7 +123,8 @@ def test_the_first_rule_that_fits_decides() -> None:
 def test_the_option_grants_no_more_than_was_decided(
     offered: Sequence[str], allow: bool, always: bool, chosen: str | None
 ) -> None:
-    """No option grants more than was decided; a decision without a fitting option is none."""
+    """Of the options that the agent offers, none is chosen that grants more than was decided; without a suitable option
+    none is chosen."""
     options = [(f"id of {kind}", kind) for kind in offered]
     wanted = OptionChoice(f"id of {chosen}", chosen) if chosen else OptionChoice(None, None)
     assert choose_option(options, allow=allow, always=always) == wanted
@@ -129,14 +132,14 @@ def test_the_option_grants_no_more_than_was_decided(
 
 # ---------------------------------------------------------------------------------------------------- a human
 async def waiting(run: Run) -> OpenPermission:
-    """Wait for a permission request, and return it."""
+    """Wait until an agent requests a permission, and return the open permission."""
     await wait_for_record(run.sup, "PermissionRequested", "s:t1")
     [one] = run.sup.permissions()
     return one
 
 
 def answers(run: Run) -> list[tuple[str, str, str | None]]:
-    """Return decision, sender and kind of each answer."""
+    """Return decision, sender and kind of option of each recorded answer."""
     return [
         (one.metadata["decision"], one.metadata["by"], one.metadata["kind"])
         for one in run.transitions("PermissionAnswered")
@@ -145,7 +148,8 @@ def answers(run: Run) -> list[tuple[str, str, str | None]]:
 
 @pytest.mark.parametrize(("allow", "said"), [(True, "did it\n"), (False, "refused: edit: a.txt\n")])
 async def test_an_operator_answers(tmp_path: Path, allow: bool, said: str) -> None:
-    """The agent waits for the operator's answer and follows it; the record names who answered and why."""
+    """The agent waits for the operator's answer and follows the answer; the record names the operator and the reason,
+    and a second answer is refused."""
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         results: list[str] = []
@@ -170,7 +174,8 @@ async def test_an_operator_answers(tmp_path: Path, allow: bool, said: str) -> No
 
 
 async def test_of_two_answers_at_once_one_counts(tmp_path: Path) -> None:
-    """The second of two answers is told the first one, also if both found the request open."""
+    """Of two answers that are sent at the same time the first one counts; the other is refused, and the error names the
+    first."""
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         group.start_soon(session.run, PROMPT)
@@ -191,7 +196,8 @@ async def test_of_two_answers_at_once_one_counts(tmp_path: Path) -> None:
 
 
 async def test_a_waiting_permission_is_shown(tmp_path: Path) -> None:
-    """The tree shows the request below its turn, an inspection names it, and the turn stays in its state."""
+    """While a permission waits for an answer, the tree shows the request below its turn, an inspection names the
+    request, and the turn stays in TOOL_USE."""
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         group.start_soon(session.run, PROMPT)
@@ -204,7 +210,8 @@ async def test_a_waiting_permission_is_shown(tmp_path: Path) -> None:
 
 
 async def test_a_permission_is_denied_at_its_deadline(tmp_path: Path) -> None:
-    """After answer_within_s the request is denied, and the turn goes on; a later answer is told so."""
+    """A permission that is not answered within ``answer_within_s`` is denied, and the turn goes on; a later answer is
+    refused, and the error says so."""
     agents = {"a": AgentConfig(adapter="scripted", permissions={"default": "ask", "answer_within_s": 0.05})}
     async with supervising(tmp_path, agents=agents) as run:
         session = await run.sup.start_session("s", agent="a")
@@ -216,7 +223,7 @@ async def test_a_permission_is_denied_at_its_deadline(tmp_path: Path) -> None:
 
 
 async def test_an_abort_withdraws_a_permission(tmp_path: Path) -> None:
-    """The open requests of an aborted session are withdrawn once, and cannot be answered any more."""
+    """An abort of a session withdraws its open permission requests once; a later answer is refused."""
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         group.start_soon(session.run, PROMPT)
@@ -230,7 +237,7 @@ async def test_an_abort_withdraws_a_permission(tmp_path: Path) -> None:
 
 
 async def test_a_timed_out_turn_withdraws_its_permission(tmp_path: Path) -> None:
-    """The turn's clock runs while a human is waited for; the failed turn withdraws its request."""
+    """A turn may time out while a human is waited for; the failed turn withdraws its permission request."""
     async with supervising(
         tmp_path, agents=ASKS, settings=quick_settings(turn_timeout_s=0.2, max_consecutive_errors=1)
     ) as run:
@@ -242,7 +249,7 @@ async def test_a_timed_out_turn_withdraws_its_permission(tmp_path: Path) -> None
 
 
 async def test_waiting_for_a_human_is_no_stall(tmp_path: Path) -> None:
-    """An agent that waits for a permission is not woken, stopped or killed as stalled."""
+    """An agent that waits for a permission does not count as stalled."""
     liveness = LivenessConfig(snapshot_s=0.01)
     settings = quick_settings().model_copy(update={"liveness": liveness})
     agents = {"a": AgentConfig(adapter="scripted", permissions={"default": "ask", "answer_within_s": 0.5})}
@@ -257,7 +264,7 @@ async def test_waiting_for_a_human_is_no_stall(tmp_path: Path) -> None:
     "number", ["01", "1" * 5000, "\N{ARABIC-INDIC DIGIT ONE}", "", "-1"], ids=["zero", "long", "other", "none", "minus"]
 )
 async def test_a_permission_id_has_one_spelling(tmp_path: Path, number: str) -> None:
-    """An id with other digits or leading zeros is unknown."""
+    """A permission id whose number has leading zeros or digits that are not ASCII is refused as unknown."""
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         group.start_soon(session.run, PROMPT)
@@ -269,8 +276,8 @@ async def test_a_permission_id_has_one_spelling(tmp_path: Path, number: str) -> 
 
 
 async def test_always_is_remembered_for_the_session(tmp_path: Path) -> None:
-    """An answer for good applies to the same request of the session from then on, if the agent offers no such
-    option."""
+    """After an answer with ``always``, equal requests of the session are allowed without a human, even if the agent
+    offers no such option."""
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         group.start_soon(session.run, "@ask edit: a.txt\n@ask edit: a.txt\n@ask edit: b.txt\n@say did it")
@@ -289,7 +296,8 @@ async def test_always_is_remembered_for_the_session(tmp_path: Path) -> None:
 
 
 async def test_a_rule_decides_without_a_human(tmp_path: Path) -> None:
-    """A request that a rule decides is answered at once, and the record names the rule."""
+    """A permission request to which a rule applies is answered at once without a human, and the record names
+    the rule."""
     rules = [{"then": "allow", "kind": "read"}, {"then": "deny", "title": "edit: *"}]
     agents = {"a": AgentConfig(adapter="scripted", permissions={"default": "ask", "rules": rules})}
     async with supervising(tmp_path, agents=agents) as run:
@@ -303,7 +311,8 @@ async def test_a_rule_decides_without_a_human(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------- commands
 async def test_the_permission_commands(tmp_path: Path) -> None:
-    """`permissions` lists the waiting requests with their details; `answer` answers a request once."""
+    """The command ``permissions`` lists the waiting requests with their details; ``answer`` answers a request, and a
+    second answer fails."""
     told: list[str] = []
 
     async def command(*words: str) -> None:
@@ -329,7 +338,7 @@ async def test_the_permission_commands(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- the program
 @pytest.mark.parametrize(("says", "told"), [(True, "allow"), (False, "deny")])
 async def test_the_embedding_program_answers(tmp_path: Path, says: bool, told: str) -> None:
-    """The embedding program is given the request, and its answer counts."""
+    """The function ``on_permission`` of the embedding program gets the request, and its result is the answer."""
     shown: list[OpenPermission] = []
 
     async def ask(asked: OpenPermission) -> bool:
@@ -344,7 +353,8 @@ async def test_the_embedding_program_answers(tmp_path: Path, says: bool, told: s
 
 
 async def test_a_program_that_fails_denies(tmp_path: Path) -> None:
-    """An exception of the embedding program denies the request, and the supervisor goes on."""
+    """When ``on_permission`` of the embedding program raises an exception, the request is denied, and the supervisor
+    goes on."""
 
     async def ask(asked: OpenPermission) -> bool:
         raise OSError("no screen")
@@ -356,7 +366,7 @@ async def test_a_program_that_fails_denies(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("says", ["deny", 2, object()], ids=["text", "number", "object"])
 async def test_a_program_that_says_neither_yes_nor_no_denies(tmp_path: Path, says: Any) -> None:
-    """A truthy answer that is not ``True`` denies."""
+    """When ``on_permission`` returns a value that is true but not ``True``, the request is denied."""
 
     async def ask(asked: OpenPermission) -> Any:
         return says
@@ -383,7 +393,8 @@ scripted_agent.main()
 
 
 async def test_a_program_that_allows_what_is_not_offered_denies(tmp_path: Path) -> None:
-    """``True`` for a request that only offers to allow for good denies at once."""
+    """When ``on_permission`` returns ``True`` for a request that offers only an option to allow for good, the request
+    is denied at once."""
     (tmp_path / "agent.py").write_text(FOR_GOOD)
     root = str(Path(__file__).parents[2])
     command = (sys.executable, str(tmp_path / "agent.py"))
@@ -399,7 +410,7 @@ async def test_a_program_that_allows_what_is_not_offered_denies(tmp_path: Path) 
 
 
 async def test_an_operators_answer_cancels_the_programs(tmp_path: Path) -> None:
-    """An operator may answer first; the embedding program's answer is then cancelled."""
+    """When an operator answers a request first, the running ``on_permission`` of the embedding program is cancelled."""
     asking, cancelled = anyio.Event(), anyio.Event()
 
     async def ask(asked: OpenPermission) -> bool:
@@ -435,7 +446,7 @@ async def test_an_operators_answer_cancels_the_programs(tmp_path: Path) -> None:
     ],
 )
 def test_an_invalid_policy_is_named_with_its_field(tmp_path: Path, written: str, complaint: str) -> None:
-    """Each error names its field and the fix."""
+    """The error about an invalid permission policy in a plan names the value and the fix."""
     plan = tmp_path / "plan.yaml"
     plan.write_text(f"agents: {{a: {{adapter: scripted, permissions: {written}}}}}\ntasks: [{{id: t, agent: a}}]\n")
     with pytest.raises(BadPlan) as caught:

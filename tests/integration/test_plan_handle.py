@@ -1,4 +1,5 @@
-"""The handle of a plan that a host runs: commands, questions, and the end of a run that is not awaited."""
+"""Handle of a plan that a host runs: commands to the plan, queries, and the end of a run that the host does not
+await."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ async def begun(sup: Supervisor, name: str) -> None:
 
 
 async def release(gate: Path) -> None:
-    """Let the program go on that reads from the FIFO at *gate*."""
+    """Write to the FIFO at *gate*, so that the program which reads from it goes on."""
     await anyio.to_thread.run_sync(gate.write_text, "go\n")
 
 
@@ -117,7 +118,8 @@ async def test_the_handle_answers_questions(tmp_path: Path) -> None:
 
 
 async def test_cancelling_the_await_cancels_the_plan(tmp_path: Path) -> None:
-    """The await ends when every task of the plan is recorded as cancelled, and its programs are dead."""
+    """When the host's await of a plan is cancelled, the await returns only after the run has ended and no session is
+    left."""
     with anyio.fail_after(DEADLINE_S):
         async with supervisor_of(
             tmp_path, plan := plan_of(task("a", "exec sleep 1000"), task("b", "true", "a"))
@@ -134,7 +136,8 @@ async def test_cancelling_the_await_cancels_the_plan(tmp_path: Path) -> None:
 
 
 async def test_a_run_that_is_not_awaited_ends_with_its_supervisor(tmp_path: Path) -> None:
-    """Leaving the block drains the run: what is in progress is finished, and nothing else begins."""
+    """When the host leaves the supervisor's block without awaiting a plan, the task in progress is completed, and no
+    other task begins."""
     os.mkfifo(tmp_path / "gate")
     with anyio.fail_after(DEADLINE_S):
         async with supervisor_of(tmp_path, plan := plan_of(task("a", "read _ < gate"), task("b", "true", "a"))) as sup:

@@ -1,4 +1,5 @@
-"""Runs of plans: order of tasks, number of sessions at once, and the effect of a failed task on the others."""
+"""Runs of plans: the order of tasks, the number of sessions at the same time, and the effect of a failed task on other
+tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ BOUNDS = quick_settings(max_total_errors=1, max_consecutive_errors=1)
 
 READY = "all_tasks_created"
 ONCE = TaskLifecycle(max_attempts=1, circuit_breaker=CircuitBreakerConfig(enabled=False))
-"""Limits under which a failed task is not retried."""
+"""Task settings with which a failed task is not retried."""
 
 
 def task(
@@ -57,7 +58,8 @@ def outcomes(result: PlanResult) -> dict[str, str]:
 
 
 async def test_an_expected_file_must_be_in_the_agents_directory(tmp_path: Path) -> None:
-    """A link out of the agent's directory, or a name that is too long, does not count as the expected file."""
+    """The condition ``file_exists`` of a task is not met by a file outside of the agent's directory, also not through a
+    link, nor by a name that is too long; the task is skipped."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "outside").touch()
     (tmp_path / "sub" / "inside").touch()
@@ -70,8 +72,8 @@ async def test_an_expected_file_must_be_in_the_agents_directory(tmp_path: Path) 
 
 
 async def test_tasks_wait_for_those_they_depend_on(tmp_path: Path) -> None:
-    """In a diamond no task starts before its dependencies are closed, and each passes through the states of the
-    spec."""
+    """In a plan where b and c depend on a, and d on both, no task starts before its dependencies are closed, and each
+    task passes through the states of the spec."""
     plan = plan_of(
         task("d", "echo d >> log", "b", "c"),
         task("b", "echo b >> log", "a"),
@@ -91,7 +93,7 @@ async def test_tasks_wait_for_those_they_depend_on(tmp_path: Path) -> None:
 
 
 async def test_no_more_sessions_than_allowed(tmp_path: Path) -> None:
-    """Of seven tasks at most two run at once, and all complete."""
+    """With ``max_sessions: 2`` no more than two of seven tasks run at the same time, and all complete."""
     plan = plan_of(*(task(f"t{number}", "@run true", agent="scripted") for number in range(7)), max_sessions=2)
     result, run = await carried_out(tmp_path, plan)
     assert result.ok
@@ -104,7 +106,7 @@ async def test_no_more_sessions_than_allowed(tmp_path: Path) -> None:
 
 
 async def test_a_failed_task_blocks_its_dependents(tmp_path: Path) -> None:
-    """Direct and indirect dependents of a failed task are never started; the other tasks complete."""
+    """Tasks that depend on a failed task, directly or indirectly, are never started; the other tasks complete."""
     plan = plan_of(
         task("bad", "echo trouble; exit 3"),
         task("next", "touch next", "bad"),
@@ -124,7 +126,7 @@ async def test_a_failed_task_blocks_its_dependents(tmp_path: Path) -> None:
 
 
 async def test_a_program_that_is_missing_fails_its_task(tmp_path: Path) -> None:
-    """A task whose agent cannot start has failed without having been in progress."""
+    """A task whose agent's program does not exist fails without having been in the state IN_PROGRESS."""
     result, run = await carried_out(tmp_path, plan_of(task("lost", agent="ghost")))
     assert outcomes(result) == {"lost": "failed"}
     assert "/no/such/program" in result.tasks["lost"].error
@@ -164,7 +166,7 @@ async def test_a_plan_on_a_supervisor_that_stops(tmp_path: Path) -> None:
 
 
 async def test_a_second_run_of_a_plan_has_new_ids(tmp_path: Path) -> None:
-    """Tasks and sessions of a second run get numbered ids."""
+    """The tasks and sessions of a second run of the same plan get ids with a number at the end."""
     plan = plan_of(task("t", "true"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         first, second = await run_plan(run.sup, plan), await run_plan(run.sup, plan)
@@ -174,7 +176,7 @@ async def test_a_second_run_of_a_plan_has_new_ids(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("approval", ["before", "after"])
 async def test_a_stop_cancels_unapproved_tasks(tmp_path: Path, approval: str) -> None:
-    """A task that waits for its approval is cancelled when its supervisor is stopped."""
+    """A task that waits for its approval, before or after its work, is cancelled when the supervisor is stopped."""
     wanted = TaskConfig(id="t", agent="sh", prompt="true", approval=approval)
     plan = plan_of(wanted)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:

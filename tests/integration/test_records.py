@@ -1,7 +1,8 @@
-"""Records of a run: a legal, explained, complete journal, lines that the validator accepts, and a released lock.
+"""Records of a run: a journal without gaps or refused events, causes, log lines that the validator accepts,
+subscriptions, and the lock of the state directory.
 
-``tests.support.check_records`` checks the invariants after every test that runs a supervisor in memory; here it checks
-the journal on disk after a run in which nearly everything happens, and the check itself is tested.
+``tests.support.check_records`` checks the invariants after every test that runs a supervisor in memory; here that
+function checks the journal on disk after a run with nearly every kind of event, and is itself tested.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 
 class Journalled:
-    """Records, rows, pending effects and log lines of a supervisor that has ended."""
+    """Container of the records, rows, pending effects and log lines that a supervisor has written to its state
+    directory."""
 
     def __init__(self, state_dir: Path) -> None:
         with JournalReader(state_dir / "runtime" / "journal.db") as journal:
@@ -72,7 +74,8 @@ async def work(turn: AgentTurn) -> str:
 
 
 async def eventful(sup: Supervisor, workdir: Path) -> None:
-    """Run successes, a crash, a message, an interrupt, children, a tool abort, a session abort and a failing agent."""
+    """Run sessions with successes, a crash, a message, an interrupt, child sessions, a tool abort, a session abort and
+    an agent that fails."""
     async with anyio.create_task_group() as group:
         busy = await sup.start_session("busy", agent="scripted")
         first = send_prompt(group, busy, "@run sleep 1000\n@agent kid\n  @run true\n@compact\n@say done")
@@ -109,12 +112,14 @@ async def books(tmp_path: Path, nothing_left: None) -> Journalled:
 
 
 async def test_the_journal_of_an_eventful_run(books: Journalled) -> None:
-    """The journal is gap-free, legal, and replays to its own rows; nothing was refused, pending or left open."""
+    """The journal of an eventful run has no gaps, its records replay to its rows, no event was refused, no effect is
+    pending, and no entity is left open."""
     check_records(books.events, books.rows, books.owed)
 
 
 async def test_the_lines_of_an_eventful_run(books: Journalled) -> None:
-    """transitions.jsonl has every transition of the journal, in order, and the validator finds nothing."""
+    """After an eventful run transitions.jsonl has every transition of the journal, in order, and the validator finds no
+    problem."""
     report = validate_lines(books.lines)
     assert report.problems == []
     transitions = [one for one in books.events if one.outcome == "transition"]
@@ -126,14 +131,16 @@ async def test_the_lines_of_an_eventful_run(books: Journalled) -> None:
 
 
 async def test_every_end_has_a_root(books: Journalled) -> None:
-    """The chain of causes of every entity's last record leads to a named operator or program."""
+    """The chain of causes of every entity's last record leads to a record whose actor is a named operator or
+    program."""
     for row in books.rows:
         root = books.root_of(books.last_of(row.id))
         assert root.actor not in ("", "supervisor"), row.id
 
 
 async def test_an_abort_is_the_root_of_what_it_ended(books: Journalled) -> None:
-    """The last records of an aborted family lead to the one record of the abort, with its reason and its actor."""
+    """The chain of causes of each last record of an aborted family leads to the one record of the abort, with its
+    reason and its actor."""
     for session_id in ("hung", "hung/kid"):
         root = books.root_of(books.last_of(session_id))
         assert (root.event, root.entity_id, root.actor, root.reason) == ("AbortRecord", "hung", "ann", "hung")
@@ -144,7 +151,8 @@ async def test_an_abort_is_the_root_of_what_it_ended(books: Journalled) -> None:
 
 
 async def test_a_second_supervisor_goes_on_in_the_same_journal(tmp_path: Path) -> None:
-    """Ids of the first supervisor are not reused, numbers go on, and the whole journal is legal."""
+    """A second supervisor in the same state directory does not reuse the ids of the first, continues the record
+    numbers, and the whole journal passes the check."""
     for number in range(2):
         async with open_supervisor(tmp_path / "sd", agents=AGENTS, settings=quick_settings(), workdir=tmp_path) as sup:
             session = await sup.start_session("s", agent="scripted")
@@ -156,8 +164,8 @@ async def test_a_second_supervisor_goes_on_in_the_same_journal(tmp_path: Path) -
 
 
 async def test_one_supervisor_per_state_directory(tmp_path: Path) -> None:
-    """A second supervisor is refused with the pid of the first, writes nothing, and may start when the first has
-    ended."""
+    """A second supervisor on the same state directory is refused while the first runs, without an effect on the first,
+    and may start when the first has ended."""
     async with open_supervisor(tmp_path / "sd", agents=AGENTS, workdir=tmp_path) as sup:
         session = await sup.start_session("s", agent="scripted")
         with pytest.raises(StateDirBusy, match="another supervisor"):
@@ -170,7 +178,8 @@ async def test_one_supervisor_per_state_directory(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------- subscriptions
 async def test_a_subscriber_receives_every_record_in_order(tmp_path: Path) -> None:
-    """From the beginning, or from any number on, every record comes once, in order, and durable."""
+    """A subscriber gets every record once, in order and when it is durable: from the first record, from a given number
+    on, or from now on."""
     async with supervising(tmp_path) as run:
         heard: dict[int | None, list[int]] = {None: [], 0: [], 7: []}
 
@@ -200,7 +209,8 @@ async def test_a_subscriber_receives_every_record_in_order(tmp_path: Path) -> No
 
 
 async def test_a_slow_subscriber_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow subscriber gets the records in its buffer, then SubscriptionLagged; others get all records."""
+    """A subscriber that reads too slowly gets the records in its buffer, then SubscriptionLagged; the later records can
+    be read from the journal."""
     monkeypatch.setattr(subscriptions, "SUBSCRIPTION_MAX", 5)
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
@@ -216,7 +226,8 @@ async def test_a_slow_subscriber_is_dropped(tmp_path: Path, monkeypatch: pytest.
 
 
 async def test_subscriptions_end_with_the_supervisor(tmp_path: Path) -> None:
-    """A subscriber gets the last record of the supervisor, then the end."""
+    """A subscriber gets all records up to the last one of the supervisor, then its iteration ends; a later subscription
+    ends at once."""
     heard: list[str] = []
 
     async def listen(sup: Supervisor, listening: anyio.Event) -> None:
@@ -261,7 +272,7 @@ def _change(events: list[LifecycleEvent], at: int, **changes: Any) -> None:
 
 @pytest.mark.parametrize("forgery", FORGERIES)
 async def test_a_forged_journal_is_found(tmp_path: Path, forgery: str) -> None:
-    """The check of the invariants finds each kind of forged record."""
+    """``check_records`` raises AssertionError for each kind of forged record."""
     store = await small_store(tmp_path)
     events, rows = store.log.after(0, 1_000), list(store.entities.values())
     check_records(events, rows, [])
@@ -271,7 +282,7 @@ async def test_a_forged_journal_is_found(tmp_path: Path, forgery: str) -> None:
 
 
 async def test_an_open_end_is_found(tmp_path: Path) -> None:
-    """The check finds an entity that has not ended, and a pending effect."""
+    """``check_records`` finds an entity that has not ended, and a pending effect."""
     store = await small_store(tmp_path)
     events, rows = store.log.after(0, 1_000), list(store.entities.values())
     with pytest.raises(AssertionError, match="is left in"):

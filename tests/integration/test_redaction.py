@@ -1,5 +1,4 @@
-"""Redaction of secrets, by the name of their variable and by their form, in the journal, the transcript and the
-logs."""
+"""Redaction of secrets in the journal, the transcript and the logs, by the name of their variable and by their form."""
 
 from __future__ import annotations
 
@@ -58,12 +57,13 @@ SPACED = ("https://joe:pw99@host", "Bearer 0123456789abcdefghij", "://", "Bearer
     ],
 )
 def test_names_of_secrets(name: str) -> None:
-    """Values of such variables, and of such headers of an MCP server, are secrets."""
+    """The name of an environment variable, or of a header of an MCP server, with a word such as TOKEN or Api-Key marks
+    its value as a secret."""
     assert is_secret_name(name)
 
 
 def test_a_secret_that_utf_8_cannot_encode_is_redacted() -> None:
-    """Such a secret is redacted raw and escaped; other text that UTF-8 cannot encode is escaped."""
+    """A secret that UTF-8 cannot encode is redacted raw and escaped; other text that UTF-8 cannot encode is escaped."""
     redactor = Redactor([{"API_TOKEN": os.fsdecode(b"p\xe4ssw\xf6rd-1234567")}])
     secret = "p\udce4ssw\udcf6rd-1234567"
     assert redactor.text(f"caf\udce9: {secret}, {secret!r}") == r"caf\udce9: $API_TOKEN, '$API_TOKEN'"
@@ -74,19 +74,20 @@ def test_a_secret_that_utf_8_cannot_encode_is_redacted() -> None:
 
 @pytest.mark.parametrize("name", ["HOME", "KEYBOARD", "TOKENIZERS", "AUTHOR", "PATH", "MONKEY"])
 def test_names_that_only_resemble_secrets(name: str) -> None:
-    """A name that only begins or ends like that of a secret is no secret."""
+    """A name that only resembles that of a secret, such as TOKENIZERS, does not mark its value as a secret."""
     assert not is_secret_name(name)
 
 
 def test_a_value_becomes_the_name_of_its_variable() -> None:
-    """A secret is replaced by the name of its variable; short values, and values of other variables, stay."""
+    """A secret is replaced by ``$`` and the name of its variable; short values, and values of variables without a
+    secret's name, are not redacted."""
     redactor = Redactor([ENVIRONMENT])
     assert redactor.text(f"with {SECRET}!") == "with $MY_API_KEY!"
     assert redactor.text("/home/somebody has 1234 files") == "/home/somebody has 1234 files"
 
 
 def test_the_token_of_a_header_is_known_without_its_scheme() -> None:
-    """The token of ``Authorization: Bearer TOKEN`` is redacted alone too."""
+    """The token of an ``Authorization: Bearer TOKEN`` header is also redacted where it stands without ``Bearer``."""
     redactor = Redactor([{"Authorization": "Bearer s3cr3t-t0ken", "X-Api-Key": "another-secret"}])
     assert redactor.text("I sent s3cr3t-t0ken and another-secret") == "I sent $Authorization and $X-Api-Key"
 
@@ -102,7 +103,7 @@ def test_the_token_of_a_header_is_known_without_its_scheme() -> None:
     ],
 )
 def test_passwords_in_addresses_and_headers_are_redacted(text: str, kept: str) -> None:
-    """The credentials of an address or a header are redacted, the rest stays."""
+    """The credentials in a URL or a header are redacted; the rest of the text stays."""
     assert Redactor().text(text) == kept
 
 
@@ -111,7 +112,7 @@ EVENTS = {one for kind in KINDS.values() for one in kind.events.values()}
 
 @pytest.mark.parametrize("kind", sorted(EVENTS, key=str))
 def test_every_text_field_of_every_event_is_redacted(kind: type[msgspec.Struct]) -> None:
-    """Every field that can hold text is redacted, apart from ids."""
+    """Every field of every event that can hold text is redacted, apart from ids."""
     fields = msgspec.structs.fields(kind)
     given = {one.name: "one" if one.name in TRUSTED_FIELDS else _holding(one.type) for one in fields}
     event = Redactor([ENVIRONMENT]).event(kind(**given))
@@ -119,7 +120,8 @@ def test_every_text_field_of_every_event_is_redacted(kind: type[msgspec.Struct])
 
 
 def test_an_id_is_never_redacted() -> None:
-    """Events refer to each other by ids: an id stays as it is, even if an agent's secret is the same text."""
+    """An id in an event is never redacted, even if an agent's secret is the same text, since events refer to each other
+    by ids."""
     redactor = Redactor([ENVIRONMENT])
     for kind in EVENTS:
         fields = msgspec.structs.fields(kind)
@@ -129,7 +131,7 @@ def test_an_id_is_never_redacted() -> None:
 
 
 def _holding(annotation: Any) -> Any:
-    """Return a value of that type with the secret in it, ``None`` if there is none."""
+    """Return a value of the type *annotation* that contains the secret, or ``None`` if that type has no such value."""
     for value in (
         SECRET,
         (SECRET,),
@@ -145,12 +147,13 @@ def _holding(annotation: Any) -> Any:
 
 @pytest.mark.parametrize("secret", LOOKS)
 def test_keys_are_redacted_by_their_form(secret: str) -> None:
-    """A key is redacted although no variable names it."""
+    """A key with a known form is redacted, although no variable has it as its value."""
     assert Redactor().text(f"it is {secret} here") == "it is [redacted] here"
 
 
 def test_nested_texts_of_events_are_redacted() -> None:
-    """Text within a verdict is redacted; an event without a secret is returned as it is."""
+    """Text inside of an event's verdict is redacted; an event without a secret is returned unchanged, as the same
+    object."""
     redactor = Redactor([ENVIRONMENT])
     failed = SessionExited(incarnation=1, verdict=Verdict(exit=Exit.ERROR, error=f"bad key {SECRET}"))
     assert redactor.event(failed).verdict.error == "bad key $MY_API_KEY"
@@ -160,7 +163,8 @@ def test_nested_texts_of_events_are_redacted() -> None:
 
 @given(st.lists(st.sampled_from([SECRET, *LOOKS[:6], *SPACED, "plain ", "sk-", "$", "\n", "é"]), max_size=6), st.data())
 def test_text_in_pieces_is_redacted_like_the_whole(parts: list[str], data: st.DataObject) -> None:
-    """The redacted pieces of a text, however it is cut, add up to the redacted whole."""
+    """For a text with secrets that is cut into pieces anywhere, the redacted pieces together equal the redacted whole
+    text."""
     redactor = Redactor([ENVIRONMENT])
     text = " ".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
@@ -175,7 +179,8 @@ KEY = "\n".join(["-----BEGIN OPENSSH PRIVATE KEY-----", *KEY_LINES, "-----END OP
 
 @given(st.data())
 def test_a_private_key_in_pieces_is_redacted(data: st.DataObject) -> None:
-    """A private key is redacted however it is cut, within its first and last line too; text around it stays."""
+    """A private key is redacted wherever the text is cut into pieces, even within the key's first or last line; the
+    text around the key stays."""
     text = f"here it is:\n{KEY}\nand -----BEGIN CERTIFICATE----- is none"
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))
     stream = StreamRedactor(Redactor())
@@ -186,7 +191,8 @@ def test_a_private_key_in_pieces_is_redacted(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 1000, 100_000])
 def test_a_key_without_an_end_has_a_limit(size: int) -> None:
-    """A key that never ends hides a bounded number of characters, and no more than a line of text is held back."""
+    """A private key without an end line hides a limited number of characters, and the stream holds back no more than a
+    line."""
     text = "-----BEGIN PRIVATE KEY-----" + "k" * KEY_CHARS_MAX + " plain words " * 100
     stream = StreamRedactor(Redactor())
     given_on = "".join(stream.feed(text[at : at + size]) for at in range(0, len(text), size))
@@ -196,7 +202,7 @@ def test_a_key_without_an_end_has_a_limit(size: int) -> None:
 
 
 def test_a_key_continues_after_output_of_another_source() -> None:
-    """The lines of a key are redacted although lines of another source come between them."""
+    """The lines of a private key are redacted although lines of another source (stderr) come between them."""
     kept: list[str] = []
 
     class Sink:
@@ -218,7 +224,8 @@ def test_a_key_continues_after_output_of_another_source() -> None:
 
 @pytest.mark.anyio
 async def test_no_file_of_the_state_directory_has_the_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A secret in a prompt, a message, an output in pieces or an error is in no file of the state directory."""
+    """A secret in a prompt, a message, an agent's output or an error is in no file of the state directory, and not in
+    the logs."""
     code = f"import sys; print('key', sys.stdin.read()); sys.exit('no: {SECRET}')"
     agent = AgentConfig(adapter="command", command=("python3", "-c", code), env={"MY_API_KEY": SECRET})
     with caplog.at_level(logging.DEBUG, "supervisor"):
@@ -260,7 +267,7 @@ def test_logs_are_redacted(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_value_with_spaces_in_pieces_is_redacted() -> None:
-    """A secret with spaces is redacted wherever it is cut."""
+    """A secret with spaces is redacted wherever its text is cut into two pieces."""
     value = "correct horse battery staple"
     for at in range(1, len(value)):
         stream = StreamRedactor(Redactor([{"DB_PASSPHRASE": value}]))
@@ -269,7 +276,8 @@ def test_a_value_with_spaces_in_pieces_is_redacted() -> None:
 
 
 def test_a_key_cut_at_the_end_of_a_long_piece_is_redacted() -> None:
-    """The end of a long piece is held back as the possible beginning of a key."""
+    """A key that is cut at the end of a long piece of text is redacted, since the stream holds back the possible
+    beginning of a key."""
     stream = StreamRedactor(Redactor())
     said = stream.feed("x " * 5000 + "sk-abcdefghijkl") + stream.feed("mnopqrstuvwxyz0123456789 end") + stream.end()
     assert said.endswith("x [redacted] end")

@@ -1,9 +1,9 @@
 """Very many sessions, and very many levels of delegation: they start, run, and end completely, with receipts.
 
-By default 1,000 sessions and 1,200 levels, deeper than Python's stack; ``make scale`` asks for 10,000 and 2,000 (see
-``--sessions`` and ``--levels`` in ``conftest.py``). The tests are about completeness; times are measured by the
-benchmark. No step may recurse over levels or look at all siblings of each sibling, and neither tasks nor entities may
-be left. ``supervising`` checks every record of each run.
+By default 1,000 sessions and 1,200 levels, deeper than Python's stack; ``make scale`` runs 10,000 and 2,000 (see
+``--sessions`` and ``--levels`` in ``conftest.py``). The tests check completeness; the benchmark measures times. No step
+may recurse over levels or look at all siblings of each sibling, and no tasks or entities may be left. ``supervising``
+checks every record of each run.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tests.support import DEADLINE_S, Run, quick_settings, supervising
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 CALM = quick_settings(ladder={"request_s": 600.0}, grace_s=600.0, spawn_deadline_s=600.0, turn_timeout_s=6_000.0)
-"""Deadlines that no session reaches on a loaded machine, so that every session ends in order."""
+"""Settings with deadlines that no session reaches even on a loaded machine, so that every session ends in order."""
 SCALE_S = 10 * DEADLINE_S
 
 
 @pytest.fixture
 def many(request: pytest.FixtureRequest) -> int:
-    """Number of sessions, a multiple of a hundred."""
+    """Fixture: the number of sessions, a multiple of a hundred."""
     return int(request.config.getoption("--sessions"))
 
 
@@ -38,7 +38,7 @@ def levels(request: pytest.FixtureRequest) -> int:
 
 
 class Crowd:
-    """Agents that hang in a call; ``there`` is set when the expected number hangs."""
+    """Agents that hang in a tool call; the event ``there`` is set when the expected number of agents hangs."""
 
     def __init__(self, expected: int) -> None:
         self._missing = expected
@@ -54,7 +54,8 @@ class Crowd:
         await turn.call("hang", self.hang)
 
     async def delegating(self, turn: AgentTurn) -> None:
-        """Delegate as many levels deep as the prompt says, and wait; the last session hangs in a call."""
+        """Delegate as many levels deep as the prompt says, and wait for the child session; the deepest session hangs in
+        a call."""
         left = int(turn.prompt)
         if left:
             await turn.delegate("d", str(left - 1))
@@ -67,7 +68,8 @@ class Crowd:
 
 
 async def tree_of(sup: Supervisor, crowd: Crowd, branches: int, leaves: int) -> list[Session]:
-    """Start a root, *branches* sessions below it, and *leaves* below each; return parents before children."""
+    """Start a root session, *branches* sessions below the root, and *leaves* sessions below each branch; return parents
+    before children."""
     root = await sup.start_session("root", agent=crowd.agent)
     above = [await root.start_child(f"b{number}") for number in range(branches)]
     below = [await one.start_child(f"l{number}") for one in above for number in range(leaves)]
@@ -75,7 +77,7 @@ async def tree_of(sup: Supervisor, crowd: Crowd, branches: int, leaves: int) -> 
 
 
 async def chain_of(sup: Supervisor, crowd: Crowd, depth: int) -> list[Session]:
-    """Start *depth* sessions, each the child of the one before."""
+    """Start *depth* sessions, each a child of the session before."""
     chain = [await sup.start_session("root", agent=crowd.agent)]
     while len(chain) < depth:
         chain.append(await chain[-1].start_child("c"))
@@ -88,7 +90,8 @@ async def abort_root(run: Run) -> Receipt:
 
 
 def check_receipt(receipt: Receipt, ids: Sequence[str], parents: dict[str, str | None]) -> None:
-    """Assert that every session is in the receipt once, after its descendants, and has ended in order and durably."""
+    """Assert that every session is in the abort receipt once, after its descendants, and has ended durably at the
+    request stage."""
     told = {node.id: number for number, node in enumerate(receipt.nodes)}
     assert sorted(node.id for node in receipt.nodes if node.kind == "session") == sorted(ids)
     assert {(node.outcome, node.rung) for node in receipt.nodes} == {("ended", "request")}
@@ -99,7 +102,7 @@ def check_receipt(receipt: Receipt, ids: Sequence[str], parents: dict[str, str |
 
 
 def check_ends(run: Run, ids: Sequence[str], parents: dict[str, str | None]) -> None:
-    """Assert that every session has its last record before its parent's, and that the registry is empty."""
+    """Assert that the last record of every session precedes that of its parent, and that the registry is empty."""
     ends = {one.entity_id: one.seq for one in run.transitions("Ended")}
     assert sorted(ends) == sorted(ids)
     assert all(run.row(one).ended for one in ids)
@@ -108,7 +111,7 @@ def check_ends(run: Run, ids: Sequence[str], parents: dict[str, str | None]) -> 
 
 
 async def no_more_than(tasks: int, actors: int, run: Run) -> None:
-    """Wait until no more than these numbers of tasks and actors are left."""
+    """Wait until no more than *tasks* event-loop tasks and *actors* actors are left."""
     with anyio.fail_after(SCALE_S):
         while len(anyio.get_running_tasks()) > tasks or len(run.sup.registry.system) > actors:
             for _ in range(100):  # to count ten thousand tasks at every step would be what takes longest here
@@ -116,7 +119,8 @@ async def no_more_than(tasks: int, actors: int, run: Run) -> None:
 
 
 class Count:
-    """Numbers of tasks and actors before a test. The janitor and the system get a host each at their first task."""
+    """Allowed numbers of event-loop tasks and actors after a test, taken before the test. Two tasks are added, since
+    janitor and system get a host task each at their first task."""
 
     def __init__(self, run: Run) -> None:
         self.tasks = len(anyio.get_running_tasks()) + 2
@@ -124,7 +128,7 @@ class Count:
 
 
 async def check_abort(run: Run, before: Count) -> None:
-    """Abort the root and check receipt, records, tasks and actors."""
+    """Abort the root session, and check the receipt, the records, and the numbers of tasks and actors that are left."""
     parents = {work.session_id: work.parent_id for work in run.sup.registry.sessions.values()}
     receipt = await abort_root(run)
     check_receipt(receipt, list(parents), parents)
@@ -139,7 +143,8 @@ def prompt(group: TaskGroup, sessions: Sequence[Session]) -> None:
 
 @pytest.mark.parametrize("leaves", [99, 0], ids=["a tree of trees", "wide"])
 async def test_many_sessions_at_rest(tmp_path: Path, many: int, leaves: int) -> None:
-    """An abort ends a wide tree, and a tree of trees; leaves are in the receipt before their parents."""
+    """The abort of the root ends all sessions at rest, in a wide tree and in a tree of trees; the receipt lists
+    children before parents."""
     async with supervising(tmp_path, settings=CALM, within_s=SCALE_S) as run:
         before = Count(run)
         sessions = await tree_of(run.sup, Crowd(0), many // (leaves + 1), leaves)
@@ -148,7 +153,7 @@ async def test_many_sessions_at_rest(tmp_path: Path, many: int, leaves: int) -> 
 
 
 async def test_many_sessions_of_which_a_tenth_work(tmp_path: Path, many: int) -> None:
-    """Sessions in the middle of a turn with a call end with those at rest."""
+    """An abort ends all sessions of a tree in which every tenth session is in a turn with a call."""
     async with supervising(tmp_path, settings=CALM, within_s=SCALE_S) as run, anyio.create_task_group() as group:
         before = Count(run)
         working = many // 10 + 1
@@ -161,7 +166,7 @@ async def test_many_sessions_of_which_a_tenth_work(tmp_path: Path, many: int) ->
 
 
 async def test_a_long_chain_of_sessions_at_rest(tmp_path: Path, levels: int) -> None:
-    """Neither plan, termination nor records of a chain recurse over its levels."""
+    """The abort of a very long chain of sessions ends all of them; no step recurses over the levels."""
     async with supervising(tmp_path, settings=CALM, within_s=SCALE_S) as run:
         before = Count(run)
         await chain_of(run.sup, Crowd(0), levels)
@@ -169,7 +174,8 @@ async def test_a_long_chain_of_sessions_at_rest(tmp_path: Path, levels: int) -> 
 
 
 async def test_a_chain_of_sessions_that_all_work(tmp_path: Path) -> None:
-    """A chain in which each session has a turn with a call ends: twice as deep as asyncio task groups may nest."""
+    """An abort ends a chain of 600 sessions, each in a turn with a call: twice as deep as asyncio task groups
+    may nest."""
     depth = 600
     async with supervising(tmp_path, settings=CALM, within_s=SCALE_S) as run, anyio.create_task_group() as group:
         before = Count(run)
@@ -180,7 +186,8 @@ async def test_a_chain_of_sessions_that_all_work(tmp_path: Path) -> None:
 
 
 async def test_a_delegation_of_many_levels(tmp_path: Path, levels: int) -> None:
-    """Each agent waits in a call for the session that it started; the abort of the root ends them all."""
+    """When each agent waits in a call for the session that it started, over many levels, the abort of the root ends all
+    sessions."""
     async with supervising(tmp_path, settings=CALM, within_s=SCALE_S) as run, anyio.create_task_group() as group:
         before = Count(run)
         crowd = Crowd(1)
@@ -192,7 +199,7 @@ async def test_a_delegation_of_many_levels(tmp_path: Path, levels: int) -> None:
 
 
 async def test_ids_do_not_grow_with_the_depth(tmp_path: Path) -> None:
-    """The id of a deep session leaves out the middle of its path, and stays unique."""
+    """The id of a session deep in a chain leaves out the middle of its path, stays short, and is unique."""
     async with supervising(tmp_path, settings=CALM) as run:
         chain = await chain_of(run.sup, Crowd(0), 300)
         assert max(len(one.id) for one in chain) <= 200

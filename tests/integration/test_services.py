@@ -1,4 +1,5 @@
-"""Services of a supervisor: a crash of one is logged, the service starts again, and no session notices."""
+"""Services of a supervisor, such as the control server: a crash is logged, the service is restarted, and no session is
+affected."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ async def echo(turn: AgentTurn) -> str:
 
 
 class Crashes:
-    """Failpoint decision: crash the loop of a service at its next passes."""
+    """Failpoint function that crashes the loop of a service at its next passes, as often as ``left`` says."""
 
     def __init__(self) -> None:
         self.left = Counter[str]()
@@ -59,7 +60,7 @@ def crashes() -> Iterator[Crashes]:
 
 
 class Log(logging.Handler):
-    """The runtime's log, for tests that wait for a line."""
+    """Log handler that collects the lines of the runtime's log, for tests that wait for a line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +73,7 @@ class Log(logging.Handler):
         self._grown = anyio.Event()
 
     async def line(self, *words: str) -> str:
-        """Return the first line that has all *words*, as soon as there is one."""
+        """Return the first log line that contains all *words*; wait until there is such a line."""
         with anyio.fail_after(DEADLINE_S):
             while True:
                 for line in self.lines:
@@ -95,7 +96,8 @@ async def log_of_the_runtime() -> AsyncIterator[Log]:
 async def running(
     where: Path, plugins: Any = (), agents: Mapping[str, AgentConfig] | None = None, **changed: Any
 ) -> AsyncIterator[tuple[Supervisor, Log]]:
-    """A supervisor with a journal on disk and a control socket, under a deadline; *changed*: its settings."""
+    """Run a supervisor with a journal on disk and a control socket, under a deadline; *changed* are its changed
+    settings."""
     settings = Settings.model_validate({**quick_settings().model_dump(), "retention": {"every_s": 1.0}, **changed})
     with anyio.fail_after(2 * DEADLINE_S):
         async with log_of_the_runtime() as log:
@@ -115,7 +117,7 @@ def records_of(where: Path) -> list[LifecycleEvent]:
 
 
 class Listener:
-    """A plug-in that keeps the names of the session events that it is given."""
+    """Plug-in that collects the names of the session events that it receives."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -128,7 +130,7 @@ class Listener:
 # ------------------------------------------------------------------------------------------------------ one crash
 @pytest.mark.parametrize("service", ["compaction", "journal", "plug-ins"])
 async def test_a_service_that_crashes_is_started_again(tmp_path: Path, crashes: Crashes, service: str) -> None:
-    """The log names the crash and the restart; a session that runs meanwhile goes on."""
+    """When a service crashes, the log has the crash, then the restart; a session that runs meanwhile goes on."""
     async with running(tmp_path, [Listener()]) as (sup, log):
         session = await sup.start_session("s", agent=echo)
         crashes.left[service] = 1
@@ -140,7 +142,8 @@ async def test_a_service_that_crashes_is_started_again(tmp_path: Path, crashes: 
 
 
 async def test_the_control_server_is_back_after_a_crash(tmp_path: Path, crashes: Crashes) -> None:
-    """The client whose connection came with the crash is answered; so is the next one, by the new server."""
+    """When the control server crashes at a connection, that client gets its reply, and the next client gets one from
+    the new server."""
     async with running(tmp_path) as (sup, log):
         session = await sup.start_session("s", agent=echo)
         crashes.left["control"] = 1
@@ -151,7 +154,7 @@ async def test_the_control_server_is_back_after_a_crash(tmp_path: Path, crashes:
 
 
 async def test_an_abort_that_is_under_way_is_answered_over_a_crash(tmp_path: Path, crashes: Crashes) -> None:
-    """A request that the crashed server has begun gets its whole answer."""
+    """An abort request that the crashed control server had begun still gets its whole reply, and the session ends."""
     async with running(tmp_path) as (sup, log):
         await sup.start_session("s", agent=echo)
         crashes.left["control"] = 1
@@ -162,7 +165,8 @@ async def test_an_abort_that_is_under_way_is_answered_over_a_crash(tmp_path: Pat
 
 
 async def test_a_follower_is_told_to_ask_again(tmp_path: Path, crashes: Crashes) -> None:
-    """An answer without an end of its own ends with an error that names the reason, and not as if all was told."""
+    """A client that follows records gets an error when the control server crashes, which says that it should ask again,
+    and no end as if all records were sent."""
     async with running(tmp_path) as (sup, _):
         await sup.start_session("s", agent=echo)
         crashes.left["control"] = 1
@@ -174,7 +178,8 @@ async def test_a_follower_is_told_to_ask_again(tmp_path: Path, crashes: Crashes)
 
 
 async def test_a_plug_in_is_told_over_a_crash(tmp_path: Path, crashes: Crashes) -> None:
-    """Records that come while the service is down wait in the plug-in's queue."""
+    """Records made while the plug-in service is down wait in a queue, and the plug-in receives all of them after the
+    restart."""
     listener = Listener()
     async with running(tmp_path, [listener]) as (sup, log):
         crashes.left["plug-ins"] = 1
@@ -187,7 +192,8 @@ async def test_a_plug_in_is_told_over_a_crash(tmp_path: Path, crashes: Crashes) 
 
 
 async def test_a_journal_that_is_deleted_after_a_crash_is_noticed(tmp_path: Path, crashes: Crashes) -> None:
-    """The check that the journal is there goes on after a restart, though nothing is recorded."""
+    """After a restart of the journal service, the deletion of the journal's file is still noticed, though nothing is
+    recorded."""
     with pytest.raises(Exception, match="journal"):
         async with running(tmp_path) as (sup, log):
             crashes.left["journal"] = 1
@@ -198,7 +204,8 @@ async def test_a_journal_that_is_deleted_after_a_crash_is_noticed(tmp_path: Path
 
 # ----------------------------------------------------------------------------------------------- too many crashes
 async def test_too_many_crashes_end_the_supervisor_in_order(tmp_path: Path, crashes: Crashes) -> None:
-    """Sessions are ended with the reason, prompts are answered, and leaving the block raises it."""
+    """When a service crashes too often, every session ends with that reason, every prompt gets a result, and leaving
+    the block raises ServiceFailed."""
     with pytest.raises(ServiceFailed) as caught:
         async with running(tmp_path) as (sup, log), anyio.create_task_group() as group:
             session = await sup.start_session("s", agent=hang)
@@ -225,7 +232,7 @@ async def hang(turn: AgentTurn) -> None:
 
 # ---------------------------------------------------------------------------------------------------------- starts
 async def test_a_service_that_cannot_start_is_its_starters_error(tmp_path: Path) -> None:
-    """A loop that raises before it is ready is not started again: the caller has the error."""
+    """A service that raises an error before it is ready is not restarted; the caller that starts it gets the error."""
     async with running(tmp_path) as (sup, log):
         missing = tmp_path / "missing" / "control.sock"
         serve = partial(serve_control, missing, sup, closing=sup.services.closing)
@@ -237,7 +244,7 @@ async def test_a_service_that_cannot_start_is_its_starters_error(tmp_path: Path)
 # --------------------------------------------------------------------------------- workspaces and verification
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A git repository with one commit."""
+    """Fixture: a git repository with one commit."""
     where = tmp_path / "repository"
     where.mkdir()
     for words in (
@@ -250,7 +257,7 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.mark.one_backend
 async def test_workspaces_are_removed_over_a_crash(repository: Path, crashes: Crashes) -> None:
-    """A removal that is queued when the cleanup crashes is done by the next loop."""
+    """The removal of a workspace that is queued when the cleanup service crashes is carried out after the restart."""
     async with running(repository, workspace="worktree") as (sup, log):
         session = await sup.start_session("s", agent=echo, directory=str(repository))
         await session.run("work")
@@ -262,7 +269,8 @@ async def test_workspaces_are_removed_over_a_crash(repository: Path, crashes: Cr
 
 @pytest.mark.one_backend
 async def test_a_bug_in_a_verification_fails_its_request_only(repository: Path, crashes: Crashes) -> None:
-    """The merge of one task fails, with the reason in its result; the next task is merged."""
+    """When the verification service crashes during the merge of one task, that task fails with the crash as its error;
+    the next task is merged."""
     crashes.left["verification"] = 1
     sh = AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))
     tasks = [

@@ -1,6 +1,6 @@
-"""Whole sessions with real agents: prompts, messages, interrupts, errors and deadlines, on both backends.
+"""Whole sessions with real agents: prompts, messages, interrupts, errors and deadlines, on asyncio and trio.
 
-Assertions are about the journal and about processes, never about durations, except that a delay was kept.
+Assertions are about the journal and about processes, never about durations, except that a delay was long enough.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def gate(tmp_path: Path, nothing_left: None) -> Iterator[Gate]:
 
 # ---------------------------------------------------------------------------------------------------- prompts
 async def test_a_turn_passes_through_the_states_of_the_spec(tmp_path: Path) -> None:
-    """In a prompt with a tool call session, turn and agent pass through the states of their specs, in order."""
+    """In a prompt with a tool call, session, turn and agent pass through the states of their specs, in order."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         assert (await session.run("@think hm\n@say hello\n@run echo done"))[:3] == ("completed", "", "hello\ndone\n")
@@ -61,7 +61,7 @@ async def test_a_turn_passes_through_the_states_of_the_spec(tmp_path: Path) -> N
 
 
 async def test_prompts_of_a_session_share_an_agent(tmp_path: Path) -> None:
-    """Each prompt is a turn of its own, counted by session_seq, in the same process."""
+    """Each prompt of a session is a turn of its own, counted by session_seq; all turns use the same agent process."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         for number in range(3):
@@ -74,7 +74,7 @@ async def test_prompts_of_a_session_share_an_agent(tmp_path: Path) -> None:
 
 
 async def test_prompts_queue_up(tmp_path: Path) -> None:
-    """Prompts that come during a turn are handled one after the other, each with its own result."""
+    """Prompts that are sent during a turn are handled one after the other, each with its own result."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         first = send_prompt(group, session, "@wait go\n@say first")
@@ -90,7 +90,7 @@ async def test_prompts_queue_up(tmp_path: Path) -> None:
 
 
 async def test_a_prompt_to_a_closed_session_is_refused(tmp_path: Path) -> None:
-    """A closed session refuses prompts, messages and children."""
+    """After its end a session refuses prompts, messages and child sessions."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.close()
@@ -102,7 +102,8 @@ async def test_a_prompt_to_a_closed_session_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_command_is_an_agent(tmp_path: Path) -> None:
-    """The output of a program is the result, its exit status the verdict; each prompt starts a process."""
+    """With the adapter ``command`` the output of a program is the result, its exit status decides success, and each
+    prompt starts another process."""
     agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "read line; echo got $line; exit $line"))}
     async with supervising(tmp_path, agents=agents, settings=quick_settings(max_total_errors=1)) as run:
         session = await run.sup.start_session("s", agent="sh")
@@ -118,7 +119,7 @@ async def test_a_command_is_an_agent(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------- messages
 async def test_a_message_waits_for_the_next_prompt(tmp_path: Path) -> None:
-    """A normal message leaves the running turn alone, and is in the next prompt only."""
+    """A normal message that is sent during a turn does not change that turn, and is part of the next prompt only."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         first = send_prompt(group, session, "@wait go\n@say first")
@@ -134,7 +135,8 @@ async def test_a_message_waits_for_the_next_prompt(tmp_path: Path) -> None:
 
 
 async def test_an_urgent_message_interrupts(tmp_path: Path) -> None:
-    """An urgent message in Running leads to Interrupting and a new turn in the same process, counted as no error."""
+    """An urgent message during a turn leads to Interrupting and a new turn in the same agent process; no error is
+    counted."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@hang")
@@ -154,7 +156,8 @@ async def test_an_urgent_message_interrupts(tmp_path: Path) -> None:
 
 
 async def test_an_agent_that_ignores_an_interrupt_is_replaced(tmp_path: Path) -> None:
-    """An agent that ignores the interrupt is killed after its grace; a new process gets the message."""
+    """An agent that ignores the interrupt for an urgent message is killed after its grace period; a new agent process
+    gets the message."""
     async with supervising(tmp_path, settings=quick_settings(grace_s=0.1)) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@deaf\n@run true\n@hang")
@@ -170,7 +173,7 @@ async def test_an_agent_that_ignores_an_interrupt_is_replaced(tmp_path: Path) ->
 
 
 async def test_an_urgent_message_before_the_start_is_latched(tmp_path: Path, gate: Gate) -> None:
-    """An urgent message in Spawning waits for the start, and then interrupts before the prompt was sent."""
+    """An urgent message in Spawning waits until the agent is ready, and then interrupts before the prompt is sent."""
     async with supervising(tmp_path, agents={"slow": gate.agent()}) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="slow")
         asked = send_prompt(group, session, "@write wrong x\n@hang")
@@ -186,7 +189,7 @@ async def test_an_urgent_message_before_the_start_is_latched(tmp_path: Path, gat
 
 
 async def test_an_urgent_message_at_the_very_start_is_not_lost(tmp_path: Path) -> None:
-    """However message and start overlap, the message is delivered, and no error is counted."""
+    """An urgent message at any moment of a session's start is delivered, and no grace period is exceeded."""
     async with supervising(tmp_path) as run:
 
         async def one(number: int) -> None:
@@ -213,7 +216,8 @@ async def test_an_urgent_message_at_the_very_start_is_not_lost(tmp_path: Path) -
 
 
 async def test_an_urgent_message_overtakes_a_slow_disk(tmp_path: Path) -> None:
-    """A message that comes while the start is written to the disk keeps the old prompt from being sent."""
+    """When an urgent message comes while the start of the turn is written to the disk, the prompt without the message
+    is not sent."""
 
     async with supervising(tmp_path, freeze_at="SessionStarted") as run, anyio.create_task_group() as group:
         disk = run.disk
@@ -233,7 +237,7 @@ async def test_an_urgent_message_overtakes_a_slow_disk(tmp_path: Path) -> None:
 
 
 async def test_a_message_that_comes_too_late_for_a_prompt_is_in_the_next(tmp_path: Path) -> None:
-    """A message that comes while a prompt is written to the disk is in the next prompt."""
+    """A message that comes while a prompt is written to the disk is part of the next prompt."""
 
     async with supervising(tmp_path, freeze_at="PromptReady") as run, anyio.create_task_group() as group:
         disk = run.disk
@@ -249,7 +253,7 @@ async def test_a_message_that_comes_too_late_for_a_prompt_is_in_the_next(tmp_pat
 
 
 async def test_an_urgent_message_at_rest_waits(tmp_path: Path) -> None:
-    """An urgent message between prompts is in the next prompt."""
+    """An urgent message that is sent between two prompts is part of the next prompt, and interrupts nothing."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.run("@say one")
@@ -261,7 +265,8 @@ async def test_an_urgent_message_at_rest_waits(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------- errors
 async def test_a_crash_is_counted_and_retried(tmp_path: Path) -> None:
-    """A crash is counted, the backoff kept, a new process succeeds, and consecutive errors start over."""
+    """A crash of the agent counts as an error; after the backoff a new process completes the prompt, and the count of
+    consecutive errors is reset."""
     async with supervising(tmp_path, settings=quick_settings(backoff_base_ms=40, backoff_cap_ms=1000)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         assert (await session.run("@crash-once crashed 3\n@say fine"))[:3] == ("completed", "", "fine\n")
@@ -280,7 +285,8 @@ async def test_a_crash_is_counted_and_retried(tmp_path: Path) -> None:
 
 
 async def test_too_many_errors_stop_a_session(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """At the threshold the session stops before another launch, with a log line, and its prompt is answered."""
+    """At the limit of errors the session stops without another launch, writes one log line, and its prompt fails with
+    the reason."""
     async with supervising(tmp_path, settings=quick_settings(max_total_errors=3)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@exit 4")
@@ -295,7 +301,7 @@ async def test_too_many_errors_stop_a_session(tmp_path: Path, caplog: pytest.Log
 
 
 async def test_an_agent_that_keeps_failing_is_given_up(tmp_path: Path) -> None:
-    """More failures after a start than the restart limit allows within its window end the session."""
+    """A session with more failures after a start than ``restarts_max`` allows within a period ends."""
     async with supervising(tmp_path, settings=quick_settings(restarts_max=1)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@exit 4")
@@ -305,7 +311,8 @@ async def test_an_agent_that_keeps_failing_is_given_up(tmp_path: Path) -> None:
 
 
 async def test_a_drain_does_not_wait_for_a_backoff(tmp_path: Path) -> None:
-    """A session in its backoff ends with its last error when the supervisor is stopped."""
+    """When the supervisor is stopped, a session in its backoff ends at once, and its prompt fails with the last
+    error."""
     settings = quick_settings(backoff_base_ms=60_000, backoff_cap_ms=60_000)
     async with supervising(tmp_path, settings=settings) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
@@ -319,7 +326,7 @@ async def test_a_drain_does_not_wait_for_a_backoff(tmp_path: Path) -> None:
 
 
 async def test_errors_in_a_row_stop_a_session(tmp_path: Path) -> None:
-    """An agent that never gets ready is started max_consecutive_errors times, with growing delays between."""
+    """An agent that exits before it is ready is started max_consecutive_errors times, with growing delays."""
     agents = {"dud": AgentConfig(adapter="acp", command=("false",))}
     settings = quick_settings(max_consecutive_errors=3, backoff_base_ms=10, backoff_cap_ms=1000)
     async with supervising(tmp_path, agents=agents, settings=settings) as run:
@@ -333,7 +340,8 @@ async def test_errors_in_a_row_stop_a_session(tmp_path: Path) -> None:
 
 
 async def test_a_missing_program_is_named(tmp_path: Path) -> None:
-    """A missing program fails the launch with its name; no agent ever ran."""
+    """An agent whose program does not exist fails its launch with an error that names the program; no process is
+    started."""
     agents = {"ghost": AgentConfig(adapter="command", command=("/no/such/program",))}
     async with supervising(tmp_path, agents=agents, settings=quick_settings(max_consecutive_errors=2)) as run:
         session = await run.sup.start_session("s", agent="ghost")
@@ -346,7 +354,8 @@ async def test_a_missing_program_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    """A missing directory is a fatal error and is not retried."""
+    """An agent whose directory does not exist fails its session with an error that names the directory, without a
+    retry."""
     agents = {"lost": AgentConfig(adapter="command", command=("true",), cwd="/no/such/directory")}
     async with supervising(tmp_path, agents=agents) as run:
         session = await run.sup.start_session("s", agent="lost")
@@ -357,7 +366,8 @@ async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
 
 
 async def test_an_agent_that_is_not_ready_in_time_is_replaced(tmp_path: Path) -> None:
-    """At the spawn deadline the program is killed, an error is counted, and another program is started."""
+    """An agent that is not ready by the spawn deadline is killed, an error is counted, and another process is
+    started."""
     agents = {"mute": AgentConfig(adapter="acp", command=("sleep", "1000"))}
     settings = quick_settings(spawn_deadline_s=0.1, max_consecutive_errors=2)
     async with supervising(tmp_path, agents=agents, settings=settings) as run:
@@ -371,7 +381,7 @@ async def test_an_agent_that_is_not_ready_in_time_is_replaced(tmp_path: Path) ->
 
 
 async def test_a_turn_that_takes_too_long_is_interrupted(tmp_path: Path) -> None:
-    """An agent that stops when its turn times out is prompted again, in the same process."""
+    """An agent that stops when its turn times out is prompted again in the same process."""
     settings = quick_settings(turn_timeout_s=0.2, max_total_errors=2)
     async with supervising(tmp_path, settings=settings) as run:
         session = await run.sup.start_session("s", agent="scripted")
@@ -383,7 +393,7 @@ async def test_a_turn_that_takes_too_long_is_interrupted(tmp_path: Path) -> None
 
 
 async def test_a_deaf_agent_that_takes_too_long_is_replaced(tmp_path: Path) -> None:
-    """An agent that does not stop when its turn times out is killed, and the next attempt has a new process."""
+    """An agent that does not stop when its turn times out is killed, and the next attempt runs in a new process."""
     settings = quick_settings(turn_timeout_s=0.5, grace_s=0.1, ladder={"request_s": 0.1})
     async with supervising(tmp_path, settings=settings) as run:
         session = await run.sup.start_session("s", agent="scripted")
@@ -399,7 +409,8 @@ async def test_a_deaf_agent_that_takes_too_long_is_replaced(tmp_path: Path) -> N
 
 
 async def test_a_session_whose_actor_crashes_ends_with_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A bug of the runtime in one session ends it: its prompt is answered, its agent is gone, other sessions go on."""
+    """A crash of a session's actor by a bug of the runtime ends the session: its prompt fails, its agent's process
+    ends, other sessions go on."""
     agents = {"scripted": AgentConfig(adapter="scripted")}
     # Not `supervising`: that would rightly complain that the session's log has no last record.
     async with (
@@ -426,7 +437,8 @@ async def test_a_session_whose_actor_crashes_ends_with_it(tmp_path: Path, caplog
 
 # ---------------------------------------------------------------------------------------------------- push back
 async def test_waiting_messages_have_a_limit(tmp_path: Path) -> None:
-    """A message beyond the limit is refused with the limit; the others are all in the next prompt."""
+    """A message to a session with ``waiting_max`` waiting messages is refused with an error that names the limit; after
+    the next prompt there is room again."""
     async with supervising(tmp_path, settings=quick_settings(waiting_max=2)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.send("one")
@@ -440,7 +452,8 @@ async def test_waiting_messages_have_a_limit(tmp_path: Path) -> None:
 
 
 async def test_waiting_prompts_have_a_limit(tmp_path: Path) -> None:
-    """A prompt beyond the limit is refused; the waiting prompts are handled in order."""
+    """A prompt to a session with ``waiting_max`` waiting prompts is refused; the waiting prompts are handled in
+    order."""
     begun, go = anyio.Event(), anyio.Event()
 
     async def agent(turn: AgentTurn) -> str:
@@ -461,7 +474,8 @@ async def test_waiting_prompts_have_a_limit(tmp_path: Path) -> None:
 
 
 async def test_limits_count_undurable_requests_once(tmp_path: Path) -> None:
-    """While the disk does not answer, exactly as many prompts and messages are accepted as may wait."""
+    """While nothing becomes durable, a session accepts exactly ``waiting_max`` prompts and messages and refuses
+    more."""
     begun, go = anyio.Event(), anyio.Event()
     journals: list[FrozenJournal] = []
 

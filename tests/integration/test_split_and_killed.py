@@ -1,4 +1,5 @@
-"""Recovery of a run whose task was split while it ran: the subtasks are in no plan file, and go on all the same."""
+"""Recovery of a run whose task was split at run time: the subtasks, which are in no plan file, are continued as
+well."""
 
 from __future__ import annotations
 
@@ -49,12 +50,13 @@ WHOLE = {"a", "a1", "a2", "a2a", "b"}
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> None:
-    """Override the fixture of this folder: the processes of a killed run end by themselves, a little after the test."""
+    """Override the fixture of the same name: the processes of a killed run end by themselves, a little after
+    the test."""
 
 
 @contextmanager
 def started(workdir: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start the run; kill it at the end of the block."""
+    """Start ``supervisor run`` on the plan; kill the process at the end of the block."""
     run = [sys.executable, "-m", "supervisor", "run", "plan.yaml", "--json"]
     with subprocess.Popen(run, cwd=workdir, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -76,7 +78,7 @@ def killed_at(workdir: Path, event: str, who: str) -> None:
 
 
 def completed(workdir: Path) -> set[str]:
-    """Run the plan to its end, and return the completed tasks."""
+    """Run the plan to its end, and return the names of the completed tasks."""
     with started(workdir) as process:
         assert process.stdout is not None
         last = [json.loads(line) for line in process.stdout][-1]
@@ -85,7 +87,7 @@ def completed(workdir: Path) -> set[str]:
 
 
 class InAnHour:
-    """Wall clock of a machine an hour later."""
+    """Wall clock that is an hour ahead, as after a pause between two supervisors."""
 
     def time(self) -> float:
         return time.time() + 3600
@@ -100,7 +102,8 @@ tasks:
 
 @pytest.mark.anyio
 async def test_the_wait_for_subtasks_does_not_start_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A time-out of ten minutes is over an hour after the crash: time without a supervisor counts."""
+    """A task's time-out of ten minutes for its subtasks has passed when the next supervisor starts an hour after a
+    crash, since time without a supervisor counts."""
     (tmp_path / "plan.yaml").write_text(WAITS)
     await anyio.to_thread.run_sync(killed_at, tmp_path, "started", "task:a1")
     plan = load_plan(tmp_path / "plan.yaml")
@@ -126,7 +129,8 @@ async def test_the_wait_for_subtasks_does_not_start_again(tmp_path: Path, monkey
     ("event", "who"), [("split", "task:a"), ("started", "task:a1"), ("execution_completed", "run:a")]
 )
 def test_a_split_run_goes_on_after_a_kill(tmp_path: Path, event: str, who: str) -> None:
-    """The next command continues the run, and all subtasks, at any depth, are closed before the dependents begin."""
+    """After a kill the next command continues a run with a split task, and all subtasks, at any depth, are closed
+    before the dependents begin."""
     (tmp_path / "plan.yaml").write_text(PLAN)
     if who == "run:a":
         (tmp_path / "ended").touch()

@@ -1,4 +1,4 @@
-"""Urgent messages to agents that accept messages within a turn: accepted, too late, or not at all."""
+"""Urgent messages to agents that can accept a message within a turn: accepted in time, too late, or not at all."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ HASTY = quick_settings(steer_grace_s=0.05)
 
 
 def script(gate: Path) -> str:
-    """Return a turn that begins a step, creates a file, and goes on when another file is there."""
+    """Return a prompt whose turn creates a file, waits in a step until the file *gate* exists, and goes on."""
     return f"@local touch {gate}.begun; while [ ! -e {gate} ]; do sleep 0.01; done\n@say worked"
 
 
 async def has_come(folder: Path) -> None:
-    """Wait until the agent has received the message, whether it acts on it or not."""
+    """Wait until the agent has received the message, whether the agent accepts it or not."""
     with anyio.fail_after(DEADLINE_S):
         while not (folder / "came").exists():
             await anyio.lowlevel.checkpoint()
 
 
 def delivered(run: Run) -> tuple[int, int]:
-    """Return the number of turns, and the number of messages that were accepted within a turn."""
+    """Return the number of prompts that were made, and the number of messages that were accepted within a turn."""
     return len(run.transitions("PromptReady", "s")), len(run.transitions("MessageHeard", "s"))
 
 
 async def test_a_message_is_accepted_within_the_turn(tmp_path: Path) -> None:
-    """An agent accepts the message between two steps: nothing is interrupted, and no prompt repeats the message."""
+    """When an agent accepts an urgent message between two steps of its turn, nothing is interrupted, and no prompt
+    repeats the message."""
     async with supervising(tmp_path, agents=STEERED, settings=PATIENT) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         asked = send_prompt(group, session, script(tmp_path / "go"))
@@ -54,7 +55,8 @@ async def test_a_message_is_accepted_within_the_turn(tmp_path: Path) -> None:
 
 
 async def test_a_message_that_is_not_accepted_interrupts(tmp_path: Path) -> None:
-    """An agent that a tool keeps busy for steer_grace_s is interrupted, and its next prompt has the message."""
+    """An agent that does not accept an urgent message within ``steer_grace_s``, since a tool call runs, is interrupted,
+    and the next prompt contains the message."""
     async with supervising(tmp_path, agents=STEERED, settings=HASTY) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         asked = send_prompt(group, session, script(tmp_path / "go"))
@@ -68,7 +70,8 @@ async def test_a_message_that_is_not_accepted_interrupts(tmp_path: Path) -> None
 
 
 async def test_a_message_for_the_boundary_is_accepted_there(tmp_path: Path) -> None:
-    """A message for the tool boundary is sent when the last call has returned, and interrupts nothing if accepted."""
+    """A message for the tool boundary is sent to the agent when the last call has returned; when the agent accepts it,
+    nothing is interrupted."""
     async with supervising(tmp_path, agents=STEERED, settings=PATIENT) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
         prompt = f"{script(tmp_path / 'go')}\n@local while [ ! -e {tmp_path / 'on'} ]; do sleep 0.01; done\n@say done"
@@ -87,7 +90,8 @@ async def test_a_message_for_the_boundary_is_accepted_there(tmp_path: Path) -> N
 
 
 async def test_a_message_that_missed_its_turn_gets_another(tmp_path: Path) -> None:
-    """A message that is not accepted before its turn ends gets a turn of its own; then the request is answered."""
+    """An urgent message that the agent does not accept before its turn ends gets a turn of its own before the request
+    gets its result."""
     asks = {"a": STEERED["a"].model_copy(update={"permissions": PermissionsConfig(default=Decision.ASK)})}
     async with supervising(tmp_path, agents=asks, settings=PATIENT) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="a")
@@ -101,7 +105,8 @@ async def test_a_message_that_missed_its_turn_gets_another(tmp_path: Path) -> No
 
 
 async def test_an_agent_without_steering_is_interrupted(tmp_path: Path) -> None:
-    """An agent that does not offer messages within a turn is interrupted at once, and prompted again."""
+    """An agent that cannot accept messages within a turn is interrupted at once by an urgent message, and prompted
+    again."""
     async with supervising(tmp_path, settings=PATIENT) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, script(tmp_path / "go"))

@@ -1,7 +1,9 @@
-"""A supervisor that is killed with SIGKILL leaves no process behind, however far the launches had come.
+"""Check that a supervisor killed with SIGKILL leaves no process behind, however far the launches of its agents had
+come.
 
-The supervisor is a process of its own. Every agent, tool and daemon below it holds a pipe of the test; end of file
-proves that all are gone. Lines in the pipe say which processes have started, so the kill never comes too early.
+The supervisor is a process of its own. Every agent, tool and daemon below the supervisor holds a pipe of the test open;
+end of file on that pipe proves that all have ended. Lines in the pipe say which processes have started, so the kill
+never comes too early.
 """
 
 from __future__ import annotations
@@ -75,7 +77,8 @@ def supervisor_of(
 
 
 async def test_ten_agents_with_daemons(tmp_path: Path, roll: HeldPipe, anyio_backend: str) -> None:
-    """Ten agents, each running a tool with a deaf daemon in another session, are gone, and their ends recorded."""
+    """After the kill of a supervisor with ten agents, each of which runs a tool and a daemon that ignores signals, all
+    these processes end, and the next supervisor records their ends."""
     with supervisor_of(tmp_path, roll, anyio_backend, 10, f"@run {TOOL}; sleep 1000") as supervisor:
         pids = await roll.here(30)
         assert sorted(name for name, _ in roll.seen) == ["agent"] * 10 + ["daemon"] * 10 + ["tool"] * 10
@@ -87,7 +90,8 @@ async def test_ten_agents_with_daemons(tmp_path: Path, roll: HeldPipe, anyio_bac
 
 
 async def check_recovery(workdir: Path, sessions: set[str]) -> None:
-    """Assert that acknowledged records are in the journal, and that the next supervisor ends their entities legally."""
+    """Assert that the records of the killed supervisor are in the journal, and that the next supervisor ends all live
+    entities legally."""
     with JournalReader(workdir / "sd" / "runtime" / "journal.db") as journal:
         assert {row.id for row in journal.entities(live_only=True) if row.kind == "session"} == sessions
         assert all(agent_pids(journal.events(), name) for name in sessions)
@@ -101,7 +105,8 @@ async def check_recovery(workdir: Path, sessions: set[str]) -> None:
 
 
 async def test_agents_that_run_their_own_tools(tmp_path: Path, roll: HeldPipe, anyio_backend: str) -> None:
-    """Tools in sessions of their own, and agents that ignore every signal, are gone as well."""
+    """After the kill of a supervisor, agents that ignore every signal, and their own tools in other process sessions,
+    end as well."""
     script = f"@deaf\n@daemon\n@local {TOOL}; trap '' TERM HUP INT; sleep 1000"
     with supervisor_of(tmp_path, roll, anyio_backend, 3, script) as supervisor:
         await roll.here(9)
@@ -112,7 +117,8 @@ async def test_agents_that_run_their_own_tools(tmp_path: Path, roll: HeldPipe, a
 
 @pytest.mark.parametrize("seen", [1, 2, 4])
 async def test_a_kill_during_the_launches(tmp_path: Path, roll: HeldPipe, anyio_backend: str, seen: int) -> None:
-    """A supervisor killed at the first signs of six agents leaves neither started nor starting agents."""
+    """After the kill of a supervisor during the launch of six agents, no agent is left, whether already started or just
+    starting."""
     with supervisor_of(tmp_path, roll, anyio_backend, 6, f"@run {TOOL}; sleep 1000") as supervisor:
         await roll.here(seen)
         supervisor.send_signal(signal.SIGKILL)
@@ -124,7 +130,8 @@ async def test_a_kill_during_the_launches(tmp_path: Path, roll: HeldPipe, anyio_
 
 
 async def test_a_supervisor_that_is_terminated(tmp_path: Path, roll: HeldPipe, anyio_backend: str) -> None:
-    """An embedded supervisor has no signal handlers: SIGTERM ends its program, and no process is left."""
+    """SIGTERM ends the program of an embedded supervisor, which has no signal handlers of its own, and no process is
+    left."""
     with supervisor_of(tmp_path, roll, anyio_backend, 2, f"@run {TOOL}; sleep 1000") as supervisor:
         await roll.here(6)
         supervisor.send_signal(signal.SIGTERM)
@@ -138,7 +145,7 @@ def keeper_of(workdir: Path) -> int:
 
 
 def kill_at_once(*pids: int) -> None:
-    """Stop all of these processes, then kill them, so that none of them notices the end of another."""
+    """Suspend all of these processes, then kill them, so that none of them notices the end of another."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
         shim.send(pids, number)
 
@@ -147,7 +154,7 @@ CLEAN = "exec 9>roll; (env -i setsid sh -c 'trap \"\" TERM HUP INT; echo clean $
 
 
 async def test_a_kill_together_with_the_shims(tmp_path: Path, roll: HeldPipe, anyio_backend: str) -> None:
-    """When supervisor and shims are killed at once, the fork server ends their processes."""
+    """When supervisor and shims are killed at the same time, the fork server ends the processes of the shims."""
     with supervisor_of(tmp_path, roll, anyio_backend, 4, f"@run {TOOL}; sleep 1000") as supervisor:
         await roll.here(12)
         fork_server = keeper_of(tmp_path)
@@ -159,8 +166,8 @@ async def test_a_kill_together_with_the_shims(tmp_path: Path, roll: HeldPipe, an
 
 
 async def test_a_kill_together_with_shims_and_fork_server(tmp_path: Path, roll: HeldPipe, anyio_backend: str) -> None:
-    """The next supervisor of the directory ends what was left; a process without its environment too, where control
-    groups are available."""
+    """When supervisor, shims and fork server are killed at the same time, the next supervisor of the state directory
+    ends the remaining processes; where control groups are available, also a process whose environment was cleared."""
     grouped = bool(group_for("probe"))
     script = f"@run {CLEAN if grouped else TOOL}; sleep 1000"
     with supervisor_of(tmp_path, roll, anyio_backend, 4, script) as supervisor:
@@ -175,7 +182,7 @@ async def test_a_kill_together_with_shims_and_fork_server(tmp_path: Path, roll: 
 
 
 async def test_a_start_sweeps_only_its_own_directory(tmp_path: Path, anyio_backend: str) -> None:
-    """Processes of another directory's supervisor, and of no supervisor, are not ended by a start."""
+    """The start of a supervisor does not end a process that belongs to the supervisor of another state directory."""
     stranger = {"SUPERVISOR_STATE": "another", "PATH": "/usr/bin:/bin"}
     with subprocess.Popen(["sleep", "1000"], env=stranger) as other:  # noqa: ASYNC220 - it is started and left alone
         async with open_supervisor(tmp_path / "sd"):

@@ -1,4 +1,5 @@
-"""Takeovers that fail or are cut short: no session is ended on record, and the next takeover continues them all."""
+"""Takeovers that fail or are interrupted: no session is recorded as ended, and the next takeover continues all
+sessions."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ SETTINGS = quick_settings().model_copy(update={"recovery": RecoveryConfig(sessio
 
 
 async def left_by_a_dead_one(workdir: Path) -> MemoryStore:
-    """Return the journal of a supervisor that died while two sessions worked on a prompt."""
+    """Return the journal of a supervisor that died while two sessions each worked on a prompt."""
     (workdir / "gate").unlink(missing_ok=True)
     async with supervising(workdir, agents=AGENTS) as run, anyio.create_task_group() as group:
         sessions = [await run.sup.start_session(name, agent="sh") for name in ("a", "b")]
@@ -50,7 +51,8 @@ async def left_by_a_dead_one(workdir: Path) -> MemoryStore:
 
 
 async def taken_over(workdir: Path, journal: MemoryJournal) -> dict[str, bool]:
-    """Take over, wait for the results of the interrupted prompts, and return by session whether each succeeded."""
+    """Take over, wait for the results of the interrupted prompts, and return for each session whether its prompt
+    succeeded."""
     async with taking_over(journal, workdir, agents=AGENTS, settings=SETTINGS) as sup:
         results = {one.id: await one.result() for one in sup.sessions()}
     return {name: result is not None and result.ok for name, result in results.items()}
@@ -64,7 +66,7 @@ async def goes_on(workdir: Path, store: MemoryStore) -> None:
 
 
 class Unread(MemoryJournal):
-    """Journal that cannot read the log of one session."""
+    """Journal that raises an error when the log of session b is read."""
 
     async def events(
         self, *, entity_id: str | None = None, after_seq: int = 0, limit: int = 10_000
@@ -75,7 +77,7 @@ class Unread(MemoryJournal):
 
 
 class Unowed(MemoryJournal):
-    """Journal that cannot read the pending effects."""
+    """Journal that raises an error when the pending effects are read."""
 
     async def owed(self) -> list[tuple[str, str, bytes]]:
         raise JournalError("a bad sector")
@@ -85,7 +87,8 @@ class Unowed(MemoryJournal):
 async def test_an_unreadable_journal_ends_no_session(
     tmp_path: Path, journal: Callable[[MemoryStore], MemoryJournal]
 ) -> None:
-    """Everything is read before a session is restored: a failure makes no record, and the next start succeeds."""
+    """When the journal cannot be read, the takeover fails before it restores any session: nothing is recorded, and the
+    next takeover succeeds."""
     store = await left_by_a_dead_one(tmp_path)
     before = store.last_seq
     with pytest.raises(JournalError, match="a bad sector"):
@@ -95,7 +98,8 @@ async def test_an_unreadable_journal_ends_no_session(
 
 
 async def test_a_damaged_entity_ends_no_session(tmp_path: Path) -> None:
-    """The error names the damaged row, and the other sessions are not ended."""
+    """When a row of the journal is damaged, the takeover fails with an error that names the row's entity, and no
+    session is ended."""
     store = await left_by_a_dead_one(tmp_path)
     before, row = store.last_seq, store.entities["b"]
     store.entities["b"] = msgspec.structs.replace(row, state="NoState")
@@ -107,7 +111,7 @@ async def test_a_damaged_entity_ends_no_session(tmp_path: Path) -> None:
 
 
 async def test_an_interrupted_takeover_ends_no_session(tmp_path: Path) -> None:
-    """A takeover that is cancelled records no end, and the next takeover continues the sessions."""
+    """When a takeover is cancelled, no end of a session is recorded, and the next takeover continues the sessions."""
     store = await left_by_a_dead_one(tmp_path)
     journal = FrozenJournal(store, freeze_at="Resumed")
     async with anyio.create_task_group() as group:
@@ -121,8 +125,8 @@ async def test_an_interrupted_takeover_ends_no_session(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------- a task's answer
 async def test_a_completed_prompt_is_not_sent_again(tmp_path: Path) -> None:
-    """After a crash during acceptance tests the tests run again and the prompt does not, though the agent cannot
-    load its conversation."""
+    """After a crash during acceptance tests, the tests run again, but the completed prompt is not sent again, though
+    the agent cannot load its conversation."""
     test = AcceptanceConfig(command=("sh", "-c", "while ! test -e gate; do sleep 0.01; done"))
     tasks = (TaskConfig(id="t", agent="scripted", prompt="@run echo once >> effects", acceptance=(test,)),)
     plan = Plan(agents={"scripted": AgentConfig(adapter="scripted")}, tasks=tasks)
@@ -142,7 +146,7 @@ async def test_a_completed_prompt_is_not_sent_again(tmp_path: Path) -> None:
 
 
 async def test_a_state_directory_has_its_own_journal(tmp_path: Path) -> None:
-    """A journal beside a state directory is refused, and the directory is not created."""
+    """A start with both a state directory and a journal is refused, and the directory is not created."""
     with pytest.raises(ValueError, match="give state_dir or journal, not both"):
         async with open_supervisor(tmp_path / "state", journal=MemoryJournal(MemoryStore())):
             pass

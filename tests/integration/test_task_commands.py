@@ -1,4 +1,5 @@
-"""Operator commands on tasks of a running plan, with real programs: the effect of each, and when it is refused."""
+"""Operator commands on tasks of a running plan, with real programs: the effect of each command, and when it is
+refused."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def plan_of(*tasks: TaskConfig, lifecycle: dict[str, Any] = ONCE, **more: Any) -
 
 
 class RunningPlan:
-    """Plan that runs, with its commands, and its result in the end."""
+    """Helper with a plan that runs: its commands, its records, and its result in the end."""
 
     def __init__(self, run: Run, commands: TaskCommands) -> None:
         self.run, self.commands = run, commands
@@ -80,7 +81,7 @@ class RunningPlan:
 
 @asynccontextmanager
 async def running_plan(workdir: Path, plan: Plan, *, refused: bool = False) -> AsyncIterator[RunningPlan]:
-    """Run *plan* during the block, and wait for its end after the block."""
+    """Run *plan* during the block, and wait for the end of the plan after the block."""
     async with supervising(workdir, settings=plan.settings, agents=plan.agents, refused=refused) as run:
         runner = PlanRunner(run.sup)
         under_way = RunningPlan(run, runner.commands)
@@ -95,7 +96,7 @@ async def running_plan(workdir: Path, plan: Plan, *, refused: bool = False) -> A
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Callable[[str], Awaitable[None]]:
-    """Return a function that releases the program that waits, by ``HELD``, at the gate of that name."""
+    """Fixture: a function that lets a program go on which waits (by ``HELD``, say) at the FIFO with the given name."""
     for name in ("one", "two"):
         os.mkfifo(tmp_path / name)
 
@@ -111,8 +112,8 @@ HELD = "read _ < one"
 
 # -------------------------------------------------------------------------------------------------------- approvals
 async def test_a_planned_task_waits_for_its_approval(tmp_path: Path) -> None:
-    """A task with an approval before it is PLANNED until it is approved, and the operator is the root of its
-    records."""
+    """A task with ``approval: before`` is PLANNED until it is approved; the operator's command is the root cause of the
+    task's records."""
     async with running_plan(tmp_path, plan_of(task("a", approval="before"), task("b", "true", "a"))) as plan:
         await plan.until("all_tasks_created", "workstream:plan")
         assert await plan.commands.planned() == ("a",)
@@ -128,7 +129,7 @@ async def test_a_planned_task_waits_for_its_approval(tmp_path: Path) -> None:
 
 
 async def test_an_operators_name_is_escaped(tmp_path: Path) -> None:
-    """Bytes of an operator's name that are not UTF-8 are escaped on record."""
+    """Bytes of an operator's name that are not UTF-8 are escaped in the record."""
     async with running_plan(tmp_path, plan_of(task("a", approval="before"), task("b", approval="after"))) as plan:
         await plan.until("all_tasks_created", "workstream:plan")
         await plan.commands.approve("a", by="caf\udce9")
@@ -140,7 +141,8 @@ async def test_an_operators_name_is_escaped(tmp_path: Path) -> None:
 
 
 async def test_a_plan_can_be_approved_as_a_whole(tmp_path: Path) -> None:
-    """With ``approve_plan`` every task waits; a rejected task is cancelled, and its dependents are not begun."""
+    """With ``approve_plan`` every task waits for an approval; a rejected task is cancelled, and its dependents are not
+    begun."""
     tasks = (task("a"), task("b"), task("c", "true", "b"))
     async with running_plan(tmp_path, plan_of(*tasks, approve_plan=True)) as plan:
         await plan.until("all_tasks_created", "workstream:plan")
@@ -153,7 +155,8 @@ async def test_a_plan_can_be_approved_as_a_whole(tmp_path: Path) -> None:
 
 
 async def test_a_result_waits_for_its_approval(tmp_path: Path) -> None:
-    """A task with an approval after it is closed when it is approved; other tasks go on meanwhile."""
+    """A task with ``approval: after`` is closed only when it is approved; tasks that do not depend on it go on
+    meanwhile."""
     async with running_plan(tmp_path, plan_of(task("a", approval="after"), task("b"), task("c", "true", "a"))) as plan:
         await plan.until("approval_requested", "task:a")
         await plan.until("closed", "task:b")
@@ -165,7 +168,7 @@ async def test_a_result_waits_for_its_approval(tmp_path: Path) -> None:
 
 
 async def test_a_rejected_result_is_retried(tmp_path: Path) -> None:
-    """A rejected result fails the task with the reason, and the task is claimed again within its retries."""
+    """A rejected result fails its task; the task is claimed again if it has a retry left."""
     async with running_plan(tmp_path, plan_of(task("a", approval="after", max_retries=1))) as plan:
         await plan.until("approval_requested", "task:a")
         assert (await plan.commands.reject("a", by=ME, reason="no tests")).state == "FAILED"
@@ -177,7 +180,8 @@ async def test_a_rejected_result_is_retried(tmp_path: Path) -> None:
 
 
 async def test_a_command_with_an_id_takes_effect_once(tmp_path: Path, gate: Gate) -> None:
-    """A command repeated with its id gets the first answer; without an id the state machine refuses it."""
+    """A command repeated with the same id returns the first result and has no second effect; repeated without an id, it
+    is refused by the state machine."""
     async with running_plan(tmp_path, plan_of(task("a", approval="before"), task("b", HELD)), refused=True) as plan:
         first = await plan.commands.approve("a", by=ME, command_id="c")
         await plan.until("closed", "task:a")
@@ -190,7 +194,8 @@ async def test_a_command_with_an_id_takes_effect_once(tmp_path: Path, gate: Gate
 
 
 async def test_an_unknown_task_is_named(tmp_path: Path, gate: Gate) -> None:
-    """A command to an unknown task is refused with its name, and so is a command after the end."""
+    """A command to an unknown task raises an error that names the task; a command after the end of the plan is
+    refused."""
     async with running_plan(tmp_path, plan_of(task("a", HELD))) as plan:
         with pytest.raises(NoSuchEntity, match="'z'"):
             await plan.commands.approve("z", by=ME)
@@ -201,7 +206,8 @@ async def test_an_unknown_task_is_named(tmp_path: Path, gate: Gate) -> None:
 
 # ------------------------------------------------------------------------------------------------------------ cancel
 async def test_a_started_task_is_cancelled(tmp_path: Path, gate: Gate) -> None:
-    """A cancelled task's session ends, its task run and job are cancelled, and its dependents are not begun."""
+    """When a started task is cancelled, its session ends, its task run and job are cancelled, and its dependents are
+    not begun."""
     async with running_plan(tmp_path, plan_of(task("a", HELD), task("b", "true", "a"), task("c"))) as plan:
         await plan.until("started", "task:a")
         assert (await plan.commands.cancel("a", by=ME, reason="no need")).state == "CANCELLED"
@@ -211,8 +217,8 @@ async def test_a_started_task_is_cancelled(tmp_path: Path, gate: Gate) -> None:
 
 
 async def test_a_waiting_task_is_cancelled(tmp_path: Path, gate: Gate) -> None:
-    """A task that is not begun, and a task whose result waits for an approval, can be cancelled; a planned task
-    cannot."""
+    """A task that is not begun, and a task whose result waits for an approval, can be cancelled; a cancel of a PLANNED
+    or a cancelled task is refused."""
     tasks = (task("a", HELD), task("b", "true", "a"), task("c", approval="after"), task("d", approval="before"))
     async with running_plan(tmp_path, plan_of(*tasks), refused=True) as plan:
         await plan.until("approval_requested", "task:c")
@@ -229,7 +235,7 @@ async def test_a_waiting_task_is_cancelled(tmp_path: Path, gate: Gate) -> None:
 
 # --------------------------------------------------------------------------------------------------- requeue, unclaim
 async def test_a_requeued_task_gets_another_session(tmp_path: Path, gate: Gate) -> None:
-    """A requeued task's session ends, no error is charged, and another session gets the task."""
+    """When a task is requeued, its session ends, the failure is not charged, and another session works on the task."""
     async with running_plan(tmp_path, plan_of(task("a", f"echo x >> log; test -e done || {HELD}"))) as plan:
         await plan.until("started", "task:a")
         (tmp_path / "done").touch()
@@ -243,7 +249,8 @@ async def test_a_requeued_task_gets_another_session(tmp_path: Path, gate: Gate) 
 
 
 async def test_a_task_is_requeued_only_in_progress(tmp_path: Path, gate: Gate) -> None:
-    """A requeue of an open task, and an unclaim of a started task, are refused in the words of the state machine."""
+    """A requeue of an open task, and an unclaim of a started task, are refused with the message of the state
+    machine."""
     async with running_plan(tmp_path, plan_of(task("a", HELD), task("b", "true", "a")), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="task: requeued in OPEN"):
@@ -256,7 +263,8 @@ async def test_a_task_is_requeued_only_in_progress(tmp_path: Path, gate: Gate) -
 
 # ------------------------------------------------------------------------------------------------------------- reset
 async def test_a_reset_retries_a_failed_task(tmp_path: Path, gate: Gate) -> None:
-    """A reset closes the circuit of a failed task, forgets its attempts, and the task completes."""
+    """A reset of a failed task closes the circuit of its task run and clears the count of attempts; the task is tried
+    again and completes."""
     async with running_plan(tmp_path, plan_of(task("a", "test -e done"), task("b", HELD))) as plan:
         await plan.until("DeadLettered", "task:a", outcome="fact")
         (tmp_path / "done").touch()
@@ -270,7 +278,8 @@ async def test_a_reset_retries_a_failed_task(tmp_path: Path, gate: Gate) -> None
 
 
 async def test_a_circuit_that_cools_down_is_reset(tmp_path: Path, gate: Gate) -> None:
-    """After a reset during the cool-down the task is tried at once, not by a probe."""
+    """A task whose circuit is reset during the cool-down is tried again at once, as a normal attempt instead of a
+    probe."""
     lifecycle = {**QUICK, "max_attempts": 2, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
     tasks = (task("a", "test -e done"), task("b", HELD))
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
@@ -282,7 +291,8 @@ async def test_a_circuit_that_cools_down_is_reset(tmp_path: Path, gate: Gate) ->
 
 
 async def test_a_stopping_supervisor_does_not_retry_a_reset_task(tmp_path: Path) -> None:
-    """A task whose circuit was reset before a stop has failed, and its task run is cancelled."""
+    """When the supervisor is stopped after the reset of a task's circuit, the task fails without a retry, and its task
+    run is cancelled."""
     lifecycle = {**QUICK, "max_attempts": 1, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
     async with running_plan(
         tmp_path, plan_of(task("a", "false"), lifecycle=lifecycle, limits=quick_settings().limits)
@@ -299,11 +309,13 @@ OFTEN: dict[str, Any] = {
     "max_attempts": 3,
     "circuit_breaker": {"max_error_repeats": 1, "cooldown_period": 3600},
 }
-"""Lifecycle whose circuit opens at the second failure. A reset task run may fail as often again, its job may not."""
+"""Task settings with which the circuit opens at the second failure. After a reset the task run may fail as often again;
+its job may not."""
 
 
 async def test_a_reset_task_run_waits_for_its_own_delay(tmp_path: Path, gate: Gate) -> None:
-    """A task run that was reset waits for its retry delay, not for the circuit, though its job has no retry left."""
+    """A failed attempt after a reset is repeated after the retry delay of the task run, not after the circuit's
+    cool-down, though the job has no retry left."""
     tasks = (task("a", "echo >> tries; test $(wc -l < tries) -eq 4"), task("b", HELD))
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=OFTEN, limits=quick_settings().limits)) as plan:
         await plan.until("retry_decided", "run:a", number=2)
@@ -313,7 +325,8 @@ async def test_a_reset_task_run_waits_for_its_own_delay(tmp_path: Path, gate: Ga
 
 
 async def test_a_stop_ends_the_wait_of_a_reset_task_run(tmp_path: Path, gate: Gate) -> None:
-    """A stop during the retry delay leaves the task failed and its circuit open."""
+    """A stop during the retry delay of a task run that was reset ends the wait: the task fails, and the circuit is
+    open."""
     tasks = (task("a", "echo >> tries; false"), task("b", HELD))
     lifecycle = {**OFTEN, "base_retry_delay": 1, "max_retry_delay": 1}
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
@@ -328,7 +341,7 @@ async def test_a_stop_ends_the_wait_of_a_reset_task_run(tmp_path: Path, gate: Ga
 
 
 async def test_a_started_task_is_not_reset(tmp_path: Path, gate: Gate) -> None:
-    """A reset of a task run in progress is refused in the words of the state machine."""
+    """A reset of a task whose task run is in progress is refused with the message of the state machine."""
     async with running_plan(tmp_path, plan_of(task("a", HELD)), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="run: manual_reset in IN_PROGRESS"):
@@ -338,8 +351,8 @@ async def test_a_started_task_is_not_reset(tmp_path: Path, gate: Gate) -> None:
 
 # ------------------------------------------------------------------------------------------------------------- split
 async def test_an_open_task_is_split(tmp_path: Path, gate: Gate) -> None:
-    """Subtasks of an open task wait for the task's dependencies; the task itself is not run, and is closed after
-    them."""
+    """Subtasks of an open task that is split wait for the task's dependencies; the task itself is not run, and is
+    closed after the subtasks."""
     async with running_plan(tmp_path, plan_of(task("a", HELD), task("b", "echo b >> log", "a"))) as plan:
         await plan.until("started", "task:a")
         parts = (TaskConfig(id="b1", prompt="echo b1 >> log"), task("b2", "echo b2 >> log", "b1"))
@@ -354,7 +367,8 @@ async def test_an_open_task_is_split(tmp_path: Path, gate: Gate) -> None:
 
 
 async def test_a_subtask_of_an_unapproved_task_is_not_split(tmp_path: Path, gate: Gate) -> None:
-    """A subtask is not split before its parent is approved, since the new subtasks would begin before that."""
+    """A split of a subtask is refused until the parent task is approved, since the new subtasks would begin before the
+    approval."""
     whole = task("b", approval="before", subtasks=[{"id": "b1", "agent": "sh", "prompt": "true"}])
     async with running_plan(tmp_path, plan_of(task("a", HELD), whole), refused=True) as plan:
         await plan.until("started", "task:a")
@@ -366,7 +380,8 @@ async def test_a_subtask_of_an_unapproved_task_is_not_split(tmp_path: Path, gate
 
 
 async def test_a_task_with_an_undecided_condition_is_not_split(tmp_path: Path, gate: Gate) -> None:
-    """A task with a condition is not split before it is decided, since its subtasks would begin in spite of it."""
+    """A split of a task is refused until the task's condition is checked, since the new subtasks would begin in spite
+    of the condition."""
     maybe = task("b", "true", when={"task": "a", "is": "failed"})
     async with running_plan(tmp_path, plan_of(task("a", HELD), maybe), refused=True) as plan:
         await plan.until("started", "task:a")
@@ -377,7 +392,7 @@ async def test_a_task_with_an_undecided_condition_is_not_split(tmp_path: Path, g
 
 
 async def test_a_waiting_task_with_subtasks_is_not_split(tmp_path: Path, gate: Gate) -> None:
-    """A task with subtasks in the plan is not split before its dependencies are closed."""
+    """A split of a task that has subtasks in the plan is refused until the task's dependencies are closed."""
     whole = task("b", "", "a", subtasks=[{"id": "b1", "agent": "sh", "prompt": "true"}])
     async with running_plan(tmp_path, plan_of(task("a", HELD), whole), refused=True) as plan:
         await plan.until("started", "task:a")
@@ -390,7 +405,8 @@ async def test_a_waiting_task_with_subtasks_is_not_split(tmp_path: Path, gate: G
 @pytest.mark.parametrize("last", ["its turn", "a subtask"])
 @pytest.mark.parametrize("status", [0, 1])
 async def test_a_started_task_is_split(tmp_path: Path, gate: Gate, last: str, status: int) -> None:
-    """A task is closed after its running turn, failed or not, and its subtasks, in either order."""
+    """A task that is split while it runs is closed when its turn has ended, failed or not, and its subtasks are closed,
+    in either order."""
     async with running_plan(tmp_path, plan_of(task("a", f"{HELD}; exit {status}"))) as plan:
         await plan.until("started", "task:a")
         await plan.commands.split("a", (TaskConfig(id="a1", prompt="read _ < two"),), by=ME)
@@ -407,7 +423,8 @@ async def test_a_started_task_is_split(tmp_path: Path, gate: Gate, last: str, st
 
 
 async def test_a_task_is_split_between_two_attempts(tmp_path: Path, gate: Gate) -> None:
-    """A split during the retry delay replaces the next attempt: the task waits for its subtasks."""
+    """A split of a task during the retry delay replaces the next attempt: the task waits for its subtasks, and is not
+    tried again."""
     waits = {**ONCE, "max_attempts": 2, "base_retry_delay": 1, "max_retry_delay": 1}
     tries = task("a", "echo a >> log; exit 1")
     async with running_plan(tmp_path, plan_of(tries, lifecycle=waits, limits=quick_settings().limits)) as plan:
@@ -421,7 +438,7 @@ async def test_a_task_is_split_between_two_attempts(tmp_path: Path, gate: Gate) 
 
 
 async def test_a_plan_without_retries_retries_nothing(tmp_path: Path) -> None:
-    """An empty retry budget of the plan overrides the attempts of a task run."""
+    """With an empty retry budget of the plan a failed task run is not retried, though it has attempts left."""
     tries = {**ONCE, "max_attempts": 3}
     none = {"retry_budget": {"share": 0.0, "least": 0}, "limits": quick_settings().limits}
     async with running_plan(tmp_path, plan_of(task("a", "echo a >> log; exit 1"), lifecycle=tries, **none)) as plan:
@@ -433,7 +450,7 @@ async def test_a_plan_without_retries_retries_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_dead_letter_names_the_spent_retry_budget(tmp_path: Path) -> None:
-    """The dead letter of a task with retries left says that the plan's retry budget is spent."""
+    """When the plan's retry budget is used up, the dead letter of a task with retries left says so."""
     none = {"retry_budget": {"share": 0.0, "least": 0}}
     async with running_plan(tmp_path, plan_of(task("a", "exit 1", max_retries=2), **none)) as plan:
         pass
@@ -442,7 +459,7 @@ async def test_a_dead_letter_names_the_spent_retry_budget(tmp_path: Path) -> Non
 
 
 async def test_a_merge_outlives_its_approver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The merge of an approved task is completed although the approver's call was cancelled."""
+    """The merge of an approved task is completed although the operator's call of ``approve`` is cancelled."""
     merging, go_on = anyio.Event(), anyio.Event()
     merge = Verification.merge
 
@@ -467,7 +484,7 @@ async def test_a_merge_outlives_its_approver(tmp_path: Path, monkeypatch: pytest
 
 
 async def test_an_approved_task_is_merged_after_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that is approved before its session has ended is merged after that."""
+    """A task that is approved before the task's session has ended is merged after the end of the session."""
     plan, order = plan_of(task("a", approval="after")), list[str]()
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, verification = PlanRunner(run.sup), run.sup.verification
@@ -497,7 +514,8 @@ async def test_an_approved_task_is_merged_after_its_session(tmp_path: Path, monk
 
 
 async def test_a_refused_cancel_causes_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cancel during the acceptance tests is refused, and the records of the closed task do not name it as a cause."""
+    """A cancel during the acceptance tests is refused, and no record of the closed task names the command as
+    its cause."""
     plan = plan_of(task("a"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, check = PlanRunner(run.sup), run.sup.verification.check
@@ -521,7 +539,7 @@ async def test_a_refused_cancel_causes_no_record(tmp_path: Path, monkeypatch: py
 
 
 async def test_a_reset_after_the_last_task_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reset while the run is being concluded is refused."""
+    """A reset after the last task has ended, while the workstream is exported, is refused."""
     said: list[str] = []
 
     async def concluding(plan_run: PlanRun) -> None:
@@ -538,7 +556,8 @@ async def test_a_reset_after_the_last_task_is_refused(tmp_path: Path, monkeypatc
 
 
 async def test_a_plan_cancelled_in_its_validation_is_exported(tmp_path: Path) -> None:
-    """The workstream export of a plan that is cancelled during its validation ends with the state ``failed``."""
+    """When a plan is cancelled during its validation, its workstream export is written and ends with the state
+    ``failed``."""
     plan = plan_of(task("a"), validation=[{"command": ["sleep", "1000"]}])
     async with open_supervisor(tmp_path / ".sdd", settings=plan.settings, agents=plan.agents, workdir=tmp_path) as sup:
         async with anyio.create_task_group() as group:
@@ -551,7 +570,7 @@ async def test_a_plan_cancelled_in_its_validation_is_exported(tmp_path: Path) ->
 
 
 async def test_a_plan_cancelled_before_its_export_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The workstream export is written although the host is cancelled just before."""
+    """The workstream export of a completed plan is written although the host is cancelled just before."""
     export_workstream, scope = runner.export_workstream, anyio.CancelScope()
 
     async def given_up_first(plan_run: PlanRun) -> None:
@@ -571,7 +590,8 @@ async def test_a_plan_cancelled_before_its_export_is_exported(tmp_path: Path, mo
 
 
 async def test_an_invalid_split_changes_nothing(tmp_path: Path, gate: Gate) -> None:
-    """A split with a used id, and a split of a closed task, are refused, and the started task goes on."""
+    """A split with an id that is in use, and a split of a closed task, are refused without an effect on the started
+    task."""
     async with running_plan(tmp_path, plan_of(task("a", HELD), task("z")), refused=True) as plan:
         await plan.until("started", "task:a")
         await plan.until("closed", "task:z")
@@ -585,7 +605,7 @@ async def test_an_invalid_split_changes_nothing(tmp_path: Path, gate: Gate) -> N
 
 
 async def test_subtasks_of_a_cancelled_task_are_cancelled(tmp_path: Path, gate: Gate) -> None:
-    """Started and waiting subtasks of a cancelled task are cancelled."""
+    """A cancel of a task cancels its subtasks, started or waiting."""
     whole = task("a", subtasks=(task("a1", HELD), task("a2", "true", "a1")))
     async with running_plan(tmp_path, plan_of(whole, task("b"))) as plan:
         await plan.until("started", "task:a1")
@@ -595,7 +615,8 @@ async def test_subtasks_of_a_cancelled_task_are_cancelled(tmp_path: Path, gate: 
 
 # ----------------------------------------------------------------------------------------------------------- blocked
 async def test_a_blocked_task_waits_for_another_one(tmp_path: Path, gate: Gate) -> None:
-    """A blocked task releases its slot without a charge, and goes on when the other task is closed."""
+    """A blocked task releases its slot, the failure is not charged, and the task goes on when the other task is
+    closed."""
     tasks = (task("a", f"test -e done || {HELD}"), task("b", "read _ < two; touch done"))
     async with running_plan(tmp_path, plan_of(*tasks, max_sessions=1)) as plan:
         await plan.until("started", "task:a")
@@ -612,7 +633,8 @@ async def test_a_blocked_task_waits_for_another_one(tmp_path: Path, gate: Gate) 
 
 
 async def test_a_task_that_waits_for_a_person_keeps_the_run(tmp_path: Path, gate: Gate) -> None:
-    """A run waits for a task that is blocked on a person, reports that once, and goes on after ``unblock``."""
+    """When a task is blocked on a person, the run waits, reports the wait once, and goes on after ``unblock``; a block
+    in a circle, a block on nothing and an unblock of a running task are refused."""
     tasks = (task("a", f"test -e done || {HELD}"), task("b", "true", "a"))
     async with running_plan(tmp_path, plan_of(*tasks), refused=True) as plan:
         await plan.until("started", "task:a")
@@ -644,7 +666,8 @@ def patient(*tasks: TaskConfig, **more: Any) -> Plan:
 
 
 async def test_a_second_wait_does_not_shorten_later_cool_downs(tmp_path: Path) -> None:
-    """A task that was blocked and unblocked during a cool-down waits for the whole of the next one."""
+    """After a task was blocked and unblocked during a cool-down, the next cool-down of its circuit has the full
+    length."""
     async with running_plan(tmp_path, patient(task("a", "exit 1"), task("b", "sleep 0.2"), lifecycle=PROBED)) as plan:
         await plan.until("execution_failed", "job:a")
         await plan.commands.block("a", ["b"], by=ME)
@@ -656,7 +679,7 @@ async def test_a_second_wait_does_not_shorten_later_cool_downs(tmp_path: Path) -
 
 
 async def test_a_requeued_last_probe_gets_another_task_run(tmp_path: Path) -> None:
-    """The last probe of a task run is requeued without a charge: the task gets another task run."""
+    """When the last probe of a task run is requeued, the attempt is not charged, and the task gets another task run."""
     lifecycle = {**PROBED, "circuit_breaker": {**PROBED["circuit_breaker"], "cooldown_period": 0.1, "probes_max": 1}}
     tries = f"test -e done && exit 0; test -e tried || {{ touch tried; exit 1; }}; {HELD}"
     async with running_plan(tmp_path, patient(task("a", tries), lifecycle=lifecycle)) as plan:
@@ -668,7 +691,7 @@ async def test_a_requeued_last_probe_gets_another_task_run(tmp_path: Path) -> No
 
 
 async def test_a_task_blocked_on_a_failed_task_is_cancelled(tmp_path: Path, gate: Gate) -> None:
-    """The task is cancelled when nothing else can go on; before that the failed task could be reset."""
+    """A task that is blocked on a task that failed is cancelled when nothing else can go on."""
     tasks = (task("a", HELD), task("b", "read _ < two; exit 1"), task("c", "true", "a"))
     async with running_plan(tmp_path, plan_of(*tasks)) as plan:
         await plan.until("started", "task:a")
@@ -690,7 +713,7 @@ async def test_tasks_that_are_blocked_on_each_other_are_cancelled(tmp_path: Path
 
 
 async def test_a_stop_cancels_a_blocked_task(tmp_path: Path, gate: Gate) -> None:
-    """A stop cancels a task that is blocked on a person."""
+    """A stop of the supervisor cancels a task that is blocked on a person."""
     async with running_plan(tmp_path, plan_of(task("a", HELD))) as plan:
         await plan.until("started", "task:a")
         await plan.commands.block("a", ["the key"], by=ME)
@@ -700,7 +723,8 @@ async def test_a_stop_cancels_a_blocked_task(tmp_path: Path, gate: Gate) -> None
 
 
 async def test_a_stop_cancels_unapproved_subtasks(tmp_path: Path, gate: Gate) -> None:
-    """Subtasks that are split off during the drain and wait for a person are cancelled, and so is their task."""
+    """Subtasks that are split off during a drain and wait for an approval are cancelled, and so is their parent
+    task."""
     async with running_plan(tmp_path, plan_of(task("a", HELD))) as plan:
         await plan.until("started", "task:a")
         await plan.run.sup.stop()
@@ -711,7 +735,8 @@ async def test_a_stop_cancels_unapproved_subtasks(tmp_path: Path, gate: Gate) ->
 
 
 async def test_a_stop_does_not_wait_for_a_provider(tmp_path: Path, gate: Gate) -> None:
-    """During a drain tasks queued for a failing provider are cancelled; a task whose subtasks are closed is closed."""
+    """During a drain a task that is queued for a failing provider is cancelled at once; a task whose subtasks are
+    closed is closed at once."""
     scripted = {"agents": {**AGENTS, "s": AgentConfig(adapter="scripted")}}
     troubled = TaskConfig(id="a", agent="s", prompt="@trouble overloaded 529 6")
     queued = TaskConfig(id="b", agent="s", prompt="@say hello", depends_on=("a",))
@@ -729,7 +754,7 @@ async def test_a_stop_does_not_wait_for_a_provider(tmp_path: Path, gate: Gate) -
 
 
 async def test_a_stop_cancels_queued_tasks(tmp_path: Path, gate: Gate) -> None:
-    """Queued tasks are cancelled at a stop, without a slot."""
+    """A stop of the supervisor cancels queued tasks, even while they have no slot."""
     queued = (task("b"), task("c"), task("d", "true", "c"))
     async with running_plan(tmp_path, plan_of(task("a", HELD, priority=1), *queued, max_sessions=1)) as plan:
         await plan.until("started", "task:a")
@@ -742,7 +767,8 @@ async def test_a_stop_cancels_queued_tasks(tmp_path: Path, gate: Gate) -> None:
 
 
 async def test_an_in_process_agent_blocks_its_own_task(tmp_path: Path) -> None:
-    """``turn.block`` ends the turn; the next session continues the task when the other task is closed."""
+    """``turn.block`` of an in-process agent ends the turn; another session continues the task when the other task is
+    closed."""
     said: list[str] = []
 
     async def agent(turn: AgentTurn) -> None:
@@ -761,7 +787,7 @@ async def test_an_in_process_agent_blocks_its_own_task(tmp_path: Path) -> None:
 
 
 async def test_a_slow_subtask_blocks_its_parent(tmp_path: Path, gate: Gate) -> None:
-    """After its time-out the parent is BLOCKED; it is closed when its subtasks are."""
+    """A task whose subtasks take longer than its time-out is BLOCKED, and is closed when the subtasks are closed."""
     whole = task("a", subtasks=(task("a1", HELD), task("a2", "true", "a1")), timeout_s=0.05)
     async with running_plan(tmp_path, plan_of(whole)) as plan:
         await plan.until("subtask_timed_out", "task:a")
@@ -772,7 +798,7 @@ async def test_a_slow_subtask_blocks_its_parent(tmp_path: Path, gate: Gate) -> N
 
 
 async def test_a_task_is_not_blocked_on_its_own_subtask(tmp_path: Path, gate: Gate) -> None:
-    """Blocking a started task on its own closed subtask is refused, and its session goes on."""
+    """A block of a started task on its own closed subtask is refused, and the session of the task goes on."""
     accepted = [{"command": ["test", "-e", "whole"]}]
     whole = task("a", f"{HELD}; touch whole", subtasks=(task("a1"),), acceptance=accepted, max_retries=1)
     async with running_plan(tmp_path, plan_of(whole), refused=True) as plan:
@@ -788,7 +814,7 @@ ASKS = f"{sys.executable} -m supervisor task split --json > told 2>&1 <<'END'\n-
 
 
 async def _with_socket(workdir: Path, plan: Plan) -> PlanResult:
-    """Run *plan* on a supervisor with a state directory, and so with a control socket."""
+    """Run *plan* on a supervisor with a state directory, and thus with a control socket."""
     with anyio.fail_after(60):
         async with open_supervisor(
             workdir / "state", agents=plan.agents, settings=plan.settings, workdir=workdir
@@ -797,7 +823,8 @@ async def _with_socket(workdir: Path, plan: Plan) -> PlanResult:
 
 
 async def test_an_agent_splits_its_own_task(tmp_path: Path) -> None:
-    """With ``may_split`` an agent's process knows address and task for a split; the record names the agent."""
+    """An agent of a task with ``may_split`` splits its own task with the command line, without naming the task; the
+    record names the agent."""
     result = await _with_socket(tmp_path, plan_of(task("a", ASKS, may_split=True)))
     told = (tmp_path / "told").read_text()
     assert {name: one.outcome for name, one in result.tasks.items()} == {"a": "completed", "a1": "completed"}, told
@@ -808,7 +835,8 @@ async def test_an_agent_splits_its_own_task(tmp_path: Path) -> None:
 
 
 async def test_an_agent_without_may_split_gets_no_address(tmp_path: Path) -> None:
-    """Without ``may_split`` no variable names the supervisor, and a split is refused."""
+    """The process of an agent without ``may_split`` gets no variable that names the supervisor or the task, and the
+    split command fails."""
     result = await _with_socket(tmp_path, plan_of(task("a", f"env > variables; {ASKS} true")))
     assert result.ok
     assert "SUPERVISOR_TASK" not in (tmp_path / "variables").read_text()
@@ -817,7 +845,7 @@ async def test_an_agent_without_may_split_gets_no_address(tmp_path: Path) -> Non
 
 
 async def test_an_in_process_agent_splits_its_own_task(tmp_path: Path) -> None:
-    """``turn.split`` splits the agent's task, and is refused without ``may_split``."""
+    """``turn.split`` of an in-process agent splits the agent's task; without ``may_split`` the split is refused."""
     said: list[str] = []
 
     async def agent(turn: AgentTurn) -> None:

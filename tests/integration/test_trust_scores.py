@@ -1,4 +1,5 @@
-"""Graduated access in runs of plans: trust levels, merged and refused work, and their records."""
+"""Trust levels (``access``) in runs of plans: changes of the level, merged and refused work, and the records of
+both."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def plan_of(*tasks: dict[str, Any], access: dict[str, Any] | None = None, **agen
 
 
 async def carried_out(plan: Plan, where: Path) -> tuple[PlanResult, dict[str, str]]:
-    """Run the plan; return its result, and the trust level of every agent that has one."""
+    """Run the plan; return its result, and the trust level of each agent that has a level."""
     async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
         result = await run_plan(sup, plan)
         return result, {name: one.level.value for name, one in sup.trust.standings.items()}
@@ -58,7 +59,8 @@ def states(where: Path, task_id: str) -> list[str]:
 
 
 async def test_a_new_agent_earns_its_first_success_by_reading(repository: Path) -> None:
-    """An untrusted agent whose task only read is probationary after it, and its next small change is merged."""
+    """An untrusted agent is probationary after a task that only reads, and a small change of its next task is
+    merged."""
     chain = [{"id": "look", "prompt": "cat a.txt"}, {"id": "write", "prompt": "echo b > b.txt", "depends_on": ["look"]}]
     result, levels = await carried_out(plan_of(*chain), repository)
     assert result.ok
@@ -69,7 +71,7 @@ async def test_a_new_agent_earns_its_first_success_by_reading(repository: Path) 
 
 
 async def test_work_beyond_the_rights_is_not_merged(repository: Path) -> None:
-    """Changes beyond an agent's rights are a violation on record; they are kept on their branch."""
+    """Changes beyond an agent's rights are not merged but recorded as a violation; the work stays on its branch."""
     result, levels = await carried_out(plan_of({"id": "bold", "prompt": "echo b > b.txt"}), repository)
     why = "it changed b.txt, and an agent that is untrusted may not write"
     assert result.tasks["bold"].error == f"not merged: {why}; its work is on the branch supervisor/bold"
@@ -82,7 +84,7 @@ async def test_work_beyond_the_rights_is_not_merged(repository: Path) -> None:
 
 
 async def test_trust_is_restored_from_the_journal(repository: Path) -> None:
-    """Trust levels and open violations are restored from the journal, for each agent apart."""
+    """A later supervisor restores trust levels and open violations from the journal, separately for each agent."""
     first = plan_of({"id": "one", "prompt": "true"}, {"id": "two", "prompt": "true"}, {"id": "three", "prompt": "true"})
     assert (await carried_out(first, repository))[1] == {"sh": "trusted"}
     many = {"id": "many", "prompt": "for n in $(seq 21); do echo $n > $n.txt; done"}
@@ -101,8 +103,8 @@ async def test_trust_is_restored_from_the_journal(repository: Path) -> None:
 async def test_a_late_merge_changes_trust(
     repository: Path, monkeypatch: pytest.MonkeyPatch, prompt: str, level: str, what: str
 ) -> None:
-    """Work merged by a resumed run is judged, on record of the workstream and for later supervisors; work that may
-    not be merged is done again."""
+    """A resumed run that merges the work of an earlier run records a success, and the trust level changes, also for
+    later supervisors; work beyond the rights is not merged but recorded as a violation, and the task is done again."""
 
     async def breaks(*_: object) -> None:
         raise RuntimeError
@@ -132,7 +134,8 @@ async def test_a_late_merge_changes_trust(
 
 
 async def test_the_network_needs_trust(repository: Path) -> None:
-    """A task or agent that declares the network is refused, on record, below the level; initial levels count."""
+    """A task or agent that declares the use of the network is refused, on record, if the trust level is too low; with a
+    high enough initial level the task runs."""
     net = {"id": "net", "prompt": "true", "network": True}
     result, _ = await carried_out(plan_of(net), repository)
     assert result.tasks["net"].error.endswith("the network is declared, and an agent that is untrusted may not use it")
@@ -147,7 +150,7 @@ async def test_the_network_needs_trust(repository: Path) -> None:
 
 
 async def test_a_fallback_that_is_trusted_takes_over(repository: Path) -> None:
-    """A fallback agent with the needed level gets the task that the first agent may not have."""
+    """A fallback agent with the needed trust level works on a task that the first agent may not do."""
     senior = AgentConfig(adapter="command", command=("sh", "-c", "echo done > b.txt"))
     task = {"id": "t", "prompt": "true", "files": ["b.txt"], "fallback_agents": ["senior"]}
     result, levels = await carried_out(
@@ -159,7 +162,8 @@ async def test_a_fallback_that_is_trusted_takes_over(repository: Path) -> None:
 
 
 async def test_requests_beyond_the_level_are_refused(repository: Path) -> None:
-    """Permissions, terminal commands and file writes beyond the level are refused, on record, and are no violation."""
+    """Permissions, terminal commands and file writes beyond an agent's trust level are refused, on record, and do not
+    count as violations."""
     scripted = AgentConfig(adapter="scripted")
     task = {
         "id": "t",
@@ -181,7 +185,7 @@ async def test_requests_beyond_the_level_are_refused(repository: Path) -> None:
 
 
 async def test_without_access_nothing_is_recorded(repository: Path) -> None:
-    """Without ``access`` nothing is refused and no trust level recorded."""
+    """Without ``access`` in the plan no work is refused and no trust level recorded."""
     plan = plan_of({"id": "bold", "prompt": "echo b > b.txt", "network": True}).model_copy(update={"access": None})
     result, levels = await carried_out(plan, repository)
     assert result.ok
@@ -191,7 +195,7 @@ async def test_without_access_nothing_is_recorded(repository: Path) -> None:
 
 # -------------------------------------------------------------------------------------------------- what is wrong
 async def test_access_needs_worktrees(tmp_path: Path) -> None:
-    """``access`` without worktrees is refused, since changes of a task could not be told apart."""
+    """``access`` without worktrees is refused, since the changes of a task could not be told from other changes."""
     plan = plan_of({"id": "t"})
     with pytest.raises(ValidationError, match="changes of a task are checked in worktrees only"):
         Plan.model_validate({**dict(plan), "workspace": "directory"})
@@ -201,7 +205,8 @@ async def test_access_needs_worktrees(tmp_path: Path) -> None:
 
 
 def test_levels_are_for_agents_of_the_plan() -> None:
-    """An initial level for an unknown agent is refused, with the nearest name."""
+    """An initial trust level for an unknown agent is refused, with the most similar name; an unknown level is refused
+    too."""
     with pytest.raises(ValidationError, match="'shh' is not an agent of this plan; did you mean 'sh'"):
         plan_of({"id": "t"}, access={"initial": {"shh": "trusted"}})
     with pytest.raises(ValidationError, match="untrusted"):
@@ -211,7 +216,8 @@ def test_levels_are_for_agents_of_the_plan() -> None:
 # ------------------------------------------------------------------------------------------------------------ splits
 @pytest.mark.parametrize(("level", "told"), [("probationary", "no"), ("trusted", "yes")])
 async def test_a_split_needs_trust(repository: Path, level: str, told: str) -> None:
-    """A program gets the address for splits if the plan and its level allow it; otherwise the refusal is recorded."""
+    """A program gets the address for a split only if the plan allows splits and the agent's trust level is high enough;
+    else the refusal is recorded."""
     script = 'test -n "$SUPERVISOR_TASK" && echo yes > a.txt || echo no > a.txt'
     plan = plan_of({"id": "t", "prompt": script, "may_split": True}, access={"initial": {"sh": level}})
     result, _ = await carried_out(plan, repository)

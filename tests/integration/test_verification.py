@@ -1,4 +1,4 @@
-"""Verification of a task's work before it is closed: acceptance tests, and the merge of its worktree."""
+"""Verification of a task's work before the task is closed: acceptance tests, and the merge of its worktree."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def states(where: Path, task_id: str) -> list[str]:
 
 # -------------------------------------------------------------------------------------------------- acceptance
 async def test_work_that_passes_its_tests_is_closed(tmp_path: Path) -> None:
-    """A task that passes is closed, and the session's transcript holds the output of its acceptance tests."""
+    """A task that passes its acceptance test is closed, and the session's transcript contains the result of the
+    test."""
     plan = plan_of(task("write", "echo 1 > report.txt", command=["cat", "report.txt"]))
     result = await carried_out(plan, tmp_path)
     assert result.ok
@@ -59,7 +60,8 @@ async def test_work_that_passes_its_tests_is_closed(tmp_path: Path) -> None:
 
 
 async def test_work_that_fails_its_tests_is_not_done(tmp_path: Path) -> None:
-    """A task that fails its acceptance tests has failed, though its agent succeeded; dependents are not started."""
+    """A task that fails its acceptance test fails, though its agent succeeded; tasks that depend on it are not
+    started."""
     plan = plan_of(task("write", "echo all is well", file_exists="report.txt"), task("next", "true", "write"))
     result = await carried_out(plan, tmp_path)
     assert {name: one.outcome for name, one in result.tasks.items()} == {"write": "failed", "next": "blocked"}
@@ -69,7 +71,7 @@ async def test_work_that_fails_its_tests_is_not_done(tmp_path: Path) -> None:
 
 
 async def test_an_abort_ends_the_acceptance_tests_too(tmp_path: Path) -> None:
-    """An abort of the session ends its acceptance tests and cancels the task."""
+    """An abort of a session ends the acceptance tests of the session and cancels the task."""
     held = tmp_path / "held"
     os.mkfifo(held)
     plan = plan_of(task("write", "true", command=["sh", "-c", "exec 3>held; sleep 1000 & wait"], timeout_s=1000.0))
@@ -85,8 +87,8 @@ async def test_an_abort_ends_the_acceptance_tests_too(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------------ merges
 async def test_each_task_works_on_a_branch_and_is_merged(repository: Path) -> None:
-    """A task sees the work of its dependencies, and the repository has all of it, and nothing else, in the end; the
-    validation of the whole sees it in a workspace of its own, which is removed too."""
+    """In worktrees a task sees the work of its dependencies, and in the end the repository has the work of all tasks
+    and nothing else. The validation of the whole plan runs in a workspace of its own, which is removed too."""
     plan = plan_of(
         task("one", "echo one > one.txt"),
         task("two", "echo two > two.txt"),
@@ -103,7 +105,8 @@ async def test_each_task_works_on_a_branch_and_is_merged(repository: Path) -> No
 
 
 async def test_work_in_conflict_fails_its_task_and_is_kept(repository: Path) -> None:
-    """A task in conflict goes from DONE to FAILED, on record; the error names the branch with the work."""
+    """A task whose work conflicts with that of another task goes from DONE to FAILED, on record; the error names the
+    branch with the work."""
     go = f"while [ ! -e {repository}/go ]; do sleep 0.01; done"
     plan = plan_of(
         task("one", f"echo one > a.txt; touch {repository}/go"),
@@ -123,7 +126,7 @@ async def test_work_in_conflict_fails_its_task_and_is_kept(repository: Path) -> 
 
 
 async def test_the_work_of_a_failed_task_is_kept(repository: Path) -> None:
-    """The work of a failed task is committed to its branch before the worktree is removed, and never merged."""
+    """The work of a failed task is committed to its branch before the worktree is removed, and is not merged."""
     plan = plan_of(task("half", "echo begun > half.txt; exit 3"), workspace="worktree")
     result = await carried_out(plan, repository)
     assert result.tasks["half"].error.endswith("; its work is on the branch supervisor/half")
@@ -132,7 +135,7 @@ async def test_the_work_of_a_failed_task_is_kept(repository: Path) -> None:
 
 
 async def test_the_work_of_an_embedded_session_is_kept(repository: Path) -> None:
-    """The work of a session without a plan is on its branch when the supervisor has ended."""
+    """The work of a session without a plan is on the session's branch when the supervisor has ended."""
     plan = plan_of(task("unused", "true"), workspace="worktree")
     async with open_supervisor(
         repository / ".sdd", agents=plan.agents, settings=plan.settings, workdir=repository
@@ -144,7 +147,8 @@ async def test_the_work_of_an_embedded_session_is_kept(repository: Path) -> None
 
 
 async def test_worktrees_need_a_repository_and_a_state_directory(tmp_path: Path) -> None:
-    """Without either nothing is started, and the error says what to do."""
+    """With ``workspace: worktree`` a start outside of a git repository, or without a state directory, is refused; the
+    error says what to change."""
     plan = plan_of(task("unused", "true"), workspace="worktree")
     with pytest.raises(WorkspaceError, match=r"is not in a git repository .* use workspace: directory"):
         await carried_out(plan, tmp_path)

@@ -1,6 +1,6 @@
 """Causes of every end in simulated runs: each chain of causes leads to exactly one root, which names an actor.
 
-One run of every second scenario by default; ``make scale`` asks for more seeds (``--runs``).
+By default every second scenario is run once; ``make scale`` runs all of them with more seeds (``--runs``).
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from tests.support import check_records
 
 @pytest.fixture
 def seeds(request: pytest.FixtureRequest) -> range:
-    """Seeds of each scenario."""
+    """Fixture: the seeds with which each scenario is run."""
     return range(int(request.config.getoption("--runs")))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Take every second scenario if each has one run."""
+    """Parametrize a test with the scenarios: with every second one if each is run once, else with all."""
     if "scenario" in metafunc.fixturenames:
         step = 2 if metafunc.config.getoption("--runs") == 1 else 1
         metafunc.parametrize("scenario", SCENARIOS[::step])
 
 
 def test_every_end_has_one_root(scenario: str, seeds: range) -> None:
-    """The end of every session, turn, agent, call and task has one root, and every cause is in the journal."""
+    """In simulated runs the end of every session, turn, agent, call and task has exactly one root cause, and every
+    cause is in the journal."""
     for seed in seeds:
         try:
             check_journal(simulated_journal(scenario, seed))
@@ -68,7 +69,7 @@ def records(store: SimulatedDisk) -> list[LifecycleEvent]:
 
 
 def check_journal(store: SimulatedDisk) -> None:
-    """Check the invariants of a journal, and the causal trace of everything that ended."""
+    """Check the invariants of a journal, and the chain of causes of every entity and tool call."""
     events = records(store)
     check_records(events, store.entities.values(), store.owed.values(), refused=True)
     by_seq = {one.seq: one for one in events}

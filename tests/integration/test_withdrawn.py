@@ -1,4 +1,4 @@
-"""Hosts that are cancelled during a request, or that request something that is gone."""
+"""Hosts that are cancelled during a request, and a request to resume a plan that is completed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ async def answers(turn: AgentTurn) -> str:
 
 
 async def test_a_session_whose_start_is_cancelled_is_ended(tmp_path: Path) -> None:
-    """A session whose first record is not yet durable when its starter is cancelled is ended."""
+    """When the caller of ``start_session`` is cancelled before the session's first record is durable, the session is
+    ended."""
     disks: list[FrozenJournal] = []
 
     def frozen(store: MemoryStore) -> FrozenJournal:
@@ -46,7 +47,7 @@ async def test_a_session_whose_start_is_cancelled_is_ended(tmp_path: Path) -> No
 
 
 async def test_a_plan_that_is_done_has_nothing_to_resume(tmp_path: Path) -> None:
-    """A resume of a completed plan is refused with a message, and records nothing."""
+    """A resume of a completed plan is refused with an error that says why, and records nothing."""
     plan = plan_of(task("a", "true"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         assert (await PlanRunner(run.sup).run(plan)).ok

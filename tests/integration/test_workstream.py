@@ -1,4 +1,4 @@
-"""The workstream of the examples: six tasks on a real repository, by real processes, and a person.
+"""Run of the example workstream: six tasks on a real repository, with real processes, and a person who approves.
 
 One task is not accepted and retried, one opens its circuit and recovers, one is split, one waits for an approval, one
 has a merge conflict. The command is killed at several points and run again. Every wait is for a line of output.
@@ -43,12 +43,13 @@ def command(*words: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> None:
-    """Override the fixture of this folder: the processes of a killed run end by themselves, a little after the test."""
+    """Override the fixture of the same name: the processes of a killed run end by themselves, a little after
+    the test."""
 
 
 @contextmanager
 def started(repository: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start the run; kill it at the end of the block."""
+    """Start ``supervisor run`` on the example plan; kill the process at the end of the block."""
     run = command("run", str(PLAN), "--json")
     with subprocess.Popen(run, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -58,12 +59,12 @@ def started(repository: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def approved(repository: Path) -> bool:
-    """Approve the waiting task; return whether the run took that."""
+    """Approve the task ``manual``; return whether the approval was accepted."""
     return run_command("approve", "manual", cwd=repository).status == 0
 
 
 def seen_through(process: subprocess.Popen[str], repository: Path) -> dict[str, str]:
-    """Read the output to its end, approve the waiting tasks, and return how each task ended."""
+    """Read the output of the run to its end, approve the waiting task, and return the outcome of each task."""
     assert process.stdout is not None
     last: dict[str, object] = {}
     asked = False
@@ -79,7 +80,7 @@ def seen_through(process: subprocess.Popen[str], repository: Path) -> dict[str, 
 
 
 def read_records(repository: Path) -> list[LifecycleEvent]:
-    """Return the records of the journal, after journal and log have been checked."""
+    """Check journal and log, and return the records of the journal."""
     state = StateDir(repository / ".sdd")
     with JournalReader(state.journal) as journal:
         events = list(journal.events())
@@ -90,7 +91,8 @@ def read_records(repository: Path) -> list[LifecycleEvent]:
 
 
 def check_result(repository: Path) -> None:
-    """Assert that the merged work passes its tests, and that the repository is clean."""
+    """Assert that the merged work passes the tests of the repository, and that the repository has no uncommitted
+    changes."""
     tests = [sys.executable, "-m", "unittest", "discover", "-q"]
     assert subprocess.run(tests, cwd=repository, capture_output=True, check=False).returncode == 0
     status = subprocess.run(
@@ -100,7 +102,8 @@ def check_result(repository: Path) -> None:
 
 
 def test_the_example(repository: Path) -> None:
-    """Everything that the example promises happens, and the tests of the repository pass in the end.
+    """In a run of the example each task takes the path that the example announces, and the tests of the repository pass
+    in the end.
 
     Takes 8 s of CPU: eight tasks, each with processes of its own, their unit tests, and a hundred git commands.
     """
@@ -126,9 +129,10 @@ def test_the_example(repository: Path) -> None:
 
 
 def test_the_example_survives_kills(repository: Path) -> None:
-    """After two kills while a task waits for its approval the third command completes the run with the same result.
+    """When the example is killed twice while a task waits for its approval, the third command completes the run with
+    the same result.
 
-    Takes 6 s of CPU, for the whole example; ``tests.crash.workstream`` draws other moments.
+    Takes 6 s of CPU, for the whole example; ``tests.crash.workstream`` kills at other moments, drawn at random.
     """
     for _ in range(2):
         waits = waited_for(repository)
@@ -145,7 +149,7 @@ def test_the_example_survives_kills(repository: Path) -> None:
 
 
 def seen_until(process: subprocess.Popen[str], event: str, who: str) -> None:
-    """Read the output up to that record."""
+    """Read the output of the run up to the record with this event and entity."""
     assert process.stdout is not None
     for line in process.stdout:
         told = json.loads(line)
@@ -154,12 +158,13 @@ def seen_until(process: subprocess.Popen[str], event: str, who: str) -> None:
 
 
 def waited_for(repository: Path) -> bool:
-    """Tell whether a task waited for its approval when the run was killed; the next run does not report it again."""
+    """Return whether a task waited for its approval when the run was killed; the next run does not report that wait
+    again."""
     return "PENDING_APPROVAL" in run_command("tree", "--json", cwd=repository).out
 
 
 def approved_by_and_by(process: subprocess.Popen[str], repository: Path) -> None:
-    """Approve a task as soon as the run accepts it."""
+    """Approve the task ``manual`` again and again until the run accepts the approval."""
     until = time.monotonic() + DEADLINE_S
     while not approved(repository):
         assert time.monotonic() < until, "it does not take the approval"

@@ -1,1 +1,2 @@
-"""Mutants of the product: small changes of it, and the tests that notice them. ``python -m tests.mutation --help``."""
+"""Mutation test of the product: mutants, which are small changes of the code, and the tests that fail for them.
+``python -m tests.mutation --help``."""

@@ -1,8 +1,9 @@
-"""Record which mutants of a sample are killed, and verify later that they still are.
+"""Record which mutants of a sample are killed (a test fails), and verify later that they still are.
 
 ``record`` draws a sample if there is no record yet, tries each mutant that has no verdict, and fails if the share of
-killed mutants is below ``--at-least``. ``verify`` repeats the mutants that the record calls killed and whose code has
-not changed, and fails if too many of them survive. Either command, interrupted and started again, continues.
+killed mutants is below ``--at-least``. ``verify`` tries again the mutants that the record lists as killed and whose
+code has not changed, and fails if too many of them survive. Either command continues when it is interrupted and started
+again.
 """
 
 from __future__ import annotations

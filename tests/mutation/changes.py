@@ -41,7 +41,7 @@ NEIGHBOUR = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 
 
 class Key(NamedTuple):
-    """Identity of a mutant in a record."""
+    """Identity of a mutant in a record: module, unit, digest of the unit's code, kind of change, and number."""
 
     module: str
     unit: str
@@ -54,7 +54,7 @@ class Key(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """Function, or another statement of a module or a class."""
+    """Function, method, or other statement of a module or a class, which mutants are made of."""
 
     name: str
     digest: str
@@ -62,7 +62,8 @@ class Unit(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Change of a unit that can be made in place. *path*: the nodes around it, the innermost last."""
+    """Change of a unit that can be made in place, in the syntax tree. *path*: the nodes around the change, the
+    innermost last."""
 
     kind: str
     ordinal: int
@@ -73,7 +74,8 @@ class Change(NamedTuple):
 
 # ------------------------------------------------------------------------------------------------- modules and units
 def product(package: str = "") -> list[str]:
-    """Return the modules that mutants are made of; *package*: only modules of ``policies``, say, or ``actors``."""
+    """Return the modules of which mutants are made; with *package* only those of a package such as ``policies`` or
+    ``actors``."""
     paths = sorted(path for top in PACKAGES for path in (ROOT / top).rglob("*.py"))
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
     names = [one for one in names if not f"{one}.".startswith(LEFT_OUT)]
@@ -86,7 +88,8 @@ def path_of(module: str, root: Path = ROOT) -> Path:
 
 
 def units(body: list[ast.stmt], prefix: str = "") -> Iterator[Unit]:
-    """Yield the units of a module, in the order of its text. A nested function belongs to the function around it."""
+    """Yield the units of a module, in the order of its text. A nested function belongs to the unit of the function
+    around it."""
     for node in body:
         if isinstance(node, ast.ClassDef):
             yield from units(node.body, f"{prefix}{node.name}.")
@@ -116,7 +119,7 @@ def _digest(node: ast.stmt) -> str:
 
 
 def is_prose(node: ast.AST) -> bool:
-    """Return whether *node* is a docstring, or another text that nothing evaluates."""
+    """Return whether *node* is a docstring, or another constant that stands alone as a statement."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
@@ -132,7 +135,7 @@ def locate(keys: Iterable[Key]) -> tuple[dict[Key, str], set[str]]:
 
 
 def find(tree: ast.Module, key: Key) -> Change:
-    """Return the change that makes the mutant *key* in *tree*, which is its module."""
+    """Return the change that makes the mutant *key* in *tree*, the syntax tree of the mutant's module."""
     unit = next(one for one in units(tree.body) if (one.name, one.digest) == (key.unit, key.digest))
     return next(one for one in changes(unit) if (one.kind, one.ordinal) == (key.kind, key.ordinal))
 
@@ -168,7 +171,7 @@ def _walk(node: ast.AST, path: tuple[ast.AST, ...]) -> Iterator[tuple[str, tuple
 
 
 def _inside(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield the changes of a part of the node."""
+    """Yield kind and function of each change inside of *node*, such as another operator."""
     match node:
         case ast.Compare():
             for index, operator in enumerate(node.ops):
@@ -193,7 +196,7 @@ def _inside(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 def _instead(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the replacements of a node."""
+    """Yield kind and new node of each change that replaces the whole of *node*."""
     match node:
         case ast.UnaryOp(op=ast.Not()):
             yield "negate", node.operand

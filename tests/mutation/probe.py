@@ -1,8 +1,8 @@
-"""Part of each Python process of a scratch copy: notes which test reaches which place, and orders the chosen tests.
+"""Probe in each Python process of a scratch copy: records which test reaches which place, and orders the chosen tests.
 
 This module imports nothing of the project: a copy of the module lies beside the scratch copy, and a ``.pth`` file
-imports that copy at the start of each process, also of programs that a test starts. A note is a byte in memory that all
-these processes share: the simulator would refuse to open a file later.
+imports that copy at the start of each process, even of programs that a test starts. A reached place is recorded as a
+byte in memory that all these processes share, since the simulator would refuse to open a file later.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROW = 1024
-"""Bytes for each test: one for each place, after four. The first four hold the number of the test that runs now."""
+"""Bytes of shared memory for each test: four, then one for each place. The first four bytes of all hold the number of
+the test that runs now."""
 TESTS_MAX = 32_768
 
 _memory: mmap.mmap | None = None
@@ -22,11 +23,11 @@ try:
     with open(HERE / "reached", "r+b") as _file:
         _memory = mmap.mmap(_file.fileno(), ROW * TESTS_MAX)
 except OSError:
-    """No places are noted in this run, or this process may open no file."""
+    """No shared memory: no places are recorded in this run, or this process may not open a file."""
 
 
 def hit(place: int) -> None:
-    """Note that the test that runs now has reached that place."""
+    """Record that the test that runs now has reached the place with that number."""
     if _memory is not None:
         _memory[int.from_bytes(_memory[:4], "little") * ROW + 4 + place] = 1
 
@@ -49,7 +50,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
-    """Keep the chosen tests, in the order of the list; without a list keep all tests."""
+    """Keep only the tests in the list of chosen tests, in the order of that list; without a list keep all tests."""
     if (HERE / "chosen").exists():
         order = {name: index for index, name in enumerate(json.loads((HERE / "chosen").read_text()))}
         items[:] = sorted((one for one in items if one.nodeid in order), key=lambda one: order[one.nodeid])

@@ -1,7 +1,9 @@
-"""Tests that reach each mutant: one run of the suite on copies in which each place of a mutant notes the test.
+"""Search for the tests that reach each mutant: one run of the test suite on copies in which each place of a mutant
+records the test that reaches it.
 
-A place is the statement that a mutant changes. Every test reaches a statement that runs at import (tables, defaults,
-classes); the places of such a mutant are the functions of its module, then those of the modules that import it.
+A place is the statement that a mutant changes. A statement that runs at import (tables, defaults, classes) is reached
+by every test; instead the places of such a mutant are the functions of its module, then those of the modules that
+import it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _mutation_sys.path.append({place!r})
 from mutation_probe import hit as _mutation_hit
 _mutation_sys.path.pop()
 """
-"""The probe is imported by its path, for programs that start without ``site``."""
+"""Code that imports the probe by its path, for programs that start without ``site``."""
 EXCLUDED = (
     "tests/cli/test_machines.py",
     "tests/integration/test_scale.py",
@@ -38,11 +40,12 @@ EXCLUDED = (
     "tests/test_readme.py",
     "tests/unit/journal/test_journal_mistakes.py",
 )
-"""Tests that compare texts or digests, so that any change fails them, and tests that only repeat others at scale."""
+"""Files of tests that are left out: tests that compare texts or digests, so that any change fails them, and tests that
+only repeat others at scale."""
 
 
 class Test(NamedTuple):
-    """Test that passes without a mutant, and its duration."""
+    """Name of a test that passes without a mutant, and its duration."""
 
     name: str
     seconds: float
@@ -53,12 +56,13 @@ class Test(NamedTuple):
 
     @property
     def is_simulated(self) -> bool:
-        """True for a test of the simulator."""
+        """Whether the test is one of the simulator."""
         return self.file.startswith(("tests/simulation/", "tests/verification/"))
 
 
 def files_of(asked: Sequence[str]) -> list[str]:
-    """Return the files of tests, relative to the tree."""
+    """Return the test files in the given files or folders (without any: of all tests), relative to the root, without
+    those that are left out."""
     paths = [ROOT / one for one in asked] or [ROOT / "tests"]
     files = [file for path in paths for file in (sorted(path.rglob("test_*.py")) if path.is_dir() else [path])]
     names = [str(file.relative_to(ROOT)) for file in files]
@@ -66,7 +70,8 @@ def files_of(asked: Sequence[str]) -> list[str]:
 
 
 def reached(located: Mapping[Key, str], scratches: Sequence[Scratch], files: Sequence[str]) -> dict[Key, list[Test]]:
-    """Return the tests that reach each mutant, in the order of trial. The answer is cached until a source changes.
+    """Return the tests that reach each mutant, in the order in which they are tried. The result is cached until a
+    source file changes.
 
     *located*: the module of each mutant.
     """
@@ -106,9 +111,11 @@ def _reached(located: Mapping[Key, str], scratches: Sequence[Scratch], files: Se
 
 
 def _ranked(reaching: Sequence[set[str]], passed: Mapping[str, float], width: Mapping[str, int]) -> list[Test]:
-    """Order the tests: those of the nearest places first, of these one of each file by turns, the narrowest first.
+    """Order the tests: those that reach the nearest places first; among these, one of each file by turns, beginning
+    with tests that reach the fewest places.
 
-    *width*: the number of places that a test reaches. Durations depend on the load, so they do not count.
+    *width*: the number of places that a test reaches. Durations depend on the load of the machine, so they do not
+    count.
     """
     ranked: dict[Test, tuple[bool, int, int]] = {}
     for far, names in enumerate(reaching):
@@ -120,7 +127,8 @@ def _ranked(reaching: Sequence[set[str]], passed: Mapping[str, float], width: Ma
 
 
 def _run_chunk(scratch: Scratch, files: Sequence[str]) -> tuple[dict[str, float], dict[int, set[str]], list[str]]:
-    """Run these files; return the passed tests with durations, the tests that reach each place, and the failed ones."""
+    """Run these test files; return the passed tests with durations, the tests that reach each place, and the failed
+    tests."""
     memory = scratch.place / "reached"
     with open(memory, "wb") as file:
         file.truncate(probe.ROW * probe.TESTS_MAX)
@@ -141,7 +149,8 @@ def _run_chunk(scratch: Scratch, files: Sequence[str]) -> tuple[dict[str, float]
 
 
 class _Places:
-    """Numbered places of the mutants: a statement each, or the functions of modules for a statement run at import."""
+    """Numbered places of the mutants: one statement for each, or the functions of modules for a statement that runs at
+    import."""
 
     def __init__(self, located: Mapping[Key, str]) -> None:
         self.of: dict[Key, list[int]] = {}
@@ -163,7 +172,7 @@ class _Places:
         return sorted({*self._statements, *self._entries})
 
     def note_in(self, module: str, place: Path, tree: ast.Module) -> None:
-        """Insert the probes into that module."""
+        """Insert the calls of the probe into the syntax tree of that module."""
         spots = [(_spot(find(tree, key)), number) for key, number in self._statements[module].items()]
         if module in self._entries:
             functions = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
@@ -178,7 +187,8 @@ class _Places:
 
 
 def _spot(change: Change) -> tuple[list[ast.stmt], ast.stmt] | None:
-    """Return the innermost statement of the change after the list that holds it; ``None`` if it runs at import."""
+    """Return the innermost statement around the change, with the list that contains it; ``None`` if it runs at
+    import."""
     spot, inside = None, False
     for node, inner in itertools.pairwise(change.path):
         inside = inside or isinstance(node, FUNCTIONS)
@@ -189,7 +199,7 @@ def _spot(change: Change) -> tuple[list[ast.stmt], ast.stmt] | None:
 
 
 def _importers() -> dict[str, set[str]]:
-    """Return the modules that import each module."""
+    """Return, for each module, the modules that import it."""
     found: dict[str, set[str]] = defaultdict(set)
     modules = set(product())
     for module in modules:

@@ -1,4 +1,5 @@
-"""Record of a sample, one line for each mutant: its verdict, the test that killed it, and the duration in seconds."""
+"""Record of a sample of mutants, one line for each: its verdict, the test that killed it, and the duration in
+seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ COLUMNS = ("module", "unit", "digest", "kind", "ordinal", "verdict", "killer", "
 
 
 class Verdict(NamedTuple):
-    """Verdict: ``killed``, ``survived``, ``changed`` or ``deleted`` (the unit of the mutant was), ``""``: not tried."""
+    """Verdict on a mutant: ``killed``, ``survived``, ``changed`` or ``deleted`` (its unit was), or ``""`` if it was not
+    tried."""
 
     word: str = ""
     killer: str = ""
@@ -23,8 +25,8 @@ class Verdict(NamedTuple):
 
 
 def draw(package: str, count: int, seed: int) -> dict[Key, Verdict]:
-    """Draw a sample by lines: of all lines that can be changed, the *count* lines of the smallest hashes; one change
-    each. Code of one module does not affect the hashes of another."""
+    """Draw a sample of mutants by lines: of all lines that can be changed, the *count* lines with the smallest hashes,
+    with one change each. Code of one module does not affect the hashes of another."""
     lines: list[tuple[bytes, list[Key]]] = []
     for module in product(package):
         by_line: dict[int, list[Key]] = defaultdict(list)
@@ -46,7 +48,7 @@ def read(path: Path) -> dict[Key, Verdict]:
 
 
 def write(path: Path, verdicts: Mapping[Key, Verdict]) -> None:
-    """Replace the file at once: a reader sees the old record or the new one."""
+    """Write the record by replacing its file in one step, so that a reader sees the old record or the new one."""
     rows = [COLUMNS, *((*key, one.word, one.killer, f"{one.seconds:.1f}") for key, one in verdicts.items())]
     text = "".join("\t".join(str(cell).replace("\t", " ").replace("\n", " ") for cell in row) + "\n" for row in rows)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,12 +57,12 @@ def write(path: Path, verdicts: Mapping[Key, Verdict]) -> None:
 
 
 def package_of(key: Key) -> str:
-    """``supervisor.policies`` for a mutant of ``supervisor.policies.access``."""
+    """Return the package of a mutant: ``supervisor.policies`` for a mutant of ``supervisor.policies.access``."""
     return ".".join(key.module.split(".")[: 1 if key.module.startswith("actors") else 2])
 
 
 def rates(verdicts: Mapping[Key, Verdict]) -> str:
-    """Return the numbers of killed and of all mutants, by package and in all."""
+    """Return a text with the share of killed mutants, and the number for each verdict, by package and in all."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for key, one in verdicts.items():
         counts[package_of(key)][one.word or "not tried"] += 1

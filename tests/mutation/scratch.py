@@ -1,7 +1,7 @@
 """Scratch copies of the working tree, each with an interpreter of its own, in which tests run against changed modules.
 
-Many tests start programs with ``sys.executable``, which must import the copy as well; so each copy has an interpreter.
-The interpreter uses the installed packages of the one that runs this module.
+Many tests start programs with ``sys.executable``, which must import the scratch copy as well; so each copy has its own
+interpreter. That interpreter uses the installed packages of the interpreter that runs this module.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ SOAK_WALL_S = 240.0
 
 
 class Outcome(NamedTuple):
-    """Outcome of a run of tests. *killer*: the test that failed, or ``""``. *results*: the lines of the probe."""
+    """Outcome of a run of tests. *killer*: the test that failed, or ``""``. *results*: the lines that the probe
+    wrote."""
 
     killer: str
     results: Sequence[Sequence[str]]
 
 
 class Scratch:
-    """Copy of the working tree. :meth:`close` ends every process that still runs in the copy, and removes the copy."""
+    """Scratch copy of the working tree. :meth:`close` ends every process that still runs in the copy, and removes the
+    copy."""
 
     def __init__(self) -> None:
         BUILD.mkdir(parents=True, exist_ok=True)
@@ -70,7 +72,7 @@ class Scratch:
             shutil.rmtree(place, ignore_errors=True)
 
     def change(self, module: str, change: Callable[[ast.Module], object]) -> None:
-        """Write that module with *change* applied; :meth:`restore` undoes the change."""
+        """Write that module into the copy with *change* applied; :meth:`restore` undoes the change."""
         tree = ast.parse(path_of(module).read_text())
         change(tree)
         self._write(module, ast.unparse(ast.fix_missing_locations(tree)))
@@ -85,7 +87,7 @@ class Scratch:
             stale.unlink()
 
     def test(self, files: Iterable[str], chosen: Sequence[str] | None, wall_s: float, *options: str) -> Outcome:
-        """Run the tests of these files, or only the *chosen* ones, in their order."""
+        """Run the tests of these files in the copy, or only the *chosen* ones, in their order."""
         notes = self.place / "results"
         notes.write_text("")
         (self.place / "chosen").unlink(missing_ok=True)
@@ -101,7 +103,8 @@ class Scratch:
         return Outcome(f"{last} ({_how(status)})", results)
 
     def simulate(self) -> str:
-        """Run a short soak; return ``simulation`` and the kind of its failure, or ``""``. No digest is compared."""
+        """Run a short soak of the simulator in the copy; return ``simulation`` with the kind of the failure, or ``""``.
+        No digest is compared."""
         status, printed = self._run(SOAK, SOAK_WALL_S)
         try:
             return "simulation (violation)" if json.loads(printed)["violations"] else ""
@@ -109,7 +112,8 @@ class Scratch:
             return f"simulation ({_how(status)})"
 
     def _run(self, arguments: Sequence[str], wall_s: float) -> tuple[int | None, str]:
-        """Return the exit status, ``None`` after *wall_s* seconds, and the output."""
+        """Run Python in the copy; return the exit status (``None`` if it was killed after *wall_s* seconds) and the
+        output."""
         command = ["prlimit", f"--as={MEMORY_MAX}", str(self.python), *arguments]
         environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": ""}
         with open(self.place / "printed", "w+b") as printed, open(os.devnull, "r+b") as nothing:
@@ -133,7 +137,8 @@ class Scratch:
             return status, printed.read().decode(errors="replace")
 
     def _end_processes(self) -> None:
-        """Kill the processes of this copy: programs of its interpreter, and processes that work in its folders."""
+        """Kill the processes of this copy: programs of its interpreter, and processes whose working directory is in its
+        folders."""
         for entry in Path("/proc").glob("[0-9]*"):
             try:
                 named = (entry / "cmdline").read_bytes().decode(errors="replace") + os.readlink(entry / "cwd")
@@ -148,7 +153,7 @@ def _how(status: int | None) -> str:
 
 
 def share(scratches: Sequence[Scratch], work: Iterable[T], do: Callable[[Scratch, T], R]) -> Iterator[R]:
-    """Do each piece of work in a copy that is free; yield the results as they come."""
+    """Do each piece of work in a scratch copy that is free; yield the results as they come."""
     free: queue.SimpleQueue[Scratch] = queue.SimpleQueue()
     for scratch in scratches:
         free.put(scratch)

@@ -1,4 +1,5 @@
-"""Mutation tool: the changes that make mutants, and the identity of a mutant in later versions of the code."""
+"""Tests of the mutation tool: the changes that make mutants, and the identity of a mutant in later versions of the
+code."""
 
 from __future__ import annotations
 
@@ -50,18 +51,19 @@ def mutants(source: str) -> dict[tuple[str, str, int], str]:
     ],
 )
 def test_a_mutant_is_one_change(name: tuple[str, str, int], before: str, after: str) -> None:
-    """Each kind of change, in code in which nothing else changes."""
+    """A mutant of each kind differs from the original code by exactly the expected change."""
     plain = ast.unparse(ast.parse(SOURCE)).replace("(not self.closed)", "not self.closed")
     assert ast.unparse(ast.parse(mutants(SOURCE)[name])) == ast.unparse(ast.parse(plain.replace(before, after)))
 
 
 def test_texts_for_people_are_not_changed() -> None:
-    """There is no change to docstrings, annotations, log lines and the texts of errors."""
+    """No mutant changes docstrings, annotations, log lines or the texts of errors."""
     assert len(mutants(SOURCE)) == 8
 
 
 def test_a_digest_is_of_the_code_alone() -> None:
-    """Comments, docstrings and line breaks do not change a digest; another condition does."""
+    """The digest of a unit does not change with comments, docstrings and line breaks, but does with another
+    condition."""
     rewritten = SOURCE.replace("Say whether", "Tell if").replace("if count", "# Why?\n        if count")
     changed = SOURCE.replace("count < self", "count > self")
 
@@ -73,7 +75,8 @@ def test_a_digest_is_of_the_code_alone() -> None:
 
 
 def test_rates_are_listed_by_package_and_in_all() -> None:
-    """A mutant whose code has changed counts neither as killed nor as survived."""
+    """The rates are listed by package and in all; a mutant whose code has changed counts neither as killed nor as
+    survived."""
     words = {"actors.cell": "killed", "actors.timers": "survived", "supervisor.work.leases": "changed"}
     lines = rates({Key(module, "f", "", "drop", 0): Verdict(word) for module, word in words.items()}).splitlines()
 

@@ -1,4 +1,5 @@
-"""Trials of mutants: each in a scratch copy, by the tests that reach the mutant, then by a short simulation."""
+"""Trials of mutants: each is tried in a scratch copy, by the tests that reach the mutant, then by a short
+simulation."""
 
 from __future__ import annotations
 
@@ -14,16 +15,17 @@ from .record import Verdict, write
 from .scratch import Scratch, share
 
 PLAIN_MAX = 150
-"""Number of plain tests that try a mutant: a number, not a duration, so that verdicts do not depend on the load."""
+"""Number of tests, without those of the simulator, that try a mutant: a number instead of a duration, so that verdicts
+do not depend on the load."""
 SIMULATED_MAX = 30
-"""Number of tests of the simulator that try a mutant that no plain test kills."""
+"""Number of tests of the simulator that try a mutant that no other test has killed."""
 FIRST = 12
-"""Number of tests that are run before the files of the others are collected."""
+"""Number of tests that are run first, before the files of the other tests are collected."""
 STEADY_S = 0.3
-"""A shorter test starts no process and waits for nothing: its failure counts at once. A longer test that fails runs
-again, since it may fail now and then without a mutant."""
+"""Duration of a test below which its failure counts at once, since such a test starts no process and waits for nothing.
+A longer test that fails runs again, since it may fail now and then without a mutant."""
 SLACK_S = 60.0
-"""Tests that take this much longer than four times their usual time count as endless."""
+"""Seconds beyond four times their usual time after which tests count as endless."""
 
 
 def try_all(
@@ -31,7 +33,7 @@ def try_all(
 ) -> None:
     """Try the mutants that have no verdict yet, and write each verdict to the record at once.
 
-    *killers*: the test to begin with, for each mutant, if that test still exists.
+    *killers*: for each mutant the test that is run first, if that test still exists.
     """
     known, names = locate(verdicts)
     for key, one in verdicts.items():
@@ -64,7 +66,7 @@ def try_all(
 
 
 def _killer(scratch: Scratch, tests: Sequence[Test]) -> str:
-    """Return the test that fails, or the failure of the simulation; ``""`` if the mutant survives."""
+    """Return the test that fails for the mutant, or the failure of the simulation; ``""`` if the mutant survives."""
     plain = [one for one in tests if not one.is_simulated][:PLAIN_MAX]
     simulated = [one for one in tests if one.is_simulated][:SIMULATED_MAX]
     for batch in (plain[:FIRST], plain[FIRST:], simulated):

@@ -1,5 +1,6 @@
-"""Real agents, offline, against the scripted model, through our own runtime: ``make test-agents``.
+"""Test of real agents, offline, against the scripted model, on this runtime: ``make test-agents``.
 
-Not a part of the suite: it installs programs and takes minutes. Nothing is called good that was not seen: each cell
-looks at the world (files, processes, the stub's requests, the journal), and what does not hold is printed as it was.
+Not a part of the test suite, since it installs programs and takes minutes. Only behaviour that was observed is reported
+as good: each cell checks files, processes, the requests to the stub of the model and the journal, and prints the
+observation where a check fails.
 """

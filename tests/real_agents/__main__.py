@@ -1,4 +1,4 @@
-"""Run every agent through every cell, and print a table of the results; see the package."""
+"""Test every real agent in every cell, and print a table of the results; see the package."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.real_agents.place import Broken, scratch
 
 AGENTS = ["claude", "codex", "gemini", "claude-agent-acp", "codex-acp", "vibe"]
 CELL_S = 120.0
-"""Longest time of a cell in seconds."""
+"""Seconds after which a cell that is not done counts as failed."""
 
 
 class Seen:
-    """Result of a cell."""
+    """Result of a cell: whether its requirement holds, and the observation as text."""
 
     def __init__(self, holds: bool, words: str) -> None:
         self.holds = holds
@@ -31,11 +31,11 @@ class Seen:
 
 
 Results = dict[str, dict[str, Seen]]
-"""Results by agent and cell; an agent that could not be installed has none."""
+"""Results by agent and cell; for an agent that could not be installed there are none."""
 
 
 async def look(agent: str, program: Path, cell: Cell, keep: bool) -> Seen:
-    """Run one cell of one agent, with a model server and a place of its own."""
+    """Run one cell with one agent, a model server and a scratch directory of its own; return the result."""
     async with open_stub_model() as stub:
         with scratch(agent, program, stub.base_url, keep=keep) as place:
             if keep:
@@ -58,7 +58,8 @@ def _words(error: BaseException) -> str:
 
 
 def table_of(results: Results, cells: list[Cell]) -> Table:
-    """Return the table of the cells that hold, with measurements, and the list of those that do not."""
+    """Return a table of all cells with a row for each agent: the text of a cell that holds, or NO for one that does
+    not."""
     table = Table("agent", *(cell.title for cell in cells))
     for agent, row in results.items():
         table.add_row(agent, *(_shown(row.get(cell.title)) for cell in cells))
@@ -72,7 +73,7 @@ def _shown(seen: Seen | None) -> str:
 
 
 async def look_at_all(asked: argparse.Namespace, programs: dict[str, Path], cells: list[Cell]) -> Results:
-    """Run every cell of every installed agent, a few at a time, and report each result."""
+    """Run every cell of every installed agent, a few at a time; print each result, and return all."""
     results: Results = {name: {} for name in asked.agents}
     places = anyio.Semaphore(asked.jobs)
 
@@ -92,7 +93,7 @@ async def look_at_all(asked: argparse.Namespace, programs: dict[str, Path], cell
 
 
 def install(names: list[str], cache: Path) -> dict[str, Path]:
-    """Install the programs of the agents, and report those that cannot be installed."""
+    """Install the programs of the agents, and return the paths; print the agents that cannot be installed."""
     programs: dict[str, Path] = {}
     for name in names:
         try:

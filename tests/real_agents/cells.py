@@ -1,4 +1,4 @@
-"""Cells of the table: a requirement on every agent, and the way in which it is verified."""
+"""Cells of the table of results: each is a requirement on every agent, with the function that checks it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.real_agents.place import Broken, Place
 ROOT = Path(__file__).parent.parent.parent
 GRACE_S = 10.0
 LADDER = {"ladder": {"request_s": 3.0, "cancel_s": 2.0, "terminate_s": 2.0, "kill_s": 1.0}}
-"""Budgets of the termination stages, shorter than the default, since each cell waits for them."""
+"""Budgets of the termination stages, shorter than the default, since each cell waits for the stages."""
 GONE_S = 10.0
-"""Seconds that something may still be alive after the supervisor has ended."""
+"""Seconds for which processes of a cell may still be alive after the supervisor has ended."""
 ONE_TRY = {"max_consecutive_errors": 1, "max_total_errors": 1, "grace_s": GRACE_S, "spawn_deadline_s": 60}
 
 
 class Cell(NamedTuple):
-    """Column of the table: its title, and a function that returns a text for the table or raises Broken."""
+    """Column of the table of results: its title, and a function that returns a text for the table or raises Broken."""
 
     title: str
     look: Callable[[Place, StubModel], Awaitable[str]]
@@ -51,7 +51,7 @@ def _records(place: Place) -> list[LifecycleEvent]:
 
 
 def _begun(place: Place) -> bool:
-    """Return whether a call is recorded."""
+    """Return whether the start of a tool call is recorded."""
     return any(one.event == "tool_started" for one in _records(place))
 
 
@@ -63,13 +63,13 @@ def _ended_well(result: TurnResult, words: str = "") -> None:
 
 
 async def _none_left(place: Place) -> None:
-    """Check that nothing of a cell is alive after its supervisor has ended."""
+    """Check that no process of a cell is alive after its supervisor has ended."""
     await place.until(lambda: not place.processes(), "processes are left", GONE_S)
 
 
 # ------------------------------------------------------------------------------------------------- at work
 async def _turn(place: Place, stub: StubModel) -> str:
-    """Run a turn with a real call of the agent's own tool."""
+    """Check that a turn in which the agent calls its own tool completes, and return the duration."""
     async with _supervised(place) as sup:
         session = await sup.start_session("turn", agent="it")
         began_s = time.perf_counter()
@@ -88,7 +88,7 @@ async def _turn(place: Place, stub: StubModel) -> str:
 
 @asynccontextmanager
 async def _at_a_tool(place: Place) -> AsyncIterator[tuple[Session, Callable[[], Awaitable[TurnResult]]]]:
-    """Run a session whose tool hangs, with a function to wait for its turn."""
+    """Run a session whose tool hangs; yield the session and a function that waits for the result of the turn."""
     results: list[TurnResult] = []
     ended = anyio.Event()
 
@@ -109,7 +109,8 @@ async def _at_a_tool(place: Place) -> AsyncIterator[tuple[Session, Callable[[], 
 
 
 async def _interrupt(place: Place, stub: StubModel) -> str:
-    """Check that an urgent message ends the turn and the tool within the grace period, and is answered."""
+    """Check that an urgent message ends the turn and the hanging tool within the grace period, and that the agent acts
+    on the message."""
     async with _at_a_tool(place) as (session, result):
         began_s = time.perf_counter()
         await session.send("SAY[[heard you]]", urgent=True)
@@ -124,7 +125,7 @@ async def _interrupt(place: Place, stub: StubModel) -> str:
 
 
 async def _abort_tool(place: Place, stub: StubModel) -> str:
-    """Check that an abort of the call ends its processes and not its session."""
+    """Check that an abort of a call ends the processes of the call, but not the session."""
     async with _at_a_tool(place) as (session, result):
         receipt = await session.abort(AbortScope.TOOL, reason="this call")
         if receipt.already_ended or receipt.survivors:
@@ -139,7 +140,7 @@ async def _abort_tool(place: Place, stub: StubModel) -> str:
 
 # ------------------------------------------------------------------------------------------------- model trouble
 async def _silent(place: Place, stub: StubModel) -> str:
-    """Check that a silent model does not hold a turn beyond our deadline."""
+    """Check that a turn whose model sends nothing ends at the supervisor's time-out."""
     async with _supervised(place, limits={**ONE_TRY, "turn_timeout_s": 5}) as sup:
         session = await sup.start_session("silent", agent="it")
         result = await session.run("HANG")
@@ -181,7 +182,7 @@ def _problems(records: list[LifecycleEvent]) -> set[str]:
 
 # ------------------------------------------------------------------------------------------------- ends
 async def _killed(place: Place, stub: StubModel) -> str:
-    """Kill everything while a tool runs, and check that the next supervisor resumes the conversation."""
+    """Kill supervisor and agent while a tool runs, and check that the next supervisor resumes the conversation."""
     await anyio.to_thread.run_sync(_kill_a_host, place)
     before = len(stub.requests)
     async with _supervised(place) as sup:
@@ -223,9 +224,10 @@ def _kill_at_its_tool(place: Place, host: subprocess.Popen[bytes]) -> None:
 
 
 async def _daemon(place: Place, stub: StubModel) -> str:
-    """Check that a tool's daemon, in a session of its own and deaf to signals, does not outlive the agent's end.
+    """Check that a daemon which a tool starts, in a process session of its own and ignoring signals, does not outlive
+    its agent's session.
 
-    A daemon of a command that we run ends with that command.
+    A daemon of a command that the supervisor runs for the agent ends with that command.
     """
     deaf = f'trap "" TERM HUP INT; touch up; sleep {place.seconds}'
     daemon = f"(setsid sh -c '{deaf}' >/dev/null 2>&1 </dev/null &); until test -e up; do sleep 0.1; done; echo begun"

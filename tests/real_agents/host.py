@@ -1,6 +1,6 @@
-"""The host that is killed: ``python -m tests.real_agents.host``, a place on its standard input.
+"""Host program that a test kills: ``python -m tests.real_agents.host``, with a place as JSON on its standard input.
 
-It says a line when its first turn is done, and then works on a second one, until somebody kills it.
+The program prints a line when its first turn has ended, and then works on a second turn until it is killed.
 """
 
 from __future__ import annotations

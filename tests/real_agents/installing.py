@@ -1,4 +1,4 @@
-"""Install the catalogue's agents, in their pinned versions, into a folder of their own, each by its own client."""
+"""Installation of the catalogue's agents, in their pinned versions, each into a folder of its own, by npm or pip."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ INSTALL_S = 300.0
 
 
 class NotInstalled(Exception):
-    """The agent cannot be installed; the message is that of the client."""
+    """Exception: an agent cannot be installed; the message is that of npm or pip."""
 
 
 def program_of(agent: KnownAgent, cache: Path) -> Path:
-    """Return the agent's program, installed below *cache* unless that version is there already.
+    """Return the path of the agent's program; install it below *cache* unless that version is there already.
 
     Raises:
-        NotInstalled: it cannot be installed.
+        NotInstalled: the agent cannot be installed.
     """
     if agent.install is None:
         raise NotInstalled(f"the catalogue does not say how to install {agent.name}")
@@ -40,9 +40,9 @@ def program_of(agent: KnownAgent, cache: Path) -> Path:
 
 
 def _python() -> str:
-    """The interpreter for agents from PyPI, which may need a newer one than ours: what ``AGENTS_PYTHON`` names, else
-    3.12 or 3.13 (newer ones have no wheels of everything yet) from PATH or from where pyenv keeps those that it has not
-    switched on, else the newest on PATH that starts."""
+    """Return the Python interpreter for agents from PyPI, which may need a newer one than the tests: the one that
+    ``AGENTS_PYTHON`` names, else 3.12 or 3.13 (newer ones lack wheels of some packages) from PATH or from the versions
+    that pyenv has installed but not activated, else the newest on PATH that starts."""
     kept = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
     kept_too = [str(one) for minor in (12, 13) for one in sorted(kept.glob(f"3.{minor}.*/bin/python3"))]
     names = ["python3.12", "python3.13", *kept_too, *(f"python3.{minor}" for minor in range(20, 10, -1))]

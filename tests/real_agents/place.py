@@ -1,7 +1,8 @@
-"""Place of one cell: a scratch directory, a home, and a tag that every process of the cell carries.
+"""Place of one cell: a scratch directory, a home directory, and a tag in the environment of every process of the cell.
 
-The tag is in the environment, which every agent was seen to hand on to its tools and their daemons, and the tools of a
-cell sleep for a time that nobody else sleeps: so whatever it leaves is found by one or the other.
+Every agent was observed to pass its environment with the tag on to its tools and their daemons; in addition the tools
+of a cell sleep for a number of seconds that no other process uses. So a process that the cell leaves behind is found by
+the tag or by that number.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from supervisor.plans import AgentConfig
 
 TAG = "AGENTS_CELL"
 NO_SANDBOX = {"codex": ("-c", 'sandbox_mode="danger-full-access"', "-c", 'approval_policy="on-request"')}
-"""Settings for a machine, often a container, in which agents cannot create a sandbox of their own: their tools would
-fail."""
+"""Options that switch the sandbox of an agent off, for machines, often containers, in which agents cannot create one
+and their tools would fail."""
 LOOK_S = 0.05
 WAIT_S = 60.0
 
 
 class Broken(Exception):
-    """A requirement is not met; the message says what was seen."""
+    """Exception: a requirement of a cell is not met; the message says what was observed."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Place of a cell, which can be passed to another process as JSON."""
+    """Scratch place of a cell, which can be passed to another process as JSON."""
 
     agent: str
     program: str
@@ -57,16 +58,17 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def once(self) -> str:
-        """Command that ends only the second time: a prompt that was interrupted may be sent again as a whole."""
+        """Shell command that hangs when it is first run, and ends when it is run again, since a prompt that was
+        interrupted may be sent again as a whole."""
         return f"test -e once || {{ touch once; echo begun; sleep {self.seconds}; }}; echo again >> again"
 
     @property
     def seconds(self) -> str:
-        """Seconds that the tools of this cell sleep."""
+        """Number of seconds, unique to this cell, for which its tools sleep."""
         return f"3600.{int(self.tag, 16)}"
 
     def config(self) -> AgentConfig:
-        """Agent of a plan, pointed at the model server."""
+        """Return the configuration of the cell's agent, set up to use the model server."""
         agent = known_agent(self.agent)
         variant, model = agent.variant(), agent.model
         arguments = (*NO_SANDBOX.get(self.agent, ()), *(self._filled(one) for one in model.arguments))
@@ -79,7 +81,7 @@ class Place(msgspec.Struct, frozen=True):
         )
 
     def write_files(self) -> None:
-        """Create the directories, and the agent's files that point it at the model server."""
+        """Create the directories of the place, and the agent's configuration files that name the model server."""
         for folder in (self.work, self.home):
             folder.mkdir(parents=True)
         for file in known_agent(self.agent).model.files:
@@ -104,11 +106,11 @@ class Place(msgspec.Struct, frozen=True):
 
     # ------------------------------------------------------------------ processes
     def processes(self) -> dict[int, str]:
-        """Return all living processes of this cell with their command lines."""
+        """Return all living processes of this cell, each pid with its command line."""
         return {pid: words for pid in _pids() if (words := self._mine(pid)) is not None}
 
     def sleepers(self) -> dict[int, str]:
-        """Return the processes that are tools."""
+        """Return the processes of this cell that are sleeping tools."""
         return {pid: words for pid, words in self.processes().items() if words == f"sleep {self.seconds}"}
 
     def _mine(self, pid: int) -> str | None:
@@ -117,10 +119,10 @@ class Place(msgspec.Struct, frozen=True):
         return words if words and pid != os.getpid() and (tagged or f"sleep {self.seconds}" in words) else None
 
     async def until(self, holds: Callable[[], bool], what: str, within_s: float = WAIT_S) -> None:
-        """Check repeatedly until a condition holds.
+        """Call *holds* repeatedly until it returns true.
 
         Raises:
-            Broken: it does not hold in time.
+            Broken: the condition does not hold in time.
         """
         with anyio.move_on_after(within_s):
             while not holds():  # noqa: ASYNC110 - other people's processes ring no bell
@@ -129,14 +131,14 @@ class Place(msgspec.Struct, frozen=True):
         raise Broken(f"{what}: not within {within_s:g} s; there are {self.told()}")
 
     def told(self) -> str:
-        """Return the processes as text."""
+        """Return the living processes of this cell as text."""
         there = self.processes()
         return "; ".join(f"{pid} {words[:80]}" for pid, words in there.items()) or "no processes"
 
 
 @contextmanager
 def scratch(agent: str, program: Path, base_url: str, *, keep: bool = False) -> Iterator[Place]:
-    """Create a place. Afterwards nothing of it is left; *keep* leaves its files."""
+    """Create a place for the block. Afterwards its processes are killed and its files removed, unless *keep* is set."""
     folder = mkdtemp(prefix=f"agents-{agent}-")
     place = Place(agent, str(program), folder, secrets.token_hex(4), base_url)
     place.write_files()
