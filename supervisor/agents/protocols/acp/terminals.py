@@ -123,8 +123,7 @@ class AcpTerminals:
 
 
 class AcpTerminal:
-    """One command that the supervisor runs for the agent: output so far, end, and the requests that wait for the
-    end."""
+    """Command that the supervisor runs for the agent: output so far, end, and the requests that wait for the end."""
 
     def __init__(self, *, limit_bytes: int | None, implicit: bool, call_id: str = "") -> None:
         self.implicit = implicit
