@@ -54,8 +54,8 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     directory: str = "."
     permissions: PermissionPolicy = PermissionPolicy()
     operates: tuple[str, ...] = ()
-    """Operations that the agent may request of the supervisor for other sessions than its own session and the sessions
-    below it."""
+    """Operations that the agent may request of the supervisor, beyond those on its own session and the sessions
+    below."""
     agent_options: AgentOptions = AgentOptions()
     function: AgentFunction | None = None
     mapping: LineMapping | None = None

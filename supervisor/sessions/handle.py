@@ -61,7 +61,7 @@ class SupervisorApi(Protocol):
 
 
 class Session:
-    """Handle of one session. A method that is called after the session has ended raises an error that says so."""
+    """Handle of one session. A method that is called after the session has ended reports that the session has ended."""
 
     def __init__(self, supervisor: SupervisorApi, session_id: str) -> None:
         self._supervisor = supervisor
