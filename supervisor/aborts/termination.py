@@ -59,7 +59,7 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession, SessionPhase, TerminationReport
 
 SLACK_S = 5.0
-"""Default of ``TerminationService.slack_s``."""
+"""Default of ``TerminationService.slack_s``, in seconds."""
 
 RECORDED_S = 60.0
 """Seconds that ``Ended`` waits for the last records of the session's turns and agents. The wait is extended while the

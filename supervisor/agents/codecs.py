@@ -38,7 +38,7 @@ MAPPED: Final = "jsonl"
 """Adapter that needs a line mapping: a description of the meaning of the lines that a program prints."""
 
 MakeCodec = Callable[[], Codec]
-"""Factory of a codec for one conversation."""
+"""Type of a factory that makes a codec for one conversation."""
 
 
 def adapters() -> tuple[str, ...]:

@@ -99,10 +99,11 @@ class McpResource:
 
     # ------------------------------------------------------------------ asking it
     async def call(self, method: str, params: Mapping[str, Any] | None = None, *, timeout_s: float = 60.0) -> Any:
-        """Send a request and return its result.
+        """Send a request to the server and return the request's result.
 
         Raises:
-            McpError: the server is not ready, ended meanwhile, did not answer in time, or answered with an error.
+            McpError: the server is not ready, ended before it answered, did not answer in time, or answered with an
+                error.
         """
         if not self._ready:
             raise McpError(f"{self.name}: {self.given_up or 'the server is not there now; it is being started'}")

@@ -286,7 +286,8 @@ class ShimProcess:
         )
 
     def _end_list_requests(self) -> None:
-        """Complete the open list requests without a list: the shim obeys no order once the main process has ended."""
+        """End the open list requests with an empty list (``None`` after the loss of the shim), because the shim obeys
+        no order once the main process has ended."""
         while self._list_requests:
             self._list_requests.popleft().end(None if self._is_unknown else ())
 

@@ -1,20 +1,21 @@
-"""Actor for every lifecycle: an entity receives an event, steps its state machine, and hands the record to the journal.
+"""Entities, the actors of all lifecycles: an entity receives an event, steps its state machine, and records the
+outcome.
 
 Theory of operation
 -------------------
 This is the only place that calls ``Machine.step``. For each event exactly one record is appended, with the outcome:
 
     transition   the table has a rule: state and data change, and the record carries the effects
-    stale        the event comes too late to mean anything (``Lifecycle.stale``): nothing changes
+    stale        the event comes too late to have a meaning (``Lifecycle.stale``): nothing changes
     refused      the table has no rule in this state: nothing changes, and the caller gets :class:`Refused`
-    fact         not an event: something that is worth a record and changes no state (``record_fact``)
+    fact         not an event: a record that changes no state (``record_fact``)
 
-* State, data and record change together, in one call without an await. Effects happen later, when the record is
-  durable, except the exempt ones (``journal_writer``).
-* ``epoch`` counts changes of state. A timer effect carries the epoch of its decision: when it is performed after the
-  state has changed, it sets no timer. Timers of a state are cancelled as the state is left; one *lasting* timer (a
-  turn's deadline) outlasts its states, and stands still while the journal cannot be written.
-* The reply to a caller is the durable record, so ``receive`` always defers it.
+* State, data and record change together, in one call without an await. Effects are performed later, when the record is
+  durable, except the exempt effects (``journal_writer``).
+* ``epoch`` counts changes of state. A timer effect carries the epoch of its decision: if the state has changed before
+  the effect is performed, the effect sets no timer. Timers of a state are cancelled when the entity leaves the state;
+  one *lasting* timer (a turn's deadline) continues in later states, and is paused while the journal cannot be written.
+* The reply to a caller is the durable record, so ``receive`` always defers the reply.
 
 Example: a turn in RUNNING receives ``verify_requested``::
 

@@ -58,7 +58,7 @@ _NOTHING = object()
 
 
 MAILBOX = Limits(size_of=weight)
-"""Bounds of an entity's mailbox."""
+"""Limits of an entity's mailbox."""
 
 
 ALLOWED_WHILE_STOPPING = frozenset(SESSION.allowed(Session.STOPPED))
@@ -99,7 +99,7 @@ class IdAllocator:
         return self._below.setdefault(below, IdAllocator())._new(wanted, self)
 
     def drop_below(self, session_id: str) -> None:
-        """Drop the names below a session that has ended."""
+        """Drop the stored names below a session that has ended."""
         self._below.pop(session_id, None)
 
     def _new(self, wanted: str, earlier: IdAllocator) -> str:
@@ -412,7 +412,7 @@ class EntityRegistry:
         session.transcript.write(source, text, at=self.journal_writer.clock.wall.time())
 
     def cancel_scope(self, actor_id: str, cause: object) -> None:
-        """Cancel everything that runs in an actor's scope."""
+        """Cancel everything that runs in the scope of the actor *actor_id*."""
         ctx = self.system.context(actor_id)
         if ctx is not None:
             ctx.scope.cancel(cause)

@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 ``record`` turns a decision into a record and returns at once. Records wait in ``_pending``; one task writes them in
-batches, each one transaction of the journal. While a batch is on its way to the disk the next one gathers, so the cost
-of a commit is shared by all that was recorded meanwhile. When a batch is durable its records are released in order:
-published to subscribers, given to the caller that waits for them, and then their effects are performed.
+batches, each one transaction of the journal. While a batch is on its way to the disk the next batch gathers, so the
+cost of a commit is shared by all records that were made meanwhile. When a batch is durable its records are released in
+order: published to subscribers, given to the caller that waits for them, and then their effects are performed.
 
     record(A), record(B)                    pending: A B
     commit [A B] begins; record(C)          in flight: A B, pending: C
@@ -15,16 +15,17 @@ published to subscribers, given to the caller that waits for them, and then thei
 Invariants
 ----------
 * No effect of a record happens before the record is durable, except *exempt* effects, which end things: an abort must
-  not wait for the disk. They are performed before ``record`` returns, and the journal never owes them.
+  not wait for the disk. They are performed before ``record`` returns, and are never in the outbox.
 * A crash between the commit and an effect loses nothing. The effect is in the journal's outbox until it is
-  acknowledged, which becomes durable with the next record; the next supervisor performs what is left in the outbox.
+  acknowledged, which becomes durable with the next record; the next supervisor performs the effects that are left in
+  the outbox.
 * Records become durable in the order of their numbers, without a gap.
-* A batch ends with the end of a group: records made in one ``together`` block are in one transaction, however many they
-  are. Thus several entities that one decision moves (a task, its run and its job) are never found half moved.
-* After a commit that failed its outcome is unknown: the transaction may be on the disk. So the journal is recovered and
+* A batch ends with the end of a group: all records made in one ``together`` block are in one transaction, whatever
+  their number. Thus several entities that one decision moves (a task, its run and its job) are never found half moved.
+* The outcome of a failed commit is unknown: the transaction may be on the disk. So the journal is recovered and
   its last record read before anything is written again (``JournalAvailability``). Meanwhile records wait in memory.
 * An error that retrying does not help is final: nothing more is released, every caller gets the error, and the owner is
-  told once (``failed``).
+  notified once (``failed``).
 """
 
 from __future__ import annotations

@@ -333,7 +333,7 @@ class LiveSession:
         """Cancel mode: the effect that the end of the parent has on this session."""
         self.transcript = transcript
         self.rights: Rights | None = None
-        """Rights that the agent's trust score gives; ``None``: there is no access policy."""
+        """Rights that the agent has by its trust level; ``None``: there is no access policy."""
         self.standing_decisions: dict[PermissionRequest, Decision] = {}
         """Decisions of a human that are valid as long as the session lives."""
         self.directory = profile.directory

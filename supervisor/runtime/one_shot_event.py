@@ -13,7 +13,7 @@ from actors.waiter import new_waiter
 
 
 class OneShotEvent:
-    """Flag that is set once, with callbacks in the order in which they were added."""
+    """Event that is set once, with callbacks, which are called in the order in which they were added."""
 
     __slots__ = ("_calls", "_is_set")
 

@@ -83,7 +83,7 @@ from supervisor.runtime.live_session import Connection, LiveSession, Outcome
 from supervisor.sessions.approval_queue import ApprovalQueue
 
 CLEANUP_S = 5.0
-"""Default of ``EffectExecutor.cleanup_s``."""
+"""Default of ``EffectExecutor.cleanup_s``, in seconds."""
 
 MakeConnection = Callable[[LiveSession, str, int, str], Connection]
 """Function that makes the connection to a session's next agent: (session, agent id, incarnation, prompt)."""

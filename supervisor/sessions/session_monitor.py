@@ -437,7 +437,7 @@ class SessionMonitor:
         self._abort(f"{spent.words}{more}", because, "budget")
 
     def _begin_hand_back(self) -> None:
-        """Turn the turn that begins into the turn in which the agent hands back its work, with a budget of its own."""
+        """Make the beginning turn the one in which the agent hands back its work, and give it a budget of its own."""
         self._give_back()
         self._hand_back = _HandBackPhase.BEGUN
         above = self.scope or BudgetScope("", "", self.rules.turn)
@@ -568,7 +568,7 @@ class SessionMonitor:
 
 
 def _much_more(used: Amounts, before: Amounts) -> bool:
-    """Return whether some amount has grown by more than a 32nd."""
+    """Return whether any amount in *used* is more than a 32nd larger than in *before*."""
     return any(
         getattr(used, name) - getattr(before, name) > getattr(before, name) / EACH_MAX
         for name in ("tokens", "cost_usd", "turns", "tool_calls", "wall_s", "requests")

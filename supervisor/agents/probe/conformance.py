@@ -1,4 +1,4 @@
-"""Conformance probe: the behaviour of one agent in the cases that matter to a supervisor, each tried once.
+"""Conformance probe: try one agent in the cases that matter to a supervisor, each case once, and report its behaviour.
 
 Each case uses a process of its own. A case that cannot be tried reports the reason, and the next case is tried.
 """

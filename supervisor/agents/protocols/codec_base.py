@@ -44,7 +44,8 @@ def signal_name(number: int) -> str:
 
 
 def exit_words(status: int | None) -> str:
-    """Return the end of a sentence about a process: ``exited with status 3``, ``was ended by SIGKILL``.
+    """Return a phrase about the end of a process, to be put after its name: ``exited with status 3``, ``was ended by
+    SIGKILL``.
 
     *status* has Python's form: a negative number is the signal that ended the process; ``None`` is an unknown status.
     """

@@ -101,7 +101,7 @@ class AgentTurn:
         self._connection.speak(text)
 
     def used(self, *, input_tokens: int = 0, output_tokens: int = 0, cost_usd: float = 0.0) -> None:
-        """Report additional usage, in tokens and US dollars; it counts in every budget of the session.
+        """Report additional usage, in tokens and US dollars; this usage counts in every budget of the session.
 
         Raises:
             ValueError: an amount is negative or not a number.
@@ -126,7 +126,7 @@ class AgentTurn:
         Raises:
             ToolAborted: an abort ended this call; the turn continues.
             TypeError: *title* is not a str.
-            Exception: whatever *fn* raised.
+            Exception: the exception that *fn* raised.
         """
         if not isinstance(title, str):
             raise TypeError(f"title: {title!r} is not a str; give a text")
@@ -144,7 +144,7 @@ class AgentTurn:
         """Run *prompt* in a child session and return the child's outcome.
 
         Args:
-            cancel_mode: the effect of this session's end on the child.
+            cancel_mode: the effect that the end of this session has on the child.
 
         Raises:
             ToolAborted: the call was aborted before the child started.

@@ -1,5 +1,5 @@
-"""Tests of programs in pid namespaces of their own: if supervisor or shim dies, the kernel ends the tree, and the init
-stays hidden.
+"""Tests of programs in pid namespaces of their own: if supervisor, fork server or shim die, the kernel ends the tree,
+and the init stays hidden.
 
 Where this machine allows no pid namespace, the same tests check that programs behave as without one.
 """

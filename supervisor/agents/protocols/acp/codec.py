@@ -2,20 +2,20 @@
 
 Theory of operation
 -------------------
-We are the client. We open a session and send prompts; the agent reports what it does (``session/update``) and sends us
-requests: run a command, read or write a file, grant a permission, start a child session. Every request of the agent
-gets one response. The first message that breaks the protocol ends the conversation
+The supervisor is the client. It opens a session and sends prompts; the agent reports its actions (``session/update``)
+and sends requests to the supervisor: run a command, read or write a file, grant a permission, start a child session.
+Every request of the agent gets one response. The first message that breaks the protocol ends the conversation
 (:mod:`supervisor.agents.protocols.codec_base`).
 
-One turn may hold several prompts: an agent that queues prompts takes a steering message as another prompt, and the turn
-ends when the last prompt is answered. Example::
+A turn may consist of several prompts: an agent that queues prompts receives a message within the turn as another
+prompt, and the turn ends when the last prompt is answered. Example::
 
     -> session/prompt 1            turn begins, one prompt is open
     -> session/prompt 2            steer(): two prompts are open
-    <- result of 1 (end_turn)      MessageAccepted: the agent takes up the second prompt
+    <- result of 1 (end_turn)      MessageAccepted: the agent begins to work on the second prompt
     <- result of 2 (end_turn)      TurnEnded("end_turn")
 
-Two rules keep the results honest, because agents report more success than there is:
+Two rules correct the results of agents, because agents report more success than there is:
 
 * After a cancel the turn is cancelled and its open calls failed, whatever the agent reports afterwards. Agents answer a
   cancel with ``end_turn`` and report calls that they cut off as completed.

@@ -222,8 +222,8 @@ class Handshake:
 
     # ------------------------------------------------------------------------------------------ the session
     def _reopen(self, session_params: dict[str, Any]) -> HandshakeSteps[str]:
-        """Open the earlier conversation again and return its id; return ``""`` if that fails, so that the caller opens
-        a new conversation."""
+        """Open the earlier conversation again and return its id. Return ``""`` if there is none or if that fails, so
+        that the caller opens a new conversation."""
         if self.loading is None:
             return ""
         session, why = self.loading, "the agent cannot load conversations any more"

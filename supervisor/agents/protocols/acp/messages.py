@@ -26,7 +26,7 @@ from supervisor.ports import ModelErrorReported
 PROTOCOL_VERSION: Final = 1
 AUTHENTICATION_NEEDED: Final = -32000
 CANCELLED: Final = -32800
-"""JSON-RPC codes, as ACP assigns them."""
+"""JSON-RPC error codes, as ACP assigns them."""
 
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Word: TypeAlias = Annotated[str, Meta(pattern=r"\A[^\0]*\Z")]
@@ -50,7 +50,8 @@ class Message(JsonRpcMessage):
 
 # ------------------------------------------------------------------------------------------------ their responses
 class PromptResponse(JsonRpcMessage):
-    """Response to a prompt. ``usage`` is a draft of the protocol whose shape may change, so it is read leniently."""
+    """Response to a prompt. ``usage`` is a draft of the protocol whose shape may change, so a field of another type in
+    it is no error."""
 
     stop_reason: str
     usage: Any = None
@@ -150,7 +151,7 @@ class ToolUpdate(JsonRpcMessage):
 
     @property
     def tool(self) -> str:
-        """The agent's own name of the tool, if reported."""
+        """Name of the tool in the agent's own words, or ``""`` if not reported."""
         return self._claude("toolName")
 
     @property

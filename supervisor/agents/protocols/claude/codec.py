@@ -2,14 +2,14 @@
 
 Theory of operation
 -------------------
-A process is one conversation, whose id we choose, with one turn at a time. The program runs its tools itself and
-reports them; a sub-agent is a call of kind ``agent``, and the sub-agent's calls are nested in it. Messages of unknown
-types are ignored; the first message that breaks the protocol ends the conversation.
+A process is one conversation, whose id the supervisor chooses, with one turn at a time. The program runs its tools
+itself and reports them; a sub-agent is a call of kind ``agent``, and the sub-agent's calls are nested in that call.
+Messages of unknown types are ignored; the first message that breaks the protocol ends the conversation.
 
-A message sent within a turn (``steer``) is a user message with a uuid. The program replays it when its model reads it;
-until then the message is in ``_unread``. A result that arrives while a message is unread does not end the turn,
-because the program continues with that message. When a turn ends in another way, unread messages are cancelled:
-otherwise each would begin a turn that nobody waits for.
+A message sent within a turn (``steer``) is a user message with a uuid. The program replays the message when its model
+reads the message; until then the message is in ``_unread``. A result that arrives while a message is unread does not
+end the turn, because the program continues with that message. When a turn ends in another way, unread messages are
+cancelled: otherwise each message would begin a turn that no caller waits for.
 
 A result counts as success only if no part of it reports an error.
 """

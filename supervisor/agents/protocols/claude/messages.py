@@ -51,7 +51,7 @@ class ControlRequestHead(ClaudeMessage):
 
 
 class ControlRequest(ClaudeMessage):
-    """Request of the agent; ``request`` holds its content."""
+    """Control request of the agent; ``request`` holds its content."""
 
     request_id: _Id
     request: Raw

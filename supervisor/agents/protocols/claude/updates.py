@@ -82,7 +82,7 @@ class CallDescription(NamedTuple):
 
 
 def describe_call(tool: str, given: Raw) -> CallDescription:
-    """Describe a use of *tool* with the arguments *given*."""
+    """Return the title, details and file paths of a call of *tool* with the arguments *given*."""
     values = _object(given)
     paths = tuple(one for one in (_text(values, "file_path"), _text(values, "notebook_path")) if one)
     if (command := _text(values, "command")) and tool == "Bash":

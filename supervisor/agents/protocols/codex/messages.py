@@ -40,7 +40,7 @@ class Thread(JsonRpcMessage):
 
 
 class ThreadOpened(JsonRpcMessage):
-    """Result of ``thread/start`` and ``thread/resume``."""
+    """Result of the requests ``thread/start`` and ``thread/resume``."""
 
     thread: Thread
 
@@ -62,7 +62,7 @@ class Turn(JsonRpcMessage):
 
 
 class TurnOpened(JsonRpcMessage):
-    """Result of ``turn/start``."""
+    """Result of the request ``turn/start``."""
 
     turn: Turn
 
@@ -75,13 +75,13 @@ class BackgroundTerminal(JsonRpcMessage):
 
 
 class BackgroundTerminals(JsonRpcMessage):
-    """Result of ``thread/backgroundTerminals/list``."""
+    """Result of the request ``thread/backgroundTerminals/list``."""
 
     data: tuple[BackgroundTerminal, ...]
 
 
 class TerminateResult(JsonRpcMessage):
-    """Result of ``thread/backgroundTerminals/terminate``."""
+    """Result of the request ``thread/backgroundTerminals/terminate``."""
 
     terminated: bool
 

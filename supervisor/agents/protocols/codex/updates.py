@@ -1,4 +1,4 @@
-"""Read model errors and usage from codex's notifications."""
+"""Functions that read model errors and usage from codex's notifications."""
 
 from __future__ import annotations
 
