@@ -111,7 +111,12 @@ class AgentVariant(Data):
 
 
 class KnownAgent(Data):
-    """Name of the default variant's program, as found on PATH."""
+    """Catalogue entry of one agent.
+
+    ``passes`` names variables of the supervisor's environment that the agent may receive; ``env`` holds variables that
+    the agent always receives; ``version_arguments`` make the program print its version. With one of ``never_ask_flags``
+    on its command line, or in one of ``never_ask_modes``, the agent requests no permission, or not for every action.
+    """
 
     name: Name
     title: Word

@@ -363,8 +363,8 @@ async def test_refusal_of_a_script(first_line: str, sentence: str, tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["", "A=B"])
 async def test_refusal_of_a_variable_name(name: str) -> None:
-    """A launch has a variable name that no operating system accepts: it is rejected with a SpawnError that names the
-    variable."""
+    """A launch has a variable name that no operating system accepts: before any process starts, ``spawn`` raises a
+    SpawnError that names the variable."""
     with pytest.raises(SpawnError, match="a variable named"):
         async with ShimHost() as shims, shims.spawn(launch("true", env={name: "x"})):
             pytest.fail("it started")
