@@ -1,3 +1,3 @@
-"""Aborts carried out: the service, the executor, the escalation, the end of one call."""
+"""Execution of aborts: the abort service, the termination of sessions, and the termination of single tool calls."""
 
 __all__: list[str] = []

@@ -1,14 +1,16 @@
-"""Abort sessions and tool calls: plan the tree as it is, record, terminate every planned node, return a receipt.
+"""Abort sessions and tool calls: plan the abort, record it, terminate every planned node, return a receipt.
 
-One abort, in order:
+The steps of an abort, in order:
 
-1. ``plan_abort`` (pure) says what the scope reaches. A target that has ended, or is ending, gets the receipt of that.
-2. One record for the abort, and one for each policy edge that the plan crosses. Recorded first: the next supervisor
-   finds in them what was not carried out.
-3. Every node of the plan is terminated at once. Between the records and this nothing awaits, so nothing can be born or
-   end in between, and the abort does not depend on the disk.
-4. The receipt waits for every node, and then for the records, until ``slack_s`` after the plan's deadline. What is
-   missing by then is left open in the receipt; while the journal cannot be written that is said at once.
+1. ``plan_abort`` (pure) determines what the scope reaches. For a target that has ended, or is ending, the receipt
+   describes that end.
+2. Record the abort, and each policy edge that the plan crosses. The records come first: in them, the next supervisor
+   finds the work that was not carried out.
+3. Every node of the plan is terminated at once. Between the records and this step nothing awaits, so no node can be
+   created or end in between, and the abort does not depend on the disk.
+4. The receipt waits for every node, and then for the records, until ``slack_s`` after the plan's deadline. Nodes and
+   records that are missing by then are left open in the receipt; while the journal cannot be written the receipt does
+   not wait for the records.
 
 A second abort of a session that is terminating joins the first one: it can shorten the deadline, or skip to the kill.
 """
@@ -62,7 +64,7 @@ NOT_ENDED = "the turn was interrupted, since the agent runs this call by itself 
 
 
 class _RunningAbort(NamedTuple):
-    """Abort that is being carried out. ``now`` and ``within_s`` are those of :meth:`AbortService.abort`."""
+    """Abort that is being carried out. ``now`` and ``within_s`` are the arguments of :meth:`AbortService.abort`."""
 
     plan: AbortPlan
     abort_id: str
@@ -71,9 +73,9 @@ class _RunningAbort(NamedTuple):
     now: bool = False
     within_s: float | None = None
     cause_seq: int | None = None
-    """Record that the abort follows from, if no caller requested the abort."""
+    """Number of the record that the abort follows from, if no caller requested the abort."""
     abort_reason: AbortReason = AbortReason.USER_INTERRUPT
-    """Reason of the target; nodes that end because of another node have reasons of their own."""
+    """Abort reason of the target; nodes that end because of another node have abort reasons of their own."""
 
     def stop(self, abort_reason: AbortReason, scope: AbortScope) -> OperatorStop:
         siblings = scope is AbortScope.SIBLING
@@ -88,19 +90,20 @@ class _RunningAbort(NamedTuple):
 
 @dataclass
 class _AbortedNode:
-    """Node of the plan that was requested to end. ``how`` goes into the receipt."""
+    """Node of the plan that was requested to end. ``how`` is the description of the end for the receipt."""
 
     node: PlannedNode
     session: LiveSession
     fates_before: int
     how: str = ""
     connection: Connection | None = None
-    """Connection of the agent whose call this node is; ``None`` for a session."""
+    """Connection to the agent that made the call which this node is; ``None`` if the node is a session."""
     interrupted: bool = False
-    """The call could not be ended alone: its turn was interrupted."""
+    """True if the call could not be ended alone, so that its turn was interrupted."""
 
     def fates(self, owner: str | None = None) -> list[ProcessFate]:
-        """Return the fates of processes since the abort; only those of *owner*, where it is given."""
+        """Return the fates of processes that ended since the abort; with *owner*, only the fates of this owner's
+        processes."""
         return [fate for fate in self.session.fates[self.fates_before :] if owner in (None, fate.owner)]
 
     @property
@@ -109,11 +112,11 @@ class _AbortedNode:
 
 
 class AbortService:
-    """Aborts of one supervisor.
+    """Service that carries out the aborts of one supervisor.
 
     Args:
-        wait_finished: waits for a session's last record; while the journal cannot be written, only until the session
-            has finished. Returns whether the record is durable.
+        wait_finished: waits until a session's last record is durable; while the journal cannot be written, only until
+            the session has finished. Returns whether the record is durable.
     """
 
     def __init__(
@@ -126,7 +129,7 @@ class AbortService:
         self._journal = journal
         self._wait_finished = wait_finished
         self.slack_s = 2 * SLACK_S
-        """Seconds after a plan's deadline at which the receipt is returned, with or without the end of every node."""
+        """Seconds after a plan's deadline at which the receipt is returned, whether or not every node has ended."""
 
     def plan(self, target: str, scope: AbortScope | str, *, now: bool = False) -> AbortPlan:
         return plan_abort(self._registry.abort_tree(hurry=now), target, scope, now=now)
@@ -142,7 +145,7 @@ class AbortService:
         within_s: float | None = None,
         plan_id: str | None = None,
     ) -> Receipt:
-        """See ``Supervisor.abort``."""
+        """Abort *target*; implements ``Supervisor.abort``, where the arguments are described."""
         scope = scope_of(scope)
         if within_s is not None and not within_s >= 0:
             raise ValueError(f"within_s: {within_s!r} is no time to end in; give seconds, 0 or more")
@@ -166,7 +169,7 @@ class AbortService:
     async def execute(
         self, plan: AbortPlan, *, reason: str, actor: str, now: bool = False, within_s: float | None = None
     ) -> Receipt:
-        """See ``Supervisor.execute``."""
+        """Carry out *plan*; implements ``Supervisor.execute``, where the arguments are described."""
         now = now or plan.now
         if not plan.already_ended and plan.id not in self._plan_ids(plan, now):
             raise Refused(f"the tree below {plan.target} has changed since the abort was planned; plan it again")
@@ -174,7 +177,7 @@ class AbortService:
 
     def abort_session(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
         """Abort a session, and everything below it, because of the record *because*; without a receipt, and without an
-        await. A session that is ending already gets no second reason."""
+        await. For a session that is ending already, nothing is done."""
         with suppress(UnknownTarget):
             plan = self.plan(session_id, AbortScope.SESSION)
             if not plan.already_ended:
@@ -185,11 +188,12 @@ class AbortService:
         return f"abort-{self._registry.journal_writer.last_seq + 1}"
 
     def _plan_ids(self, plan: AbortPlan, now: bool) -> list[str]:
-        """Return the ids that a plan for that target may have now: with sessions that are ending, and without them."""
+        """Return the ids that a plan for the same target may have now: planned with sessions that are ending, and
+        without them."""
         return [self.plan(plan.target, plan.scope, now=one).id for one in dict.fromkeys((now, False))]
 
     async def _is_in_journal(self, target: str) -> bool:
-        """Return whether the journal knows *target*: a session, or a tool call of one of its turns."""
+        """Return whether the journal contains *target*: a session, or a tool call of one of its turns."""
         turn_id, number = split_call(target)
         if any(row.kind == Kind.SESSION for row in await self._journal.entities(ids=[target])):
             return True
@@ -199,7 +203,8 @@ class AbortService:
         return any(event.event == "tool_started" and event.metadata.get("number") == number for event in events)
 
     async def _carry_out(self, request: _RunningAbort) -> Receipt:
-        """Carry out the plan, or join what is under way already. The first await comes after the termination began."""
+        """Carry out the plan and return the receipt, or join the end that is under way already. All terminations begin
+        before the first await."""
         plan, timers = request.plan, self._registry.system.timers
         if plan.already_ended:
             return await self._join(request)
@@ -238,7 +243,7 @@ class AbortService:
         )
 
     async def _join(self, request: _RunningAbort) -> Receipt:
-        """Return the receipt of a target that has ended or is ending, after it has."""
+        """Wait for the end of a target that has ended or is ending, and return the receipt."""
         plan, sessions = request.plan, self._registry.sessions
         causes: dict[str | None, Cause] = {None: Cause(actor=request.actor)}
         if plan.crossings:
@@ -263,7 +268,7 @@ class AbortService:
 
     @property
     def _outage(self) -> str | None:
-        """Reason for which the journal cannot be written now."""
+        """Reason why the journal cannot be written now; ``None`` while it can be written."""
         outage = self._registry.journal_writer.disk.outage
         return None if outage is None else outage.why
 
@@ -281,7 +286,8 @@ class AbortService:
         return ended
 
     def _record(self, request: _RunningAbort) -> dict[str | None, Cause]:
-        """Record the abort, and each policy edge that it crosses, in the order of the crossings."""
+        """Record the abort, and each policy edge that the abort crosses, in the order of the crossings; return the
+        cause that each edge gives (``None``: the abort itself)."""
         plan, within_s = request.plan, request.within_s
         root = AbortRecord(
             id=request.abort_id,
@@ -321,10 +327,11 @@ class AbortService:
         return Cause(self._registry.journal_writer.last_seq, None, request.actor)
 
     def _log_of(self, plan: AbortPlan) -> str:
-        """Return the entity whose log has the abort's records.
+        """Return the id of the entity whose log contains the records of the abort.
 
-        A tool call has no log: an abort of the call is in its turn's, an abort of its session or of siblings in the
-        session's, where the next supervisor looks for what was not carried out.
+        A tool call has no log. The records of an abort of the call alone are in the log of the call's turn. The records
+        of an abort of the call's session or siblings are in the session's log, where the next supervisor looks for work
+        that was not carried out.
         """
         if plan.target in self._registry.entities:
             return plan.target
@@ -347,7 +354,8 @@ class AbortService:
         return ended
 
     def _add_cause(self, request: _RunningAbort, causes: dict[str | None, Cause]) -> None:
-        """Add a cause to the sessions in the reach that are ending already. A child has it from its parent."""
+        """Add the abort as a cause to the sessions in the reach that are ending already. A child session receives the
+        cause from its parent."""
         ids = {one.id for one in request.plan.ending}
         for one in request.plan.ending:
             session = self._registry.sessions.get(one.id)
@@ -389,7 +397,8 @@ class AbortService:
         return ended
 
     def _interrupt(self, ended: _AbortedNode, call: Call, request: _RunningAbort, cause: Cause, how: str) -> None:
-        """Interrupt the turn of a call that the agent does not end alone; the next turn goes on without the call."""
+        """Interrupt the turn of a call that the agent does not end alone; the next turn continues without the call's
+        result."""
         if ended.interrupted or not self._registry.is_open(ended.node.id):
             return
         ended.interrupted, ended.how = True, how
@@ -403,7 +412,8 @@ class AbortService:
 
     # ------------------------------------------------------------------ receipt
     async def _receipt_of(self, ended: _AbortedNode, began: float) -> NodeReceipt:
-        """Wait for the end of one node, as long as its cancel mode says; return how it ended."""
+        """Wait for the end of one node, as far as the node's cancel mode requires; return the node's part of the
+        receipt."""
         node, session = ended.node, ended.session
         if node.kind == "tool":
             await self._registry.system.join(node.id)
@@ -436,7 +446,8 @@ class AbortService:
         )
 
     async def _stage_of_call(self, ended: _AbortedNode) -> TerminationStage:
-        """Return the stage at which a call has ended; first wait until the agent has stopped an interrupted turn."""
+        """Return the stage at which a call has ended. If the call's turn was interrupted, wait first until the agent
+        has stopped work on the turn."""
         connection = ended.connection
         if ended.interrupted and connection is not None:
             await connection.wait_turn_over(ended.node.id.rpartition(":c")[0])
@@ -448,11 +459,13 @@ class AbortService:
         return stage_of_fates(fates) if fates or not ended.how else TerminationStage.REQUEST
 
     async def _wait_recorded(self, target: str, ended: list[_AbortedNode]) -> bool:
-        """Wait until the journal has the end of every awaited node; return ``False`` if it cannot be written.
+        """Wait until the journal contains the end of every awaited node; return ``False`` if the journal cannot be
+        written.
 
-        A call that has ended sends its result to its turn, and a call whose turn has failed has it from that record,
-        once durable: so the turn processes it only after that. The turn of a target that is no node is waited for as
-        well: its call had just returned.
+        A call that has ended sends its result to its turn, and a call whose turn has failed gets its result from the
+        durable record of that failure. In both cases the turn processes the result later, so this method waits until
+        each turn has done so. If the target is a call but no node of the plan, because the call had just returned, its
+        turn is waited for too.
         """
         disk = self._registry.journal_writer.disk
         for one in ended:
@@ -468,7 +481,7 @@ class AbortService:
         return await self._wait_durable()
 
     async def _wait_durable(self) -> bool:
-        """Wait until all that is recorded now is durable; return ``False`` if the journal cannot be written."""
+        """Wait until all records of now are durable; return ``False`` if the journal cannot be written."""
         durable, journal_writer = OneShotEvent(), self._registry.journal_writer
         journal_writer.when_durable(durable.set)
         return await journal_writer.disk.wait_unless_down(durable) and journal_writer.error is None

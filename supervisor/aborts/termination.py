@@ -2,38 +2,38 @@
 
 Theory of operation
 -------------------
-A :class:`Termination` climbs stages, gentlest first. Each stage has an action and a deadline; at the deadline the next
-stage begins. Three tables use it:
+A :class:`Termination` passes through stages, gentlest first. Each stage has an action and a deadline; at the deadline
+the next stage begins. There are three kinds, each with its own table of stages:
 
-    ==========  ============================  ==================================  =============================
-    stage       session (this module)         turn (``sessions.effect_executor``)  tool call (``tool_calls``)
-    ==========  ============================  ==================================  =============================
-    request     the agent closes when idle    the agent is asked to interrupt      the agent is asked to end it
-    cancel      the session's scope is left
-    kill        the agent is killed           the agent is killed                  its processes are killed
-    abandon     what still runs is reported                                        its turn is interrupted
-    ==========  ============================  ==================================  =============================
+==========  ============================  ==================================  =============================
+stage       session (this module)         turn (``sessions.effect_executor``)  tool call (``tool_calls``)
+==========  ============================  ==================================  =============================
+request     the agent closes when idle    the agent is asked to interrupt      the agent is asked to end it
+cancel      the session's scope is left
+kill        the agent is killed           the agent is killed                  its processes are killed
+abandon     what still runs is reported                                        its turn is interrupted
+==========  ============================  ==================================  =============================
 
-TERMINATE is no stage of these tables: as the session's scope is left, each process context sends SIGTERM and, after the
-budget of that stage, SIGKILL. The shim of each process has the same two budgets, since the shim acts also when the
+TERMINATE is no stage of these tables: when the session's scope is left, each process context sends SIGTERM and, after
+the budget of that stage, SIGKILL. The shim of each process has the same two budgets, since the shim acts also when the
 supervisor is dead.
 
-Terminating a session ends everything below it and then appends the session's last record, ``Ended``. The stage ends
-early as soon as nothing works for the session. Example: a child session, and a tool of the parent that ignores SIGTERM:
+Terminating a session ends everything below it and then appends the session's last record, ``Ended``. A stage ends early
+as soon as nothing works for the session. Example: a child session, and a tool of the parent that ignores SIGTERM:
 
-     0.0 s   begin(parent): the child is requested to stop; stage request
-     0.1 s   the child's agent exits                                      -> Ended(child, request)
-    10.0 s   request budget spent: cancel; the tool's process context is left and sends SIGTERM
-    12.0 s   SIGKILL; the shim reports that the process tree is gone      -> Ended(parent, kill)
+    0.0 s   begin(parent): the child is requested to stop; stage request
+    0.1 s   the child's agent exits                                      -> Ended(child, request)
+   10.0 s   request budget spent: cancel; the tool's process context is left and sends SIGTERM
+   12.0 s   SIGKILL; the shim reports that the process tree is gone      -> Ended(parent, kill)
 
 Invariants
 ----------
-* A termination is one object and one timer. Ten thousand sessions may be aborted at once, so that of a session has
-  no task.
-* Nothing here awaits: an abort does not depend on the disk (docs/spec, rule 13). Only ``Ended`` needs the
-  journal. ``Ended`` comes after the last records of the session's turns and agents, so that no reader of the journal
-  sees a session end before its parts; while the journal cannot be written that wait is extended.
-* Stages only advance and deadlines only shrink.
+* A termination is one object and one timer. Ten thousand sessions may be aborted at once, so the termination of a
+  session has no task.
+* Nothing here awaits: an abort does not depend on the disk (docs/spec, rule 13). Only ``Ended`` needs the journal.
+  ``Ended`` comes after the last records of the session's turns and agents, so that no reader of the journal sees a
+  session end before its parts; while the journal cannot be written the wait for these records is extended.
+* Stages only advance and deadlines only become earlier.
 * Finishing a child may finish its parent, and so on upwards. Such follow-up checks are queued, not called: a session
   tree may be deeper (2,000 levels are tested) than the Python stack.
 """
@@ -59,20 +59,22 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession, SessionPhase, TerminationReport
 
 SLACK_S = 5.0
-"""Default of ``TerminationService.slack_s``."""
+"""Default of ``TerminationService.slack_s``, in seconds."""
 
 RECORDED_S = 60.0
-"""Seconds that ``Ended`` waits for the last records of the session's turns and agents. Extended while the journal
-cannot be written."""
+"""Seconds that ``Ended`` waits for the last records of the session's turns and agents. The wait is extended while the
+journal cannot be written."""
 
 ROUNDING_S = 1e-6
-"""Two deadlines that differ by less (seconds) are the same: a deadline is converted to a difference and back."""
+"""Largest difference, in seconds, of two deadlines that count as equal: a deadline is converted to a difference and
+back."""
 
 _log = get_logger()
 
 
 class Termination(ABC):
-    """Termination under way. A subclass has the table: the ``stages``, their actions and their deadlines."""
+    """Base class of a termination that is being carried out. A subclass defines the table: the ``stages``, their
+    actions and their deadlines."""
 
     __slots__ = ("_timer", "stage", "timers")
 
@@ -81,26 +83,26 @@ class Termination(ABC):
     def __init__(self, timers: TimerService) -> None:
         self.timers = timers
         self.stage: TerminationStage | None = None
-        """``None`` before the first stage, and once the termination is over."""
+        """Present stage; ``None`` before the first stage, and after the end of the termination."""
         self._timer: Timer | None = None
 
     @abstractmethod
     def act(self, stage: TerminationStage) -> None:
-        """Do what *stage* does. Must not wait."""
+        """Perform the action of *stage*. An implementation must not wait."""
 
     @abstractmethod
     def deadline(self, stage: TerminationStage) -> float | None:
-        """Return when *stage* is over (monotonic seconds); ``None`` for the last stage."""
+        """Return the time at which *stage* is over (monotonic seconds); ``None`` for the last stage."""
 
     def enter(self, stage: TerminationStage) -> None:
-        """Begin *stage*: act, then set the timer for the stage after it."""
+        """Begin *stage*: perform its action, then set the timer for the next stage."""
         self.stage = stage
         self.act(stage)
         if self.stage is stage:  # the action may have ended the termination
             self.reschedule()
 
     def reschedule(self) -> None:
-        """Set the timer of the present stage again, after its deadline has changed."""
+        """Set the timer of the present stage again, because the stage's deadline has changed."""
         assert self.stage is not None, "a termination that is over has no timer"
         ends_at = self.deadline(self.stage)
         if ends_at is None:
@@ -109,12 +111,12 @@ class Termination(ABC):
             self.call_at(ends_at, self._advance)
 
     def finish(self) -> None:
-        """End the termination: no further stage begins."""
+        """End the termination, so that no further stage begins."""
         self.stage = None
         self.cancel_timer()
 
     def call_at(self, moment: float, call: Callable[[], None]) -> None:
-        """Call *call* at *moment* (monotonic seconds), by the one timer of this termination."""
+        """Call the function *call* at the time *moment* (monotonic seconds), by the one timer of this termination."""
         self.cancel_timer()
         self.set_timer(max(moment - self.timers.now(), 0.0), call)
 
@@ -139,7 +141,7 @@ class Termination(ABC):
 
 
 class SessionTermination(Termination):
-    """Termination of one session."""
+    """Termination of one session and of everything below it."""
 
     __slots__ = ("abort_id", "began", "cause", "fates_before", "outages", "service", "session")
 
@@ -153,11 +155,12 @@ class SessionTermination(Termination):
         self.cause, self.abort_id, self.began = cause, abort_id, began
         self.fates_before = len(session.fates)
         self.outages = 0
-        """Number of journal outages that were over when ``Ended`` began to wait for last records."""
+        """Number of journal outages that had ended when ``Ended`` began to wait for the last records of turns and
+        agents."""
 
     @property
     def due(self) -> StageDeadlines:
-        """Deadlines of all stages, in seconds after ``began``; a later request to stop may shorten them."""
+        """Deadlines of all stages, in seconds after ``began``; a later request to stop may make them earlier."""
         request = self.session.stop_request
         within_s = request.deadline - self.began if request is not None else None
         return stage_deadlines(self.session.policy.ladder, within_s)
@@ -201,12 +204,13 @@ class SessionTermination(Termination):
         self.service.context.cancel_timer(self.session.session_id)
 
     def is_gentle(self) -> bool:
-        """True in the stages that a more urgent request can still shorten."""
+        """Return whether the present stage is one that a more urgent request can still shorten."""
         return self.stage in (TerminationStage.REQUEST, TerminationStage.CANCEL)
 
 
 class StageBudgetSpent(NamedTuple):
-    """Message of a session termination's timer."""
+    """Message that the timer of a session's termination sends at the end of a stage; ``call`` is the function to call
+    then."""
 
     call: Callable[[], None]
 
@@ -219,13 +223,14 @@ class Heartbeat:
 
 
 class TerminationService:
-    """Terminations of all sessions. As an actor it owns the scope of tasks that outlive every session."""
+    """Service for the terminations of all sessions. As an actor, the service owns the scope of tasks that outlive every
+    session."""
 
     def __init__(self, registry: EntityRegistry, actor_id: str) -> None:
         self.registry = registry
         self._actor_id = actor_id
         self.slack_s = SLACK_S
-        """Seconds that a loaded machine may add to the stages terminate and kill before a scope is abandoned."""
+        """Seconds that a slow, loaded machine may add to the stages terminate and kill before a scope is abandoned."""
         self._terminations: dict[str, SessionTermination] = {}
         self._checks: deque[Callable[[], None]] = deque()
         self._is_checking = False
@@ -234,7 +239,7 @@ class TerminationService:
         registry.on_deadline_shortened = self._on_deadline_shortened
 
     def __len__(self) -> int:
-        """Return the number of terminations under way."""
+        """Return the number of terminations that are not finished."""
         return len(self._terminations)
 
     def receive(self, ctx: object, message: object) -> None:
@@ -255,7 +260,7 @@ class TerminationService:
     def begin(
         self, session: LiveSession, cause: Cause, abort_id: str | None, *, now: bool, elapsed_s: float = 0.0
     ) -> None:
-        """Terminate *session*, and everything below it. A termination under way only becomes more urgent.
+        """Terminate *session*, and everything below it. A termination that has begun already only becomes more urgent.
 
         Args:
             now: start at the kill stage, or continue there.
@@ -288,10 +293,10 @@ class TerminationService:
             self.on_idle(session)
 
     def _stop_children(self, termination: SessionTermination) -> None:
-        """Request every child session to stop, except those with the cancel mode ABANDON.
+        """Request every child session to stop, except children with the cancel mode ABANDON.
 
-        A child that *termination* waits for has the same deadline. A child that the same abort has asked already, with
-        that deadline, is not asked again.
+        A child that *termination* waits for gets the same deadline. A child that the same abort has already requested
+        to stop, with a deadline that is not later, is not requested again.
         """
         session, stop = termination.session, None
         if not session.children:
@@ -313,7 +318,7 @@ class TerminationService:
             self.registry.request_stop(child.session_id, stop, cause=termination.cause, within_s=within_s)
 
     def _detach_survivors(self, termination: SessionTermination) -> None:
-        """Give another parent to every child session that may outlive this one."""
+        """Give another parent to every child session that may outlive the session of *termination*."""
         session = termination.session
         for child in [one for one in session.children.values() if one.mode is not CancelMode.WAIT_COMPLETED]:
             entity = self.registry.entities.get(child.session_id)
@@ -325,7 +330,8 @@ class TerminationService:
 
     # ------------------------------------------------------------------ more urgent
     def _skip_to_kill(self, session: LiveSession) -> None:
-        """Move *session* and the children it waits for to the kill stage. Later terminations below it start there."""
+        """Move *session*, and the children that it waits for, to the kill stage. Later terminations of these sessions
+        start at the kill stage."""
         pending = [session]
         while pending:
             one = pending.pop()
@@ -350,13 +356,15 @@ class TerminationService:
 
     # ------------------------------------------------------------------ finish
     def on_idle(self, session: LiveSession) -> None:
-        """Finish the termination of *session*, if there is one: nothing works for the session any more."""
+        """Finish the termination of *session*, if the session is being terminated: no task and no child works for the
+        session any more."""
         termination = self._terminations.get(session.session_id)
         if termination is not None and termination.stage is not None:
             self._enqueue(lambda: self._finish(termination))
 
     def _enqueue(self, check: Callable[[], None]) -> None:
-        """Run *check* after those that are queued. A check may queue others: the depth of the tree is no recursion."""
+        """Run *check* after the checks that are queued already. A check may queue other checks, so that a deep tree
+        causes no recursion."""
         self._checks.append(check)
         if not self._is_checking:
             self._is_checking = True
@@ -395,7 +403,8 @@ class TerminationService:
         termination.call_at(termination.timers.now() + RECORDED_S, give_up)
 
     def _on_recorded(self, session: LiveSession) -> None:
-        """Append ``Ended``: every turn, agent and child of *session* has its last record."""
+        """Append ``Ended`` to the log of *session*, because every turn, agent and child of the session has its last
+        record."""
         termination = self._terminations.get(session.session_id)
         if termination is not None and termination.stage is None:
             termination.finish()
@@ -410,7 +419,8 @@ class TerminationService:
 
 
 def stage_of_fates(fates: Sequence[ProcessFate]) -> TerminationStage:
-    """Return the highest stage that it took to end these processes, after their scope was cancelled."""
+    """Return the most forceful stage that was needed to end the processes with these *fates*, after their scope was
+    cancelled."""
     ended_by = {fate.ended_by for fate in fates}
     if "kill" in ended_by:
         return TerminationStage.KILL

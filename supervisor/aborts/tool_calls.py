@@ -1,16 +1,18 @@
-"""Terminate one tool call that an agent runs by itself, and account for the processes of terminated calls.
+"""Terminate a single tool call that an agent runs by itself, and account for the processes of terminated calls.
 
-Terminating a call leaves its turn running. The stages are request (the agent is asked, in its protocol, to end the
-call), kill (the processes that belong to the call are killed) and abandon (the caller is notified that the call goes
-on, and interrupts the turn). ``policies.call_processes`` decides which processes belong to a call. This module decides
-when that is asked: before a terminated call has its result, and before an interrupted turn with an open call ends.
+Terminating a call leaves its turn running. The stages are request (the agent is requested, in its protocol, to end the
+call), kill (the processes that belong to the call are killed) and abandon (the caller is notified that the call
+continues, and interrupts the turn). ``policies.call_processes`` decides which processes belong to a call. This module
+decides when to look for them: before a terminated call gets its result, and before an interrupted turn with an open
+call ends.
 
-Processes that belong to the call are killed; processes that may belong to it are named. While one of either is alive,
-or the processes could not be seen, the result of the call is ``unknown`` and not ``aborted``. When the agent has ended
-and its shim has proved that nothing is left, a record says so, and later receipts count these processes as dead.
+Processes that belong to the call are killed; processes that may belong to the call are named in a record. While a
+process of either kind is alive, or if the processes could not be listed, the result of the call is ``unknown`` and not
+``aborted``. When the agent has ended and its shim has proved that no process is left, a record says so, and later
+receipts count these processes as dead.
 
-Work of a call inside the agent's own process is no process of the call. For it the agent's report counts that the call
-has ended.
+Work of a call inside the agent's own process does not count as a process of the call. For such work the agent's report
+that the call has ended is accepted.
 """
 
 from __future__ import annotations
@@ -37,23 +39,26 @@ from supervisor.runtime.live_session import LiveSession
 ASKED: Final = "the agent, which runs this call by itself, ended it when asked to, and its turn went on"
 BESIDE: Final = "; what it may have left running cannot be told from what the calls beside it run"
 KILLED: Final = "the agent runs this call by itself: the processes of the call were killed, and its turn went on"
-"""Ways in which a call was ended, for a receipt."""
+"""Descriptions, for a receipt, of the way in which a call was ended."""
 
 ASKED_S: Final = 1.0
-"""Budget of the request stage, in seconds. Measured: an agent ends a call in 5 ms."""
+"""Time budget of the request stage, in seconds. Measured: an agent ends a call in 5 ms."""
 
 KILL_S: Final = 1.0
-"""Seconds for which processes are killed that start others meanwhile, before they are left until their agent ends."""
+"""Seconds for which the kill is repeated while processes of a call start other processes; after that the remaining
+processes stay until their agent ends."""
 LINGER_S: Final = 0.25
-"""Seconds that a process that may belong to a call has to end by itself, after the agent said that the call ended."""
+"""Seconds that a process which may belong to a call has to end without being killed, after the agent reported the end
+of the call."""
 POLL_S: Final = 0.005
 """Seconds between two listings of the processes."""
 
 
 class CallTermination(Termination):
-    """Termination of one call. *on_kill* and *on_abandon* are called when these stages begin.
+    """Termination of one call. *on_kill* and *on_abandon* are called when the stages KILL and ABANDON begin.
 
-    *budget_s*: seconds of the stage KILL, and at most those of the stage REQUEST, which has ``ASKED_S``.
+    *budget_s* is the length of the stage KILL in seconds. The stage REQUEST lasts ``ASKED_S`` seconds, but at most
+    *budget_s*.
     """
 
     __slots__ = ("_budget_s", "_ends_at", "_entered_at", "_on_abandon", "_on_kill", "how", "not_ended", "tool_id")
@@ -72,13 +77,14 @@ class CallTermination(Termination):
         super().__init__(timers)
         self.tool_id, self.how = tool_id, how
         self.not_ended: list[Callable[[str], None]] = []
-        """Called with the reason, once, if the call is not terminated alone."""
+        """Functions that are called once, with the reason, if the call cannot be terminated alone."""
         self._budget_s = budget_s
         self._entered_at, self._ends_at = timers.now(), inf
         self._on_kill, self._on_abandon = on_kill, on_abandon
 
     def hasten(self, *, now: bool, within_s: float | None) -> None:
-        """End the termination within *within_s* seconds (REQUEST is shortened first); *now* skips REQUEST."""
+        """End the termination within *within_s* seconds (the stage REQUEST is shortened first); *now* skips the stage
+        REQUEST."""
         if within_s is not None:
             self._ends_at = min(self._ends_at, self.timers.now() + within_s)
         if now and self.stage is TerminationStage.REQUEST:
@@ -105,13 +111,13 @@ class CallTermination(Termination):
 
 
 class ToolCallTerminations:
-    """Terminations of the calls that one agent runs by itself.
+    """Terminations of the calls whose work one agent runs by itself.
 
     Args:
         calls: actor ids of the turn's open calls, by the agent's names for the calls.
         aborted: names of the calls of the turn that are being terminated alone.
-        ask: writes the agent's protocol to end a call; returns ``None`` if the agent cannot be asked.
-        agent_io: messages to the agent.
+        ask: returns the messages that request the agent to end a call; ``None`` if the agent supports no such request.
+        agent_io: sends messages to the agent.
     """
 
     def __init__(
@@ -133,39 +139,41 @@ class ToolCallTerminations:
         self._agent_io = agent_io
         self._terminations: dict[str, CallTermination] = {}
         self._span = CallSpan(0, 0)
-        """Time in which the processes of the open calls were born."""
+        """Span of time in which the processes of the open calls were started."""
         self._opened: dict[str, None] = {}
-        """Calls that were opened in that time."""
+        """Calls that were opened within this span of time."""
         self._written = (0, 0)
-        """Ticks between which the agent wrote the output that is processed now."""
+        """Clock ticks between which the agent wrote the output that is being processed now."""
         self._closed_last = False
-        """The output that is processed now has closed the last open call."""
+        """True if the output that is being processed now has closed the last open call."""
         self._left: dict[tuple[str, int], None] = {}
-        """Processes that may be alive, each with the call that it was found for. Pid 0: they could not be seen."""
+        """Processes that may be alive, each with the call for which it was found. Pid 0 means that the processes could
+        not be listed."""
         self._lock = anyio.Lock(fast_acquire=True)
 
     # ------------------------------------------------------------------ what the agent does
     def begin_turn(self) -> None:
-        """Forget the calls of the last turn: no call of the next one is open yet."""
+        """Drop the calls of the last turn, because no call of the next turn is open yet."""
         self.finish()
         now = self._agent_io.process.clock() if self._agent_io.process is not None else 0
         self._span, self._closed_last = CallSpan(now, now), False
         self._opened.clear()
 
     def finish(self) -> None:
-        """End the terminations of all calls: the turn, or the agent, has ended."""
+        """End the terminations of all calls, because the turn, or the agent, has ended."""
         for termination in self._terminations.values():
             termination.finish()
         self._terminations.clear()
 
     def note_closed(self, call_id: str) -> None:
-        """End the termination of a call that has been closed. The agent may open another call of that name."""
+        """End the termination of a call that has been closed. The agent may later open another call with the same
+        name."""
         termination = self._terminations.pop(call_id, None)
         if termination is not None:
             termination.finish()
 
     def note_output(self, written: tuple[int, int]) -> None:
-        """Note between which ticks the output was *written* that is processed from now on."""
+        """Store the clock ticks, *written*, between which the agent wrote the output that is processed from now on."""
         clear = self._span.clear
         if self._closed_last and not self._calls and written[0] >= clear:
             # All output up to that tick is processed, and no call was open: a process born later is of a new call.
@@ -173,39 +181,44 @@ class ToolCallTerminations:
         self._written, self._closed_last = written, False
 
     def note_all_closed(self) -> None:
-        """Note that no call is open. The agent may open the next call right away, before that output is read."""
+        """Record that no call is open. The agent may have opened the next call already, in output that was not read
+        yet."""
         begin, end = self._written
         self._span, self._closed_last = CallSpan(max(begin, self._span.since), max(end, self._span.since)), True
         self._opened.clear()
 
     def note_opened(self, call_id: str) -> None:
-        """Note that a call is about to be opened, beside those that are open."""
+        """Record that a call is about to be opened, in addition to the calls that are open."""
         self._opened[call_id] = None
 
     @property
     def _alone(self) -> bool:
-        """True if every process that is born in that time belongs to a call that is being terminated."""
+        """True if every process that was started in the present span belongs to a call that is being terminated."""
         return all(one in self._aborted for one in self._opened)
 
     async def before_result(self, call_id: str) -> bool:
-        """End the processes that a terminated call has left; return ``False`` if some of them may be alive."""
+        """End the processes that a terminated call has left running, before the call gets its result; return ``False``
+        if some of these processes may still be alive."""
         if call_id in self._aborted and call_id in self._calls:
             return await self._end_processes(self._calls[call_id], self._alone)
         return True
 
     async def before_end(self, tool_id: str) -> bool:
-        """End the processes that all calls of an interrupted turn have left; return ``False`` if some may be alive."""
+        """End the processes that the calls of an interrupted turn have left running, before the turn ends; return
+        ``False`` if some of these processes may still be alive."""
         return await self._end_processes(tool_id, alone=True)
 
     # ------------------------------------------------------------------ stages
     def terminate(
         self, call_id: str, not_ended: Callable[[str], None], *, now: bool = False, within_s: float | None = None
     ) -> str:
-        """Begin to terminate one call, or hasten its termination; *not_ended* is called with the reason if that fails
-        later. *now* begins with the kill; *within_s* bounds the seconds until the call is given up.
+        """Begin to terminate one call, or hasten a termination that has begun; *not_ended* is called with the reason if
+        the termination fails later. With *now* the termination begins with the kill; *within_s* bounds the seconds
+        until the termination is given up.
 
         Returns:
-            How the call is terminated, for a receipt; ``""`` if it cannot be terminated alone.
+            Description, for a receipt, of the way in which the call is terminated; ``""`` if it cannot be terminated
+            alone.
         """
         tool_id, known = self._calls.get(call_id, ""), self._terminations.get(call_id)
         if known is not None and known.tool_id == tool_id:
@@ -235,8 +248,9 @@ class ToolCallTerminations:
         return how if call_id in self._terminations else ""
 
     def _start_kill(self, call_id: str, tool_id: str, *, asked: bool) -> None:
-        """Kill the call's processes, in the call's scope. An agent that was asked to end the call may have ended its
-        own process, and wait for the processes that this one has started."""
+        """Start a task, in the call's scope, that kills the call's processes. *asked*: the agent was requested to end
+        the call; it may then have ended its own process of the call and still wait for processes that this process
+        started."""
         ctx = self._registry.system.context(tool_id)
         if ctx is not None and self._alone:
             try:
@@ -247,7 +261,7 @@ class ToolCallTerminations:
             self.give_up(call_id, "no process of it was found")
 
     async def _kill_processes(self, call_id: str, tool_id: str, asked: bool) -> None:
-        """Kill the processes of the one call that is open and goes on."""
+        """Kill the processes of the one call that is open and continues."""
         process, killed = self._agent_io.process, False
         if process is not None:
             async with self._lock:
@@ -260,7 +274,8 @@ class ToolCallTerminations:
             self.give_up(call_id, "no process of it was found")
 
     def give_up(self, call_id: str, why: str) -> None:
-        """Report to the callers that terminate the call that the agent does not end the call alone, and *why*."""
+        """Give up the termination of a call: report to the callers that requested it that the agent does not end the
+        call alone, and *why*."""
         termination = self._terminations.pop(call_id, None)
         if termination is not None:
             termination.finish()
@@ -269,7 +284,8 @@ class ToolCallTerminations:
 
     # ------------------------------------------------------------------ its processes
     async def _end_processes(self, tool_id: str, alone: bool) -> bool:
-        """Kill the processes of the calls, and name those that may belong to them; return ``True`` if none is alive."""
+        """Kill the processes of the calls, and record the processes that may belong to the calls; return ``True`` if no
+        such process is alive."""
         process = self._agent_io.process
         if process is None:
             return True
@@ -303,11 +319,12 @@ class ToolCallTerminations:
             self._left[tool_id, pid] = None
 
     def note_processes_gone(self) -> None:
-        """Note that the agent has ended with every process that it had started."""
+        """Record that the agent has ended, together with every process that it had started."""
         self._note_ended(list(self._left))
 
     def _note_ended(self, found: Sequence[tuple[str, int]]) -> None:
-        """Record that processes, each given with its call, have ended, and count them as dead in later receipts."""
+        """Record that the processes in *found*, each given with its call, have ended; later receipts count them as
+        dead."""
         for one in found:
             del self._left[one]
         for tool_id in dict.fromkeys(owner for owner, _ in found):
@@ -319,8 +336,9 @@ class ToolCallTerminations:
 
 
 class KilledProcesses(NamedTuple):
-    """Pids after :func:`end_processes`: killed; killed but still alive at the end (``left``); alive and perhaps of a
-    call (``may_live``; 0: the processes could not be seen); all that are alive, with the agent."""
+    """Result of :func:`end_processes`, as pids: processes that were killed; those that were killed but are still alive
+    (``left``); processes that are alive and may belong to a call (``may_live``; 0: the processes could not be listed);
+    and all processes that are alive, the agent included."""
 
     killed: tuple[int, ...] = ()
     left: tuple[int, ...] = ()
@@ -336,9 +354,9 @@ async def end_processes(
     servers: Collection[str] = (),
     within_s: float = KILL_S,
 ) -> KilledProcesses:
-    """Kill the processes of the calls in *span* until none is found, for *within_s* seconds at most.
+    """Kill the processes of the calls in *span*, and repeat this until none is found, for at most *within_s* seconds.
 
-    *linger_s*: seconds that a process which may belong to a call has to end by itself.
+    *linger_s* is the number of seconds that a process which may belong to a call has to end without being killed.
     """
     killed: dict[int, None] = {}
     seen: tuple[ProcessSeen, ...] | None = None

@@ -1,6 +1,6 @@
 """Data about agents: the catalogue, the meaning of their output lines, and their quirks.
 
-Nothing here starts a program or reads the state of this machine.
+This package starts no program and does not read the state of this machine.
 """
 
 from supervisor.agent_catalogue.catalogue import (

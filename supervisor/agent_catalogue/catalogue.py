@@ -1,7 +1,8 @@
-"""Catalogue of known agents: one data file per agent, read on first use.
+"""Catalogue of known agents: one data file for each agent, read on first use.
 
-An agent may have several variants (a protocol on standard input and output, or one program run per prompt); the first
-variant is the default. A file names packages and versions, never the location of a registry.
+An agent may have several variants: a program that uses a protocol on standard input and output, or a program that is
+run once for each prompt. The first variant is the default. A file names packages and versions, never the location of a
+registry.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ Name = Annotated[Word, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")]
 
 
 class UnknownAgent(ValueError):
-    """No agent of the catalogue has that name or that adapter; the message lists the possible values."""
+    """Exception: no agent of the catalogue has the given name or adapter; the message lists the possible values."""
 
 
 class Install(Data):
-    """Installation by the ordinary client of a package registry. ``least`` is the oldest version that was tried;
-    ``beside`` lists packages to pin as well, where the package's own requirements are too wide."""
+    """Package from which an agent is installed, by the usual client of a package registry. ``least`` is the oldest
+    version that was tried; ``beside`` lists packages that must be pinned too, where the package's own requirements are
+    too wide."""
 
     client: Literal["npm", "pip"]
     package: Word
@@ -40,26 +42,28 @@ class Install(Data):
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """Requirements to pass to the client."""
+        """Requirements that are passed to the client of the registry: the package with its version, and the pinned
+        packages."""
         at = "@" if self.client == "npm" else "=="
         return (f"{self.package}{at}{self.version}", *self.beside)
 
     @property
     def command(self) -> str:
-        """Command line that installs that version."""
+        """Command line that installs the package in that version."""
         return shlex.join([self.client, "install", *(["--global"] if self.client == "npm" else []), *self.wanted])
 
 
 class ModelFile(Data):
-    """File below the agent's home that sets its model server; ``{base_url}`` and ``{key}`` are replaced."""
+    """File below the agent's home directory that connects the agent to a model server; ``{base_url}`` and ``{key}`` are
+    placeholders for the server's address and an API key."""
 
     path: Word
     text: str
 
 
 class ModelServerSettings(Data):
-    """Variables, arguments and files that make the agent use another model server, with ``{base_url}`` and
-    ``{key}``."""
+    """Variables, arguments and files that connect the agent to another model server; ``{base_url}`` and ``{key}`` are
+    placeholders."""
 
     env: Mapping[Word, Word] = {}
     arguments: Words = ()
@@ -67,8 +71,8 @@ class ModelServerSettings(Data):
 
 
 class PermissionStart(Data):
-    """Changes to the start of an agent that asks for permission only on request: another command line, more variables,
-    or one of the agent's own modes."""
+    """Changes to the start of an agent that requests permissions only if configured to do so: another command line,
+    additional variables, or a mode of the agent."""
 
     command: tuple[Word, ...] = ()
     env: Mapping[Word, Word] = {}
@@ -79,10 +83,10 @@ class AgentVariant(Data):
     """Variant of an agent: the adapter and the command line.
 
     ``mapping`` is the meaning of the agent's lines for the adapter ``jsonl``, given as the name of a file of the
-    catalogue. ``urgent`` is the effect of an urgent message: ``steer`` (sent within the turn), ``queue`` (taken at once
-    and answered after the turn) or ``interrupt``. ``asks`` says whether the agent asks for permission, so that a plan's
-    permissions are effective; ``with flags`` means only if started as ``asking`` says, which happens in plans that deny
-    or ask.
+    catalogue. ``urgent`` is the effect of an urgent message: ``steer`` (sent within the turn), ``queue`` (accepted at
+    once and answered after the turn) or ``interrupt``. ``asks`` says whether the agent requests permissions, so that
+    the permissions of a plan are effective; ``with flags`` means only if the agent is started with the changes in
+    ``asking``. Plans that deny or ask start the agent with these changes.
     """
 
     adapter: Name
@@ -109,9 +113,9 @@ class AgentVariant(Data):
 class KnownAgent(Data):
     """Catalogue entry of one agent.
 
-    ``passes`` names our environment variables that the agent may have; ``env`` holds variables that it always gets;
-    ``version_arguments`` make it print its version. With one of ``never_ask_flags`` on its command line, or in one of
-    ``never_ask_modes``, the agent asks for no permission, or not for every one.
+    ``passes`` names variables of the supervisor's environment that the agent may receive; ``env`` holds variables that
+    the agent always receives; ``version_arguments`` make the program print its version. With one of ``never_ask_flags``
+    on its command line, or in one of ``never_ask_modes``, the agent requests no permission, or not for every action.
     """
 
     name: Name
@@ -133,7 +137,7 @@ class KnownAgent(Data):
         return self.ways[0].command[0]
 
     def variant(self, adapter: str | None = None) -> AgentVariant:
-        """Return the variant with *adapter*, or the default variant.
+        """Return the variant with the adapter *adapter*, or the default variant if *adapter* is ``None``.
 
         Raises:
             UnknownAgent: the agent has no variant with that adapter.
@@ -157,7 +161,7 @@ def catalogue() -> Mapping[str, KnownAgent]:
 
 
 def known_agent(name: str) -> KnownAgent:
-    """Return the agent with that name or alias.
+    """Return the agent of the catalogue with that name or alias.
 
     Raises:
         UnknownAgent: the catalogue has no such agent.
@@ -173,7 +177,7 @@ def known_agent(name: str) -> KnownAgent:
 
 @cache
 def mapping_named(name: str) -> LineMapping:
-    """Return the catalogue's line mapping with that name.
+    """Return the line mapping of the catalogue with that name.
 
     Raises:
         BadData: the file is missing or damaged.

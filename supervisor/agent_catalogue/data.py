@@ -1,6 +1,6 @@
 """Read data files about agents: TOML, validated by a model; errors name the file, the field and the fix.
 
-A file holds only data (words, paths and arguments); nothing in it is run or evaluated.
+A file holds only data (words, paths and arguments); nothing in a file is run or evaluated.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Annotated, Any, Final, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 BYTES_MAX: Final = 256 * 1024
-"""Largest size of a data file; ours have a few kB."""
+"""Largest size of a data file in bytes; the files of this package have a few kB."""
 
 
 class BadData(ValueError):
-    """Invalid data file; the message has one line per problem, each with the file and the field."""
+    """Exception: a data file is invalid; the message has one line for each problem, with the file and the field."""
 
 
 class Data(BaseModel):
-    """Part of a data file: immutable, and unknown keys are errors."""
+    """Base class for parts of a data file: immutable, and unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -33,7 +33,7 @@ def _sound(word: str) -> str:
 
 Word = Annotated[str, AfterValidator(_sound)]
 Words = Annotated[tuple[Word, ...], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
-"""Several words, or a single word."""
+"""Type of a field with several words; a single word is accepted too."""
 
 Model = TypeVar("Model", bound=Data)
 
@@ -63,8 +63,8 @@ def read_data(path: Path, model: type[Model]) -> Model:
 
 
 def _spelled(path: tuple[int | str, ...]) -> str:
-    """Return the path as a person writes it. After a list index pydantic inserts the name of the item's type, which is
-    left out."""
+    """Return the path of a field in the form in which a person would write it. After a list index pydantic inserts the
+    name of the item's type, which is left out."""
     text = ""
     for place, part in enumerate(path):
         if part == "[key]" or (place and isinstance(path[place - 1], int) and path[place - 2] == "rules"):

@@ -1,5 +1,5 @@
-"""Meaning of a program's output lines (JSON objects), as data: how the program gets its prompt, and which line means
-what.
+"""Line mapping: the meaning of a program's output lines (JSON objects), as data, and the way in which the program
+receives its prompt.
 
 A mapping is a list of rules; no rule contains code. A rule that matches a line reports one fact. The end of a turn is
 such a fact, too: without a line that matches a rule for the end, the turn has failed, whatever the exit status.
@@ -17,7 +17,7 @@ from supervisor.agent_catalogue.data import Data, Word, Words
 
 PROMPT: Final = "{prompt}"
 ID: Final = "{id}"
-"""Placeholders in arguments for the prompt and for the id of the conversation."""
+"""Placeholders in arguments: for the prompt, and for the id of the conversation."""
 
 Scalar = bool | int | float | str
 
@@ -30,8 +30,8 @@ def _one_of(given: Any) -> tuple[Scalar, ...]:
 
 
 Wanted = Annotated[tuple[Any, ...], BeforeValidator(_one_of)]
-"""Values that match: one of these. In a text ``*`` stands for any text; ``"*"`` alone matches any value that is
-present."""
+"""Type of the values that a rule accepts at a path: the value must match one of them. In a text ``*`` stands for any
+text; ``"*"`` alone matches any value that is present."""
 
 
 def _path(path: str) -> str:
@@ -42,7 +42,7 @@ def _path(path: str) -> str:
 
 Path = Annotated[Word, AfterValidator(_path)]
 Paths = Annotated[Words, AfterValidator(lambda paths: tuple(_path(one) for one in paths))]
-"""Paths of a value: the first path that holds a value counts."""
+"""Type of the paths at which a value is looked up: the first path with a value counts."""
 
 
 class LineRule(Data):
@@ -65,21 +65,23 @@ class LineRule(Data):
 
 
 class SessionRule(LineRule):
-    """The program reports its own id of the conversation, which can be used to resume it."""
+    """Rule for a line in which the program reports its own id of the conversation, by which the conversation can be
+    resumed."""
 
     says: Literal["session"]
     id: Paths
 
 
 class TextRule(LineRule):
-    """The program reports text of an answer, a thought or a log line."""
+    """Rule for a line with text of an answer, a thought or a log line."""
 
     says: Literal["text", "thought", "log"]
     text: Paths
 
 
 class ToolBeginRule(LineRule):
-    """A tool call began. ``kind`` is the path of its kind, which ``LineMapping.kinds`` translates into ours."""
+    """Rule for a line that reports the begin of a tool call. ``kind`` is the path of the call's kind, which
+    ``LineMapping.kinds`` translates into our kinds."""
 
     says: Literal["tool_begin"]
     id: Paths
@@ -89,7 +91,8 @@ class ToolBeginRule(LineRule):
 
 
 class ToolEndRule(LineRule):
-    """A tool call returned; it failed if all values of ``failed`` are present in the line."""
+    """Rule for a line that reports the end of a tool call; the call failed if all values of ``failed`` are present in
+    the line."""
 
     says: Literal["tool_end"]
     id: Paths
@@ -98,14 +101,14 @@ class ToolEndRule(LineRule):
 
 
 class RequestRule(LineRule):
-    """The program makes a request to its model."""
+    """Rule for a line which shows that the program makes a request to its model."""
 
     says: Literal["request"]
 
 
 class UsageRule(LineRule):
-    """The program reports usage: since its last report (``each``) or since its start (``total``). ``cost`` is in US
-    dollars."""
+    """Rule for a line that reports usage: since the last report (``each``) or since the start of the program
+    (``total``). ``cost`` is in US dollars."""
 
     says: Literal["usage"]
     input: Paths = ()
@@ -115,8 +118,8 @@ class UsageRule(LineRule):
 
 
 class EndRule(LineRule):
-    """The program reports the end of the turn. Of several rules that match a line the first counts, of several lines
-    the last.
+    """Rule for a line that reports the end of the turn. Of several rules that match a line the first counts, of several
+    such lines the last.
 
     ``words`` is the path of the reason; ``status`` the path of the model server's HTTP status.
     """
@@ -128,7 +131,7 @@ class EndRule(LineRule):
 
 
 class TroubleRule(LineRule):
-    """A request to the model failed or was refused, and the program repeats it."""
+    """Rule for a line that reports a failed or refused request to the model, which the program repeats."""
 
     says: Literal["trouble"]
     status: Paths = ()
@@ -138,7 +141,7 @@ class TroubleRule(LineRule):
 
 
 class CompactionRule(LineRule):
-    """Compaction of the program's context begins or ends."""
+    """Rule for a line which reports that a compaction of the program's context begins or ends."""
 
     says: Literal["compaction"]
     active: StrictBool
@@ -159,13 +162,13 @@ Rule = Annotated[
 
 
 class LineMapping(Data):
-    """Command line of a program, and the meaning of its lines.
+    """Line mapping of a program: the arguments of its command line, and the meaning of its output lines.
 
     The command line is the plan's command, then ``new_arguments`` or ``resume_arguments``, then ``prompt_arguments``.
-    With ``prompt = "stdin"`` the prompt goes to standard input, where it may be long and is not visible in a list of
-    processes. ``new_arguments`` pass an id that we choose to a new conversation; without them the program reports an id
-    of its own. ``resume_arguments`` resume a conversation; without them it cannot be resumed. ``interrupt`` is the
-    signal that asks the program to stop.
+    With ``prompt = "stdin"`` the prompt is written to standard input, where it may be long and is not visible in a list
+    of processes. ``new_arguments`` pass an id that the supervisor chooses to a new conversation; without them the
+    program reports an id of its own. ``resume_arguments`` resume a conversation; without them no conversation can be
+    resumed. ``interrupt`` is the signal that requests the program to stop.
     """
 
     prompt: Literal["argument", "stdin"] = "argument"
@@ -178,7 +181,7 @@ class LineMapping(Data):
 
     @property
     def interrupt_number(self) -> int:
-        """Number of the interrupt signal."""
+        """Number of the signal ``interrupt``."""
         return signal.Signals[f"SIG{self.interrupt}"].value
 
     @model_validator(mode="before")

@@ -1,6 +1,7 @@
-"""Quirks: behaviour of an agent that its protocol does not describe, as data of the catalogue that the runtime follows.
+"""Quirks: behaviour of an agent that differs from its protocol, as data of the catalogue that the runtime follows.
 
-A quirk was measured, and `supervisor agents probe` measures it again. An agent without quirks is trusted.
+Each quirk was measured, and `supervisor agents probe` measures it again. An agent without quirks is expected to follow
+its protocol.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from supervisor.agent_catalogue.data import Data
 class Quirks(Data):
     """Known quirks of one variant of an agent.
 
-    ``cancel_leaves_tool``: the agent answers a cancel while its tool continues, so its program is ended too, and the
-    next program resumes the conversation. ``needs_kill``: a working agent ignores SIGTERM, so nothing is waited for
-    after SIGTERM. ``exit_status_lies``: exit status 0 does not mean success, so the adapter ``command`` cannot run the
-    agent.
+    ``cancel_leaves_tool``: the agent answers a cancel while its tool continues, so the agent's program is ended too,
+    and the next program resumes the conversation. ``needs_kill``: a working agent ignores SIGTERM, so the supervisor
+    does not wait after SIGTERM before it kills. ``exit_status_lies``: exit status 0 does not mean success, so the
+    adapter ``command`` cannot run the agent.
     """
 
     cancel_leaves_tool: StrictBool = False

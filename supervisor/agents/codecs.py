@@ -1,7 +1,8 @@
-"""Table of adapters: the only place that turns an adapter's name in a plan into a codec.
+"""Table of adapters: the only module that turns an adapter's name in a plan into a codec.
 
-A name stands for a factory, because a codec serves one conversation and is never reused. ``scripted`` uses ACP like any
-other agent; only its program is part of this package. Plug-ins may add names but cannot replace ours.
+A name stands for a factory of codecs, because a codec serves one conversation and is never reused. ``scripted`` uses
+ACP like any other agent; the only difference is that the agent's program is part of this package. Plug-ins may add
+adapters but cannot replace the adapters of this table.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ _CODECS: Final[Mapping[str, Callable[[], Codec]]] = MappingProxyType(
     }
 )
 WITH_OPTIONS: Final[Mapping[str, Callable[..., Codec]]] = MappingProxyType({"acp": AcpCodec, "claude": ClaudeCodec})
-"""Adapters whose codec takes the settings that a plan gives for an agent (model, mode, tool servers)."""
+"""Adapters whose codec accepts the settings that a plan gives for an agent (model, mode, tool servers)."""
 _NO_OPTIONS: Final = AgentOptions()
 MAPPED: Final = "jsonl"
-"""Adapter that needs a line mapping."""
+"""Adapter that needs a line mapping: a description of the meaning of the lines that a program prints."""
 
 MakeCodec = Callable[[], Codec]
-"""Factory of a codec for one conversation."""
+"""Type of a factory that makes a codec for one conversation."""
 
 
 def adapters() -> tuple[str, ...]:
@@ -52,7 +53,8 @@ def codec_for(
     agent_options: AgentOptions = _NO_OPTIONS,
     mapping: LineMapping | None = None,
 ) -> MakeCodec:
-    """Return the codec factory of *adapter*, which is one of ours or one of *more*, the plug-ins' adapters.
+    """Return the factory of codecs for *adapter*, which is an adapter of this module or of *more*, the plug-ins'
+    adapters.
 
     Args:
         agent_options: the plan's settings for the agent; adapters outside ``WITH_OPTIONS`` ignore them.
@@ -74,6 +76,6 @@ def codec_for(
 
 
 def scripted_command() -> tuple[str, ...]:
-    """Return the command line of the scripted agent: this interpreter without site packages and environment
-    variables."""
+    """Return the command line of the scripted agent: this Python interpreter, without site packages and environment
+    variables, and the agent's file."""
     return (sys.executable, "-I", "-S", str(Path(__file__).with_name("scripted_agent.py")))

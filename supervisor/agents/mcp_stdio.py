@@ -1,9 +1,10 @@
-"""Stdio MCP server as a resource of a session: a program run by a shim, which one task starts and ends.
+"""Stdio MCP server as a resource of a session: a program run by a shim, which one kernel task starts and ends.
 
-The server is ready when it has answered ``initialize`` in time. As soon as its session is to end, the server is asked
-to exit by the end of its input, and is terminated after ``LEAVE_S``. A server that ends by itself is started again,
-within a restart intensity. Each start and end is a fact in the session's log, and no process of the server survives the
-session. A request to a server that is not ready, or that ends before it answers, fails with :class:`McpError`.
+The server is ready when it has answered ``initialize`` in time. As soon as the session of the server is to end, the
+server's input is closed, which requests the server to exit; after ``LEAVE_S`` seconds the server is terminated. A
+server that ends by itself is started again, within a restart intensity. Each start and end is a fact in the session's
+log, and no process of the server survives the session. A request to a server that is not ready, or that ends before
+answering, fails with :class:`McpError`.
 """
 
 from __future__ import annotations
@@ -25,21 +26,22 @@ from supervisor.runtime.live_session import LiveSession, SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent, first_of
 
 START_S: Final = 30.0
-"""Seconds until a server must have answered ``initialize``: some servers install themselves first."""
+"""Seconds within which a server must have answered ``initialize``: some servers first install themselves."""
 LEAVE_S: Final = 2.0
-"""Seconds that a server has to exit after the end of its input; then it and all that it started are ended."""
+"""Seconds that a server has to exit after its input was closed; then the server and all that it started are ended."""
 RESTARTS: Final = Intensity(3, 60.0)
-"""Ends by itself that a server may have; beyond that it is given up."""
+"""Restart intensity: the number of times, within a period, that a server may end by itself; beyond that the server is
+given up."""
 PROTOCOL: Final = "2025-06-18"
 _CLIENT: Final = {"name": "supervisor-runtime", "version": "0.1.0"}
 
 
 class McpError(Exception):
-    """The server is not ready, ended before it answered, or answered with an error."""
+    """Exception: the server is not ready, ended before it answered, or answered with an error."""
 
 
 class _PendingRequest:
-    """Request that waits for its response."""
+    """Request to the server whose response has not arrived yet."""
 
     def __init__(self) -> None:
         self.over = OneShotEvent()
@@ -48,7 +50,7 @@ class _PendingRequest:
 
 
 class McpResource:
-    """MCP server of one session.
+    """MCP server of one session: starts, restarts and ends the server's process, and sends requests to the server.
 
     Args:
         launch: the command, directory and environment of the program.
@@ -71,19 +73,19 @@ class McpResource:
         self._start_s = start_s
         self.name = server.name
         self.settled = OneShotEvent()
-        """Set once the server was ready for the first time, or is given up."""
+        """Event: set once the server was ready for the first time, or is given up."""
         self.given_up = ""
-        """Reason why the server will not be ready any more."""
+        """Reason why the server will never be ready again; empty while the server may become ready."""
         self._process: Process | None = None
         self._ready = False
         self._asked: dict[int, _PendingRequest] = {}
         self._requests = 0
         self._unread_bytes = 0
-        """Bytes of requests that the server has not read yet."""
+        """Number of bytes of requests that the server has not read yet."""
         self._scope = anyio.CancelScope()
 
     def begin(self, ctx: Context) -> None:
-        """Run the server in the scope of *ctx*, as work of its session.
+        """Start the kernel task of the server in the scope of *ctx*, as work of the server's session.
 
         Raises:
             ActorStopped: the session is ending.
@@ -91,16 +93,17 @@ class McpResource:
         self._session.start(ctx, self._run)
 
     def give_up(self, why: str) -> None:
-        """End the server before its session ends."""
+        """End the server before its session ends, for the reason *why*."""
         self.given_up = why
         self._scope.cancel()
 
     # ------------------------------------------------------------------ asking it
     async def call(self, method: str, params: Mapping[str, Any] | None = None, *, timeout_s: float = 60.0) -> Any:
-        """Send a request and return its result.
+        """Send a request to the server and return the request's result.
 
         Raises:
-            McpError: the server is not ready, ended meanwhile, did not answer in time, or answered with an error.
+            McpError: the server is not ready, ended before it answered, did not answer in time, or answered with an
+                error.
         """
         if not self._ready:
             raise McpError(f"{self.name}: {self.given_up or 'the server is not there now; it is being started'}")
@@ -152,7 +155,8 @@ class McpResource:
             self.settled.set()
 
     async def _hold(self) -> str:
-        """Start the server, wait until it ends or its session is to end, and end it; return the reason."""
+        """Start the server, wait until the server ends or its session is to end, then end the server; return the reason
+        of the end."""
         ladder, why = self._session.policy.ladder, "it was cancelled"
         try:
             async with self._host.spawn(self._launch, terminate_s=ladder.terminate_s, kill_s=ladder.kill_s) as process:
@@ -188,7 +192,7 @@ class McpResource:
         return why
 
     async def _open(self) -> str:
-        """Do the handshake in time; return ``""``, or the reason why it failed."""
+        """Do the handshake with the server in time; return ``""``, or the reason why the handshake failed."""
         hello = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": _CLIENT}
         try:
             await self._ask("initialize", hello, self._start_s)
@@ -201,7 +205,8 @@ class McpResource:
         return ""
 
     async def _leave(self, process: Process, gone: OneShotEvent) -> str:
-        """Wait until the server ends by itself or its session is to end; in the latter case end its input."""
+        """Wait until the server ends by itself or its session is to end; in the latter case close the server's input
+        and wait for the exit. Return the reason of the end."""
         await first_of(gone, self._session.reached(SessionPhase.TERMINATING))
         if gone.is_set():
             return "it ended by itself"
@@ -212,8 +217,8 @@ class McpResource:
         return "its session ends"
 
     async def _read(self, process: Process, gone: OneShotEvent) -> None:
-        """Read the server's responses until its output ends. Requests of the server, and lines that are no message, are
-        ignored."""
+        """Read the server's responses until its output ends. Requests of the server, and lines that are not messages,
+        are ignored."""
         lines = LineBuffer()
         while data := await process.receive():
             for line in lines.feed(data):

@@ -6,10 +6,10 @@ serves demonstrations and tests. It runs alone and isolated, so it imports only 
 
 Environment variables:
 
-* ``SCRIPTED_STEERS`` (path of a file in the working directory): take messages within a turn, between two steps, and
+* ``SCRIPTED_STEERS`` (path of a file in the working directory): accept messages within a turn, between two steps, and
   write one line per message to the file.
-* ``SCRIPTED_MEMORY`` (a directory): keep conversations there and load them again; a prompt that was interrupted
-  continues after the last completed step.
+* ``SCRIPTED_MEMORY`` (a directory): store conversations in the directory and load them again; a prompt that was
+  interrupted continues after the last completed step.
 * ``SCRIPTED_ENDS_CALLS``: end a call on request, by killing the process of the call but not that process's children.
 """
 
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 _URGENT: Final = "Urgent message"
-"""Beginning of a line after which only the newest instructions count."""
+"""Beginning of a line that marks an urgent message: only the instructions after the last such line count."""
 
 _FLOOD_BYTES: Final = 16 * 1024
 _POLL_S: Final = 0.01
@@ -36,8 +36,8 @@ _CONTEXT_TOKENS: Final = 200_000
 
 # ---------------------------------------------------------------------------------------------------- the script
 class Step(NamedTuple):
-    """Line that starts with ``@``: its number from 1, its word, the rest of the line, and the lines indented below
-    it."""
+    """Step of a script: a line that starts with ``@``. The fields are the line's number from 1, its word, the rest of
+    the line, and the lines indented below it."""
 
     line: int
     word: str
@@ -46,15 +46,15 @@ class Step(NamedTuple):
 
 
 class BadScript(Exception):
-    """A step cannot be understood or done; the message names the line."""
+    """Exception: a step cannot be understood or done; the message names the line."""
 
 
 class RequestRefused(Exception):
-    """The client answered a request with an error."""
+    """Exception: the client answered a request of this agent with an error."""
 
 
 class ModelFailed(Exception):
-    """The simulated model has failed for good; ``data`` describes the failure as agents with a model do."""
+    """Exception: the simulated model has failed for good; ``data`` describes the failure as agents with a model do."""
 
     def __init__(self, kind: str, status: int) -> None:
         self.data = {"errorKind": kind, "status": status}
@@ -62,11 +62,11 @@ class ModelFailed(Exception):
 
 
 class Stop(Exception):
-    """The turn ends with this stop reason."""
+    """Exception that ends the turn; its text is the stop reason."""
 
 
 def parse(text: str) -> list[Step]:
-    """Return the steps of *text*. Only ``@agent`` takes the lines that are indented below it.
+    """Return the steps of *text*. Only the step ``@agent`` includes the lines that are indented below it.
 
     Raises:
         BadScript: a step has an unknown word.
@@ -93,8 +93,8 @@ def _indent(line: str) -> int:
 
 
 def _block_end(lines: list[str], start: int) -> int:
-    """Return the end of the block below line *start* - 1: blank lines belong to the block only if it continues after
-    them."""
+    """Return the end of the block of lines that are indented below line *start* - 1. Blank lines belong to the block
+    only if the block continues after them."""
     own, end = _indent(lines[start - 1]), start
     for at in range(start, len(lines)):
         if lines[at].strip():
@@ -105,8 +105,8 @@ def _block_end(lines: list[str], start: int) -> int:
 
 
 def urgent_part(text: str) -> tuple[str, str] | None:
-    """Return the last urgent message of *text* in one line, and the lines after its head; ``None`` without an urgent
-    message."""
+    """Return the last urgent message of *text* as one line, and the lines after the message's first line; ``None`` if
+    *text* has no urgent message."""
     lines = text.splitlines()
     for at in reversed(range(len(lines))):
         if lines[at].startswith(_URGENT):
@@ -122,9 +122,9 @@ def _first_line(text: str) -> str:
 
 # ---------------------------------------------------------------------------------------------------- the memory
 class Conversation:
-    """Conversation in a file: one line of JSON for each prompt, completed step, text and end of a turn.
+    """Conversation stored in a file: one line of JSON for each prompt, completed step, text and end of a turn.
 
-    Without a file the conversation is lost with its process.
+    Without a file the conversation is lost when the process ends.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -145,8 +145,8 @@ class Conversation:
         return sum("prompt" in line for line in self.lines)
 
     def done(self, steps: list[Step]) -> int:
-        """Return the number of step groups that were completed when the last prompt, if it had these steps, was
-        interrupted."""
+        """Return the number of step groups that were completed before the last prompt was interrupted; 0 if that prompt
+        had other steps or was not interrupted."""
         begun = [at for at, line in enumerate(self.lines) if "prompt" in line]
         last = self.lines[begun[-1] :] if begun else []
         if not last or any("over" in line for line in last) or last[0]["prompt"] != _texts(steps):
@@ -160,7 +160,7 @@ def _texts(steps: list[Step]) -> list[str]:
 
 # ---------------------------------------------------------------------------------------------------- the connection
 class Agent:
-    """Agent's side of one connection: requests in both directions, and at most one turn per session."""
+    """This agent's side of the connection: requests in both directions, and at most one turn per session."""
 
     def __init__(self) -> None:
         self.directories: dict[str, str] = {}
@@ -168,11 +168,11 @@ class Agent:
         self._folder = os.environ.get("SCRIPTED_MEMORY")
         self._ends_calls = "SCRIPTED_ENDS_CALLS" in os.environ
         self.processes: dict[str, asyncio.Future[int]] = {}
-        """Process id of each call that the agent runs itself, once started."""
+        """Future process id of each call whose command the agent runs itself; set once the process was started."""
         self.cost_usd = 0.0
         self.turns: dict[str, asyncio.Task[str]] = {}
         self.steered: dict[str, list[tuple[Any, str]]] = {}
-        """Messages within the turn that a session has not taken up yet: the request's id and the text."""
+        """Messages within the turn that a session has not processed yet: the id of the request, and the text."""
         self.deaf = False
         self.ended = asyncio.Event()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
@@ -181,12 +181,13 @@ class Agent:
         self._held = bytearray()
 
     async def run(self) -> None:
-        """Serve until the end of standard input."""
+        """Serve requests until the end of standard input."""
         asyncio.get_running_loop().add_reader(0, self._readable)
         await self.ended.wait()
 
     def write(self, data: bytes) -> None:
-        """Write all of *data* to standard output. A client that is gone ends the agent, unless the agent is deaf."""
+        """Write all of *data* to standard output. If the client no longer reads, the agent ends, unless the agent is
+        deaf."""
         try:
             while data:
                 data = data[os.write(1, data) :]
@@ -197,7 +198,7 @@ class Agent:
         self.write(json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":")).encode() + b"\n")
 
     def post(self, method: str, params: dict[str, Any]) -> asyncio.Future[Any]:
-        """Send a request; the future holds its result."""
+        """Send a request; return a future for the request's result."""
         self._requests += 1
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[self._requests] = answer
@@ -269,7 +270,8 @@ class Agent:
         self.memories[session] = Conversation(None if self._folder is None else Path(self._folder, session))
 
     def _load(self, rpc_id: Any, session: str, cwd: str) -> None:
-        """Repeat the conversation's texts, as the protocol requires, and continue the conversation."""
+        """Load a stored conversation: send its texts again, as the protocol requires, so that the conversation can
+        continue."""
         if self._folder is None or not Path(self._folder, session).is_file() or "/" in session:
             self.send({"id": rpc_id, "error": {"code": -32602, "message": f"session/load: no session {session!r}"}})
             return
@@ -299,8 +301,8 @@ class Agent:
         playing.add_done_callback(lambda played: self._played(rpc_id, session, played, turn))
 
     def _played(self, rpc_id: Any, session: str, played: asyncio.Task[str], turn: Turn) -> None:
-        """Answer the prompt. This is a callback and not the end of the task, because a cancel may reach a task before
-        it begins."""
+        """Answer the prompt when its turn is over. This is a callback and not the end of the turn's task, because a
+        cancel may reach a task before the task begins."""
         del self.turns[session]
         for unheard, _ in self.steered.pop(session, ()):
             self.send({"id": unheard, "error": {"code": -32800, "message": "its turn is over"}})
@@ -333,7 +335,7 @@ def _text_of(blocks: list[dict[str, Any]]) -> str:
 
 # ---------------------------------------------------------------------------------------------------- the steps
 class Turn:
-    """Prompt that is being executed in one session."""
+    """Execution of one prompt in one session."""
 
     def __init__(self, agent: Agent, session: str, cwd: Path) -> None:
         self.agent = agent
@@ -371,7 +373,7 @@ class Turn:
         return self._over("end_turn")
 
     def _take_up(self) -> None:
-        """Answer the messages that arrived within the turn."""
+        """Answer the messages that arrived within the turn since the last step."""
         for rpc_id, text in self.agent.steered.pop(self.session, ()):
             urgent = urgent_part(text)
             self.say(f"understood within the turn: {urgent[0] if urgent else text}")
@@ -409,7 +411,7 @@ class Turn:
 
     # ---------------------------------------------------------------------------- tools
     async def in_terminal(self, command: str) -> str:
-        """Make a tool call whose command the client runs; return a text about it."""
+        """Make a tool call whose command the client runs in a terminal; return a text about the result."""
         call = self.tool(command, "execute")
         try:
             code, output = await self._terminal(call, command)
@@ -433,8 +435,8 @@ class Turn:
         return (ended.get("signal") or "unknown") if code is None else code, output
 
     async def _created(self, answer: asyncio.Future[Any]) -> str:
-        """Return the id of a requested terminal. If a cancel overtakes the response, the terminal is dropped when it
-        arrives."""
+        """Return the id of a requested terminal. If a cancel arrives before the client's response, the terminal is
+        dropped when the response arrives."""
         try:
             return str((await asyncio.shield(answer))["terminalId"])
         except asyncio.CancelledError:
@@ -450,7 +452,7 @@ class Turn:
             self.agent.post(method, {"sessionId": self.session, "terminalId": terminal})
 
     async def locally(self, command: str) -> str:
-        """Make a tool call whose command the agent runs itself; return a text about it."""
+        """Make a tool call whose command the agent runs itself; return a text about the result."""
         call = self.tool(command, "execute")
         started = self.agent.processes[call] = asyncio.get_running_loop().create_future()
         process = await asyncio.create_subprocess_exec(
@@ -478,7 +480,7 @@ class Turn:
         return _first_line(output) if code == 0 else f"the command failed ({code}): {_first_line(output)}"
 
     async def child(self, step: Step) -> None:
-        """Make a tool call that is a child session, run by the client."""
+        """Make a tool call that is a child session, which the client runs; report the child's outcome as text."""
         name, _, agent = step.rest.partition(" ")
         call = self.tool(f"agent {name}", "other")
         self.progress(call, "in_progress")
@@ -497,7 +499,7 @@ def _kill(started: asyncio.Future[int]) -> None:
 
 
 def _groups(steps: list[Step]) -> Iterator[list[Step]]:
-    """Yield the steps one by one, but adjacent ``@agent`` steps together."""
+    """Yield the steps in groups: adjacent ``@agent`` steps as one group, every other step alone."""
     group: list[Step] = []
     for step in steps:
         if group and not (step.word == "agent" == group[-1].word):
@@ -509,7 +511,8 @@ def _groups(steps: list[Step]) -> Iterator[list[Step]]:
 
 
 async def _all(work: Iterator[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Run *work* concurrently; a cancel reaches every part and waits for its end."""
+    """Run *work* concurrently. A cancel is passed on to every part, and the function waits until all parts have
+    ended."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         return await asyncio.gather(*tasks)
@@ -525,12 +528,12 @@ async def _think(turn: Turn, step: Step) -> None:
 
 
 async def _pause(turn: Turn, step: Step) -> None:
-    """Wait for a number of seconds, as a model would."""
+    """Step ``@pause``: wait for a number of seconds, as a model would."""
     await asyncio.sleep(float(step.rest))
 
 
 async def _inside(turn: Turn, step: Step) -> None:
-    """Make a tool call that has no process and never ends."""
+    """Step ``@inside``: make a tool call that has no process and never ends."""
     turn.progress(turn.tool(step.rest, "other"), "in_progress")
     await asyncio.Event().wait()
 
@@ -547,7 +550,7 @@ async def _write(turn: Turn, step: Step) -> None:
 
 
 async def _open(turn: Turn, step: Step) -> None:
-    """``@open a.txt``: let the client read the file, and report its content."""
+    """Step ``@open a.txt``: request the client to read the file, and report the file's content."""
     path = str(turn.cwd / step.rest)
     try:
         turn.say((await turn.ask("fs/read_text_file", path=path))["content"])
@@ -556,7 +559,7 @@ async def _open(turn: Turn, step: Step) -> None:
 
 
 async def _save(turn: Turn, step: Step) -> None:
-    """``@save a.txt text``: let the client write the file."""
+    """Step ``@save a.txt text``: request the client to write *text* to the file."""
     path, _, text = step.rest.partition(" ")
     try:
         await turn.ask("fs/write_text_file", path=str(turn.cwd / path), content=text)
@@ -583,7 +586,8 @@ async def _agent(turn: Turn, step: Step) -> None:
 
 
 async def _ask(turn: Turn, step: Step) -> None:
-    """``@ask edit: a.txt``: request permission for a call of that kind."""
+    """Step ``@ask edit: a.txt``: request a permission for a call of kind ``edit``; end the turn if the permission is
+    not granted."""
     first = step.rest.partition(": ")[0]
     kind = first if first in ("read", "edit", "delete", "move", "execute", "fetch") else "other"
     call = {"toolCallId": turn.agent.name("call"), "title": step.rest, "kind": kind, "status": "pending"}
@@ -626,7 +630,8 @@ async def _deaf(turn: Turn, step: Step) -> None:
 
 
 async def _daemon(turn: Turn, step: Step) -> None:
-    """Leave a daemon: a shell in a session of its own starts a child and ends, so that the child has no parent."""
+    """Step ``@daemon``: leave a daemon running. A shell in a session of its own starts a child and ends, so that the
+    child has no parent."""
     script = "trap '' TERM; sleep 86400 >/dev/null & echo $!"
     done = subprocess.run(  # noqa: ASYNC221  a shell that ends at once
         ["sh", "-c", script], start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True
@@ -680,7 +685,8 @@ async def _usage(turn: Turn, step: Step) -> None:
 
 
 async def _use(turn: Turn, step: Step) -> None:
-    """Add input tokens, output tokens and US dollars, and report the totals of the turn and of the process."""
+    """Step ``@use``: add input tokens, output tokens and US dollars, and report the totals of the turn and of the
+    process."""
     into, out, cost_usd = [*step.rest.split(), "0", "0"][:3]
     turn.tokens = (turn.tokens[0] + int(into), turn.tokens[1] + int(out))
     turn.agent.cost_usd += float(cost_usd)
@@ -694,7 +700,7 @@ async def _use(turn: Turn, step: Step) -> None:
 
 
 async def _trouble(turn: Turn, step: Step) -> None:
-    """Report failing model requests: ``@trouble KIND STATUS TIMES``; each is reported and repeated."""
+    """Step ``@trouble KIND STATUS TIMES``: report that many failing model requests, each with an announced retry."""
     kind, status, times = step.rest.split()
     for attempt in range(1, int(times) + 1):
         told = {
@@ -714,7 +720,7 @@ async def _model_fails(turn: Turn, step: Step) -> None:
 
 
 async def _vain(turn: Turn, step: Step) -> None:
-    """Report that many model requests that lead to nothing."""
+    """Step ``@vain``: report the given number of model requests that give no result."""
     for _ in range(int(step.rest)):
         turn.update("usage_update", used=sum(turn.tokens), size=_CONTEXT_TOKENS)
         await asyncio.sleep(0)
@@ -754,11 +760,11 @@ STEPS: Final[dict[str, Callable[[Turn, Step], Awaitable[None]]]] = {
     "model-fails": _model_fails,
     "vain": _vain,
 }
-"""Functions of the steps, by word; this table is the script language."""
+"""Functions of the steps, by the step's word; this table is the script language."""
 
 
 def main() -> None:
-    """Serve one client. SIGINT ends the agent without a traceback."""
+    """Serve one client until the end of standard input. SIGINT ends the agent without a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.set_blocking(1, True)
     asyncio.run(Agent().run())

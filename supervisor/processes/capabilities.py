@@ -1,7 +1,8 @@
-"""Probe of the mechanisms for process supervision that this machine allows, and the guarantees that follow.
+"""Check which mechanisms for process supervision this machine allows, and which guarantees follow.
 
-A probe tries a mechanism and leaves nothing behind. A guarantee says when the remaining processes end if certain
-processes die: at once, at the next start, or not; and which missing capability weakens it.
+A check tries a mechanism and leaves nothing behind. A guarantee states when the remaining processes end if certain
+processes die: at once, at the next start of the supervisor, or not; it also names the missing capabilities that weaken
+the guarantee.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ NAMESPACE = Path(__file__).with_name("pid_namespace.py")
 
 
 class Capability(NamedTuple):
-    """A mechanism of the machine: is it ``there``, what is it ``used_for``, and the ``fix`` if it is missing."""
+    """Mechanism of the machine: whether the mechanism is available (``there``), its purpose (``used_for``), and how to
+    make it available (``fix``)."""
 
     name: str
     there: bool
@@ -32,10 +34,10 @@ class Capability(NamedTuple):
 
 
 class Guarantee(NamedTuple):
-    """When the remaining processes end if those named in ``dies`` die.
+    """Guarantee: the time at which the remaining processes end if the processes named in ``dies`` die.
 
     ``given`` is ``at once``, ``at the next start``, ``mostly at the next start``, or ``not``; ``missing`` names the
-    capabilities whose lack weakens the guarantee.
+    capabilities whose absence weakens the guarantee.
     """
 
     dies: str
@@ -44,12 +46,12 @@ class Guarantee(NamedTuple):
 
 
 def probe_capabilities() -> list[Capability]:
-    """Try every mechanism; the most important one first."""
+    """Try every mechanism; return the results, the most important mechanism first."""
     return [Capability(name, _probe(there), used_for, fix) for name, there, used_for, fix in _PROBES]
 
 
 def guarantees(found: list[Capability]) -> list[Guarantee]:
-    """Derive the guarantees from the capabilities *found*, one for each combination of deaths."""
+    """Return the guarantees that follow from the capabilities *found*, one guarantee for each combination of deaths."""
     there = {capability.name: capability.there for capability in found}
     adopts, group = there["subreaper"], there["control group"]
     at_once = "at once" if adopts else "not"
@@ -96,7 +98,8 @@ def _try_group() -> bool:
 
 
 def _try_namespace() -> bool:
-    """Try it in a child process: the namespace then affects only the children of that process."""
+    """Return whether a pid namespace can be made. The check runs in a child process, because the namespace affects the
+    later children of the process that makes it."""
     return subprocess.run([sys.executable, "-I", "-S", str(NAMESPACE)], stderr=subprocess.DEVNULL).returncode == 0
 
 

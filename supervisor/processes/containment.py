@@ -1,8 +1,8 @@
-"""Containment of the programs of one state directory, and the sweep of what an earlier supervisor has left.
+"""Containment of the programs of one state directory, and the sweep that kills processes of an earlier supervisor.
 
-Four independent mechanisms, strongest first: the fork server, which kills what is left by itself; if wanted, a pid
-namespace for each program (the kernel kills its members when the shim dies); if allowed, a control group (lists every
-process that was born in it); and a variable in the environment of every program.
+Four independent mechanisms, strongest first: the fork server, which kills remaining processes by itself; if configured,
+a pid namespace for each program (the kernel kills its members when the shim dies); if allowed, a control group (which
+lists every process that was started in it); and a variable in the environment of every program.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ import anyio
 from supervisor.processes.descent import identity_of
 
 TAG_VARIABLE = "SUPERVISOR_STATE"
-"""Environment variable that names the state directory of a program. Most daemons keep it (of 9 real agents, all 9)."""
+"""Environment variable whose value stands for the state directory that a program belongs to. Most daemons keep this
+variable (of 9 real agents, all 9)."""
 FORK_SERVER_S = 15.0
-"""Seconds that an earlier fork server may take to exit; it gives its shims 10 s."""
+"""Seconds that the fork server of an earlier supervisor may take to exit; that fork server gives its shims 10 s."""
 SWEEP_S = 5.0
-"""Seconds for killing the rest. A process that survives SIGKILL for so long waits in the kernel (for a disk, say)."""
+"""Seconds for killing the remaining processes. A process that survives SIGKILL for so long waits in the kernel (for a
+disk, for example)."""
 ROUND_S = 0.01
 
 
@@ -31,8 +33,9 @@ class Containment(NamedTuple):
     """Containment settings of one state directory.
 
     ``tag`` is the value of ``SUPERVISOR_STATE``, ``group`` the folder of the control group; empty for none. The file
-    ``fork_server_file`` names the fork server for the next supervisor; it is written while the directory ``is_ours``.
-    With ``pid_namespaces`` each program gets a pid namespace of its own, where that is allowed.
+    ``fork_server_file`` identifies the fork server for the next supervisor; the file is written only while ``is_ours``
+    returns True: this supervisor owns the state directory. With ``pid_namespaces`` each program gets a pid namespace of
+    its own, where the machine allows this.
     """
 
     tag: str = ""
@@ -43,7 +46,8 @@ class Containment(NamedTuple):
 
 
 UNCONTAINED = Containment()
-"""No containment beyond the shims and the fork server: without a state directory no later supervisor could sweep."""
+"""Settings without containment beyond the shims and the fork server: without a state directory, no later supervisor
+could sweep."""
 
 
 class Swept(NamedTuple):
@@ -54,9 +58,9 @@ class Swept(NamedTuple):
 
 
 def group_for(tag: str) -> str:
-    """Return the folder for a control group (version 2) below our own; empty if none can be made.
+    """Return the folder for a control group (version 2) below this process's own group; empty if none can be made.
 
-    The fork server makes the folder.
+    This function does not make the folder: the fork server does.
     """
     with suppress(OSError):
         home = _own_group()
@@ -73,7 +77,7 @@ def _own_group() -> Path | None:
 
 
 async def sweep(containment: Containment) -> Swept:
-    """Kill every process that an earlier supervisor of this state directory has left.
+    """Kill every process that an earlier supervisor of this state directory has left running.
 
     The caller must hold the lock of the state directory.
     """
@@ -93,7 +97,8 @@ async def sweep(containment: Containment) -> Swept:
 
 
 async def _wait_for_fork_server(fork_server_file: Path | None) -> None:
-    """Wait for the earlier fork server, which kills its programs; after ``FORK_SERVER_S`` kill the fork server itself.
+    """Wait until the fork server of an earlier supervisor has killed its programs and exited; after ``FORK_SERVER_S``
+    seconds kill this fork server.
 
     ``sweep`` then kills the processes that are left.
     """
@@ -125,7 +130,7 @@ def _members(group: str) -> Iterator[int]:
 
 
 def _tagged(tag: str) -> Iterator[int]:
-    """Find the processes whose environment, as it was at exec, has our tag."""
+    """Yield the pids of processes whose environment, as it was at exec, contains our variable with the value *tag*."""
     wanted = f"\0{TAG_VARIABLE}={tag}\0".encode()
     for name in os.listdir("/proc") if tag and os.path.isdir("/proc/self") else ():
         with suppress(OSError):
@@ -138,7 +143,8 @@ def _tagged(tag: str) -> Iterator[int]:
 
 
 def _kill(pid: int, find: Callable[[], Collection[int]]) -> bool:
-    """SIGKILL *pid*, unless the pid has been given to another process since *find* returned it."""
+    """Send SIGKILL to *pid*, unless the pid has been given to another process since *find* returned it; return whether
+    the signal was sent."""
     with suppress(OSError):
         pidfd = os.pidfd_open(pid)
         try:

@@ -1,12 +1,13 @@
 """Decide whether a process that sends the supervisor a request is one of the supervisor's own programs.
 
 Every program that the supervisor starts is below a shim. A shim is a subreaper: a process whose parents have ended
-becomes the shim's child, whatever session or process group it has made for itself. Walking from a process to its
-parent, and so on, therefore reaches a shim exactly if the process is below one. The fork server is above all shims and
-adopts the processes of a lost shim. Other children of the program that embeds the supervisor are below neither.
+becomes the shim's child, whatever session or process group the process has made for itself. A walk from a process to
+its parent, and so on, therefore reaches a shim exactly if the process is below a shim. The fork server is above all
+shims and adopts the processes of a lost shim. Other children of the embedding program are below neither a shim nor the
+fork server.
 
-The steps of a walk must have been true at one moment: a parent may end between two steps, and its pid may be given to
-another process. So a lineage counts only if a second walk finds the same processes with the same start times, and if
+The steps of a walk must have been true at the same moment: a parent may end between two steps, and its pid may be given
+to another process. So a lineage counts only if a second walk finds the same processes with the same start times, and if
 the process itself still runs at the end. Otherwise the origin is unknown: ``UNIDENTIFIED``.
 
 Example: ``supervisor answer`` (90) below a shell (80) below an agent (70) below the shim (60) of session ``t``::
@@ -34,18 +35,20 @@ from supervisor.ports import Caller, Origin
 from supervisor.ports.shortages import shortage_of
 
 Process = tuple[int, int]
-"""A pid and the start time of the process, in clock ticks since the boot; together unique until the next boot."""
+"""Type of a process's identity: the pid and the start time, in clock ticks since the boot; together unique until the
+next boot."""
 
 WALKS_MAX: Final = 16
-"""Walks until two in a row must agree. Each walk that differs from the one before has seen an ancestor end."""
+"""Number of walks in which two consecutive walks must agree. A walk that differs from the walk before shows that an
+ancestor has ended."""
 SO_PEERPIDFD: Final = 77
-"""The pidfd of the process that connected (Linux 6.5); the module ``socket`` has no name for it."""
+"""Socket option for the pidfd of the process that connected (Linux 6.5); the module ``socket`` has no name for it."""
 _PARENT, _BORN = 1, 19
-"""The indices of ``ppid`` and ``starttime`` among the fields of ``/proc/PID/stat`` after the name (proc(5))."""
+"""Indices of ``ppid`` and ``starttime`` among the fields of ``/proc/PID/stat`` after the name (proc(5))."""
 
 
 class ProcessStat(NamedTuple):
-    """The parent and the start time of a process, from ``/proc/PID/stat``."""
+    """Parent and start time of a process, from ``/proc/PID/stat``."""
 
     parent: int
     born: int
@@ -57,9 +60,9 @@ ReadStat = Callable[[int], "ProcessStat | None"]
 
 # ---------------------------------------------------------------------------------------------------- the decision
 def lineage_of(pid: int, read: ReadStat) -> list[Process] | None:
-    """Return the process and its ancestors, the process first.
+    """Return the process *pid* and its ancestors, the process first.
 
-    Return ``None`` if the process is gone, or if in ``WALKS_MAX`` walks no two in a row agree.
+    Return ``None`` if the process is gone, or if no two consecutive walks of ``WALKS_MAX`` agree.
     """
     before: list[Process] | None = None
     for _ in range(WALKS_MAX):
@@ -82,10 +85,10 @@ def _walk_once(pid: int, read: ReadStat) -> list[Process] | None:
 
 
 def origin_of(lineage: Sequence[Process] | None, ours: Mapping[Process, str]) -> Caller:
-    """Decide the origin of a lineage.
+    """Return the origin of the process with this lineage: an agent, an operator, or unidentified.
 
-    *ours* maps our shims to their sessions, and our fork servers to ``""``. The shims of another supervisor, which may
-    run this one, are not in it.
+    *ours* maps our shims to their sessions, and our fork servers to ``""``. If another supervisor runs this supervisor,
+    the other supervisor's shims are not part of *ours*.
     """
     if lineage is None:
         return Caller(Origin.UNIDENTIFIED, 0)
@@ -98,7 +101,8 @@ def origin_of(lineage: Sequence[Process] | None, ours: Mapping[Process, str]) ->
 
 # ----------------------------------------------------------------------------------------------------- the look-up
 def identity(pid: int) -> Process:
-    """Return pid and start time of a process; -1 as start time if the process is gone, or no descriptor is left."""
+    """Return pid and start time of a process; the start time is -1 if the process is gone, or if no file descriptor is
+    left."""
     try:
         stat = read_stat(pid)
     except OSError:
@@ -107,8 +111,9 @@ def identity(pid: int) -> Process:
 
 
 def identity_of(pid: int) -> str:
-    """Return ``BOOT PID START``, which identifies a process across restarts of the supervisor: the id of this boot
-    (empty if the kernel has none), and the start time in clock ticks since the boot. Empty if *pid* is gone."""
+    """Return the text ``BOOT PID START``, which identifies a process across restarts of the supervisor: the id of this
+    boot (empty if the kernel has none), the pid, and the start time in clock ticks since the boot. Empty if *pid* is
+    gone."""
     with suppress(OSError, IndexError):
         started = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[_BORN].decode()
         boot = ""
@@ -119,7 +124,7 @@ def identity_of(pid: int) -> str:
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """Read parent and start time from ``/proc``; ``None`` if the process is gone.
+    """Return parent and start time of a process, read from ``/proc``; ``None`` if the process is gone.
 
     Raises:
         OSError: no file descriptor is left.
@@ -135,8 +140,8 @@ def read_stat(pid: int) -> ProcessStat | None:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Return whether *pid* exists and belongs to another user (``hidepid``, proc(5)): no shim of ours, the walk
-    ends."""
+    """Return whether *pid* exists and belongs to another user, so that ``/proc`` hides it (``hidepid``, proc(5)). Such
+    a process is no shim of ours, and a walk ends there."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -147,10 +152,10 @@ def _is_hidden(pid: int) -> bool:
 
 
 def caller_at(connection: socket.socket, pid: int, ours: Callable[[], Mapping[Process, str]]) -> Caller:
-    """Return the origin of the process that has connected, from the *pid* that the kernel reports for the connection.
+    """Return the origin of the process that has connected; *pid* is the pid that the kernel reports for the connection.
 
-    A pid of 0 stands for a process outside of our pid namespace. Our programs are in our namespace or in one below it,
-    and no process can leave its namespace: so pid 0 is an operator's.
+    A pid of 0 stands for a process outside of our pid namespace. Our programs are in our namespace or in a namespace
+    below it, and no process can leave its namespace: so pid 0 is an operator's process.
 
     Raises:
         OSError: no file descriptor is left.
@@ -165,8 +170,8 @@ def caller_at(connection: socket.socket, pid: int, ours: Callable[[], Mapping[Pr
 def _has_ended(connection: socket.socket) -> bool:
     """Return whether the process that connected has ended.
 
-    Where the kernel lacks ``SO_PEERPIDFD`` the answer is ``False``, and the pid alone stands for the process: the
-    kernel reuses a pid only after it has gone through the whole range.
+    Where the kernel lacks ``SO_PEERPIDFD`` the result is ``False``, and the pid alone identifies the process: the
+    kernel reuses a pid only after it has used the whole range of pids.
     """
     try:
         pidfd = connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)

@@ -4,17 +4,18 @@ Run as ``python -I -S fork_server.py CONTROL SUPERVISOR_PID GROUP ENCLOSE``.
 
 Theory of operation
 -------------------
-The fork server forks shims, which takes a tenth of the time of a Python start, and it is the subreaper above them.
+The fork server forks shims, which takes a tenth of the time of a Python start, and it is the subreaper above the shims.
 
 * A shim is lost (killed): the processes that the shim had adopted become children of the fork server. The fork server
-  kills every child that is no shim until none is left, and then sends ``ended`` by ``lost`` on the lost shim's socket.
-* The supervisor is lost, or closes the control socket: the shims see the same and end their programs. The fork server
-  waits until ``waitpid`` says that it has no child, and exits. A supervisor that is killed together with all of its
-  shims leaves no process behind.
+  kills every child that is not a shim until none is left, and then sends ``ended`` by ``lost`` on the lost shim's
+  socket.
+* The supervisor is lost, or closes the control socket: the shims notice this too and end their programs. The fork
+  server waits until ``waitpid`` reports that it has no child, and exits. A supervisor that is killed together with all
+  of its shims therefore leaves no process behind.
 
 In:  messages of ``MESSAGE_BYTES``, padded with spaces: ``fork`` with four descriptors (the far end of the shim's
-     control socket, and the program's 0, 1 and 2), and ``rouse PID`` (SIGCONT to that shim).
-Out: nothing of its own. For a lost shim: ``ended``, by ``lost``, on the shim's control socket.
+     control socket, and the program's 0, 1 and 2), and ``rouse PID`` (send SIGCONT to the shim with this pid).
+Out: nothing on its own socket. For a lost shim: ``ended``, by ``lost``, on the shim's control socket.
 """
 
 from __future__ import annotations
@@ -43,22 +44,23 @@ if TYPE_CHECKING:  # typing is slow to import
 MESSAGE_BYTES = 32
 DESCRIPTORS = 4
 CLEAR_ROUNDS = 5
-"""Consecutive rounds without a child that is no shim, ``ROUND_MS`` apart, until the tree of a lost shim counts as gone:
-one read of the list of children may miss a child that is born meanwhile."""
+"""Number of consecutive rounds, ``ROUND_MS`` apart, in which all children must be shims until the tree of a lost shim
+counts as gone: a single read of the list of children may miss a child that is started meanwhile."""
 ROUND_MS = 1
 SHIM_EXIT_S = 10.0
-"""Seconds that shims get to end their programs once the supervisor is lost; then the shims are killed, and the fork
-server kills what they had adopted."""
+"""Seconds that shims have to end their programs once the supervisor is lost; then the shims are killed, and the fork
+server kills the processes that they had adopted."""
 
 
 class ForkServer:
-    """Fork shims until the supervisor is lost or closes the control socket; then wait until no child is left.
+    """Fork server: forks shims until the supervisor is lost or closes the control socket; then waits until no child is
+    left.
 
     Args:
-        control: the socket that the supervisor's orders come from.
+        control: the socket on which the supervisor sends orders.
         supervisor: the pid of the supervisor.
         group: the folder of the control group that programs enter; empty for none.
-        enclose: whether programs get pid namespaces, where that is allowed.
+        enclose: whether programs get pid namespaces, where the machine allows this.
     """
 
     def __init__(self, control: int, supervisor: int, group: str, *, enclose: bool) -> None:
@@ -66,9 +68,9 @@ class ForkServer:
         self.group = group
         self.enclose = enclose
         self.shims: dict[int, int] = {}
-        """The pid of each shim, and the far end of its control socket."""
+        """Far end of the control socket of each shim, by the shim's pid."""
         self.lost: list[int] = []
-        """The control sockets of lost shims whose end has not been reported yet."""
+        """Control sockets of lost shims whose end has not been reported yet."""
         self.lost_at_s = 0.0
         self.killed = 0
         self.clear_rounds = 0
@@ -87,7 +89,7 @@ class ForkServer:
         self.drain()
 
     def serve_once(self) -> None:
-        """Wait for events and handle them; while the tree of a lost shim is being killed, for ``ROUND_MS`` at most."""
+        """Wait for events and handle them; while the tree of a lost shim is being killed, wait at most ``ROUND_MS``."""
         ready = [fd for fd, _ in self.poll.poll(ROUND_MS if self.lost else None)]
         self.reap()
         if self.lost:
@@ -122,7 +124,8 @@ class ForkServer:
         self.spare = spare_descriptor()
 
     def fork(self, given: list[int]) -> None:
-        """Fork a shim on the descriptors *given*; if that fails, report ``failed`` on the shim's control socket."""
+        """Fork a shim that uses the descriptors *given*; if that fails, report ``failed`` on the shim's control
+        socket."""
         shim_control, *pipes = given
         try:
             if len(given) < DESCRIPTORS:
@@ -141,7 +144,8 @@ class ForkServer:
             os.close(shim_control)
 
     def run_shim(self, shim_control: int, pipes: list[int]) -> NoReturn:
-        """In the forked child, run a shim in a new session that inherits no descriptor of the server or other shims."""
+        """Run a shim, in the forked child: in a new session, without the descriptors of the fork server and of other
+        shims."""
         status = 1
         try:
             os.setsid()
@@ -165,7 +169,8 @@ class ForkServer:
         return shim.reap_children(self.wakeup, self.record_exit, self.wait_any if self.enclose else os.waitpid)
 
     def wait_any(self, _pid: int, _options: int) -> tuple[int, int]:
-        """Call waitpid for any child, and keep the init of a lost shim's namespace out of ``killed``."""
+        """Reap any ended child, as waitpid does. The init of a lost shim's pid namespace is not counted in
+        ``killed``."""
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             return 0, 0
@@ -185,7 +190,8 @@ class ForkServer:
             self.clear_rounds = 0
 
     def kill_orphans(self) -> None:
-        """Kill what lost shims had adopted. Several shims that are lost at once are reported together."""
+        """Kill the processes that lost shims had adopted; report the end of a shim when none is left. The ends of
+        several shims that are lost at the same time are reported together."""
         self.clear_rounds = 0 if self.kill_strangers() else self.clear_rounds + 1
         if self.clear_rounds < CLEAR_ROUNDS and self.shims:
             return
@@ -199,9 +205,9 @@ class ForkServer:
         self.lost = []
 
     def kill_strangers(self) -> bool:
-        """SIGKILL the children that are no shims; return whether there were any.
+        """Send SIGKILL to the children that are not shims; return whether there were any.
 
-        The kernel does not reuse the pid of a child before it is reaped, so no other process can be hit.
+        The kernel does not reuse the pid of a child before the child is reaped, so no other process can be hit.
         """
         strangers = [pid for pid in shim.children(os.getpid()) if pid not in self.shims]
         shim.send(strangers, signal.SIGKILL)
@@ -209,7 +215,8 @@ class ForkServer:
 
     # ------------------------------------------------------------------------------------------ the end
     def drain(self) -> None:
-        """Wait until ``waitpid`` says that no child is left. The shims notice the supervisor's end by themselves."""
+        """Wait until ``waitpid`` reports that no child is left. The shims notice the end of the supervisor by
+        themselves."""
         exits = select.poll()
         exits.register(self.wakeup, select.POLLIN)
         until_s = time.monotonic() + SHIM_EXIT_S
@@ -227,7 +234,7 @@ class ForkServer:
 
 
 def spare_descriptor() -> int:
-    """Open a descriptor that can be closed later to make room for another one; -1 if there is no room."""
+    """Open a descriptor that can be closed later to make room for another descriptor; return -1 if there is no room."""
     with suppress(OSError):
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     return -1
@@ -239,7 +246,7 @@ def _send_status(control: int, line: bytes) -> None:
 
 
 def main(argv: list[str]) -> NoReturn:
-    """Run a fork server in this process, and exit without the interpreter's clean-up."""
+    """Run a fork server in this process, and exit without the clean-up of the Python interpreter."""
     control, supervisor = int(argv[1]), int(argv[2])
     os.set_inheritable(control, False)
     shim.release_standard_streams()

@@ -1,6 +1,7 @@
 """Run a helper program under a shim until it exits or its deadline passes, and return the end of its output.
 
-For the programs that the runtime itself needs (git, acceptance tests), which get no input; not for agents.
+Helper programs are programs that the runtime itself needs (git, acceptance tests); they get no input. Agents are not
+run by this module.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ from actors.waiting import within
 from supervisor.ports import Launch, Process, ProcessHost, SpawnError
 
 OUTPUT_MAX = 64 * 1024
-"""Bytes of each output that are kept: the last ones, since errors stand at the end."""
+"""Number of bytes of each output that are kept: the last ones, because errors are usually at the end."""
 
 DRAIN_S = 1.0
-"""Seconds that output is still read after the exit of the program: a descendant may hold the pipe open for ever."""
+"""Seconds for which output is still read after the exit of the program: a descendant may hold the pipe open for
+ever."""
 
 
 class CompletedCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a program's run.
+    """Result of a helper program's run.
 
     ``status`` is the exit status in Python's form (negative: signal). ``None`` means that the program could not be
-    started, was still running at its deadline, or that its shim was lost; ``problem`` says which.
+    started, was still running at its deadline, or that its shim was lost; ``problem`` says which of these happened.
     """
 
     status: int | None
@@ -46,9 +48,10 @@ class CompletedCommand(msgspec.Struct, frozen=True, kw_only=True):
 async def run_command(
     host: ProcessHost, launch: Launch, *, timeout_s: float, output_max: int = OUTPUT_MAX
 ) -> CompletedCommand:
-    """Run *launch* to its end, and end every process that it has started.
+    """Run *launch* to its end, and end every process that the program has started.
 
-    The last *output_max* bytes of each output are kept. A failure of the program is in the result, never raised.
+    The last *output_max* bytes of each output are kept. A failure of the program is part of the result and never
+    raised.
     """
     began = anyio.current_time()
     out, err = _OutputTail(output_max), _OutputTail(output_max)
@@ -70,7 +73,8 @@ async def run_command(
 
 
 async def _read_until_exit(process: Process, out: _OutputTail, err: _OutputTail, timeout_s: float) -> bool:
-    """Read both outputs until ``DRAIN_S`` after the program's exit; return whether it exited within *timeout_s*."""
+    """Read both outputs until ``DRAIN_S`` seconds after the program's exit; return whether the program exited within
+    *timeout_s*."""
     async with anyio.create_task_group() as group:
         group.start_soon(out.fill, process.receive)
         group.start_soon(err.fill, process.receive_err)
@@ -83,7 +87,7 @@ async def _read_until_exit(process: Process, out: _OutputTail, err: _OutputTail,
 
 
 class _OutputTail:
-    """The last bytes of an output."""
+    """Last bytes of an output stream."""
 
     def __init__(self, bytes_max: int) -> None:
         self.kept = bytearray()

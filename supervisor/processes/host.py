@@ -1,8 +1,9 @@
 """Process host: starts programs under shims, and ends a program's whole process tree when its context is left.
 
 Each program costs one task (the only reader of the shim's statuses) and a handful of descriptors; both are released
-when the context is left. Leaving is shielded and bounded: terminate, kill, and at last give up and report it. The end
-of the main process is learned from the shim, never from end of file on its output, which any descendant can hold open.
+when the context is left. Leaving the context is shielded and bounded: terminate, kill, and finally give up and report
+that. The end of the main process is learned from the shim, never from end of file on the program's output, because any
+descendant can hold the output open.
 """
 
 from __future__ import annotations
@@ -41,20 +42,22 @@ from supervisor.processes.shim_client import (
 from supervisor.processes.spawn_errors import check_launch, resource_missing, shim_ended_early, step_failed
 
 LAUNCH_DESCRIPTORS = 8
-"""Both ends of three pipes and of the control socket; half of them are closed again once the shim has them."""
+"""Number of descriptors that a launch needs: both ends of three pipes and of the control socket. Half of them are
+closed again once the shim has received its copies."""
 LAUNCH_SHIELD_S = 1.0
-"""Seconds that a launch ignores cancellation. A shim reports within 30 ms whether its program runs, under load later.
-"""
+"""Seconds for which a launch ignores cancellation. A shim reports within 30 ms whether its program runs, on a loaded
+machine later."""
 KILL_EXTRA_S = 2.0
-"""Seconds added to ``kill_s``, for a loaded machine to schedule the shim."""
+"""Seconds that are added to ``kill_s``, so that a loaded machine can schedule the shim."""
 PROCESSES_PER_ORDER = 100
-"""Processes that one ``strike`` order names, so that the line fits the buffer of the control socket."""
+"""Number of processes that one ``strike`` order names, so that the line fits into the buffer of the control socket."""
 POLL_S = 0.05
-"""Seconds between two checks of a process that cannot be waited for: an old kernel, or no descriptor is left."""
+"""Seconds between two checks of a process whose end cannot be waited for, because of an old kernel or because no
+descriptor is left."""
 
 
 class _ListRequest:
-    """A ``look`` that was sent to the shim, and its reply."""
+    """Request for a list of processes (``look``) that was sent to the shim, and the shim's reply."""
 
     def __init__(self) -> None:
         self.there = anyio.Event()
@@ -66,7 +69,7 @@ class _ListRequest:
 
 
 class ShimProcess:
-    """A running program under its shim: ``supervisor.ports.Process``."""
+    """Running program under its shim; implements ``supervisor.ports.Process``."""
 
     def __init__(self, launch: Launch, fork_server: ForkServerClient) -> None:
         self.report: ProcessReport | None = None
@@ -85,7 +88,7 @@ class ShimProcess:
         self._open()
 
     def _open(self) -> None:
-        """Open the pipes and have the shim forked; on failure close everything that was opened."""
+        """Open the pipes and let the fork server fork a shim; on failure close everything that was opened."""
         with ExitStack() as theirs, ExitStack() as ours:
             try:
                 _check_free_descriptors(self._launch.spare)
@@ -104,7 +107,7 @@ class ShimProcess:
     # ------------------------------------------------------------------------------------------ the port
     @property
     def pid(self) -> int:
-        """The pid of the main process; 0 until it runs."""
+        """Process id of the main process; 0 until the program runs."""
         return self._pid
 
     async def receive(self) -> bytes:
@@ -116,11 +119,11 @@ class ShimProcess:
         return await self._stderr.receive()
 
     async def send(self, data: bytes) -> None:
-        """Write all of *data* to standard input; a closed input drops *data* silently."""
+        """Write all of *data* to the program's standard input; if the input is closed, *data* is dropped silently."""
         await self._stdin.send(data)
 
     def close_input(self) -> None:
-        """Close standard input."""
+        """Close the program's standard input."""
         self._stdin.close()
 
     def signal(self, number: int) -> None:
@@ -129,12 +132,12 @@ class ShimProcess:
             self.shim_client.order(b"signal %d" % number)
 
     def terminate(self) -> None:
-        """Send SIGTERM, then SIGCONT, to the whole tree."""
+        """Send SIGTERM, then SIGCONT, to every process of the tree."""
         self._note_order("terminate")
         self.shim_client.terminate()
 
     def kill(self) -> None:
-        """SIGKILL the whole tree until no process is left."""
+        """Send SIGKILL to every process of the tree until no process is left."""
         self._note_order("kill")
         self.shim_client.kill()
 
@@ -144,7 +147,7 @@ class ShimProcess:
 
     @property
     def written_between(self) -> tuple[int, int]:
-        """The clock ticks between which the output that was received last was written."""
+        """Clock ticks between which the output that was received last was written."""
         return self._stdout.written_between
 
     async def list_processes(self) -> tuple[ProcessSeen, ...] | None:
@@ -162,15 +165,16 @@ class ShimProcess:
         return request.processes
 
     def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
-        """Send a signal to those of the descendants *found* that still run."""
+        """Send the signal *number* to those processes of *found* that still run."""
         names = [b"%d:%d" % (process.pid, process.born) for process in found]
         for start in range(0, len(names), PROCESSES_PER_ORDER):
             self.shim_client.order(b"strike %d " % number + b" ".join(names[start : start + PROCESSES_PER_ORDER]))
 
     async def wait_gone(self, pid: int) -> None:
-        """Wait until the kernel reports the end of *pid*, or for ``POLL_S`` where that cannot be waited for.
+        """Wait until the kernel reports the end of the process *pid*; where this is not possible, wait for ``POLL_S``
+        seconds.
 
-        *pid* may belong to an unrelated process by now, so the caller lists the processes again.
+        *pid* may belong to an unrelated process by now, so the caller must list the processes again.
         """
         try:
             pidfd = os.pidfd_open(pid)
@@ -185,14 +189,14 @@ class ShimProcess:
             os.close(pidfd)
 
     async def wait_exit(self) -> int | None:
-        """Wait for the main process, and return its exit status; ``None`` if the status is not known."""
+        """Wait for the end of the main process, and return its exit status; ``None`` if the status is not known."""
         await self._exited.wait()
         return self._status
 
     async def wait_ended(self) -> ProcessReport:
         """Wait until the whole tree and the shim are gone and reaped, and return the report.
 
-        Works after the context was left, too.
+        The method can also be called after the context was left.
         """
         await self._ended.wait()
         assert self.report is not None, "ended is set with the report"
@@ -217,7 +221,7 @@ class ShimProcess:
             raise shim_ended_early(self._launch, self._stderr.peek())
 
     async def read_statuses(self) -> None:
-        """Apply the shim's statuses until the shim is gone. The scope shields this task from outside cancellation."""
+        """Apply the shim's statuses until the shim is gone. This task is shielded from cancellation from outside."""
         with self._reading:
             async for status in self.shim_client.statuses():
                 self._apply_status(status)
@@ -266,7 +270,8 @@ class ShimProcess:
     def _report_after_loss(self) -> ProcessReport:
         """Return a report after the loss of both shim and fork server: the fate of the processes is unknown.
 
-        The kernel kills the main process with its shim; of the other processes the process group is killed here.
+        The kernel kills the main process together with its shim; this method also kills the main process's process
+        group.
         """
         if self._pid:
             with suppress(OSError):
@@ -281,13 +286,14 @@ class ShimProcess:
         )
 
     def _end_list_requests(self) -> None:
-        """Answer the open list requests: the shim obeys no order once the main process has ended."""
+        """End the open list requests with an empty list (``None`` after the loss of the shim), because the shim obeys
+        no order once the main process has ended."""
         while self._list_requests:
             self._list_requests.popleft().end(None if self._is_unknown else ())
 
     @property
     def _is_unknown(self) -> bool:
-        """Whether the shim was lost, so that it is not known which processes are left."""
+        """True if the shim was lost, so that it is not known which processes are left."""
         return self.report is not None and self.report.survivors < 0
 
     def _finish(self, report: ProcessReport) -> None:
@@ -312,7 +318,7 @@ class ShimProcess:
             self._reading.cancel()
 
     def close(self) -> None:
-        """Release the descriptors. A shim that has not finished kills its tree and ends without this process."""
+        """Release the descriptors. A shim that has not finished then kills its tree and ends without this process."""
         if self.report is None:
             self._finish(self._unknown("kill"))
         for end in (self._stdin, self._stdout, self._stderr, self.shim_client):
@@ -320,10 +326,10 @@ class ShimProcess:
 
 
 def _check_free_descriptors(spare: int) -> None:
-    """Check that *spare* descriptors would be left beside those that a launch takes.
+    """Check that a launch would leave at least *spare* descriptors free.
 
     Raises:
-        OSError: fewer are left.
+        OSError: fewer descriptors would be left.
     """
     free = free_descriptors() if spare else None
     if free is not None and free < LAUNCH_DESCRIPTORS + spare:
@@ -347,9 +353,10 @@ def _output(theirs: ExitStack, ours: ExitStack) -> tuple[int, Output]:
 
 
 class ShimHost:
-    """Starts programs, each under a shim of its own: ``supervisor.ports.ProcessHost``.
+    """Process host that starts programs, each under a shim of its own; implements ``supervisor.ports.ProcessHost``.
 
-    Enter the host before use. Leaving it waits for the fork server, which exits when no process is left.
+    The host is a context manager and must be entered before use. Leaving it waits for the fork server, which exits when
+    no process is left.
     """
 
     def __init__(self, containment: Containment = UNCONTAINED) -> None:
@@ -369,8 +376,8 @@ class ShimHost:
     async def spawn(
         self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0
     ) -> AsyncIterator[ShimProcess]:
-        """Start *launch*, in a context that one task enters and leaves. Leaving the context ends the whole tree within
-        ``terminate_s + kill_s + KILL_EXTRA_S``.
+        """Start *launch*, in a context that the same task must enter and leave. Leaving the context ends the whole tree
+        within ``terminate_s + kill_s + KILL_EXTRA_S`` seconds.
 
         Raises:
             SpawnError: the program is missing, not executable, or the working directory does not exist.
@@ -399,9 +406,11 @@ class ShimHost:
                     process.close()  # after the last task that waits on a descriptor has ended
 
     def caller_at(self, connection: socket.socket, pid: int) -> Caller:
-        """Return whether the process *pid* that has connected is one of our programs, an operator's, or unknown.
+        """Return whether the process *pid* that has connected is one of our programs, an operator's process, or
+        unknown.
 
-        A program whose context was left before its end is found below the fork server: ours, but of no session.
+        A program whose context was left before the program ended is found below the fork server: the program counts as
+        ours, but belongs to no session.
         """
 
         def ours() -> dict[Process, str]:

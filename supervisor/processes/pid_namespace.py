@@ -1,11 +1,12 @@
 """Pid namespace for one program: the kernel kills every process in the namespace when the namespace's init dies.
 
-The init is a fork of the shim. It reaps its children and dies with the shim, whatever the shim dies of. The init is no
-program of a user: it is never counted or reported, and signalled only to end the namespace. Processes in the namespace
-have two pids: one outside, which the supervisor uses, and one inside, which their own /proc shows.
+The init (the first process of the namespace) is a fork of the shim. It reaps its children and dies together with the
+shim, whatever the cause. The init is not a user's program: it is never counted or reported, and receives signals only
+to end the namespace. Processes in the namespace have two pids: one outside, which the supervisor uses, and one inside,
+which their own /proc shows.
 
-Run as a program, the module reports by its exit status whether this machine allows such a namespace. Only the standard
-library is used, and little of it, because every launch waits for the shim.
+Run as a program, this module reports by its exit status whether this machine allows such a namespace. Only the standard
+library is used, and little of it, because every launch waits for the start of the shim.
 """
 
 from __future__ import annotations
@@ -29,17 +30,19 @@ MS_SLAVE = 1 << 19
 
 
 class PidNamespace:
-    """The namespace that the next children of this process are born in; ``init`` is the pid of its init, seen from
-    here."""
+    """Pid namespace in which the next children of this process are started; ``init`` is the pid of the namespace's
+    init, as seen from this process."""
 
     def __init__(self, init: int) -> None:
         self.init = init
 
     def enter(self) -> None:
-        """In a child, mount a /proc that shows only the namespace, with the pids that ``getpid`` returns in it.
+        """Mount, in a forked child, a /proc that shows only the processes of the namespace, with the pids that
+        ``getpid`` returns there.
 
         Raises:
-            OSError: the mount is not allowed. The init tries it first, so ``enclose`` would have returned ``None``.
+            OSError: the mount is not allowed. Since the init tries the mount first, ``enclose`` would have returned
+                ``None``.
         """
         _call("unshare", CLONE_NEWNS)
         # MS_SLAVE: mounts made here stay here, and a file system unmounted outside is unmounted here, too.
@@ -48,7 +51,7 @@ class PidNamespace:
 
 
 def enclose() -> PidNamespace | None:
-    """Let the next children of this process be born in a new namespace.
+    """Make a new pid namespace, in which the next children of this process will be started.
 
     Return ``None``, with nothing changed, if that is not allowed.
     """
@@ -66,7 +69,7 @@ def enclose() -> PidNamespace | None:
 
 
 def is_init(pid: int) -> bool:
-    """Return whether *pid*, alive or not yet reaped, is the init of a namespace below ours."""
+    """Return whether the process *pid*, running or not yet reaped, is the init of a namespace below ours."""
     with suppress(OSError), open(f"/proc/{pid}/status", "rb") as status:
         for line in status:
             if line.startswith(b"NSpid:"):
@@ -82,7 +85,7 @@ def _call(name: str, *arguments: object) -> None:
 
 
 def _start() -> int:
-    """Fork the init, wait until it is ready, and return its pid; 0 if it could not set itself up."""
+    """Fork the init, wait until it is ready, and return its pid; return 0 if the init could not prepare itself."""
     ready, ready_write = os.pipe()
     try:
         pid = os.fork()
@@ -102,9 +105,9 @@ def _start() -> int:
 
 
 def _be_init(ready: int, ready_write: int) -> NoReturn:
-    """In the fork, run the init: die with the shim, reap, and hold no descriptor open.
+    """Run the init, in the forked child: die together with the shim, reap children, and hold no descriptor open.
 
-    The kernel drops signals from inside a namespace to its init, unless the init has a handler for them.
+    The kernel drops signals that are sent from inside a namespace to its init, unless the init has a handler for them.
     """
     try:
         _call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -123,7 +126,7 @@ def _be_init(ready: int, ready_write: int) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Try to make a namespace, remove it again, and exit with 0 if that was allowed."""
+    """Try to make a namespace, remove it again, and exit with status 0 if that was allowed."""
     namespace = enclose()
     if namespace is not None:
         os.kill(namespace.init, signal.SIGKILL)

@@ -1,9 +1,9 @@
-"""The supervisor's ends of a program's pipes: non-blocking descriptors that work on both event loops.
+"""Pipes to a program, at the supervisor's ends: non-blocking descriptors that work on both event loops.
 
 A descriptor must never be closed while a task waits on it: the kernel would give its number to the next pipe, and the
 old waiter, when it wakes, would remove the new pipe's registration in the event loop. So ``close`` wakes the waiters,
-and the last waiter closes the descriptor. ``Output`` and ``Input`` never raise for what the program does: the end of
-output is ``b""``, and a broken pipe drops what was sent.
+and the last waiter closes the descriptor. ``Output`` and ``Input`` never raise because of the program's behaviour: the
+end of output is ``b""``, and data sent into a broken pipe is dropped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import anyio.lowlevel
 
 CHUNK_BYTES = 65536
 BORN_BY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""The clock in which Linux gives the start time of a process."""
+"""Clock in which Linux gives the start time of a process."""
 NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
@@ -28,7 +28,7 @@ def ticks_now() -> int:
 
 
 class Descriptor:
-    """A file descriptor that may be closed while tasks wait on it."""
+    """File descriptor that may be closed while tasks wait on it."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
@@ -40,7 +40,7 @@ class Descriptor:
         return self._fd
 
     async def readable(self) -> None:
-        """Wait until there is something to read, or the descriptor is closed.
+        """Wait until data can be read, or the descriptor is closed.
 
         Raises:
             anyio.BusyResourceError: another task is waiting to read.
@@ -48,7 +48,7 @@ class Descriptor:
         await self._wait(anyio.wait_readable)
 
     async def writable(self) -> None:
-        """Wait until there is room to write, or the descriptor is closed."""
+        """Wait until data can be written, or the descriptor is closed."""
         await self._wait(anyio.wait_writable)
 
     async def _wait(self, wait: Callable[[int], Awaitable[None]]) -> None:
@@ -62,7 +62,7 @@ class Descriptor:
                 os.close(self._fd)
 
     def close(self) -> None:
-        """Close the descriptor once the last waiter has left it; a second call does nothing."""
+        """Close the descriptor as soon as no task waits on it; a second call does nothing."""
         if self.closed:
             return
         self.closed = True
@@ -73,14 +73,14 @@ class Descriptor:
 
 
 class Output:
-    """The read end of a pipe that a program writes to."""
+    """Read end of a pipe that a program writes to."""
 
     def __init__(self, fd: int) -> None:
         self._end = Descriptor(fd)
         self._emptied = ticks_now()
-        """Clock tick at which the pipe was last seen empty: all that was written before has been received."""
+        """Clock tick at which the pipe was last seen empty: everything written before has been received."""
         self.written_between = (self._emptied, self._emptied)
-        """The clock ticks between which the bytes that were received last were written."""
+        """Clock ticks between which the bytes that were received last were written."""
 
     async def receive(self) -> bytes:
         """Return the next bytes, at most 64 KiB; ``b""`` at the end of output, or once this end is closed.
@@ -105,7 +105,7 @@ class Output:
         return b""
 
     def peek(self) -> bytes:
-        """Return what the pipe holds now, without waiting."""
+        """Return the bytes that the pipe holds now, at most 64 KiB, without waiting."""
         with suppress(OSError):
             return os.read(self._end.fileno(), CHUNK_BYTES)
         return b""
@@ -117,20 +117,20 @@ class Output:
 def unsent(left: memoryview, data: bytes) -> bytes:
     """Return the part of *left* that must still be written to complete the pieces that were begun.
 
-    *left* was not written yet. If it is at least as long as *data*, no byte of *data* was written: then *data* is
-    dropped, and only the rest of an earlier piece before it remains.
+    *left* is the data that was not written yet. If *left* is at least as long as *data*, no byte of *data* was written:
+    then *data* is dropped, and only the rest of an earlier piece before it remains.
     """
     return bytes(left[: len(left) - len(data)]) if len(left) >= len(data) else bytes(left)
 
 
 class Input:
-    """The write end of a pipe that a program reads from. Several tasks may send; each piece stays whole."""
+    """Write end of a pipe that a program reads from. Several tasks may send; each piece of data stays whole."""
 
     def __init__(self, fd: int) -> None:
         self._end = Descriptor(fd)
         self._lock = anyio.Lock(fast_acquire=True)
         self._rest = b""
-        """The rest of a piece whose sender was cancelled in the middle; it is written before the next piece."""
+        """Rest of a piece whose sender was cancelled in the middle; the rest is written before the next piece."""
 
     async def send(self, data: bytes) -> None:
         """Write all of *data*; drop it if the program no longer reads, or if this end is closed.

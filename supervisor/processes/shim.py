@@ -2,16 +2,16 @@
 
 Theory of operation
 -------------------
-The shim starts the program, adopts every process that the program's descendants orphan (it is a subreaper), and exits
-only after ``waitpid`` has failed with ECHILD. A scan of /proc can miss a process that forks meanwhile; ECHILD is the
+The shim starts the program, adopts every process that is orphaned below it (the shim is a subreaper), and exits only
+after ``waitpid`` has failed with ECHILD. A scan of /proc can miss a process that forks meanwhile; ECHILD is the
 kernel's own statement that no descendant is left.
 
-The shim waits for three things: the program's exit, an order on the control socket, and the end of the supervisor.
-The program's exit and the end of the supervisor both lead to ``sweep``, which kills every descendant. End of file on
-the control socket means *kill everything*, whether the supervisor closed the socket on purpose or died: an order to
-kill can therefore neither be lost nor meet a full buffer.
+The shim waits for three things: the program's exit, an order on the control socket, and the end of the supervisor. The
+program's exit and the end of the supervisor both lead to ``sweep``, which kills every descendant. End of file on the
+control socket means *kill everything*, whether the supervisor closed the socket on purpose or died: so an order to kill
+can neither be lost nor fail because of a full buffer.
 
-Example: the program runs a daemon in a session of its own, and exits.
+Example: the program starts a daemon in a session of its own, and exits.
 
     program exits         -> waitpid reports the program; the shim sends ``exited``
     daemon was orphaned   -> the kernel makes the daemon a child of the shim
@@ -23,7 +23,7 @@ In:  ``ARGC LENGTH\\n`` and LENGTH bytes: cwd, argv and ``NAME=value``, joined b
      tree) and ``strike N PID:BORN ...`` (signal N to those descendants whose pid and start time both match).
 Out: one JSON object per line: ``here``, ``spawned``, ``failed``, ``seen``, ``exited``, ``ended``.
 
-With a pid namespace (``pid_namespace.py``) the program is born inside the namespace, and the namespace's init adopts
+With a pid namespace (``pid_namespace.py``) the program is started inside the namespace, and the namespace's init adopts
 orphans in place of the shim. The init dies with the shim, and the kernel kills the whole namespace with its init.
 
 Only the standard library is used, and little of it, because every launch waits for the shim's start. JSON is therefore
@@ -64,7 +64,7 @@ CHUNK_BYTES = 65536
 
 # ------------------------------------------------------------------------------------------- the tree of processes
 def children(pid: int) -> list[int]:
-    """Return the direct children of *pid*, zombies included."""
+    """Return the pids of the direct children of *pid*, zombies included."""
     found: list[int] = []
     with suppress(OSError):  # *pid* has just ended
         for task in os.listdir(f"/proc/{pid}/task") if HAS_CHILDREN_FILE else ():
@@ -76,21 +76,22 @@ def children(pid: int) -> list[int]:
 
 
 def _stat(pid: int | str) -> list[bytes]:
-    """Return the fields of ``/proc/PID/stat`` from the third on (proc(5)); those of a dead process if *pid* is gone."""
+    """Return the fields of ``/proc/PID/stat`` from the third on (proc(5)); if *pid* is gone, return the fields of a
+    dead process."""
     with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as stat:
         return stat.read().rpartition(b")")[2].split()
     return [b"X", *[b"-1"] * 19]
 
 
 def _read(pid: int, name: str) -> bytes:
-    """Return the file *name* of ``/proc/PID``; empty if *pid* is gone or belongs to another user."""
+    """Return the content of the file *name* in ``/proc/PID``; empty if *pid* is gone or belongs to another user."""
     with suppress(OSError), open(f"/proc/{pid}/{name}", "rb") as file:
         return file.read()
     return b""
 
 
 def describe_processes(pids: Collection[int]) -> bytes:
-    """Return a JSON array that describes those of *pids* that exist.
+    """Return a JSON array with a row for each of *pids* that exists.
 
     Each row holds pid, parent, session, start time, state, number of threads, the start of the command line (in
     hexadecimal, since it may hold any bytes), and whether the process is marked as a server.
@@ -109,7 +110,8 @@ def _describe_process(pid: int) -> bytes:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return every process below *pid*, parents first. A snapshot: a process that forks meanwhile can be missing."""
+    """Return the pids of all processes below *pid*, parents first. The result is a snapshot: a process that forks
+    meanwhile can be missing."""
     found = children(pid)
     for child in found:  # the loop extends the list that it iterates over
         found += children(child)
@@ -122,7 +124,8 @@ def birth_of(pid: int) -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether *pid* runs. With several threads a zombie state means only that the main thread has exited."""
+    """Return whether the process *pid* runs. If it has several threads, a zombie state means only that the main thread
+    has exited."""
     fields = _stat(pid)
     return fields[0] not in b"ZX" or int(fields[17]) > 1
 
@@ -150,7 +153,7 @@ def adopt_orphans() -> None:
 def exec_program(
     cwd: bytes, argv: list[bytes], env: dict[bytes, bytes], errors: int, prepare: Callable[[], None]
 ) -> NoReturn:
-    """In the forked child, exec the program; if a step fails, write the step and its errno to *errors* and exit."""
+    """Exec the program, in the forked child; if a step fails, write the step and its errno to *errors* and exit."""
     step = b"start"
     try:
         prepare()
@@ -165,7 +168,8 @@ def exec_program(
 
 
 def detach_from_shim(shim: int) -> None:
-    """Start a session, arrange to be killed when *shim* dies, and reset the signals for a fresh program."""
+    """Start a session, arrange that this process is killed when *shim* dies, and reset the signal handling to its
+    defaults."""
     os.setsid()
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     # The shim may have died before prctl took effect. Inside a namespace its init covers that case.
@@ -179,7 +183,8 @@ def detach_from_shim(shim: int) -> None:
 
 
 def raise_oom_score() -> None:
-    """Make the out-of-memory killer prefer the program to its shim. Raising one's own score needs no privilege."""
+    """Make the out-of-memory killer kill the program rather than its shim. No privilege is needed to raise the score of
+    the own process."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "r+") as score:
         wanted = min(1000, int(score.read()) + OOM_MARGIN)
         score.seek(0)
@@ -193,7 +198,8 @@ def join_control_group(group: str) -> None:
 
 
 def release_standard_streams() -> None:
-    """Point descriptors 0, 1 and 2 to /dev/null: a copy of the program's pipes would delay the readers' end of file."""
+    """Redirect descriptors 0, 1 and 2 to /dev/null: a copy of the program's pipes in this process would delay the end
+    of file for the readers."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd, inheritable=False)
@@ -214,7 +220,7 @@ def open_wakeup_pipe() -> tuple[int, int]:
 def reap_children(
     wakeup: int, on_exit: Callable[[int, int], None], wait: Callable[[int, int], tuple[int, int]] = os.waitpid
 ) -> bool:
-    """Empty the *wakeup* pipe and reap every ended child, calling ``on_exit(pid, wait_status)`` for each.
+    """Empty the *wakeup* pipe and reap every ended child, calling ``on_exit(pid, wait_status)`` for each child.
 
     Return ``False`` if no child is left: ``wait`` has failed with ECHILD.
     """
@@ -229,9 +235,10 @@ def reap_children(
 
 
 def watch_supervisor(supervisor: int) -> int:
-    """Return a pidfd that becomes readable when the process *supervisor* dies; -1 if none can be opened.
+    """Return a pidfd that becomes readable when the process *supervisor* dies; -1 if no pidfd can be opened.
 
-    The control socket alone does not suffice: a child of the supervisor may still hold a copy of the other end.
+    Watching the control socket alone does not suffice: a child of the supervisor may still hold a copy of its other
+    end.
     """
     with suppress(OSError):  # a kernel before 5.3, or the supervisor is gone: end of file on the socket reports that
         if hasattr(os, "pidfd_open"):
@@ -241,13 +248,13 @@ def watch_supervisor(supervisor: int) -> int:
 
 # ------------------------------------------------------------------------------------------------- the shim
 class Shim:
-    """Run one program, obey orders, and kill every descendant at the end of the program or of the supervisor.
+    """Shim: runs one program, obeys orders, and kills every descendant at the end of the program or of the supervisor.
 
     Args:
         control: the control socket.
         lost: descriptor that becomes readable when the supervisor dies; -1 for none.
         group: the folder of the control group that the program enters; empty for none.
-        namespace: the pid namespace that the shim's children are born in; ``None`` for the shim's own.
+        namespace: the pid namespace in which the shim's children are started; ``None`` for the shim's own.
     """
 
     def __init__(self, control: int, lost: int, group: str, namespace: PidNamespace | None) -> None:
@@ -275,7 +282,8 @@ class Shim:
             self.poll.register(lost, select.POLLIN)
 
     def run(self) -> None:
-        """Serve until the program or the supervisor has ended, kill what is left, and report ``ended``."""
+        """Serve orders until the program or the supervisor has ended, kill the remaining processes, and report
+        ``ended``."""
         self.send_status(b'{"event":"here","pid":%d,"born":%d}' % (os.getpid(), birth_of(os.getpid())))
         while not self.finished:
             self.serve_once()
@@ -292,7 +300,8 @@ class Shim:
         )
 
     def serve_once(self) -> None:
-        """Wait for events and handle them: exits first, so that an order sent after an exit finds the exit recorded."""
+        """Wait for events and handle them. Exits are handled first, so that an order that was sent after an exit finds
+        the exit recorded."""
         ready = self.poll.poll()
         self.reap()
         for fd, _ in ready:
@@ -341,18 +350,20 @@ class Shim:
         send(self.process_tree() if LINUX else [-self.pid], signal.SIGTERM, signal.SIGCONT)
 
     def process_tree(self) -> list[int]:
-        """Return the program and its descendants."""
+        """Return the pids of the program and its descendants, without the init of a pid namespace."""
         return [pid for pid in descendants(os.getpid()) if pid != self.init]
 
     def report_processes(self) -> None:
-        """Send ``seen``: the program and its descendants, ``null`` where /proc does not show processes."""
+        """Send the status ``seen``: the program and its descendants, or ``null`` where /proc does not show
+        processes."""
         seen = b"null"
         if birth_of(os.getpid()) >= 0:
             seen = describe_processes(self.process_tree())
         self.send_status(b'{"event":"seen","processes":%s}' % seen)
 
     def signal_processes(self, number: bytes, *found: bytes) -> None:
-        """Send the signal, then SIGCONT, to the listed descendants; the program goes on.
+        """Send the signal *number*, then SIGCONT, to those processes of *found* that are descendants; the program
+        continues.
 
         SIGCONT lets a stopped process handle the signal.
         """
@@ -363,7 +374,7 @@ class Shim:
 
     # ------------------------------------------------------------------------------------------ start
     def launch(self) -> None:
-        """Start the program once its description has arrived completely."""
+        """Start the program as soon as its description has arrived completely."""
         head, newline, rest = self.received.partition(b"\n")
         argc, length = map(int, head.split()) if newline else (0, 0)
         if not newline or len(rest) < length:
@@ -390,14 +401,15 @@ class Shim:
         self.run_orders()
 
     def prepare(self, shim: int) -> None:
-        """In the forked child, detach from the shim, and enter the control group and the pid namespace."""
+        """Prepare the start of the program, in the forked child: detach from the shim, and enter the control group and
+        the pid namespace."""
         detach_from_shim(shim)
         join_control_group(self.group)
         if self.namespace is not None:
             self.namespace.enter()
 
     def report_start(self) -> None:
-        """Report once whether the exec succeeded: ``spawned`` or ``failed``."""
+        """Report, once, whether the exec succeeded: send the status ``spawned`` or ``failed``."""
         if self.exec_errors < 0:
             return
         step, _, number = os.read(self.exec_errors, 64).partition(b" ")
@@ -429,12 +441,12 @@ class Shim:
             self.killed += 1
 
     def sweep(self) -> None:
-        """SIGKILL every process that is, or becomes, a child of the shim, until ``waitpid`` fails with ECHILD.
+        """Send SIGKILL to every process that is, or becomes, a child of the shim, until ``waitpid`` fails with ECHILD.
 
         The children of a killed process become children of the shim. A process that forks and exits all the time can
         escape a round, but not every round: a program that does nothing else was caught within milliseconds (measured).
-        In a namespace no process escapes: its init is killed with the shim's other children, and ``waitpid`` reports
-        the init only after the kernel has killed every process in the namespace.
+        In a namespace no process escapes: the namespace's init is killed with the shim's other children, and
+        ``waitpid`` reports the init only after the kernel has killed every process in the namespace.
         """
         self.killed = self.count_namespace_members()
         if self.status is not None and LINUX:  # the program exited by itself: list the processes that it leaves
@@ -454,19 +466,21 @@ class Shim:
             poll_ms = 1 if exits.poll(poll_ms) else min(2 * poll_ms, POLL_MAX_MS)
 
     def count_namespace_members(self) -> int:
-        """Return how many processes die with the namespace's init: the shim's ``waitpid`` never reports them."""
+        """Return the number of processes that die with the namespace's init, because the shim's ``waitpid`` never
+        reports these processes."""
         return sum(is_alive(pid) for pid in self.process_tree() if pid != self.pid) if self.init else 0
 
     def kill_children(self) -> bool:
         """Kill the shim's children once, reap them, and return whether any child is left.
 
-        Only children are signalled: the kernel does not reuse the pid of a child before the shim has reaped it.
+        Only children receive the signal: the kernel does not reuse the pid of a child before the shim has reaped the
+        child.
         """
         send(children(os.getpid()) if LINUX else [-self.pid] if self.pid else [], signal.SIGKILL)
         return self.reap()
 
     def ended_by(self) -> bytes:
-        """Return the cause of the main process's end; an order that came after its exit does not count."""
+        """Return the cause of the main process's end; an order that arrived after the exit does not count."""
         if self.cut_short and self.status == -signal.SIGKILL:
             return b"kill"
         return b"terminate" if self.terminating else b"exit"

@@ -1,13 +1,13 @@
-"""Clients of the fork server and of its shims.
+"""Clients of the fork server and of its shims, in the supervisor.
 
-The client of the fork server starts it with the first program, again if it was lost, and disconnects at the end. The
-state directory names the fork server by boot, pid and start time, so that the next supervisor of the directory can wait
-for it (``containment.sweep``). The fork server is reaped by its pid: ``waitpid(-1)`` would steal the exit statuses of
-the embedding program's other children.
+The client of the fork server starts the fork server with the first program, starts it again if it was lost, and
+disconnects at the end. A file in the state directory identifies the fork server by boot, pid and start time, so that
+the next supervisor of the directory can wait for it (``containment.sweep``). The fork server is reaped by its pid:
+``waitpid(-1)`` would take the exit statuses of the embedding program's other children.
 
-The client of a shim has the shim forked, sends it orders, and receives its statuses over the control socket. An order
-never blocks and never raises. The order to kill is end of file on the control socket, which can neither be
-lost nor meet a full buffer.
+The client of a shim lets the fork server fork the shim, sends orders to the shim, and receives its statuses over the
+control socket. An order never blocks and never raises. The order to kill is end of file on the control socket, which
+can neither be lost nor fail because of a full buffer.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ LOADER_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # some Python build
 
 
 EXIT_WAIT_S = 5.0
-"""Seconds that ``close`` waits for the fork server, which ends at once if no program is left."""
+"""Seconds that ``close`` waits for the exit of the fork server, which exits at once if no program is left."""
 
 
 CHUNK_BYTES = 65536
 
 
 class ForkServerClient:
-    """The connection of one supervisor to its fork server."""
+    """Connection of one supervisor to its fork server."""
 
     def __init__(self, containment: Containment) -> None:
         self._containment = containment
@@ -56,18 +56,18 @@ class ForkServerClient:
         self._control: socket.socket | None = None
         self._identity_written = False
         self.fork_servers: list[Process] = []
-        """The fork server and the lost ones before it: shims that a lost one forked may still run."""
+        """Identities of the fork server and of the lost fork servers before it, whose shims may still run."""
 
     @property
     def pid(self) -> int:
-        """The pid of the fork server; 0 before the first start."""
+        """Process id of the fork server; 0 before the first start."""
         return self._fork_server.pid if self._fork_server is not None else 0
 
     def fork(self, control: int, stdin: int, stdout: int, stderr: int) -> None:
-        """Have a shim forked with copies of these descriptors; the shim reports ``here`` on *control*.
+        """Let the fork server fork a shim with copies of these descriptors; the shim reports ``here`` on *control*.
 
         Raises:
-            OSError: no fork server could be started, or it takes no message.
+            OSError: no fork server could be started, or the fork server accepts no message.
         """
         descriptors = (control, stdin, stdout, stderr)
         if self._control is None:
@@ -82,7 +82,7 @@ class ForkServerClient:
             self._send(b"fork", descriptors)
 
     def _write_identity(self) -> None:
-        """Write the fork server's identity to the state directory before it forks its first shim.
+        """Write the fork server's identity to the state directory, before the fork server forks its first shim.
 
         If the write fails, the launch fails too, and the next launch writes again.
         """
@@ -92,7 +92,7 @@ class ForkServerClient:
         self._identity_written = True
 
     def rouse(self, pid: int) -> None:
-        """Send SIGCONT to the shim *pid* and to the fork server: a program may have stopped them."""
+        """Send SIGCONT to the shim *pid* and to the fork server, because a program may have stopped them."""
         if self._fork_server is None or self._control is None:
             return
         with suppress(OSError):
@@ -139,7 +139,8 @@ class ForkServerClient:
             self._fork_server.poll()
 
     async def close(self) -> None:
-        """Disconnect and wait up to ``EXIT_WAIT_S`` for the fork server's exit; a slower one goes on by itself."""
+        """Disconnect and wait up to ``EXIT_WAIT_S`` seconds for the fork server's exit; a slower fork server continues
+        by itself."""
         self._disconnect()
         if self._fork_server is not None:
             await within(EXIT_WAIT_S, partial(_wait_exit, self._fork_server))
@@ -147,7 +148,7 @@ class ForkServerClient:
 
 
 async def _wait_exit(process: subprocess.Popen[bytes]) -> None:
-    """Wait until *process* can be reaped; without a pidfd, a thread waits for it."""
+    """Wait until *process* can be reaped; without a pidfd, let a thread wait for it."""
     try:
         pidfd = os.pidfd_open(process.pid) if sys.platform == "linux" else -1
     except ProcessLookupError:  # a waitpid(-1) of the embedding program was faster
@@ -164,33 +165,35 @@ async def _wait_exit(process: subprocess.Popen[bytes]) -> None:
 
 
 class ShimReady(msgspec.Struct, frozen=True, tag="here", tag_field="event"):
-    """The shim runs; ``born`` is its start time in clock ticks since the boot."""
+    """Status of a shim: the shim runs; ``born`` is its start time in clock ticks since the boot."""
 
     pid: int
     born: int
 
 
 class Spawned(msgspec.Struct, frozen=True, tag="spawned", tag_field="event"):
-    """The program runs."""
+    """Status of a shim: the program runs."""
 
     pid: int
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", tag_field="event"):
-    """The program did not start: the step (``fork``, ``start``, ``cwd``, ``exec``) and its errno."""
+    """Status of a shim: the program did not start; ``step`` is the step that failed (``fork``, ``start``, ``cwd``,
+    ``exec``), with its errno."""
 
     step: str
     errno: int
 
 
 class Exited(msgspec.Struct, frozen=True, tag="exited", tag_field="event"):
-    """The main process ended; its descendants may not have."""
+    """Status of a shim: the main process has ended; its descendants may still run."""
 
     status: int
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended", tag_field="event"):
-    """No process of the tree is left. ``ended_by`` is ``exit``, ``terminate``, ``kill``, or ``lost``: the shim died."""
+    """Status of a shim: no process of the tree is left. ``ended_by`` is ``exit``, ``terminate``, ``kill``, or ``lost``
+    (the shim died)."""
 
     status: int | None
     ended_by: str
@@ -201,7 +204,8 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", tag_field="event"):
 
 
 class ProcessesListed(msgspec.Struct, frozen=True, tag="seen", tag_field="event"):
-    """The reply to ``look``: the program and its descendants, parents first; ``None``: /proc does not show them."""
+    """Status of a shim, the reply to the order ``look``: the program and its descendants, parents first; ``None`` if
+    /proc does not show them."""
 
     processes: tuple[ProcessSeen, ...] | None
 
@@ -213,14 +217,15 @@ _decode = msgspec.json.Decoder(ShimReady | Status).decode
 
 
 def encode_launch(launch: Launch) -> bytes:
-    """Encode *launch* as the shim reads it: NUL-separated, as execve(2) takes argv and environ."""
+    """Return *launch* in the encoding that the shim reads: NUL-separated, as execve(2) takes argv and environ."""
     env = [f"{name}={value}" for name, value in launch.env.items()]
     body = b"\0".join(os.fsencode(word) for word in (launch.cwd, *launch.argv, *env))
     return b"%d %d\n%s" % (len(launch.argv), len(body), body)
 
 
 class ShimClient:
-    """The supervisor's connection to one shim. The descriptors *stdin*, *stdout* and *stderr* become the program's."""
+    """Connection of the supervisor to one shim. The descriptors *stdin*, *stdout* and *stderr* become those of the
+    program."""
 
     def __init__(self, fork_server: ForkServerClient, stdin: int, stdout: int, stderr: int) -> None:
         ours, theirs = socket.socketpair()
@@ -234,12 +239,12 @@ class ShimClient:
         self._control = ours
         self._fork_server = fork_server
         self.pid = 0
-        """The pid of the shim; 0 until the shim has reported that it runs."""
+        """Process id of the shim; 0 until the shim has reported that it runs."""
         self.shim: Process = (0, 0)
-        """The pid and the start time of the shim."""
+        """Identity of the shim: its pid and its start time."""
 
     async def send(self, data: bytes) -> None:
-        """Send the encoded launch, which may be larger than the socket's buffer."""
+        """Send *data*, the encoded launch, which may be larger than the socket's buffer."""
         left = memoryview(data)
         with suppress(ConnectionError):  # the shim died: ``statuses`` ends without ``spawned``
             while left:
@@ -251,7 +256,7 @@ class ShimClient:
     def order(self, line: bytes) -> bool:
         """Send one line to the shim; a line to a shim that is gone is lost.
 
-        Return ``False`` if the socket's buffer is full, since a stopped shim reads nothing.
+        Return ``False`` if the socket's buffer is full, which happens when a stopped shim reads nothing.
         """
         with suppress(OSError):
             try:
@@ -270,11 +275,12 @@ class ShimClient:
         self._resume_shim()
 
     def _resume_shim(self) -> None:
-        """Send SIGCONT to the shim: its program may have stopped it."""
+        """Send SIGCONT to the shim, because the shim's program may have stopped it."""
         self._fork_server.rouse(self.pid)
 
     async def statuses(self) -> AsyncIterator[Status]:
-        """Iterate over the shim's statuses until the shim is reaped: so long the fork server holds the far end open."""
+        """Iterate over the shim's statuses until the shim is reaped: until then the fork server holds the far end of
+        the socket open."""
         received = b""
         while data := await self._receive():
             *lines, received = (received + data).split(b"\n")
@@ -295,5 +301,5 @@ class ShimClient:
                     return b""
 
     def close(self) -> None:
-        """Close the socket. The shim kills its tree, and ends once no process is left."""
+        """Close the socket. The shim then kills its tree, and ends once no process is left."""
         self._control.close()

@@ -1,4 +1,5 @@
-"""Spawn errors: sentences that name the program that could not be started, the value that is wrong, and the fix."""
+"""Texts of spawn errors: sentences that name the program that could not be started, the value that is wrong, and the
+fix."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from supervisor.ports.shortages import shortage_of
 
 
 def check_launch(launch: Launch) -> None:
-    """Refuse a launch that no kernel would accept, before any process is started.
+    """Reject a launch that no operating system would accept, before any process is started.
 
     Raises:
         SpawnError: argv is empty, a value contains a NUL byte, or a variable has an impossible name.
@@ -29,8 +30,8 @@ def check_launch(launch: Launch) -> None:
 
 
 def step_failed(launch: Launch, step: str, number: int) -> SpawnError:
-    """Return the error for a *step* of the shim (``fork``, ``start``, ``cwd``, ``exec``) that failed with this
-    errno."""
+    """Return the error for a *step* of the shim (``fork``, ``start``, ``cwd``, ``exec``) that failed with the errno
+    *number*."""
     match step:
         case "cwd":
             why = _cwd(launch.cwd, number)
@@ -43,12 +44,12 @@ def step_failed(launch: Launch, step: str, number: int) -> SpawnError:
 
 
 def resource_missing(launch: Launch, what: str, error: OSError) -> SpawnShortage:
-    """Return the error for a machine that lacks *what* every start of a program needs."""
+    """Return the error for a machine that lacks *what*, a resource that every start of a program needs."""
     return SpawnShortage(f"cannot start {launch.argv[0]!r}: no shim for it ({error})", what)
 
 
 def shim_ended_early(launch: Launch, said: bytes) -> SpawnError:
-    """Return the error for a shim that ended before it started the program; *said* is its standard error."""
+    """Return the error for a shim that ended before it started the program; *said* is the shim's standard error."""
     words = said.decode(errors="replace").strip() or "it said nothing"
     return _error(launch, f"its shim ended first: {words[-500:]}; check that {launch.cwd!r} and Python are usable")
 

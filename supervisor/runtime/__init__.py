@@ -1,3 +1,3 @@
-"""Live entities, the journal writer and the state of live sessions."""
+"""State of a running supervisor in memory: live entities and sessions, and the writer of the journal."""
 
 __all__: list[str] = []

@@ -1,16 +1,16 @@
 """Ordered messages between a connection and its agent's program, in both directions.
 
-Direction of calls: the codec makes values of both kinds, output for the program and messages from it; ``AgentIO`` keeps
-them in order; the connection processes the messages. ``AgentIO`` knows nothing of sessions, and calls back only the one
-``handle`` function that ``open`` was given.
+Direction of calls: the codec produces values of both kinds, output for the program and messages from the program;
+``AgentIO`` keeps them in order; the connection processes the messages. ``AgentIO`` does not depend on sessions, and
+calls back only the ``handle`` function that ``open`` was given.
 
 * Output is written by a task of its own. An interrupt never waits for a message that is being processed, nor for the
-  disk. A signal overtakes bytes that the program does not take.
-* Messages are processed one at a time, in order, by whichever task finds them; the others wait. So an agent is read no
-  faster than its messages are recorded.
-* A program that asks and never reads would have us keep replies without end. Bytes that wait for it are counted; the
-  connection stops reading while too many wait (:attr:`AgentIO.full`).
-* After ``close`` nothing is written and no message is processed; only a write that is under way is cancelled.
+  disk. A signal is sent ahead of bytes that the program does not read.
+* Messages are processed one at a time, in order, by the task that finds them first; other tasks wait. So an agent is
+  read no faster than its messages are recorded.
+* Replies to a program that sends requests and never reads would pile up without end. Bytes that wait for the program
+  are counted; the connection stops reading while too many wait (:attr:`AgentIO.full`).
+* After ``close`` nothing is written and no message is processed; a write that has begun is cancelled.
 """
 
 from __future__ import annotations
@@ -25,40 +25,42 @@ from supervisor.ports import CloseInput, Out, Process, Send, Signal
 from supervisor.ports.input_limits import UNREAD_BYTES_MAX, bounded
 
 PIECE_BYTES = 256 * 1024
-"""A large message is written in pieces of this size: each that the program takes shows that it reads."""
+"""Number of bytes per piece in which a large message is written: each piece that the program reads shows that the
+program is reading."""
 _WRITTEN = (Send, CloseInput, Signal)
-"""Output for the program; every other value of a codec is a message from the program."""
+"""Types of output for the program; every other value of a codec is a message from the program."""
 
 
 class AgentIO:
-    """Messages on their way between one program and its connection."""
+    """Queues of the messages in both directions between one program and its connection."""
 
     def __init__(self) -> None:
         self.process: Process | None = None
-        """Process of the program, while it runs."""
+        """Process of the program while the program runs, otherwise ``None``."""
         self._writes: deque[Send | CloseInput | Signal] = deque()
         self._received: deque[Out] = deque()
         self.unread_bytes = 0
-        """Bytes for the program that it has not taken yet."""
+        """Number of bytes for the program that the program has not read yet."""
         self.taken_bytes = 0
-        """Bytes that the program has taken in all."""
+        """Number of bytes that the program has read in all."""
         self._taken = ResettableEvent()
         self._to_write = ResettableEvent()
         self._processed = ResettableEvent()
         self._sending = False
-        """A write is under way."""
+        """True while a write is being done."""
         self._is_processing = False
-        """A task processes a message now."""
+        """True while a task processes a message."""
         self._open: tuple[TaskGroup, Callable[[Out], Awaitable[None]]] | None = None
         """Task group, and the function that processes messages; ``None`` before ``open`` and after ``close``."""
 
     def open(self, group: TaskGroup, process: Process, handle: Callable[[Out], Awaitable[None]]) -> None:
-        """Write to *process*, and call *handle* for each message, in tasks of *group*, until ``close``."""
+        """Begin to write output to *process*, and to call *handle* for each message, in tasks of *group*, until
+        ``close``."""
         self._open = group, handle
         group.start_soon(self._write_to, process)
 
     def close(self) -> None:
-        """Write nothing more, and process no further message. A write that the program does not take is cancelled."""
+        """Stop writing output and processing messages. A write that the program does not read is cancelled."""
         if self._open is not None and self._sending:
             group, _ = self._open
             group.cancel_scope.cancel()
@@ -71,20 +73,20 @@ class AgentIO:
         return self.unread_bytes > UNREAD_BYTES_MAX
 
     async def wait_taken(self) -> None:
-        """Wait until the program takes more of the bytes that wait for it."""
+        """Wait until the program reads more of the bytes that wait for it."""
         self._taken.clear()
         await self._taken.wait()
 
     # ------------------------------------------------------------------ either way
     def put(self, outs: Iterable[Out]) -> None:
-        """Queue *outs*; have a task process the messages among them."""
+        """Queue *outs*, and start a task that processes the messages among them, unless one is running."""
         self.enqueue(outs)
         if self._received and not self._is_processing and self._open is not None:
             group, _ = self._open
             group.start_soon(self.process_received)
 
     def enqueue(self, outs: Iterable[Out]) -> None:
-        """Queue *outs*; the caller processes the messages among them (:meth:`process_received`)."""
+        """Queue *outs*; the caller must then have the messages among them processed (:meth:`process_received`)."""
         for out in outs:
             if isinstance(out, Signal) and self._sending and self.process is not None:
                 self.process.signal(out.number)
@@ -118,7 +120,7 @@ class AgentIO:
                     process.signal(number)
 
     async def process_received(self) -> None:
-        """Process every message received so far, after those that another task processes now."""
+        """Process every message received so far, after the messages that another task is processing now."""
         while self._is_processing:
             self._processed.clear()
             await self._processed.wait()

@@ -1,9 +1,9 @@
-"""Outages that pass: a journal that cannot be written, and file descriptors, processes or memory that have run out.
+"""Temporary outages: a journal that cannot be written, and file descriptors, processes or memory that are used up.
 
-Both are states and not failures. A journal outage begins with the first write that fails by the disk's own trouble, and
-ends with the first write that is durable again. Meanwhile no record is released and nothing new begins, but aborts and
-kills go on. During a shortage the launch that needs the resource is tried again after a pause. In both cases the
-operator is told what is waited for, and the supervisor goes on by itself.
+Both are states and not failures. A journal outage begins with the first write that fails because of the disk, and ends
+with the first write that is durable again. Meanwhile no record is released and no work begins, but aborts and kills
+continue. During a shortage the launch that needs the resource is tried again after a pause. In both cases the operator
+is informed of the cause, and the supervisor continues by itself as soon as the outage ends.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ _log = get_logger()
 _T = TypeVar("_T")
 
 RETRY: Final = Backoff(base_s=0.1, factor=2.0, cap_s=5.0)
-"""Pauses between two tries, by its ceilings: a hiccup costs 0.1 s, and a disk that was mended is found within 5 s.
-There is one writer, so jitter gains nothing."""
+"""Pauses between two tries, given by their upper bounds: a very short outage costs 0.1 s, and the end of a long one is
+noticed within 5 s. There is one writer, so the pauses need no jitter."""
 
 HELD_BYTES_MAX: Final = 64 * 2**20
-"""Bytes of records that may wait in memory for the disk before the run is given up: some 25,000 records of 2.6 KiB. Few
-records come during an outage: an agent waits at its next call for that call's record, and the end of a session leaves
-three or four. So this is enough to abort 5,000 sessions, and little beside what a host with that many has in memory."""
+"""Largest number of bytes of records that may wait in memory for the disk before the run is given up: some 25,000
+records of 2.6 KiB. Few records come during an outage: an agent waits at its next call for that call's record, and the
+end of a session adds three or four. So this is enough to abort 5,000 sessions, and little compared with the memory of a
+host with that many sessions."""
 
 RECORD_BYTES: Final = 2048
-"""Bytes of a waiting record, without its entity's data: its objects take 1.8 KiB, measured over the 10,172 records of
-15 simulated runs (CPython 3.11), and it has a place in a queue."""
+"""Estimated bytes of a waiting record, without its entity's data: the record's objects take 1.8 KiB, measured over the
+10,172 records of 15 simulated runs (CPython 3.11), and the rest is the record's place in a queue."""
 
 
 class Outage(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +63,7 @@ class Outage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """Sentence for the operator: the state, its begin, its cause, and what still works."""
+        """Sentence for the operator: the state, its begin and its cause, and which functions still work."""
         at = datetime.fromtimestamp(self.since).astimezone().strftime("%H:%M:%S")
         return (
             f"degraded since {at}: {self.why}; {self.waiting} {'record waits' if self.waiting == 1 else 'records wait'}"
@@ -71,23 +72,25 @@ class Outage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalAvailability:
-    """State of the journal: writable, or in an outage."""
+    """State of the journal: writable, or in an outage; includes the retries that end an outage."""
 
     def __init__(self, journal: Journal, wall: WallClock) -> None:
         self._journal, self._wall = journal, wall
         self._bytes = self._waiting = 0
-        """Bytes and number of the records that wait in memory."""
+        """Number of bytes, and number, of the records that wait in memory."""
         self._pressed = OneShotEvent()
-        """Set when too many bytes wait, or when the outage is to be waited for no longer."""
+        """Event that is set when too many bytes wait, or when the supervisor gives up waiting for the end of the
+        outage."""
         self.outage: Outage | None = None
         self.outages = 0
-        """Number of outages that are over."""
+        """Number of outages that have ended."""
         self.down, self.up = OneShotEvent(), OneShotEvent()
-        """Events of the next begin of an outage, and of the end of the present one. Replaced after they are set."""
+        """``down`` is the event of the next begin of an outage, ``up`` the event of the end of the present outage. Each
+        is replaced by a new event after it was set."""
         self.up.set()
 
     def count_waiting(self, appends: Iterable[Append]) -> None:
-        """Count *appends* as waiting in memory until the disk has recovered."""
+        """Count *appends* among the records that wait in memory until the disk has recovered."""
         for one in appends:
             self._waiting += 1
             self._bytes += held_bytes(one)
@@ -95,11 +98,11 @@ class JournalAvailability:
             self._pressed.set()
 
     def give_up(self) -> None:
-        """Stop waiting for the disk."""
+        """Stop waiting for the end of an outage: the next try raises an error."""
         self._pressed.set()
 
     async def retry_until_durable(self, error: JournalUnavailable, write: Callable[[int], Awaitable[None]]) -> None:
-        """Recover the journal and *write* again, after longer and longer pauses, until that is durable.
+        """Recover the journal and call *write* again, after pauses that become longer, until the records are durable.
 
         Args:
             error: error of the first try.
@@ -129,7 +132,7 @@ class JournalAvailability:
         self.down.set()
 
     def _end(self) -> int:
-        """End the outage: the journal works again, or is given up. Return the number of records that waited."""
+        """End the outage, because the journal works again or is given up; return the number of records that waited."""
         waited, self._waiting, self._bytes = self._waiting, 0, 0
         self.outage = None
         self.outages += 1
@@ -138,7 +141,7 @@ class JournalAvailability:
         return waited
 
     async def _tried(self, write: Callable[[int], Awaitable[None]]) -> bool:
-        """Pause, then try once more; return whether the write is durable."""
+        """Pause, then try the write once more; return whether the write is durable."""
         assert self.outage is not None, "an outage begins before a second try"
         with anyio.move_on_after(RETRY.ceiling_s(self.outage.attempts)):
             await self._pressed.wait()
@@ -153,7 +156,7 @@ class JournalAvailability:
         return True
 
     async def wait_unless_down(self, moment: OneShotEvent) -> bool:
-        """Wait until *moment* is set or an outage begins; return whether *moment* is set."""
+        """Wait until the event *moment* is set or an outage begins; return whether *moment* is set."""
         while not moment.is_set() and self.outage is None:
             await first_of(moment, self.down)
         return moment.is_set()
@@ -172,7 +175,8 @@ def held_bytes(append: Append) -> int:
 
 # -------------------------------------------------------------------------------------------------- descriptors
 async def outlast_shortage(do: Callable[[], Awaitable[_T]], until: OneShotEvent | None = None) -> _T:
-    """Call *do*, and again after a pause while it fails for lack of file descriptors and *until* is not set.
+    """Call *do*, and call it again after a pause as long as it fails for lack of file descriptors and *until* is not
+    set.
 
     Raises:
         OSError: another error of *do*; or the shortage, if *until* is set.
@@ -195,8 +199,8 @@ async def outlast_shortage(do: Callable[[], Awaitable[_T]], until: OneShotEvent 
 
 
 class Shortage(msgspec.Struct, frozen=True, kw_only=True):
-    """Shortage that launches wait for: ``since`` is Unix time, ``lacks`` the resource, ``waiting`` the number of
-    launches."""
+    """Shortage of a resource that launches wait for: ``since`` is the begin as Unix time, ``lacks`` the resource,
+    ``waiting`` the number of waiting launches."""
 
     since: float
     lacks: str
@@ -204,7 +208,7 @@ class Shortage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """Sentence for the operator: the state, its begin, and what to do."""
+        """Sentence for the operator: the state, its begin, and how to end it."""
         at = datetime.fromtimestamp(self.since).astimezone().strftime("%H:%M:%S")
         who = "1 program waits" if self.waiting == 1 else f"{self.waiting} programs wait"
         return (
@@ -214,18 +218,20 @@ class Shortage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetryingProcessHost:
-    """Starts programs by *host*, and waits while the machine lacks a resource (``supervisor.ports.ProcessHost``).
+    """Process host that starts programs by *host*, and waits while the machine lacks a resource (implements
+    ``supervisor.ports.ProcessHost``).
 
-    The launch is tried again when a program has ended, and after a pause that grows to 5 s. The log says once that a
-    program waits, and for which resource.
+    A launch that lacks a resource is tried again when a program has ended, and otherwise after a pause that grows to 5
+    s. The log says once that a program waits, and for which resource.
     """
 
     def __init__(self, host: ProcessHost, wall: WallClock) -> None:
         self._host, self._wall = host, wall
         self.shortage: Shortage | None = None
-        """Shortage that launches wait for now."""
+        """Shortage that launches are waiting for now, or ``None``."""
         self.freed = OneShotEvent()
-        """Set when a program has ended and its resources are free. Replaced after it is set."""
+        """Event that is set when a program has ended and its resources are free. Replaced by a new event after it was
+        set."""
 
     def spawn(
         self,
@@ -236,22 +242,23 @@ class RetryingProcessHost:
         patience_s: float = math.inf,
         until: OneShotEvent | None = None,
     ) -> AbstractAsyncContextManager[Process]:
-        """Start *launch*, as *host* does; wait up to *patience_s* seconds, and until *until* is set, for a resource.
+        """Start *launch*, as *host* does. If a resource is lacking, wait for it for at most *patience_s* seconds, and
+        at most until *until* is set.
 
         Raises:
             SpawnError: the program cannot be started.
-            SpawnShortage: the resource was still lacking by then.
+            SpawnShortage: the resource was still lacking at the end of the wait.
         """
         start = lambda: self._host.spawn(launch, terminate_s=terminate_s, kill_s=kill_s)  # noqa: E731
         return _RetryingSpawn(self, start, patience_s, until or OneShotEvent())
 
     def notify_freed(self) -> None:
-        """Have every waiting launch try again at once: a program has ended."""
+        """Make every waiting launch try again at once, because a program has ended."""
         freed, self.freed = self.freed, OneShotEvent()
         freed.set()
 
     def begin_wait(self, lacks: str) -> None:
-        """Count one more waiting launch."""
+        """Count one more launch that waits for the resource *lacks*."""
         if self.shortage is None:
             self.shortage = Shortage(since=self._wall.time(), lacks=lacks, waiting=0)
             words = (
@@ -261,7 +268,7 @@ class RetryingProcessHost:
         self.shortage = replace(self.shortage, waiting=self.shortage.waiting + 1)
 
     def end_wait(self, *, started: bool) -> None:
-        """Count one waiting launch less: it has *started*, or was given up."""
+        """Count one waiting launch less, because the launch has *started* or was given up."""
         assert self.shortage is not None, "a launch that ends its wait has begun it"
         self.shortage = replace(self.shortage, waiting=self.shortage.waiting - 1)
         if self.shortage.waiting == 0:
@@ -271,7 +278,8 @@ class RetryingProcessHost:
 
 
 class _RetryingSpawn(AbstractAsyncContextManager[Process]):
-    """Context manager of one ``host.spawn(...)``."""
+    """Context manager that ``RetryingProcessHost.spawn`` returns: starts the program, with retries during a
+    shortage."""
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 """Ports of one supervisor, in one value.
 
-The composition root fills it with real ports, the simulator with simulated ones; the code behind them is the same.
+The composition root supplies real ports, the simulator supplies simulated ports; the code that uses the ports is the
+same.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def _operator(_connection: socket.socket, pid: int) -> Caller:
 
 
 class Dependencies(NamedTuple):
-    """Ports of a supervisor. ``seed`` is the seed of its random delays (``None``: a new one)."""
+    """Ports of a supervisor. ``seed`` is the seed of the supervisor's random delays (``None``: a new seed)."""
 
     journal: Journal
     processes: RetryingProcessHost
@@ -26,14 +27,15 @@ class Dependencies(NamedTuple):
     files: AgentFiles
     wall: WallClock
     transcript_of: Callable[[str], TranscriptSink]
-    """Opens the transcript of a session, by the session's id."""
+    """Function that opens the transcript of a session, given the session's id."""
     seed: int | None = None
     workdir: str = "."
     """Default directory of agents."""
     state_dir: str = ""
-    """Directory of the control socket; ``""``: no other process can reach the supervisor."""
+    """State directory with the control socket; ``""`` if no other process can reach the supervisor."""
     caller_at: Callable[[socket.socket, int], Caller] = _operator
-    """Identifies the caller at the other end of a control connection, given the pid that the kernel names. By default
-    every caller is the operator: a supervisor that starts no program has no agent that could call."""
+    """Function that identifies the caller at the other end of a control connection, given the pid that the operating
+    system reports. By default every caller is the operator: a supervisor that starts no program has no agent that could
+    call."""
     upkeep: Archiver | None = None
-    """Compaction of the journal; ``None``: the journal grows."""
+    """Service that compacts the journal; ``None``: the journal grows without bound."""

@@ -1,20 +1,21 @@
-"""Actor for every lifecycle: an entity receives an event, steps its state machine, and hands the record to the journal.
+"""Entities, the actors of all lifecycles: an entity receives an event, steps its state machine, and records the
+outcome.
 
 Theory of operation
 -------------------
 This is the only place that calls ``Machine.step``. For each event exactly one record is appended, with the outcome:
 
     transition   the table has a rule: state and data change, and the record carries the effects
-    stale        the event comes too late to mean anything (``Lifecycle.stale``): nothing changes
+    stale        the event comes too late to have a meaning (``Lifecycle.stale``): nothing changes
     refused      the table has no rule in this state: nothing changes, and the caller gets :class:`Refused`
-    fact         not an event: something that is worth a record and changes no state (``record_fact``)
+    fact         not an event: a record that changes no state (``record_fact``)
 
-* State, data and record change together, in one call without an await. Effects happen later, when the record is
-  durable, except the exempt ones (``journal_writer``).
-* ``epoch`` counts changes of state. A timer effect carries the epoch of its decision: when it is performed after the
-  state has changed, it sets no timer. Timers of a state are cancelled as the state is left; one *lasting* timer (a
-  turn's deadline) outlasts its states, and stands still while the journal cannot be written.
-* The reply to a caller is the durable record, so ``receive`` always defers it.
+* State, data and record change together, in one call without an await. Effects are performed later, when the record is
+  durable, except the exempt effects (``journal_writer``).
+* ``epoch`` counts changes of state. A timer effect carries the epoch of its decision: if the state has changed before
+  the effect is performed, the effect sets no timer. Timers of a state are cancelled when the entity leaves the state;
+  one *lasting* timer (a turn's deadline) continues in later states, and is paused while the journal cannot be written.
+* The reply to a caller is the durable record, so ``receive`` always defers the reply.
 
 Example: a turn in RUNNING receives ``verify_requested``::
 
@@ -43,21 +44,22 @@ _log = get_logger()
 
 
 class Refused(Exception):
-    """The entity's table has no rule for the event in its present state; the refusal is in the journal."""
+    """Exception: the entity's table has no rule for the event in its present state; the refusal is in the journal."""
 
 
 class Degraded(Refused):
-    """Nothing new begins while the journal cannot be written: nothing was started, and nothing recorded."""
+    """Exception: no work begins while the journal cannot be written; nothing was started, and nothing was recorded."""
 
     def __init__(self, what: str, outage: Outage) -> None:
         super().__init__(f"{what} is not taken: {outage.words}. Mend the disk, or wait, and ask again")
 
 
 class Lifecycle(NamedTuple):
-    """Entity type: its state machine, the test for events that come too late (``stale``), and the event that reports a
-    failed task (``broken``).
+    """Entity type: its kind, its state machine, the test for events that come too late (``stale``), and the function
+    that makes the event which reports a failed task (``broken``).
 
-    The log ends with the event that finalizes the entity, or, with ``ends_at_terminal``, in a final state.
+    The log of an entity ends with the event that finalizes the entity, or, with ``ends_at_terminal``, when the entity
+    enters a final state.
     """
 
     kind: Kind
@@ -68,8 +70,8 @@ class Lifecycle(NamedTuple):
 
 
 class _Deadline(NamedTuple):
-    """Timer that outlasts the states of its entity. ``due_s`` is when it rings (the journal clock); while it stands
-    still, the seconds that it has left."""
+    """Timer that continues when its entity changes state. ``due_s`` is the time at which the timer fires (journal
+    clock); while the timer is paused, ``due_s`` is the number of seconds left."""
 
     effect: StartTimer
     cause: Cause
@@ -77,7 +79,7 @@ class _Deadline(NamedTuple):
 
 
 class Entity:
-    """Session, agent, turn, task, ...: a state machine with a state, data, and a log of its own."""
+    """Live entity, such as a session, agent, turn or task: a state machine with a state, data, and a log of its own."""
 
     __slots__ = (
         "_deadline",
@@ -123,20 +125,22 @@ class Entity:
         self.epoch = 0
         self.ended = False
         self.on_ended: Callable[[], None] | None = None
-        """Called once, when the last record is appended, or will never be."""
+        """Function that is called once, when the last record was appended, or when it is certain that there will be
+        none."""
         self.on_buried: Callable[[], None] | None = None
-        """Called once, when the last record is durable, or will never be written."""
+        """Function that is called once, when the last record is durable, or when it is certain that it will not be
+        written."""
         self.born_seq = 0
         self.born_at = self.changed_at = 0.0
         self.since_s = 0.0
-        """Begin of the present state (seconds of the journal clock)."""
+        """Time at which the present state began (seconds of the journal clock)."""
         self._journal_writer = journal_writer
         self._timers: list[str] | None = None
         self._deadline: _Deadline | None = None
 
     # ------------------------------------------------------------------ first record, facts
     def record_birth(self, cause: Cause) -> LifecycleEvent:
-        """Append the first record of the log."""
+        """Append the first record of the entity's log."""
         record = self._record(
             NewRecord(name="Born", outcome="born", cause=cause, metadata=msgspec.to_builtins(self.data))
         )
@@ -144,7 +148,7 @@ class Entity:
         return record
 
     def record_fact(self, name: str, cause: Cause, metadata: dict[str, Any], **described: Any) -> LifecycleEvent:
-        """Append a fact, which changes no state."""
+        """Append a fact to the entity's log; a fact changes no state."""
         clean = self._journal_writer.redactor.value
         return self._record(
             NewRecord(name=name, outcome="fact", cause=cause, metadata=clean(metadata), **clean(described))
@@ -166,11 +170,12 @@ class Entity:
         return DEFERRED
 
     def prepare(self, event: Event) -> Event:
-        """Return *event* without secrets, with the present time."""
+        """Return a copy of *event* without secrets and with the present time."""
         return msgspec.structs.replace(self._journal_writer.redactor.event(event), at=self._journal_writer.clock.now())
 
     def step(self, state: Enum, data: Any, event: Event) -> Step[Any, Any]:
-        """Return the step that the entity's table gives for *event* in that state; nothing changes.
+        """Return the step that the entity's table gives for *event* in *state* with *data*. The entity itself is not
+        changed.
 
         Raises:
             IllegalTransition: the table does not allow the event.
@@ -193,7 +198,7 @@ class Entity:
     def enter(
         self, ctx: Context, event: Event, step: Step[Any, Any], cause: Cause, reply: Any = None
     ) -> LifecycleEvent:
-        """Take the *step* that the table gives for *event*, and append its record."""
+        """Take the *step* that the table gives for *event*: change state and data, and append the record."""
         texts = _texts_of(type(event))
         came_from, from_state = self.state, self.state_name
         self.state, self.data = step.state, step.data
@@ -225,7 +230,7 @@ class Entity:
         return record
 
     def _ends(self, effects: Sequence[Effect]) -> bool:
-        """Return whether this event ends the log."""
+        """Return whether the event with these *effects* ends the entity's log."""
         return FinalizeEntity in map(type, effects) or (
             self.lifecycle.ends_at_terminal and self.state in self.lifecycle.machine.final
         )
@@ -236,12 +241,12 @@ class Entity:
             call()
 
     def reparent(self, parent_id: str | None) -> None:
-        """Belong to another parent; the former one stops waiting for the last record."""
+        """Change the parent to *parent_id*; the former parent stops waiting for the entity's last record."""
         self.parent_id = parent_id
         self._report_last_record()
 
     def release(self) -> None:
-        """Report that no further record comes."""
+        """Report to the waiting parent that no further record of this entity will come."""
         self._report_last_record()
         call, self.on_buried = self.on_buried, None
         if call is not None:
@@ -262,7 +267,7 @@ class Entity:
             self._timers = None
 
     def start_timer(self, ctx: Context, effect: StartTimer, epoch: int, cause: Cause) -> None:
-        """Perform a timer effect, unless the state that decided it is over."""
+        """Set the timer of a timer effect, unless the entity has left the state that decided the effect."""
         if effect.lasting:
             self._deadline = _Deadline(effect, cause, self._journal_writer.clock.now() + effect.delay_s)
         elif epoch != self.epoch:
@@ -272,14 +277,15 @@ class Entity:
         ctx.set_timer(effect.name, effect.delay_s, effect.event, cause=cause)
 
     def pause_deadline(self, ctx: Context) -> None:
-        """Let the lasting timer stand still: the turn cannot go on while the journal cannot be written."""
+        """Pause the lasting timer (the deadline of a turn), because a turn cannot continue while the journal cannot be
+        written."""
         if self._deadline is not None:
             effect, cause, due_s = self._deadline
             ctx.cancel_timer(effect.name)
             self._deadline = _Deadline(effect, cause, due_s - self._journal_writer.clock.now())
 
     def resume_deadline(self, ctx: Context) -> None:
-        """Let the lasting timer run on, with the time that was left."""
+        """Restart the lasting timer with the time that was left when it was paused."""
         if self._deadline is not None:
             effect, cause, left_s = self._deadline
             ctx.set_timer(effect.name, max(left_s, 0.0), effect.event, cause=cause)
@@ -297,7 +303,8 @@ _REPEATED = ("reason", "message", "verdict", "transition_reason", "abort_reason"
 
 
 class _EventTexts(NamedTuple):
-    """Fields of one event type that every record repeats: reason, abort and their codes. Most types have none."""
+    """Names of those fields of one event type that every record repeats: reason, abort and their codes. Most event
+    types have no such field."""
 
     name: str
     fields: frozenset[str]
@@ -319,7 +326,7 @@ class _EventTexts(NamedTuple):
         return event.verdict.error if "verdict" in self.fields else ""  # type: ignore[attr-defined]
 
     def _named(self, event: Event, name: str) -> str | None:
-        """Return the event's own field, or that of its verdict."""
+        """Return the value of the field *name* of the event, or else of the event's verdict."""
         found: str | None = getattr(event, name) if name in self.fields else None
         if found is None and "verdict" in self.fields:
             found = getattr(event.verdict, name)  # type: ignore[attr-defined]
@@ -332,5 +339,5 @@ def _texts_of(kind: type[Event]) -> _EventTexts:
 
 
 def weight(event: object) -> int:
-    """Return the size of a message for the mailbox's bound in bytes: the length of its texts."""
+    """Return the size of a message in bytes, for the limit of a mailbox: the length of the message's texts."""
     return len(getattr(event, "prompt", "")) + len(getattr(event, "text", ""))

@@ -1,14 +1,15 @@
 """Registry of everything that is alive: entities, and the live session of each session entity.
 
-The journal says what happened; the registry says what can be sent to. Rules that its callers rely on:
+The journal records what happened; the registry holds the entities that can receive messages. Callers can rely on these
+rules:
 
-* ``create_entity`` and ``request_stop`` never await. An abort that has planned the tree can terminate it before
-  anything is born or ends.
-* A session that is stopping accepts only the events that its table allows in the state Stopped. Nothing is born below
-  it, and ``reparent`` gives children that may outlive it to the nearest ancestor that is not stopping.
+* ``create_entity`` and ``request_stop`` never await. An abort that has planned the tree can terminate the tree before
+  an entity is created or ends.
+* A session that is stopping accepts only the events that its table allows in the state Stopped. Nothing is created
+  below it, and ``reparent`` gives children that may outlive it to the nearest ancestor that is not stopping.
 * A session's last record comes after the last records of its turns and agents, and after those of its child sessions.
   ``unrecorded`` counts them; ``on_recorded`` is called when the count is 0 and the session has finished.
-* While the journal cannot be written, deadlines of entities stand still: a turn that waits for the disk does not time
+* While the journal cannot be written, deadlines of entities are paused: a turn that waits for the disk does not time
   out meanwhile.
 
 Example: an abort of session ``s`` with the turn ``s:t1``::
@@ -44,59 +45,61 @@ _encode = msgspec.json.Encoder().encode
 
 
 POST_S = 30 * 86_400.0
-"""Seconds that a caller waits for a durable record. A journal that cannot be written recovers, or is given up; a month
-is for a bug that lets it do neither."""
+"""Seconds that a caller waits for a durable record. A journal that cannot be written recovers, or is given up; the
+month given here only bounds the effect of a bug that prevents both."""
 
 
 END_S = 60.0
-"""Seconds that the kernel gives an entity's tasks to end: longer than the stage budgets of any policy."""
+"""Seconds that the actor kernel gives an entity's tasks to end: longer than the stage budgets of any policy."""
 
 
 _NOTHING = object()
-"""Message without an event: an entity replies as soon as it has processed everything before."""
+"""Message without an event: an entity replies to it as soon as the entity has processed every message before."""
 
 
 MAILBOX = Limits(size_of=weight)
-"""Bounds of an entity's mailbox."""
+"""Limits of an entity's mailbox."""
 
 
 ALLOWED_WHILE_STOPPING = frozenset(SESSION.allowed(Session.STOPPED))
-"""Events that a stopping session still accepts."""
+"""Types of events that a stopping session still accepts."""
 
 
 class IdAllocator:
-    """Unique ids of one journal: a name that was used before gets a number. *taken*: ids that the journal has.
+    """Allocator of ids that are unique in one journal: a name that was used before gets a number. *taken*: ids that the
+    journal already contains.
 
-    No two entities of a journal share an id. Names of root sessions are kept while the supervisor runs; of names that
-    were numbered only the last number. Names below a session are kept while the session lives: nothing is created below
-    a session that has ended, and the id of that session is not given again.
+    No two entities of a journal share an id. Names of root sessions are stored while the supervisor runs; of a name
+    that was numbered only the last number is stored. Names below a session are stored while the session lives: nothing
+    is created below a session that has ended, and the id of that session is not given again.
     """
 
     def __init__(self, taken: Collection[str] = ()) -> None:
         self._taken = set(taken)
         self._numbers: dict[str, int] = {}
-        """Last number given to each name that was taken. All lower numbers are taken too."""
+        """Last number given to each name that was used more than once. All lower numbers are used too."""
         self._below: dict[str, IdAllocator] = {}
 
     def __len__(self) -> int:
-        """Return the number of names that are kept."""
+        """Return the number of names that are stored."""
         return len(self._taken) + len(self._numbers) + sum(map(len, self._below.values()))
 
     def __contains__(self, name: str) -> bool:
-        """Return whether that id was used, except by entities below a session of this supervisor."""
+        """Return whether the id *name* was used. Ids of entities below a session of this supervisor are not
+        considered."""
         base, dash, number = name.rpartition("-")
         counted = dash and number.isdecimal() and number == str(int(number))
         return name in self._taken or (bool(counted) and 2 <= int(number) <= self._numbers.get(base, 1))
 
     def new(self, wanted: str, *, below: str | None = None) -> str:
-        """Return *wanted*, or *wanted* with the first number that is free. *below*: the session above the new
-        entity."""
+        """Return *wanted*, or *wanted* with the first free number if *wanted* was used. *below* is the session above
+        the new entity."""
         if below is None:
             return self._new(wanted, self)
         return self._below.setdefault(below, IdAllocator())._new(wanted, self)
 
     def drop_below(self, session_id: str) -> None:
-        """Drop the names below a session that has ended."""
+        """Drop the stored names below a session that has ended."""
         self._below.pop(session_id, None)
 
     def _new(self, wanted: str, earlier: IdAllocator) -> str:
@@ -112,7 +115,7 @@ class IdAllocator:
 
 
 class EntityRegistry:
-    """Entities and sessions of one supervisor that are alive."""
+    """Registry of the living entities and sessions of one supervisor."""
 
     def __init__(self, system: ActorSystem, journal_writer: JournalWriter, names: IdAllocator) -> None:
         self.system = system
@@ -121,11 +124,11 @@ class EntityRegistry:
         self.entities: dict[str, Entity] = {}
         self.sessions: dict[str, LiveSession] = {}
         self.on_idle: Callable[[LiveSession], None] = lambda session: None
-        """Called when no task and no child works for a session any more."""
+        """Function that is called when no task and no child works for a session any more."""
         self.on_recorded: Callable[[LiveSession], None] = lambda session: None
-        """Called when every turn, agent and child of a finished session has its last record."""
+        """Function that is called when every turn, agent and child of a finished session has its last record."""
         self.on_deadline_shortened: Callable[[LiveSession], None] = lambda session: None
-        """Called when a later request has shortened the deadline of a stopping session."""
+        """Function that is called when a later request has shortened the deadline of a stopping session."""
         journal_writer.disk.down.then(self._pause_deadlines)
 
     # ------------------------------------------------------------------ creation and removal
@@ -141,7 +144,7 @@ class EntityRegistry:
         home: str | None = None,
         contained: bool = True,
     ) -> Entity:
-        """Create an entity below *parent_id*, and append the first record of its log.
+        """Create an entity below the entity *parent_id*, and append the first record of the new entity's log.
 
         Args:
             home: actor whose dispatcher runs the entity.
@@ -167,7 +170,8 @@ class EntityRegistry:
             self._count_in(above, entity)
 
     def _count_in(self, above: LiveSession, entity: Entity) -> None:
-        """Have *above* wait for the last record of *entity*: durable, or of a child session appended."""
+        """Make the session *above* wait for the last record of *entity*. The record must be durable; the last record of
+        a child session need only be appended."""
         above.unrecorded += 1
         if entity.kind is Kind.TURN:
             above.turns[entity.id] = entity
@@ -195,7 +199,8 @@ class EntityRegistry:
             del session.parent.children[session.session_id]
 
     def restore_entity(self, entity: Entity, *, home: str | None = None, contained: bool = True) -> None:
-        """Add an entity that an earlier supervisor left in the journal: like a new one, without a first record."""
+        """Add an entity that an earlier supervisor left in the journal. This differs from a new entity in that no first
+        record is appended."""
         self._spawn(entity, home, contained and entity.parent_id in self.sessions)
 
     def remove(self, entity_id: str) -> None:
@@ -216,7 +221,7 @@ class EntityRegistry:
         self._detach(entity)
 
     def _detach(self, entity: Entity) -> None:
-        """Let the session above stop waiting for the last record of *entity*."""
+        """Remove *entity* from the session above it, which then stops waiting for the entity's last record."""
         above = self.sessions.get(entity.parent_id) if entity.parent_id is not None else None
         if above is not None:
             above.turns.pop(entity.id, None)
@@ -224,7 +229,7 @@ class EntityRegistry:
 
     # ------------------------------------------------------------------ deadlines
     def _pause_deadlines(self) -> None:
-        """Stop the deadlines of all entities: the journal cannot be written."""
+        """Pause the deadlines of all entities, because the journal cannot be written."""
         for entity in self.entities.values():
             if (ctx := self.system.context(entity.id)) is not None:
                 entity.pause_deadline(ctx)
@@ -238,7 +243,8 @@ class EntityRegistry:
 
     # ------------------------------------------------------------------ messages
     def send(self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.CONTROL) -> bool:
-        """Put *event* into the entity's mailbox; return ``False`` if the entity is gone or does not accept it."""
+        """Put *event* into the entity's mailbox; return ``False`` if the entity is gone or does not accept the
+        event."""
         ref = self.system.ref(entity_id)
         if ref is None or entity_id not in self.entities or not self.accepts(entity_id, event):
             return False
@@ -249,20 +255,22 @@ class EntityRegistry:
         return True
 
     def accepts(self, entity_id: str, event: Event) -> bool:
-        """Return ``False`` for a stopping session if *event* comes too late to have an effect on it."""
+        """Return whether the entity accepts *event*. A stopping session does not accept an event that comes too late to
+        have an effect."""
         session = self.sessions.get(entity_id)
         return session is None or not session.is_stopping or type(event) in ALLOWED_WHILE_STOPPING
 
     def request_stop(
         self, session_id: str, stop: OperatorStop, *, cause: Cause, within_s: float | None = None
     ) -> MergeOutcome:
-        """Request a session to stop, within *within_s* if that is sooner than its stage budgets. Never awaits.
+        """Request a session to stop, within *within_s* seconds if that is sooner than its stage budgets. Never awaits.
 
-        The first request is sent to the session. A later one is merged into it. The first that says ``now`` is sent
-        too, while the session still runs; any other is recorded, unless it belongs to an abort that was merged before.
+        The first request is sent to the session. Later requests are merged into the first. The first request with
+        ``now`` is sent too, as long as the session still runs; any other request is recorded, unless it belongs to an
+        abort that was merged before.
 
         Returns:
-            What the request did: began the stop, made it harder or sooner, or only joined it.
+            Effect of the request: it began the stop, made the stop harder or sooner, or only joined it.
         """
         session, entity = self.sessions.get(session_id), self.entities.get(session_id)
         if session is None or entity is None or entity.ended:
@@ -292,7 +300,8 @@ class EntityRegistry:
         return joined
 
     def reparent(self, child: LiveSession, cause: Cause, abort_id: str | None) -> None:
-        """Give a child that outlives its parent to the nearest ancestor that is not stopping, or make it a root."""
+        """Give a child session that outlives its parent to the nearest ancestor that is not stopping; without such an
+        ancestor the child becomes a root session."""
         left, parent = child.parent_id, child.parent
         while parent is not None and parent.is_stopping:
             parent = parent.parent
@@ -311,7 +320,8 @@ class EntityRegistry:
         """Move the entities of one decision, each by its event, and return the last record. Never awaits.
 
         The records are written in one transaction (``JournalWriter.together``); each follows from the one before. The
-        events do not pass through the mailboxes of the entities: they come before what waits there.
+        events do not pass through the mailboxes of the entities: they are processed before the messages that wait
+        there.
 
         Example::
 
@@ -345,11 +355,11 @@ class EntityRegistry:
     async def post(
         self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.NORMAL, withdraws: bool = False
     ) -> LifecycleEvent:
-        """Send *event*, wait until its record is durable, and return the record.
+        """Send *event*, wait until the event's record is durable, and return the record.
 
         Args:
-            withdraws: take the event back if the caller is cancelled before the entity has processed it; otherwise the
-                entity processes it all the same.
+            withdraws: withdraw the event if the caller is cancelled before the entity has processed the event;
+                otherwise the entity processes the event even then.
 
         Raises:
             NoSuchEntity: no living entity has that id.
@@ -368,8 +378,8 @@ class EntityRegistry:
         return record
 
     async def report(self, entity_id: str, event: Event, *, cause: Cause) -> int | None:
-        """Send *event*, wait, and return the number of its durable record; ``None`` if it was refused, or
-        if the entity is gone or does not accept the event."""
+        """Send *event*, wait until its record is durable, and return the record's number; ``None`` if the event was
+        refused, or if the entity is gone or does not accept the event."""
         if not self.accepts(entity_id, event):
             return None
         try:
@@ -379,43 +389,43 @@ class EntityRegistry:
         return record.seq
 
     async def wait_processed(self, entity_id: str) -> None:
-        """Wait until the entity has processed every message sent to it by now, or is gone."""
+        """Wait until the entity has processed every message that was sent to it before, or is gone."""
         ref = self.system.ref(entity_id)
         if ref is not None:
             with suppress(ActorStopped):
                 await ref.ask(_NOTHING, timeout_s=POST_S, lane=Lane.CONTROL, detach=True)
 
     def record_fact(self, entity_id: str, name: str, cause: Cause, metadata: dict[str, Any], **described: Any) -> None:
-        """Append a fact to an entity's log; nothing if the entity is gone."""
+        """Append a fact to an entity's log; do nothing if the entity is gone."""
         entity = self.entities.get(entity_id)
         if entity is not None:
             entity.record_fact(name, cause, metadata, **described)
 
     def record_turn_fact(self, session: LiveSession, name: str, metadata: dict[str, Any]) -> None:
-        """Append a fact to the log of the turn that a session's agent works on, if there is one."""
+        """Append a fact to the log of the turn that a session's agent works on; do nothing if there is no such turn."""
         turn_id = session.connection.turn_id if session.connection is not None else None
         if turn_id is not None:
             self.record_fact(turn_id, name, session.cause, metadata)
 
     def write_transcript(self, session: LiveSession, source: str, text: str) -> None:
-        """Write *text* of *source* into a session's transcript."""
+        """Write *text*, which comes from *source*, into a session's transcript."""
         session.transcript.write(source, text, at=self.journal_writer.clock.wall.time())
 
     def cancel_scope(self, actor_id: str, cause: object) -> None:
-        """Cancel everything that runs in an actor's scope."""
+        """Cancel everything that runs in the scope of the actor *actor_id*."""
         ctx = self.system.context(actor_id)
         if ctx is not None:
             ctx.scope.cancel(cause)
 
     # ------------------------------------------------------------------ queries
     def is_open(self, tool_id: str) -> bool:
-        """Return whether that tool call has no result yet."""
+        """Return whether the tool call with the id *tool_id* has no result yet."""
         turn_id, _, number = tool_id.rpartition(":c")
         turn = self.entities.get(turn_id)
         return turn is not None and any(str(call.number) == number for call in turn.data.open)
 
     def session(self, session_id: str) -> LiveSession:
-        """Return the living session of that id.
+        """Return the living session with the id *session_id*.
 
         Raises:
             NoSuchEntity: no living session has that id.
@@ -426,7 +436,7 @@ class EntityRegistry:
         return session
 
     def entity(self, entity_id: str) -> Entity:
-        """Return the living entity of that id.
+        """Return the living entity with the id *entity_id*.
 
         Raises:
             NoSuchEntity: no living entity has that id.
@@ -437,20 +447,22 @@ class EntityRegistry:
         return entity
 
     def children_of(self, session_id: str) -> list[LiveSession]:
-        """Return the child sessions that are alive, oldest first."""
+        """Return the living child sessions of a session, oldest first."""
         session = self.sessions.get(session_id)
         return list(session.children.values()) if session is not None else []
 
     def abort_tree(self, *, hurry: bool = False) -> Mapping[str, TreeNode]:
-        """Return a view of the tree for the abort planner (:class:`AbortTreeView`). Valid until the next await."""
+        """Return a view of the tree for the abort planner (:class:`AbortTreeView`). The view is valid until the next
+        await."""
         return AbortTreeView(self.sessions, self.entities, hurry=hurry)
 
     def rows(self, *, data: bool = True) -> list[EntityRow]:
-        """Return the living entities in the journal's form. Their *data* costs the most, and can be left out."""
+        """Return the rows that the journal has for the living entities. *data* of the entities is the costly part, and
+        can be left out."""
         return [_row(one, data=data) for one in self.entities.values()]
 
     def row(self, entity_id: str) -> EntityRow:
-        """Return the living entity of that id in the journal's form.
+        """Return the row that the journal has for the living entity with the id *entity_id*.
 
         Raises:
             NoSuchEntity: no living entity has that id.
@@ -474,7 +486,7 @@ def _row(entity: Entity, *, data: bool) -> EntityRow:
 
 
 class AbortTreeView(Mapping[str, TreeNode]):
-    """Sessions and open tool calls as the abort planner sees them, by id; a node is made when it is first read.
+    """View of sessions and open tool calls as nodes for the abort planner, by id; a node is made when it is first read.
 
     Stopping sessions are reported as ended, unless *hurry* is set and part of the session still runs.
     """
@@ -521,8 +533,8 @@ class AbortTreeView(Mapping[str, TreeNode]):
         return session.is_stopping and (session.phase >= SessionPhase.FINISHED or not self._hurry)
 
     def _call(self, node_id: str) -> TreeNode:
-        """Return the node of an open call. A call that has returned counts as ended, although its record may still be
-        on its way; so does a call of a session that is stopping."""
+        """Return the node of an open call. A call that has returned counts as ended, even if its record is not durable
+        yet; a call of a session that is stopping counts as ended too."""
         turn_id, _, number = node_id.rpartition(":c")
         turn = self._entities.get(turn_id)
         session = self._sessions.get(turn.parent_id or "") if turn is not None else None

@@ -1,4 +1,5 @@
-"""Types of entity: the state machine of each, its staleness test, and the event that reports an internal error."""
+"""Types of entities: the state machine of each type, its test for stale events, and the event that reports an internal
+error."""
 
 from __future__ import annotations
 

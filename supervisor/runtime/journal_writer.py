@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 ``record`` turns a decision into a record and returns at once. Records wait in ``_pending``; one task writes them in
-batches, each one transaction of the journal. While a batch is on its way to the disk the next one gathers, so the cost
-of a commit is shared by all that was recorded meanwhile. When a batch is durable its records are released in order:
-published to subscribers, given to the caller that waits for them, and then their effects are performed.
+batches, each one transaction of the journal. While a batch is on its way to the disk the next batch gathers, so the
+cost of a commit is shared by all records that were made meanwhile. When a batch is durable its records are released in
+order: published to subscribers, given to the caller that waits for them, and then their effects are performed.
 
     record(A), record(B)                    pending: A B
     commit [A B] begins; record(C)          in flight: A B, pending: C
@@ -15,16 +15,17 @@ published to subscribers, given to the caller that waits for them, and then thei
 Invariants
 ----------
 * No effect of a record happens before the record is durable, except *exempt* effects, which end things: an abort must
-  not wait for the disk. They are performed before ``record`` returns, and the journal never owes them.
+  not wait for the disk. They are performed before ``record`` returns, and are never in the outbox.
 * A crash between the commit and an effect loses nothing. The effect is in the journal's outbox until it is
-  acknowledged, which becomes durable with the next record; the next supervisor performs what is left in the outbox.
+  acknowledged, which becomes durable with the next record; the next supervisor performs the effects that are left in
+  the outbox.
 * Records become durable in the order of their numbers, without a gap.
-* A batch ends with the end of a group: records made in one ``together`` block are in one transaction, however many they
-  are. Thus several entities that one decision moves (a task, its run and its job) are never found half moved.
-* After a commit that failed its outcome is unknown: the transaction may be on the disk. So the journal is recovered and
+* A batch ends with the end of a group: all records made in one ``together`` block are in one transaction, whatever
+  their number. Thus several entities that one decision moves (a task, its run and its job) are never found half moved.
+* The outcome of a failed commit is unknown: the transaction may be on the disk. So the journal is recovered and
   its last record read before anything is written again (``JournalAvailability``). Meanwhile records wait in memory.
 * An error that retrying does not help is final: nothing more is released, every caller gets the error, and the owner is
-  told once (``failed``).
+  notified once (``failed``).
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ from supervisor.runtime.availability import JournalAvailability
 from supervisor.runtime.one_shot_event import OneShotEvent
 
 BATCH_MAX = 128
-"""Records per transaction, and those that complete its last group: rows per second peak about there
-(benchmarks/journal.py), and more only adds latency."""
+"""Largest number of records in a transaction, not counting records that complete the last record's group: rows per
+second peak at about this number (benchmarks/journal.py), and a larger number only adds latency."""
 
 
 _log = get_logger()
@@ -60,8 +61,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Cause(NamedTuple):
-    """Cause of a message: the record that it follows from, the effect that it acknowledges, and the name of the
-    actor."""
+    """Cause of a message: the number of the record that the message follows from, the id of the effect that the message
+    acknowledges, and the name of the actor."""
 
     seq: int | None = None
     effect_id: str | None = None
@@ -69,8 +70,8 @@ class Cause(NamedTuple):
 
 
 class PendingEffect(msgspec.Struct, frozen=True, gc=False):
-    """Effect of a recorded event, with the state epoch of its entity at the decision. ``effect_id`` is ``None`` for an
-    exempt effect: it is performed at once, and never in the outbox."""
+    """Effect of a recorded event, with the state epoch of its entity at the time of the decision. ``effect_id`` is
+    ``None`` for an exempt effect, which is performed at once and is never in the outbox."""
 
     entity_id: str
     effect_id: str | None
@@ -92,8 +93,8 @@ class RecordedEntity(Protocol):
 
 
 class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of a record, beside its entity. ``reply`` gets the record when it is durable; ``ended`` marks the
-    entity's last record; the other fields are those of :class:`LifecycleEvent`."""
+    """Content of a new record, without its entity. ``reply`` receives the record when the record is durable; ``ended``
+    marks the entity's last record; the other fields are those of :class:`LifecycleEvent`."""
 
     name: str
     outcome: str
@@ -112,10 +113,11 @@ class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Clock:
-    """Journal clock: monotonic seconds that begin at Unix time, read once and then counted by the event loop.
+    """Journal clock: monotonic seconds that begin at Unix time. The Unix time is read once, and then the event loop
+    counts.
 
     A jump of the wall clock changes no time-out and no order. *from_s* is the last time in the journal: if the wall
-    clock was set back since, the journal clock starts there.
+    clock was set back since then, the journal clock starts at *from_s*.
     """
 
     def __init__(self, wall: WallClock, from_s: float = 0.0) -> None:
@@ -128,30 +130,31 @@ class Clock:
 
 
 def loop_clock() -> Callable[[], float]:
-    """Return the clock function of the running event loop (seconds). Looked up once: a lookup costs ten readings."""
+    """Return the clock function of the running event loop (seconds). A caller stores the function, because looking it
+    up costs as much as ten readings."""
     return trio.current_time if trio.lowlevel.in_trio_run() else asyncio.get_running_loop().time
 
 
 class _Pending(msgspec.Struct, frozen=True):
-    """Record that waits for the disk.
+    """Record that waits to be written to the disk.
 
-    The garbage collector follows its references, as those of a :class:`NewRecord`: ``reply`` leads to the waiting
-    actor and from there to the journal writer. Without that, a supervisor whose journal failed would never be freed.
+    The garbage collector tracks this object and every :class:`NewRecord`, because ``reply`` refers to the waiting actor
+    and through the actor to the journal writer. Otherwise a supervisor whose journal failed would never be freed.
     """
 
     append: Append
     owed: Sequence[PendingEffect]
     reply: ReplyPort | None
     continues_group: bool
-    """Whether the record belongs to the group of the record before."""
+    """True if the record belongs to the same group as the record before."""
 
 
 class JournalWriter:
-    """Writes records, and releases them and their effects when they are durable.
+    """Writer of records; releases records and their effects when they are durable.
 
     Args:
         journal: storage of the records.
-        clock: source of their times.
+        clock: source of the records' times.
         perform: called for every effect, once.
         publish: called for every record once it is durable, in order.
         failed: called once when the journal has failed for good.
@@ -168,40 +171,42 @@ class JournalWriter:
     ) -> None:
         self.clock = clock
         self.redactor = Redactor()
-        """Removes secrets from records. Replaced when agents get new secrets."""
+        """Object that removes secrets from records. Replaced when agents get new secrets."""
         self._journal = journal
         self._perform, self._publish, self._failed = perform, publish, failed
         self._seq = self._durable_seq = journal.last_seq
         self._pending: list[_Pending] = []
         self._group_start: int | None = None
-        """Number of the last record before the group that is being recorded; ``None`` outside ``together``."""
+        """Number of the last record before the group that is being recorded; ``None`` outside of ``together``."""
         self._in_flight: list[_Pending] = []
-        """Batch that is being written, and is not known to be durable."""
+        """Batch of records that is being written and is not known to be durable."""
         self._acknowledged: list[str] = []
         self._then: deque[tuple[int, Callable[[], None]]] = deque()
         self._backend = current_backend()
         self._waiter: Waiter | None = None
-        """Waiter of the commit task, while there is nothing to commit."""
+        """Waiter of the commit task while the task has nothing to commit, otherwise ``None``."""
         self.clean = True
-        """True if every record is durable, or lost with the journal."""
+        """True if every record is durable, or was lost with the journal."""
         self._cleaned: OneShotEvent | None = None
-        """Set when no record waits; ``None`` while no caller waits for that."""
+        """Event that is set when no record waits any more; ``None`` while no caller waits for this."""
         self._due: OneShotEvent | None = None
-        """Set when acknowledgements are durable without a new record; ``None`` while no caller waits for that."""
+        """Event that is set when acknowledgements are durable without a new record; ``None`` while no caller waits for
+        this."""
         self.error: JournalError | None = None
         self._closed = False
-        """No record comes any more: the commit task may be cancelled."""
+        """True if no further record will come, so that the commit task may be cancelled."""
         self.disk = JournalAvailability(journal, clock.wall)
 
     @property
     def last_seq(self) -> int:
-        """Number of the newest record, durable or not."""
+        """Number of the newest record, whether durable or not."""
         return self._seq
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Make a group: what is recorded in this block is written in one transaction. The block must not await; blocks
-        may be nested. Nothing is rolled back: if the block raises, the records that were made before are written.
+        """Make a group: all records that are made in this block are written in one transaction. The block must not
+        await; blocks may be nested. Nothing is rolled back: if the block raises, the records that were made before are
+        written.
 
         Example::
 
@@ -219,7 +224,7 @@ class JournalWriter:
             self._group_start = before
 
     def record(self, subject: RecordedEntity, draft: NewRecord) -> LifecycleEvent:
-        """Append one record; exempt effects are performed before this returns."""
+        """Append one record about *subject*; exempt effects of the record are performed before this method returns."""
         data = _encode(subject.data)  # first, since invalid text fails here, before anything has changed
         self._seq += 1
         event, cause = draft.event, draft.cause
@@ -252,7 +257,7 @@ class JournalWriter:
     def _sorted(
         self, subject: RecordedEntity, effects: Sequence[Effect]
     ) -> tuple[list[PendingEffect], list[PendingEffect]]:
-        """Return the exempt effects, and those that wait for the record."""
+        """Return two lists: the exempt effects, and the effects that wait until the record is durable."""
         exempt: list[PendingEffect] = []
         later: list[PendingEffect] = []
         for number, effect in enumerate(effects):
@@ -294,14 +299,15 @@ class JournalWriter:
             self._waiter.wake()
 
     def when_durable(self, then: Callable[[], None]) -> None:
-        """Call *then* once every record of now is durable and its effects were performed; at once if none waits."""
+        """Call *then* as soon as all present records are durable and their effects were performed; at once if no record
+        waits."""
         if self.clean or self.error is not None:
             then()
         else:
             self._then.append((self._seq, then))
 
     async def durable(self) -> bool:
-        """Wait until every record of now is durable; return ``False`` if one is lost with the journal."""
+        """Wait until all present records are durable; return ``False`` if a record was lost with the journal."""
         durable, seq = OneShotEvent(), self._seq
         self.when_durable(durable.set)
         await durable.wait()
@@ -312,12 +318,13 @@ class JournalWriter:
             self._then.popleft()[1]()
 
     def acknowledge(self, effect_id: str | None) -> None:
-        """Take an effect out of the outbox: it was performed. That becomes durable with the next record."""
+        """Mark an effect as performed, so that it is removed from the outbox. The removal becomes durable with the next
+        record."""
         if effect_id is not None:
             self._acknowledged.append(effect_id)
 
     async def acknowledge_all(self) -> None:
-        """Wait until every acknowledgement of now is durable, with the next record or without one.
+        """Wait until all present acknowledgements are durable, by the next record or without a record.
 
         Raises:
             JournalError: the journal failed before that.
@@ -338,8 +345,8 @@ class JournalWriter:
         return tuple(settled)
 
     async def run(self) -> None:
-        """Commit batches for ever. An unforeseen error is final like one of the disk: sessions must end without their
-        records."""
+        """Commit batches without end. An unexpected error is as final as an error of the disk: sessions must then end
+        without their records."""
         try:
             await self._commit_all()
         except Exception as error:
@@ -365,7 +372,8 @@ class JournalWriter:
                 return
 
     def _take_batch(self) -> list[_Pending]:
-        """Take the records of the next transaction: as many as fit, and the rest of the last one's group."""
+        """Remove and return the waiting records for the next transaction: as many as fit, and the rest of the last
+        record's group."""
         assert self._group_start is None, "a block of `together` awaits"
         end = 1 if failpoint.active("ledger.batch_of_one") else BATCH_MAX
         while end < len(self._pending) and self._pending[end].continues_group:
@@ -397,7 +405,7 @@ class JournalWriter:
         return True
 
     async def _append_rest(self, batch: list[Append], durable_seq: int) -> None:
-        """Write *batch*, unless the try with the unknown outcome has written it: it was one transaction."""
+        """Write *batch*, unless the try whose outcome was unknown has written it: the batch was one transaction."""
         if durable_seq == batch[0].record.seq - 1:
             await self._journal.append(batch)
         elif durable_seq != batch[-1].record.seq:
@@ -407,19 +415,19 @@ class JournalWriter:
             )
 
     def abandon(self) -> None:
-        """Stop waiting for a journal that cannot be written: records that are not durable are lost."""
+        """Stop waiting for a journal that cannot be written; records that are not durable are lost."""
         if self.disk.outage is not None and self.error is None:
             words = f"{self.disk.outage.why}; the run ended before it could be written again"
             self._give_up(JournalUnavailable(f"{words}: {self._lost()}"))
 
     def _lost(self) -> str:
-        """Return a phrase that says how many records are lost."""
+        """Return a phrase with the number of records that are lost."""
         unknown, waiting = len(self._in_flight), len(self._pending)
         return f"{waiting} records are not in it, of {unknown} more it is not known"
 
     def _release(self, one: _Pending) -> None:
-        """Publish a durable record, reply to its caller, and perform its effects. An effect that fails hinders no
-        other."""
+        """Publish a durable record, reply to the record's caller, and perform the record's effects. If an effect fails,
+        the other effects are performed all the same."""
         record = one.append.record
         self._durable_seq = record.seq
         self._publish(record)
@@ -452,15 +460,15 @@ class JournalWriter:
         self._failed(error)
 
     async def check(self) -> None:
-        """Check that the journal is still in the file that was opened, also while nothing is recorded; if not, it is
-        lost."""
+        """Check that the journal's file is still the file that was opened, even while nothing is recorded; if not, the
+        journal has failed for good."""
         try:
             await self._journal.check()
         except JournalError as error:
             self._give_up(error)
 
     async def flush(self) -> None:
-        """Wait until every record of now is durable.
+        """Wait until all present records are durable.
 
         Raises:
             JournalError: the journal failed before that.
@@ -469,7 +477,7 @@ class JournalWriter:
             raise self.error
 
     async def close(self) -> None:
-        """Wait until no record waits, then have the last acknowledgements durable."""
+        """Wait until no record waits, then make the last acknowledgements durable and close the writer."""
         try:
             while self.error is None and not self.clean:
                 self._cleaned = cleaned = self._cleaned or OneShotEvent()
@@ -480,8 +488,8 @@ class JournalWriter:
             self._closed = True
 
     async def _write_acknowledged(self, due: OneShotEvent) -> bool:
-        """Have acknowledgements durable that no record carries. Acknowledgements that come meanwhile are written
-        next."""
+        """Make acknowledgements durable that no record carries. Acknowledgements that are made meanwhile are written
+        later."""
         settled, self._acknowledged = self._acknowledged, []
         try:
             try:

@@ -1,7 +1,7 @@
-"""In-memory state of one live session: its agent's connection, its tasks, its children, and the phase that it is in.
+"""In-memory state of one live session: the connection to its agent, its tasks, its children, and its phase.
 
-``busy`` counts the tasks that work for a session and its children that have not finished. So the end of the last one is
-an event (``IdleListener.on_idle``), and nothing has to poll. Decisions are made elsewhere.
+``busy`` is the number of tasks that work for a session, plus the number of its children that have not finished. The end
+of the last of them is an event (``IdleListener.on_idle``), so that no code has to poll. This module makes no decisions.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.one_shot_event import OneShotEvent
 
 TEXT_MAX = 64 * 1024
-"""Characters of an agent's last answer that are kept in memory for the caller of the request."""
+"""Number of characters of an agent's last answer that are kept in memory for the caller of the request."""
 
 AgentFunction = Callable[[Any], Awaitable[Any]]
 """In-process agent: an async function that is called with its turn (``agents.protocols.inprocess.AgentTurn``)."""
 
 
 class NoSuchEntity(LookupError):
-    """No living entity has that id."""
+    """Exception: no living entity has the given id."""
 
     def __init__(self, entity_id: str) -> None:
         self.entity_id = entity_id
@@ -45,7 +45,7 @@ class NoSuchEntity(LookupError):
 
 
 class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """Configured agent: a program and the adapter for its protocol, or a function."""
+    """Configured agent: a program and the adapter for the program's protocol, or a function."""
 
     name: str
     adapter: str
@@ -54,19 +54,20 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     directory: str = "."
     permissions: PermissionPolicy = PermissionPolicy()
     operates: tuple[str, ...] = ()
-    """Operations that it may request of the supervisor, beyond its own session and those below."""
+    """Operations that the agent may request of the supervisor, beyond those on its own session and the sessions
+    below."""
     agent_options: AgentOptions = AgentOptions()
     function: AgentFunction | None = None
     mapping: LineMapping | None = None
-    """Meaning of its output lines, for adapters that need it."""
+    """Meaning of the lines that the program writes, for adapters that need a line mapping."""
     quirks: Quirks = NO_QUIRKS
     servers: tuple[str, ...] = ()
-    """Names of the programs that it keeps from turn to turn, such as language servers."""
+    """Names of the programs that the agent keeps running from turn to turn, such as language servers."""
 
 
 class Outcome(NamedTuple):
-    """End of a request: ``completed``, ``failed`` or ``aborted``. ``seq`` is the record that says so, ``how`` the
-    verdict of the request's last turn."""
+    """Outcome of a request: ``completed``, ``failed`` or ``aborted``. ``seq`` is the number of the record that decided
+    the outcome, ``how`` the verdict of the request's last turn."""
 
     outcome: str
     error: str
@@ -76,7 +77,8 @@ class Outcome(NamedTuple):
 
 
 class TerminationReport(NamedTuple):
-    """End of a session: the highest stage, seconds taken, the Unix time, and what may have survived."""
+    """Report about the end of a session: the most forceful stage that was needed, the seconds taken, the Unix time of
+    the end, and the processes that may have survived."""
 
     stage: TerminationStage
     took_s: float
@@ -85,20 +87,22 @@ class TerminationReport(NamedTuple):
 
 
 class Connection(Protocol):
-    """Live connection to one agent. The effect executor commands it; it reports events to the entities by itself."""
+    """Live connection to one agent. The effect executor calls its methods; the connection reports events to the
+    entities."""
 
     agent_id: str
     turn_id: str | None
     ended: OneShotEvent
     is_ready: bool
     steers: bool
-    """The agent can receive a message within a turn."""
+    """True if the agent can receive a message within a turn."""
     outlived: tuple[ProcessSeen, ...]
-    """Processes of its turn that still ran when its program had exited by itself, and were killed then."""
+    """Processes of the agent's turn that were still running when the agent's program had exited by itself; they were
+    killed then."""
 
     @property
     def reusable(self) -> bool:
-        """True if the agent is ready and idle, and takes another turn."""
+        """True if the agent is ready and idle, and accepts another turn."""
         ...
 
     async def run(self) -> None:
@@ -106,7 +110,7 @@ class Connection(Protocol):
         ...
 
     async def wait_turn_over(self, turn_id: str | None = None) -> None:
-        """Wait until the agent works on no turn; with *turn_id* only until that turn is over."""
+        """Wait until the agent works on no turn; with *turn_id*, only until the agent no longer works on that turn."""
         ...
 
     def start_turn(self, turn_id: str, incarnation: int, prompt: str) -> None:
@@ -114,95 +118,103 @@ class Connection(Protocol):
         ...
 
     def steer(self, message_id: str, incarnation: int, text: str) -> None:
-        """Send *text* within the turn under way; the session receives an event that says whether the agent took it."""
+        """Send *text* within the running turn; an event to the session then reports whether the agent accepted the
+        text."""
         ...
 
     def interrupt(self, turn_id: str, intent: Verdict, abort_id: str | None) -> None:
-        """Ask the agent, in its protocol, to stop that turn. *intent*: the verdict of the turn if the agent gives
-        none."""
+        """Request the agent, in its protocol, to stop work on the turn *turn_id*. *intent* is the verdict of the turn
+        if the agent reports no other end."""
         ...
 
     def answer_permission(self, turn_id: str, request_id: str, option: str | None) -> None:
-        """Answer a permission request of that turn; ``None``: no option was chosen. A repeat has no effect."""
+        """Answer a permission request of the turn *turn_id*; ``None`` means that no option was chosen. A repeated
+        answer has no effect."""
         ...
 
     def runs_call(self, call_id: str) -> bool:
-        """Return whether the supervisor runs that call's work, and can end it by its scope."""
+        """Return whether the supervisor runs the work of the call *call_id*, and can end the call by its scope."""
         ...
 
     def has_returned(self, turn_id: str, call_id: str) -> bool:
-        """Return whether that call's work is over, so that an abort comes too late."""
+        """Return whether the work of the call *call_id* is over, so that an abort comes too late."""
         ...
 
     def abandon_call(self, call_id: str) -> None:
-        """Ignore a later result of that call."""
+        """Drop the call *call_id*, so that a later result of the call is ignored."""
         ...
 
     def abort_own_call(self, call_id: str, reason: str, abort_id: str, cause_seq: int | None) -> None:
-        """Have a call that the agent runs by itself end with the result of this abort, whose record is *cause_seq*."""
+        """Mark a call whose work the agent runs by itself as aborted: the call then ends with the result of the abort
+        whose record has the number *cause_seq*."""
         ...
 
     def terminate_call(
         self, call_id: str, not_ended: Callable[[str], None], *, now: bool = False, within_s: float | None = None
     ) -> str:
-        """Terminate one call that the agent runs by itself; its turn goes on.
+        """Terminate one call whose work the agent runs by itself; the call's turn continues.
 
-        *not_ended* is called with the reason, once, if the call turns out not to end alone. *now* begins with the
-        kill; *within_s* bounds the seconds until the call is given up. A second request can only hasten the end.
+        *not_ended* is called once, with the reason, if it turns out that the call cannot be ended alone. With *now* the
+        termination begins with the kill; *within_s* bounds the seconds until the termination is given up. A second
+        request can only hasten the end.
 
         Returns:
-            How the call is terminated, for the receipt; ``""`` if it cannot be terminated alone.
+            Description, for the receipt, of the way in which the call is terminated; ``""`` if it cannot be terminated
+            alone.
         """
         ...
 
     def answer_delegation(self, call_id: str, outcome: Outcome) -> None:
-        """Answer the delegation that this call is, without waiting for the child session."""
+        """Complete the wait for the child session that the call *call_id* started, with *outcome*, while the child
+        still runs."""
         ...
 
     def processes(self) -> tuple[PlannedProcess, ...]:
-        """Return the processes that are known to be alive."""
+        """Return the processes of the agent and its terminals that are known to be alive."""
         ...
 
     async def processes_of_turn(self) -> tuple[ProcessSeen, ...] | None:
-        """Return the processes below the agent, without those from before its first prompt and without its servers;
-        ``None`` if they cannot be seen."""
+        """Return the processes below the agent, except those from before the agent's first prompt and the agent's
+        servers; ``None`` if the processes cannot be listed."""
         ...
 
     def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
-        """Send a signal to those processes."""
+        """Send the signal *number* to the processes in *found*."""
         ...
 
     async def wait_process_exit(self, pid: int) -> None:
-        """Wait until that process of :meth:`processes_of_turn` has ended. May return early: look again."""
+        """Wait until the process *pid*, a result of :meth:`processes_of_turn`, has ended. The method may return early:
+        the caller must check again."""
         ...
 
     def report_started(self, incarnation: int) -> None:
-        """Report that an agent that was idle is ready for the prompt of this incarnation."""
+        """Report that an agent that was idle is ready for the prompt of the launch with number *incarnation*."""
         ...
 
     def close_when_idle(self) -> None:
-        """Let the agent end by itself as soon as it is idle."""
+        """Let the agent end by itself as soon as it works on no turn."""
         ...
 
     def kill(self, intent: Verdict) -> None:
-        """Kill the agent and everything that it started, now."""
+        """Kill the agent and everything that the agent started, at once."""
         ...
 
 
 class ModelMonitor(Protocol):
-    """Monitor of the errors of an agent's model."""
+    """Interface of the monitor for errors of an agent's model."""
 
     def observe(self, out: Out) -> None:
-        """Process a message of the agent within its turn."""
+        """Process a message that the agent sent within its turn."""
         ...
 
     def judge(self, verdict: Verdict) -> Verdict:
-        """Return the verdict of a turn that the agent ended with *verdict*, given the model errors before."""
+        """Return the final verdict of a turn that the agent ended with *verdict*, with regard to the model errors
+        before."""
         ...
 
 
 class Monitor(Protocol):
-    """Monitor of a session: use against budgets, loops, and signs of life."""
+    """Interface of the monitor of a session: use against budgets, loops, and signs of life."""
 
     scope: BudgetScope | None
     patience: StallProfileName
@@ -212,47 +224,47 @@ class Monitor(Protocol):
 
     @property
     def used(self) -> Amounts:
-        """Amounts that the agent has used."""
+        """Amounts that the session's agents have used."""
         ...
 
     def start_request(self) -> None:
-        """Begin with the counts of a new request."""
+        """Reset the counts that begin anew with each request."""
         ...
 
     def turn_opened(self, turn_id: str) -> None:
-        """Note that another turn begins; its agent is not launched yet."""
+        """Record that another turn begins, whose agent is not launched yet."""
         ...
 
     def select_messages(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages, of those that wait for the next prompt, that are to be in it."""
+        """Return those of the waiting *messages* that are to be part of the next prompt."""
         ...
 
     def complete_prompt(self, prompt: str) -> str:
-        """Return the prompt that the agent is given."""
+        """Return the text that is sent to the agent as the prompt: *prompt*, with additions of the monitor."""
         ...
 
     def turn_began(self) -> None:
-        """Note that the agent has the prompt."""
+        """Record that the agent has received the turn's prompt."""
         ...
 
     def turn_ended(self) -> None:
-        """Note that the agent works on the turn no more."""
+        """Record that the agent no longer works on the turn."""
         ...
 
     def record_usage(self, amounts: Amounts, said: dict[str, Any]) -> None:
-        """Count *amounts* that the agent has used; *said* is the agent's own report."""
+        """Count *amounts* that the agent has used; *said* is the report as the agent wrote it."""
         ...
 
     def admit_call(self) -> bool:
-        """Return whether another tool call may begin, and count it."""
+        """Return whether another tool call may begin, and count this call."""
         ...
 
     def record_call(self, call: FinishedCall) -> None:
-        """Note a tool call that is over."""
+        """Record a tool call that has ended."""
         ...
 
     def report_progress(self) -> None:
-        """Note output of the agent that may mean nothing."""
+        """Record output of the agent that may have no meaning as a sign of life."""
         ...
 
     def take_progress(self) -> bool:
@@ -261,10 +273,11 @@ class Monitor(Protocol):
 
 
 class AssignedTask(NamedTuple):
-    """Task that a session works on. ``split`` and ``block`` are the operations of ``WorkControl``; ``split`` is
+    """Task of a plan that a session works on. ``split`` and ``block`` are operations of ``WorkControl``; ``split`` is
     ``None`` unless the plan lets the agent split its task.
 
-    ``state_dir`` is the directory by which the agent's own process reaches them; ``""`` if it cannot.
+    ``state_dir`` is the state directory by which the agent's own process can reach these operations; ``""`` if it
+    cannot.
     """
 
     name: str
@@ -274,27 +287,27 @@ class AssignedTask(NamedTuple):
 
 
 class IdleListener(Protocol):
-    """Object that is told when nothing works for a session any more."""
+    """Interface of an object that is notified when no task and no child works for a session any more."""
 
     on_idle: Callable[[LiveSession], None]
 
 
 class SessionPhase(IntEnum):
-    """Phase of a live session. A session only moves forward; a session that is removed skips phases."""
+    """Phase of a live session. A session only moves to later phases; a session that is removed may skip phases."""
 
     RUNNING = 0
     STOP_REQUESTED = 1
-    """A request to stop is in the session's mailbox: the session starts nothing new."""
+    """A request to stop is in the session's mailbox: the session starts no new work."""
     TERMINATING = 2
-    """The session has processed the request: its termination runs."""
+    """The session has processed the request to stop: its termination is running."""
     FINISHED = 3
     """No task, agent or child of the session runs any more."""
     RECORDED = 4
-    """The session's last record is durable, or its actor crashed."""
+    """The session's last record is durable, or the session's actor crashed."""
 
 
 class LiveSession:
-    """State of one live session."""
+    """In-memory state of one live session."""
 
     def __init__(
         self,
@@ -317,15 +330,15 @@ class LiveSession:
         self.policy = policy
         self.started_by = started_by
         self.mode = mode
-        """Effect of its parent's end on the session."""
+        """Cancel mode: the effect that the end of the parent has on this session."""
         self.transcript = transcript
         self.rights: Rights | None = None
-        """Rights that the agent's trust score gives; ``None``: there is no access policy."""
+        """Rights that the agent has by its trust level; ``None``: there is no access policy."""
         self.standing_decisions: dict[PermissionRequest, Decision] = {}
-        """Decisions of a human that hold while the session lives."""
+        """Decisions of a human that are valid as long as the session lives."""
         self.directory = profile.directory
         self.workspace_spec = NO_WORKSPACE
-        """Workspace wanted for the session."""
+        """Specification of the workspace that the session needs."""
         self.children: dict[str, LiveSession] = {}
         """Child sessions that are alive, oldest first."""
         self.turns: dict[str, Entity] = {}
@@ -333,27 +346,30 @@ class LiveSession:
         self.connection: Connection | None = None
         self.monitor: Monitor | None = None
         self.progressed = False
-        """The agent has made progress since the monitor looked last."""
+        """True if the agent has made progress since the monitor last checked."""
         self.launches = 0
         self.requests = 0
         self.resume_id: str | None = None
-        """Conversation that the next agent is to load: of an agent that ended with its supervisor, or of a program that
-        served one prompt."""
+        """Name of the conversation that the next agent loads: the conversation of an agent that ended with its
+        supervisor, or of a program that served one prompt."""
         self.interrupted = False
-        """An agent may have begun the last prompt when its supervisor ended."""
+        """True if an agent may have begun to work on the last prompt when its supervisor ended."""
         self.incoming_requests: dict[str, None] = {}
         self.incoming_messages: dict[str, None] = {}
-        """Ids of the prompts, and of the messages, on their way to the session. They count as waiting."""
+        """Ids of the prompts, and of the messages, that were sent but have not reached the session yet. They count as
+        waiting."""
         self.cause_seq: int | None = None
-        """Record that the agent's present actions follow from: its launch, its prompt, or the request to stop."""
+        """Number of the record that the agent's present actions follow from: its launch, its prompt, or the request to
+        stop."""
         self.phase = SessionPhase.RUNNING
         self._reached: dict[SessionPhase, OneShotEvent] = {}
         self.stopped_by_seq: int | None = None
-        """Record that requested the stop; ``None`` while nothing has, or if no record did."""
+        """Number of the record that requested the session to stop; ``None`` before the request, or if no record made
+        it."""
         self.stop_request: AbortRequest | None = None
-        """Requests to stop, merged into one."""
+        """Request to stop, into which all such requests were merged."""
         self.prompted = 0
-        """Incarnation that was given its prompt last: a failure after that is a crash, not a failed launch."""
+        """Incarnation that received its prompt last: a failure after the prompt is a crash, not a failed launch."""
         self.crashes: tuple[float, ...] = ()
         """Times of crashes within the restart window (journal clock)."""
         self.kill_at_once = False
@@ -362,25 +378,25 @@ class LiveSession:
         self.fates: list[ProcessFate] = []
         self.text = ""
         self.text_of: str | None = None
-        """Request that the text answers."""
+        """Id of the request that ``text`` belongs to."""
         self.said = ""
-        """Text of the agent for that request, from turns that succeeded."""
+        """Text that the agent wrote for that request, in turns that succeeded."""
         self.busy = 0
-        """Number of tasks that work for the session, and of children that have not finished."""
+        """Number of tasks that work for the session, plus the number of its children that have not finished."""
         self.unrecorded = 0
-        """Number of entities below the session that its last record waits for."""
+        """Number of entities below the session whose last records must come before the session's last record."""
         self._rest: OneShotEvent | None = None
 
     @property
     def variables(self) -> dict[str, str]:
-        """Environment variables for the agent's process: none, unless the agent may split its task."""
+        """Environment variables for the agent's process; empty unless the agent may split its task."""
         if self.assigned_task is None or not self.assigned_task.state_dir:
             return {}
         return {"SUPERVISOR_STATE_DIR": self.assigned_task.state_dir, "SUPERVISOR_TASK": self.assigned_task.name}
 
     @property
     def cause(self) -> Cause:
-        """Cause of the agent's present actions."""
+        """Cause that the agent's present actions have."""
         return Cause(self.cause_seq, None, self.profile.adapter)
 
     @property
@@ -388,7 +404,7 @@ class LiveSession:
         return self.parent.session_id if self.parent is not None else None
 
     def record_process(self, owner: str, report: ProcessReport) -> None:
-        """Keep the fate of a process for receipts."""
+        """Store the fate of a process, as reported at its end, for receipts."""
         fate = ProcessFate(
             owner=owner,
             pid=report.pid,
@@ -400,7 +416,7 @@ class LiveSession:
         self.fates.append(fate)
 
     def start(self, ctx: Context, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        """Run ``fn(*args)`` in that actor's scope, counted in ``busy``.
+        """Run ``fn(*args)`` as a task in the scope of the actor *ctx*, counted in ``busy``.
 
         Raises:
             ActorStopped: the actor is stopping, or its scope was cancelled.
@@ -433,19 +449,19 @@ class LiveSession:
             await self._rest.wait()
 
     def attach(self) -> None:
-        """Count as a child of the parent until the session has finished."""
+        """Register the session as a child of its parent; the parent counts it in ``busy`` until it has finished."""
         if self.parent is not None:
             self.parent.children[self.session_id] = self
             self.parent.busy += 1
 
     @property
     def is_stopping(self) -> bool:
-        """True from the request to stop on."""
+        """True from the request to stop on, in all later phases."""
         return self.phase > SessionPhase.RUNNING
 
     @property
     def is_terminating(self) -> bool:
-        """True once the session has processed the request to stop, and afterwards."""
+        """True once the session has processed the request to stop, in all later phases."""
         return self.phase >= SessionPhase.TERMINATING
 
     def reached(self, phase: SessionPhase) -> OneShotEvent:
@@ -468,7 +484,7 @@ class LiveSession:
             self.parent._done()
 
     def reparent(self, parent: LiveSession | None) -> None:
-        """Belong to *parent*, or to none; the former parent stops waiting for the session."""
+        """Change the parent to *parent*, or to none; the former parent stops waiting for the session."""
         left, self.parent = self.parent, parent
         if left is not None:
             left.children.pop(self.session_id, None)
@@ -480,16 +496,16 @@ class LiveSession:
             left._done()
 
     def hold_until(self, moment: OneShotEvent) -> None:
-        """Count *moment* in ``busy`` until it is set."""
+        """Count the session as busy until the event *moment* is set."""
         if not moment.is_set():
             self.busy += 1
             moment.then(self._done)
 
     def report_progress(self) -> None:
-        """Note output of the agent that may mean nothing."""
+        """Record output of the agent that may have no meaning as a sign of life."""
         if self.monitor is not None:
             self.monitor.report_progress()
 
     def append_text(self, text: str) -> None:
-        """Keep the end of the agent's text in this turn."""
+        """Append *text* to the agent's text of this turn, of which only the end is stored."""
         self.text = (self.text + text)[-TEXT_MAX:]

@@ -1,7 +1,7 @@
-"""One-shot event with callbacks, and a counter of work in flight.
+"""Event that is set once, with callbacks, and a counter of running work.
 
-An event costs two words of memory until somebody waits for it: ten thousand sessions have several each, and most are
-never waited for. A callback must not wait, and must not take long.
+An event costs two words of memory until a caller waits for it: ten thousand sessions have several events each, and most
+of the events are never waited for. A callback must not wait, and must not take long.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from actors.waiter import new_waiter
 
 
 class OneShotEvent:
-    """Flag that is set once, with callbacks in the order in which they were added."""
+    """Event that is set once, with callbacks, which are called in the order in which they were added."""
 
     __slots__ = ("_calls", "_is_set")
 
@@ -25,13 +25,13 @@ class OneShotEvent:
         return self._is_set
 
     def set(self) -> None:
-        """Set the event, and call every callback once. A second call changes nothing."""
+        """Set the event, and call every callback once. A second call of this method has no effect."""
         calls, self._calls, self._is_set = self._calls, None, True
         for call in calls or ():
             call()
 
     def then(self, call: Callable[[], object]) -> None:
-        """Call *call* when the event is set; at once if it is."""
+        """Call the function *call* when the event is set; at once if the event is set already."""
         if self._is_set:
             call()
             return
@@ -40,18 +40,18 @@ class OneShotEvent:
         self._calls[call] = None
 
     def forget(self, call: Callable[[], object]) -> None:
-        """Remove that callback."""
+        """Remove the callback *call*."""
         if self._calls is not None:
             self._calls.pop(call, None)
 
     async def wait(self) -> None:
-        """Wait until the event is set; without a checkpoint if it is."""
+        """Wait until the event is set; return without a checkpoint if the event is set already."""
         if not self._is_set:
             await first_of(self)
 
 
 class WaitGroup:
-    """Counter of work in flight, to wait until none is."""
+    """Counter of running work: a caller can wait until no work is running."""
 
     __slots__ = ("_count", "_none")
 
@@ -61,7 +61,7 @@ class WaitGroup:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Count one more until the block is left."""
+        """Count one more piece of running work until the block is left."""
         self._count += 1
         try:
             yield
@@ -72,14 +72,14 @@ class WaitGroup:
                 none.set()
 
     async def none(self) -> None:
-        """Wait until the count is 0; without a checkpoint if it is."""
+        """Wait until the count is 0; return without a checkpoint if the count is 0 already."""
         while self._count:
             self._none = self._none or OneShotEvent()
             await self._none.wait()
 
 
 async def first_of(*moments: OneShotEvent) -> None:
-    """Wait until one of *moments* is set."""
+    """Wait until at least one of the events *moments* is set."""
     waiter = new_waiter()
     for moment in moments:
         moment.then(waiter.wake)

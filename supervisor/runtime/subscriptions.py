@@ -1,6 +1,6 @@
-"""Subscribers to the records: each has a buffer, and a subscriber that falls too far behind is dropped.
+"""Subscribers to the journal's records: each subscriber has a buffer, and is dropped if it falls too far behind.
 
-Records are published once they are durable, in order. A slow reader delays no other reader, and holds no more memory
+Records are published once they are durable, in order. A slow reader delays no other reader, and uses no more memory
 than its buffer. The buffer is bounded in records and in bytes, since a record may hold a whole prompt.
 """
 
@@ -17,28 +17,30 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Journal
 
 SUBSCRIPTION_MAX = 4_096
-"""Number of records that a subscriber may be behind before it is dropped."""
+"""Largest number of records that may wait for a subscriber; a subscriber with more is dropped."""
 
 SUBSCRIPTION_BYTES_MAX = 8 * 1024 * 1024
-"""Bytes (as JSON) that may wait for a subscriber, as in an actor's mailbox. A single larger record may wait."""
+"""Largest number of bytes (as JSON) that may wait for a subscriber, as in an actor's mailbox. A single larger record
+may wait."""
 
 Sender = MemoryObjectSendStream[tuple[int, LifecycleEvent]]
-"""Stream of records with their sizes in bytes."""
+"""Stream of records for one subscriber, each record with its size in bytes."""
 
 
 class SubscriptionLagged(Exception):
-    """The subscriber read too slowly and was dropped; the journal has the records that it missed."""
+    """Exception: the subscriber read too slowly and was dropped; the journal has the records that the subscriber
+    missed."""
 
 
 class Subscriptions:
-    """Subscribers of one supervisor."""
+    """Subscribers of one supervisor, each with its buffer of records."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._senders: list[Sender] = []
         self._lagged: list[Sender] = []
         self._waiting: dict[Sender, int] = {}
-        """Bytes in each subscriber's buffer."""
+        """Number of bytes in each subscriber's buffer."""
         self._over = False
 
     def __len__(self) -> int:
@@ -67,14 +69,15 @@ class Subscriptions:
         send.close()
 
     def end(self) -> None:
-        """End every subscription, and those that are opened later."""
+        """End every subscription; a subscription that is opened later ends at once."""
         self._over = True
         for send in list(self._senders):
             self._drop(send)
 
     @asynccontextmanager
     async def open(self, after_seq: int | None) -> AsyncIterator[AsyncGenerator[LifecycleEvent, None]]:
-        """Iterate over records as they come; from *after_seq* on, past records first. After ``end`` none come."""
+        """Subscribe, and iterate over records as they are published; with *after_seq*, first over the past records
+        after that number. After ``end`` no records come."""
         send, receive = anyio.create_memory_object_stream[tuple[int, LifecycleEvent]](SUBSCRIPTION_MAX)
         self._senders.append(send)
         self._waiting[send] = 0

@@ -1,3 +1,4 @@
-"""Parts of a live session: its connection to an agent, its effects, permissions, monitors and requests."""
+"""Parts of a live session: the connection to its agent, the execution of effects, permissions, monitors and
+requests."""
 
 __all__: list[str] = []

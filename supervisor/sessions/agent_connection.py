@@ -1,12 +1,12 @@
-"""Base of connections to agents: what the agent does becomes events of its session, turn and agent entity.
+"""Base class of connections to agents: turns the agent's actions into events of the session, turn and agent entity.
 
 A connection decides nothing about lifecycles. It guarantees that the end of a turn that was started is reported exactly
-once, whatever the agent does: ``_conclude`` is called when the agent says so, when its process has exited, and when the
-connection ends; the first call counts. For each tool call it has an actor with a scope of its own, below that of the
-turn, so that a call can be cancelled alone.
+once, whatever the agent does: ``_conclude`` is called when the agent reports the end, when its process has exited, and
+when the connection ends; only the first call has an effect. For each tool call the connection creates an actor with a
+scope of its own, below the scope of the turn, so that a call can be cancelled alone.
 
 ``agents.protocols.inprocess`` (functions) and ``process_connection`` (programs) derive from this class. They extend
-``_open_call``, ``_close_call`` and ``_conclude``, and answer ``runs_call``; nothing else is called back from here.
+``_open_call``, ``_close_call`` and ``_conclude``, and implement ``runs_call``; this module calls back nothing else.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from supervisor.runtime.one_shot_event import OneShotEvent
 
 
 class Delegate(Protocol):
-    """Starts a child session for an agent, and calls *answer* with its outcome."""
+    """Function that starts a child session for an agent, and calls *answer* with the child's outcome."""
 
     def __call__(
         self,
@@ -57,41 +57,42 @@ class Delegate(Protocol):
 
 
 class ToolCallActor:
-    """Actor of a tool call. It has a scope, and no state machine: its results are events of its turn."""
+    """Actor of a tool call. The actor has a scope but no state machine: the results of the call are events of its
+    turn."""
 
     def receive(self, ctx: Context, message: object) -> None:
         return None
 
 
 class ConnectionPhase(IntEnum):
-    """Phases of a connection, in order."""
+    """Phases of a connection, in order. A connection never returns to an earlier phase."""
 
     OPEN = 0
     CLOSING = 1
-    """The agent is to end as soon as it is idle."""
+    """The agent is to end as soon as it works on no turn."""
     EXITED = 2
-    """The agent's program has exited; its output is being processed."""
+    """The agent's program has exited; the connection still processes the program's output."""
     OVER = 3
     """The end of the agent was reported."""
 
 
 class _AbortedCall(NamedTuple):
-    """Abort of a call that the agent runs by itself."""
+    """Abort of a call whose work the agent runs by itself."""
 
     reason: str
     abort_id: str | None
     cause_seq: int | None
-    """Record that the call's result follows from: that of the abort."""
+    """Number of the record that the call's result follows from: the record of the abort."""
 
     def result(self, call_id: str, said: ToolOutcome) -> ToolCompleted:
-        """Return the call's result: ``aborted`` if the agent says that the call failed and nothing of it is left;
-        otherwise ``unknown``, since its effect may have happened, or may happen yet."""
+        """Return the call's result: ``aborted`` if the agent reports that the call failed, otherwise ``unknown``,
+        because the effect of the call may have happened, or may still happen."""
         outcome = ToolOutcome.ABORTED if said is ToolOutcome.FAILED else ToolOutcome.UNKNOWN
         return ToolCompleted(call_id=call_id, outcome=outcome, reason=self.reason, abort_id=self.abort_id, over=True)
 
 
 class AgentConnection(Connection):
-    """Connection to an agent, without its transport."""
+    """Connection to an agent, without the transport of messages, which subclasses add."""
 
     def __init__(self, registry: EntityRegistry, session: LiveSession, agent_id: str, incarnation: int) -> None:
         self.registry = registry
@@ -107,18 +108,18 @@ class AgentConnection(Connection):
         self._abort_id: str | None = None
         self._phase = ConnectionPhase.OPEN
         self._killed = OneShotEvent()
-        """Set by ``kill``, in any phase."""
+        """Event that ``kill`` sets, in any phase of the connection."""
         self._assigned = False
         self._concluded: str | None = None
         self._succeeded = False
-        """The turn that ended last has succeeded, and is to be verified."""
+        """True if the turn that ended last has succeeded and is to be verified."""
         self._refused: list[str] = []
         self._freed = OneShotEvent()
         self._calls: dict[str, str] = {}
         self._named: dict[str, str] = {}
-        """Actor ids of all calls of the turn, also those that are over: a request for a child session may come late."""
+        """Actor ids of all calls of the turn, ended calls included: a request for a child session may arrive late."""
         self._opened: dict[str, tuple[str, str]] = {}
-        """Title and kind of each open call."""
+        """Title and kind of each open call, by the call's id."""
         self._aborting: dict[str, _AbortedCall] = {}
         self._delegations: dict[str, list[Callable[[Outcome], None]]] = {}
         self._causes: dict[str, int | None] = {}
@@ -133,7 +134,7 @@ class AgentConnection(Connection):
         self._phase = max(self._phase, phase)
 
     async def wait_turn_over(self, turn_id: str | None = None) -> None:
-        """Wait until the agent works on no turn; with *turn_id* only until that turn is over."""
+        """Wait until the agent works on no turn; with *turn_id*, only until the agent no longer works on that turn."""
         while self.turn_id is not None and turn_id in (None, self.turn_id):
             await self._freed.wait()
 
@@ -151,7 +152,7 @@ class AgentConnection(Connection):
         self.report_started(self._incarnation)
 
     def report_started(self, incarnation: int) -> None:
-        """Report that the agent is ready for the prompt of this incarnation."""
+        """Report that the agent is ready for the prompt of the launch with number *incarnation*."""
         self._incarnation = incarnation
         self._assigned = True
         session = self.registry.entities.get(self.session.session_id)
@@ -164,7 +165,8 @@ class AgentConnection(Connection):
 
     # ------------------------------------------------------------------ the turn
     def _begin(self, turn_id: str, incarnation: int) -> bool:
-        """Note the turn; return ``False`` if it was cancelled before it began, or the agent is gone."""
+        """Begin a turn: reset the state of the turn before. Return ``False`` if the turn was cancelled before it began,
+        or if the agent has ended or is being killed."""
         if turn_id in self._refused:
             return False
         self.turn_id, self._incarnation = turn_id, incarnation
@@ -187,8 +189,8 @@ class AgentConnection(Connection):
         return True
 
     def _note_intent(self, turn_id: str, intent: Verdict, abort_id: str | None) -> bool:
-        """Note the verdict of a turn that is to end. Return ``False`` if the turn is over, or has not begun: then it
-        never will."""
+        """Store the verdict of a turn that is to end. Return ``False`` if the turn has ended already, or has not begun;
+        a turn that has not begun will then never begin."""
         if self.turn_id == turn_id:
             self._intent, self._abort_id = intent, abort_id
             return True
@@ -203,7 +205,8 @@ class AgentConnection(Connection):
         self._release()
 
     def _release(self) -> None:
-        """Report that the agent is idle. An agent that is ending reports its end instead."""
+        """Report that the agent is idle. For an agent that is ending nothing is reported here: its end is reported
+        instead."""
         if self._assigned and self._phase < ConnectionPhase.EXITED and not self._killed.is_set():
             self._assigned = False
             self._send(self.agent_id, TaskFinished())
@@ -217,7 +220,7 @@ class AgentConnection(Connection):
         problem: ModelProblem | None = None,
         http_status: int | None = None,
     ) -> None:
-        """Report the end of the turn, once."""
+        """Report the end of the turn; a second call for the same turn has no effect."""
         turn_id, self.turn_id = self.turn_id, None
         if turn_id is None:
             return
@@ -255,10 +258,11 @@ class AgentConnection(Connection):
 
     # ------------------------------------------------------------------ tool calls
     async def _open_call(self, call_id: str, title: str, tool_kind: str, parent: str = "") -> str | None:
-        """Begin a call: its actor, below that of the open call *parent* if there is one, and its durable record.
+        """Begin a call: create its actor, below the actor of the open call *parent* if there is one, and wait until the
+        record of the call is durable.
 
         Returns:
-            The id of the call's actor; ``None`` if the turn takes no call now.
+            The id of the call's actor; ``None`` if the turn accepts no call now.
         """
         turn_id = self.turn_id
         if turn_id is None or call_id in self._calls:
@@ -290,10 +294,11 @@ class AgentConnection(Connection):
     async def _close_call(
         self, call_id: str, outcome: ToolOutcome, reason: str = "", *, asked: str = "", answered: str = ""
     ) -> None:
-        """End a call, with its durable record. *asked* and *answered* are digests of its arguments and its result.
+        """End a call, with a durable record. *asked* and *answered* are digests of the call's arguments and of its
+        result.
 
-        An abandoned call has its result already, from the abort; this result comes too late, and waits until that one
-        is durable.
+        A call that was abandoned already has a result, from the abort. The present result is then late, and is reported
+        after the result of the abort is durable.
         """
         turn_id, intent = self.turn_id, self._intent
         opened = self._opened.pop(call_id, None)
@@ -318,7 +323,7 @@ class AgentConnection(Connection):
 
     # ------------------------------------------------------------------ messages within a turn
     def steer(self, message_id: str, incarnation: int, text: str) -> None:
-        """Refuse the message; the session then interrupts the turn."""
+        """Report that the message cannot be delivered within the turn; the session then interrupts the turn."""
         self._report_not_steered(message_id, incarnation, "the agent cannot be told anything within a turn")
 
     def _report_not_steered(self, message_id: str, incarnation: int, why: str) -> None:
@@ -326,20 +331,20 @@ class AgentConnection(Connection):
 
     # ------------------------------------------------------------------ permissions
     def answer_permission(self, turn_id: str, request_id: str, option: str | None) -> None:
-        """Do nothing: an agent of this kind asks for no permission."""
+        """Do nothing: the agents of this base class request no permissions."""
         return
 
     # ------------------------------------------------------------------ aborts of calls
     def runs_call(self, call_id: str) -> bool:
-        """Return whether the supervisor runs that call's work, and can end it by its scope."""
+        """Return whether the supervisor runs the work of the call *call_id*, and can end the call by its scope."""
         return False
 
     def has_returned(self, turn_id: str, call_id: str) -> bool:
-        """Return whether that call's work is over, so that an abort comes too late."""
+        """Return whether the work of the call *call_id* is over, so that an abort comes too late."""
         return self.turn_id != turn_id or call_id not in self._calls
 
     def abandon_call(self, call_id: str) -> None:
-        """Ignore a later result of that call."""
+        """Drop the call *call_id*, so that a later result of the call is ignored."""
         self._calls.pop(call_id, None)
 
     def abort_own_call(self, call_id: str, reason: str, abort_id: str, cause_seq: int | None) -> None:
@@ -348,12 +353,12 @@ class AgentConnection(Connection):
     def terminate_call(
         self, call_id: str, not_ended: Callable[[str], None], *, now: bool = False, within_s: float | None = None
     ) -> str:
-        """Return ``""``: a call of an agent of this kind cannot be terminated alone."""
+        """Return ``""``, which means: the agents of this base class cannot end a single call."""
         return ""
 
     def _register_delegation(self, call_id: str, answer: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
-        """Return *answer* as a function of which only the first call counts: the child's end, or the end of the
-        wait."""
+        """Return *answer* as a function whose first call alone has an effect. The function is called at the child's
+        end, or when the wait for the child ends."""
         answered: list[Outcome] = []
 
         def once(outcome: Outcome) -> None:
@@ -365,23 +370,24 @@ class AgentConnection(Connection):
         return once
 
     def answer_delegation(self, call_id: str, outcome: Outcome) -> None:
-        """Answer the delegation that this call is, without waiting for the child session."""
+        """Complete the wait for the child session that the call *call_id* started, with *outcome*, while the child
+        still runs."""
         for answer in self._delegations.pop(call_id, ()):
             answer(outcome)
 
     def processes(self) -> tuple[PlannedProcess, ...]:
-        """Return no process: the agent is a function."""
+        """Return no processes: the agent of this base class is a function."""
         return ()
 
     async def processes_of_turn(self) -> tuple[ProcessSeen, ...] | None:
-        """Return no process: the agent is a function."""
+        """Return no processes: the agent of this base class is a function."""
         return ()
 
     def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
-        """Do nothing: there is no process."""
+        """Do nothing: an agent that is a function has no process."""
 
     async def wait_process_exit(self, pid: int) -> None:
-        """Do nothing: there is no process."""
+        """Do nothing: an agent that is a function has no process."""
         return
 
     def _drop_call(self, call_id: str) -> None:
@@ -391,7 +397,7 @@ class AgentConnection(Connection):
 
     # ------------------------------------------------------------------ the end
     def _report_end(self, exited: AgentExited) -> None:
-        """Report the end of the agent, and of the turn that it still had."""
+        """Report the end of the agent, and the end of the turn that the agent was still working on, if any."""
         self._advance(ConnectionPhase.OVER)
         self._conclude("error", exited.reason, exited.status)
         self._send(self.agent_id, exited)

@@ -1,15 +1,17 @@
-"""Requests of one agent to the supervisor: permissions, and commands that the supervisor runs for it in terminals.
+"""Requests of one agent to the supervisor: permissions, and commands that the supervisor runs for the agent in
+terminals.
 
 Each permission request is sent to the turn once, and answered once. The agent's rights decide first, then a standing
-decision of a human for the session, then the policy. No request is open longer than its turn: in a turn that is
-interrupted or over it is answered with no option chosen.
+decision of a human for the session, then the policy. No request is open longer than its turn: when its turn is
+interrupted or over, an open request is answered with no option chosen.
 
-A *service* is something that the supervisor does for the agent, such as running a command. It is decided in the same
-way, whether the agent has asked before or not. A service that an earlier permission covers (``permissions.covers``) is
-not asked about again: once for each permission that was given for once.
+A *service* is something that the supervisor does for the agent, such as running a command. Whether a service is
+permitted is decided in the same way, even if the agent has not requested a permission before. If an earlier permission
+covers the service (``permissions.covers``), no human is asked again; a permission that was given for once covers one
+service.
 
 A terminal runs in the scope of its tool call, and is killed with its agent. Whatever happens to a terminal, the agent
-is sent its output and its end.
+receives the terminal's output and its end.
 """
 
 from __future__ import annotations
@@ -44,30 +46,31 @@ from supervisor.runtime.live_session import LiveSession
 
 _ALLOW: Final = "allow"
 _CHOICES: Final = ((_ALLOW, "allow_once"), ("deny", "reject_once"))
-"""Options of a human for a service."""
+"""Options that a human can choose when deciding about a service."""
 
 REFUSED = 126
-"""Exit status of a command that is not permitted; a shell uses it for a file that may not be executed."""
+"""Exit status that the agent receives for a command that is not permitted; a shell uses this status for a file that may
+not be executed."""
 NOT_RUN = 125
-"""Exit status of a command whose call is over."""
+"""Exit status that the agent receives for a command whose call is over."""
 NOT_STARTED = 127
-"""Exit status of a command that cannot be started."""
+"""Exit status that the agent receives for a command that cannot be started."""
 
 
 class _OpenRequest(NamedTuple):
     number: int
     asked: PermissionNeeded
     by_human: bool
-    """A human decides, not a rule."""
+    """True if a human decides about the request, not a rule."""
 
 
 class PermissionRequests:
-    """Open permission requests of one connection.
+    """Open permission requests of one connection to an agent.
 
     Args:
         directory: base of relative paths.
         codec: writes the answer in the agent's protocol.
-        agent_io: messages to the agent.
+        agent_io: sends messages to the agent.
     """
 
     def __init__(
@@ -78,23 +81,23 @@ class PermissionRequests:
         self._directory = directory
         self._codec, self._agent_io = codec, agent_io
         self._count = 0
-        """Number of requests that were sent to the turn."""
+        """Number of requests that were sent to the turn so far."""
         self._open: dict[str, _OpenRequest] = {}
         self._services: dict[str, Callable[[str], None]] = {}
         """Callbacks of the open requests for a service, by request id."""
         self._allowed: dict[str, tuple[PermissionNeeded, bool]] = {}
-        """Requests that a human has allowed, by request id, and whether for good."""
+        """Requests that a human has allowed, by request id, each with a flag: True if allowed for good."""
 
     def begin_turn(self) -> None:
-        """Begin another turn: its requests count from 1, and permissions for once are over."""
+        """Begin another turn: requests are counted from 1 again, and permissions that were given for once end."""
         self._count = 0
         self._allowed = {key: one for key, one in self._allowed.items() if one[1]}
 
     def handle_request(self, asked: PermissionNeeded, turn_id: str | None) -> str:
-        """Send the request to the turn, which answers it. Between turns the policy's answer is given at once.
+        """Send the request to the turn, which decides the answer. Between turns the policy's answer is given at once.
 
         Returns:
-            Why the agent may make no further request; ``""`` if it may.
+            Reason why the agent may make no further request; ``""`` if the request was accepted.
         """
         decided = self._decide(_request_of(asked), decide_permission)
         choice = choose_option(asked.options, allow=decided.decision is Decision.ALLOW)
@@ -116,8 +119,8 @@ class PermissionRequests:
         """Decide whether a service is done for the agent.
 
         Returns:
-            Why the service is refused; ``""``: it is permitted; ``None``: a human decides, and *on_answered* will be
-            called with one of the two.
+            Reason why the service is not permitted; ``""`` if it is permitted; ``None`` if a human decides:
+            *on_answered* will then be called with the reason or ``""``.
         """
         decided = self._decide(request, decide_service)
         if decided.decision is Decision.ALLOW or (decided.decision is Decision.ASK and self._was_allowed(request)):
@@ -181,7 +184,7 @@ class PermissionRequests:
         self._registry.send(turn_id, requested, cause=self._session.cause)
 
     def answer(self, request_id: str, option: str | None) -> None:
-        """Send a recorded answer to the agent, unless the request is no longer open."""
+        """Send an answer that was recorded to the agent, unless the request is no longer open."""
         request = self._open.pop(request_id, None)
         if request is not None:
             self._session.progressed = True
@@ -199,7 +202,7 @@ class PermissionRequests:
             on_answered("" if option == _ALLOW else "not permitted: nobody has allowed it, or it was denied")
 
     def withdraw(self, turn_id: str, why: str) -> None:
-        """Withdraw every open request of that turn."""
+        """Withdraw every open request of the turn *turn_id*, for the reason *why*."""
         requests, self._open = self._open, {}
         for request_id, request in requests.items():
             withdrawn = PermissionAnswered(number=request.number, decision="withdrawn", by="supervisor", why=why)
@@ -212,11 +215,11 @@ def _request_of(asked: PermissionNeeded) -> PermissionRequest:
 
 
 class Terminals:
-    """Terminals of one agent.
+    """Terminals of one agent: the commands that the supervisor runs for the agent.
 
     Args:
-        launch: the agent's launch: its terminals have its directory and environment.
-        agent_io: messages to the agent.
+        launch: the agent's launch; terminals use the directory and environment of this launch.
+        agent_io: sends messages to the agent.
         permissions: decides whether a command is run.
     """
 
@@ -236,24 +239,26 @@ class Terminals:
         self._agent_io = agent_io
         self._running: dict[str, Process] = {}
         self._calls: dict[str, str] = {}
-        """Call of each terminal that runs or is being started."""
+        """Actor id of the call that each terminal serves, for terminals that run or are being started."""
 
     def serve(self, tool_id: str | None) -> bool:
-        """Return whether a terminal runs, or is being started, for that call."""
+        """Return whether a terminal runs, or is being started, for the call with the actor id *tool_id*."""
         return tool_id in self._calls.values()
 
     def processes(self) -> list[PlannedProcess]:
-        """Return the processes of the terminals that run, each with its call."""
+        """Return the processes of the terminals that run, each with the id of its call."""
         return [PlannedProcess(owner=self._calls[one], pid=process.pid) for one, process in self._running.items()]
 
     def kill(self, terminal_id: str | None = None) -> None:
-        """Kill one terminal, or all; do nothing for a terminal that does not run."""
+        """Kill the program of one terminal, or with ``None`` of all terminals; a terminal that does not run is
+        ignored."""
         for one, process in self._running.items():
             if terminal_id in (None, one):
                 process.kill()
 
     def open(self, asked: TerminalOpened, tool_id: str | None, turn_id: str | None) -> None:
-        """Run a command of the agent for that call, once it is permitted; ``None``: there is no such call."""
+        """Run a command of the agent for the call *tool_id*, as soon as the command is permitted. *tool_id* is ``None``
+        if the call does not exist: the command is then not run."""
 
         def begin(why: str) -> None:
             self._begin(asked, tool_id, why)
@@ -269,7 +274,7 @@ class Terminals:
             begin(why)
 
     def _begin(self, asked: TerminalOpened, tool_id: str | None, refusal: str) -> None:
-        """Run the command, or send *refusal* as its output."""
+        """Run the command, or, if *refusal* is not empty, send *refusal* to the agent as the command's output."""
         if refusal:
             fact = {"argv": list(asked.argv[:1]), "why": refusal}
             self._registry.record_turn_fact(self._session, "TerminalRefused", fact)
@@ -318,6 +323,6 @@ class Terminals:
 
 
 def _command_line(argv: Sequence[str]) -> str:
-    """Return the command as a person types it; for ``sh -c LINE``, the line."""
+    """Return the command line as a person would type it; for ``sh -c LINE``, only LINE."""
     is_shell = len(argv) == 3 and argv[1] == "-c" and argv[0].rpartition("/")[2] in ("sh", "bash")
     return argv[2] if is_shell else shlex.join(argv)

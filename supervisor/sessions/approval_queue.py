@@ -1,8 +1,9 @@
 """Queue of permission requests that wait for a human: an operator, or the embedding program. The first answer counts.
 
-An open request is part of its turn's data, and never outlives the turn. The queue only has what the journal cannot
-hold: the timer of each request, and the task that asks the embedding program. A request that is not answered in time is
-denied; a later caller gets an error with the answer, and with the name of who gave it.
+An open request is part of its turn's data, and never outlives the turn. The queue only holds the parts that the journal
+cannot hold: the timer of each request, and the task that asks the embedding program. A request that is not answered in
+time is denied. A caller that answers later gets an error, which names the answer and the person or program that gave
+it.
 """
 
 from __future__ import annotations
@@ -26,19 +27,23 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession
 
 ANSWERS_MAX: Final = 256
-"""Number of answers that are kept for late callers; the journal has the older ones."""
+"""Number of answers that are stored for callers that answer late; the journal holds the older answers."""
 
 OnPermission = Callable[[OpenPermission], Awaitable[bool | None]]
-"""Asks the embedding program: ``True`` allows once, ``False`` denies, ``None`` leaves the answer to an operator.
+"""Function of the embedding program that decides a request: ``True`` allows once, ``False`` denies, ``None`` leaves the
+answer to an operator.
 
-The call is cancelled when another caller has answered, or the time is over. An exception is logged, and denies; so does
-``True`` if the agent offers no option that allows once."""
+The call is cancelled when another caller has answered, or when the time for the answer has passed. An exception is
+logged, and the request is denied; the request is also denied if the function returns ``True`` and the agent offers no
+option that allows once.
+"""
 
 _log = get_logger()
 
 
 class _PendingApproval(NamedTuple):
-    """Request that waits: its session, deadline, timer, and the scope of the task that asks the embedding program."""
+    """Request that waits for an answer: its session, deadline and timer, and the scope of the task that asks the
+    embedding program."""
 
     session: LiveSession
     due_s: float
@@ -47,11 +52,12 @@ class _PendingApproval(NamedTuple):
 
 
 class ApprovalQueue:
-    """Permission requests of one supervisor that wait for a human.
+    """Queue of the permission requests of one supervisor that wait for a human.
 
     Args:
-        home: actor in whose scope the embedding program is asked; it outlives every session.
-        on_permission: asks the embedding program.
+        home: returns the context of the actor in whose scope the embedding program is asked; this actor outlives every
+            session.
+        on_permission: function of the embedding program that decides a request.
     """
 
     def __init__(
@@ -62,12 +68,12 @@ class ApprovalQueue:
         self._on_permission = on_permission
         self._waiting: dict[tuple[str, int], _PendingApproval] = {}
         self._under_way: dict[str, str] = {}
-        """Answers whose records are on their way to the disk."""
+        """Answers whose records are not durable yet, by permission id."""
         self._answers: deque[tuple[str, str]] = deque(maxlen=ANSWERS_MAX)
 
     # ------------------------------------------------------------------ open requests
     def open(self, session: LiveSession, turn_id: str, effect: AskPermission, cause: Cause) -> None:
-        """Queue a request, with a deadline for the answer."""
+        """Add a request to the queue, with a deadline for the answer, and ask the embedding program."""
         permission = self._permission(turn_id, effect.number)
         if permission is None:  # withdrawn before its record was durable
             return
@@ -80,7 +86,7 @@ class ApprovalQueue:
             self._home().start_task(self._ask_program, self._on_permission, key, cause, name="ask for a permission")
 
     def close(self, turn_id: str, number: int) -> None:
-        """Remove a request that is answered: stop its timer, and the question to the embedding program."""
+        """Remove a request that was answered: cancel its timer, and the task that asks the embedding program."""
         waiting = self._waiting.pop((turn_id, number), None)
         if waiting is not None:
             self._registry.system.timers.cancel(waiting.timer)
@@ -110,11 +116,12 @@ class ApprovalQueue:
 
     # ------------------------------------------------------------------ answers
     async def answer(self, permission_id: str, *, allow: bool, always: bool, because: str, by: str) -> OptionChoice:
-        """Answer an open request, and wait until the record is durable; return the option that the agent is sent.
+        """Answer an open request, wait until the answer's record is durable, and return the option that is sent to the
+        agent.
 
         Raises:
-            Refused: the request is not open, or no longer; or the agent offers no such option.
-            TypeError: *allow* is neither yes nor no.
+            Refused: the request is not open, or not any more; or the agent offers no such option.
+            TypeError: *allow* is not a bool.
         """
         if allow not in (True, False):  # "deny" is true as well
             raise TypeError(f"allow: {allow!r} is neither yes nor no; give True or False")
@@ -160,7 +167,8 @@ class ApprovalQueue:
             )
 
     async def _ask_program(self, ask: OnPermission, key: tuple[str, int], cause: Cause) -> None:
-        """Ask the embedding program. The task is cancelled when the request is answered otherwise."""
+        """Ask the embedding program for the answer, and pass the answer on. This task is cancelled when another caller
+        answers the request."""
         waiting, permission = self._waiting.get(key), self._permission(*key)
         if waiting is None or permission is None:
             return

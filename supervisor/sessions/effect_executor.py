@@ -1,17 +1,16 @@
-"""Perform effects: the values that state machines decide become launches, prompts, cancellations and messages.
+"""Execution of effects: the values that state machines return become launches, prompts, cancellations and messages.
 
 Theory of operation
 -------------------
-A state machine returns effects and does nothing. The journal writer releases an effect when its record is durable (an
-exempt effect at once), and :meth:`EffectExecutor.perform` carries it out. Whatever follows comes back as an event in a
-mailbox, never as a return value: an agent that is ready, for example, as ``SessionStarted``.
+A state machine returns effects and does nothing itself. The journal writer releases an effect when the effect's record
+is durable (an exempt effect at once), and :meth:`EffectExecutor.perform` performs the effect. Every consequence comes
+back as an event in a mailbox, never as a return value: an agent that is ready, for example, as ``SessionStarted``.
 
-* ``perform`` never waits. Work that takes time runs in a task of the actor that it belongs to, counted in the session's
-  ``busy``, and is cancelled with that actor's scope.
+* ``perform`` never waits. Work that takes time runs in a task of the actor that the work belongs to, is counted in the
+  session's ``busy``, and is cancelled with that actor's scope.
 * There are two tables. Effects in ``_performed_always`` end things or only pass something on, and are performed also
-  for a session that is terminating. Effects in ``_performed_while_running`` begin something: a terminating session
-  drops them. An abort may overtake a launch whose record was still on its way to the disk; the launch then must not
-  happen.
+  for a session that is terminating. Effects in ``_performed_while_running`` begin something; for a terminating session
+  they are dropped. An abort may overtake a launch whose record was not durable yet; this launch then must not happen.
 * Every effect with an id is acknowledged, so that the next supervisor does not perform it again. ``SendEvent`` is
   acknowledged by the record of the event that it sends: if that event is lost with its receiver, the next supervisor
   sends it again.
@@ -84,23 +83,24 @@ from supervisor.runtime.live_session import Connection, LiveSession, Outcome
 from supervisor.sessions.approval_queue import ApprovalQueue
 
 CLEANUP_S = 5.0
-"""Default of ``EffectExecutor.cleanup_s``."""
+"""Default of ``EffectExecutor.cleanup_s``, in seconds."""
 
 MakeConnection = Callable[[LiveSession, str, int, str], Connection]
-"""Makes the connection to a session's next agent: (session, agent id, incarnation, prompt)."""
+"""Function that makes the connection to a session's next agent: (session, agent id, incarnation, prompt)."""
 
 DRIVING = frozenset({CancelSession, CancelStep, ForceStopSession, TerminateSession, LaunchAgent, SendPrompt})
-"""Effects that give the agent's actions a new cause."""
+"""Effects whose record becomes the cause of the agent's actions from then on."""
 
 _log = get_logger()
 
 
 class TurnTermination(Termination):
-    """Termination of one turn: the agent is asked to interrupt it, and killed after ``grace_s``.
+    """Termination of one turn: the agent is requested to interrupt the turn, and killed if the turn has not ended after
+    ``grace_s`` seconds.
 
     Args:
-        intent: verdict of the turn that is terminated, if the agent gives none.
-        on_killed: called when the agent was killed, so that no caller waits for the end of its turn.
+        intent: verdict of the turn that is terminated, used if the agent reports no other end.
+        on_killed: called when the agent was killed, so that no caller goes on waiting for the end of the agent's turn.
     """
 
     __slots__ = ("_abort_id", "_connection", "_grace_s", "_intent", "_on_killed", "_turn_id")
@@ -134,13 +134,13 @@ class TurnTermination(Termination):
 
 
 class EffectExecutor:
-    """Performs effects.
+    """Executor of effects: starts the action that each effect stands for.
 
     Args:
-        background: id of the actor in whose scope turns are cleaned up; it outlives every session.
+        background: id of the actor in whose scope turns are cleaned up; this actor outlives every session.
         terminations: terminates sessions.
         make_connection: makes the connection to an agent.
-        workspace: prepares directories of sessions.
+        workspace: prepares the directories of sessions.
         on_reply: called with (request id, outcome) when a request is complete.
         approvals: queue of permission requests for a human.
     """
@@ -163,7 +163,7 @@ class EffectExecutor:
         self._approvals = approvals
         self._no_retries = False
         self.cleanup_s = CLEANUP_S
-        """Clean-up budget of a turn, in seconds."""
+        """Time budget, in seconds, for the clean-up of a turn."""
         self._performed_always: Mapping[type, Callable[[LiveSession, str, Any, Cause], None]] = {
             ReplyToRequest: self._reply,
             AnswerPermission: self._answer_permission,
@@ -184,7 +184,8 @@ class EffectExecutor:
             ),
             Verify: self._verify,
         }
-        """Effects that are performed also for a terminating session: (session, entity id, effect, cause)."""
+        """Functions for effects that are performed even for a terminating session: (session, entity id, effect,
+        cause)."""
         self._performed_while_running: Mapping[type, Callable[[LiveSession, Any, Cause], None]] = {
             BuildPrompt: self._build_prompt,
             LaunchAgent: self._launch,
@@ -193,10 +194,10 @@ class EffectExecutor:
             SendPrompt: self._send_prompt,
             SteerAgent: self._steer,
         }
-        """Effects that a terminating session drops: (session, effect, cause)."""
+        """Functions for effects that are dropped for a terminating session: (session, effect, cause)."""
 
     def perform(self, pending: PendingEffect) -> None:
-        """Perform one effect, or begin a task that does."""
+        """Perform one effect, or start a task that performs it, and acknowledge the effect."""
         entity = self._registry.entities.get(pending.entity_id)
         if entity is None:
             return
@@ -221,10 +222,12 @@ class EffectExecutor:
         self._registry.journal_writer.acknowledge(pending.effect_id)
 
     def forward(self, effect: SendEvent, cause: Cause) -> bool:
-        """Send an event, whose record acknowledges the effect; return ``False`` if the receiver does not accept it.
+        """Send the event of *effect*; return ``False`` if the receiver does not accept the event. The record of the
+        event acknowledges the effect.
 
-        A receiver that has ended may be removed before it reads its mailbox: the effect would never be acknowledged. If
-        the receiver's actor is cancelled with its supervisor, the next supervisor sends the event again.
+        A receiver that has ended may be removed before it reads its mailbox, and would then never acknowledge the
+        effect; no event is sent to it. If the receiver's actor is cancelled with its supervisor, the next supervisor
+        sends the event again.
         """
         entity = self._registry.entities.get(effect.to)
         if entity is None or entity.ended or not self._registry.accepts(effect.to, effect.event):
@@ -257,7 +260,7 @@ class EffectExecutor:
 
     # ------------------------------------------------------------------ tasks
     def _start(self, session: LiveSession, actor_id: str, fn: Callable[..., object], *args: object) -> bool:
-        """Start a task in an actor's scope; return ``False`` if the scope has ended."""
+        """Start a task in the scope of the actor *actor_id*; return ``False`` if this scope has ended."""
         ctx = self._registry.system.context(actor_id)
         if ctx is None:
             return False
@@ -270,16 +273,17 @@ class EffectExecutor:
 
     # ------------------------------------------------------------------ retries
     def give_up_retries(self, actor: str) -> None:
-        """Stop every session that waits to try again, and let none try again: a drain has begun."""
+        """Stop every session that waits for its next try, and prevent later tries, because a drain has begun."""
         self._no_retries = True
         for session in list(self._registry.sessions.values()):
             if self._registry.entity(session.session_id).state is Session.COOLING_DOWN:
                 self._check_retry(session, Cause(actor=actor))
 
     def _check_retry(self, session: LiveSession, cause: Cause) -> None:
-        """Let a failed session try again, unless it fails too often, or the supervisor drains.
+        """Let a failed session try again, unless the session fails too often, or the supervisor drains.
 
-        The failure time is the record's, not the time at which the effect is performed: the disk may have taken long.
+        The time of the failure is the time in the record, not the time at which the effect is performed: the write to
+        the disk may have taken long.
         """
         entity = self._registry.entity(session.session_id)
         data = entity.data
@@ -349,7 +353,7 @@ class EffectExecutor:
         self._registry.send(session.session_id, PromptReady(prompt=prompt, messages=len(data.inbox)), cause=cause)
 
     def _launch(self, session: LiveSession, effect: LaunchAgent, cause: Cause) -> None:
-        """Reuse an idle agent at once; wait for one, or make one, in a task."""
+        """Reuse an idle agent at once; otherwise start a task that waits for the agent, or launches a new agent."""
         connection, incarnation = session.connection, effect.incarnation
         at_once = connection is not None and connection.turn_id is None and connection.reusable
         if connection is not None and at_once and not failpoint.active("agent.not_reused", connection.agent_id):
@@ -373,7 +377,7 @@ class EffectExecutor:
             self._launch_agent(session, incarnation, effect.prompt, cause)
 
     def _is_awaited(self, session: LiveSession, incarnation: int) -> bool:
-        """Return whether the session still waits for the agent of that incarnation."""
+        """Return whether the session still waits for an agent for that incarnation."""
         data = self._registry.entity(session.session_id).data
         return not session.is_terminating and incarnation == data.incarnation and incarnation > data.concluded
 
@@ -411,18 +415,19 @@ class EffectExecutor:
             session.connection.start_turn(effect.turn_id, effect.incarnation, effect.prompt)
 
     def _steer(self, session: LiveSession, effect: SteerAgent, cause: Cause) -> None:
-        """Send a message within the turn, worded as in a prompt."""
+        """Send a message within the turn, in the same wording as in a prompt."""
         if session.connection is not None:
             message = Message(id=effect.message_id, sender=effect.sender, text=effect.text, urgent=True)
             session.connection.steer(effect.message_id, effect.incarnation, build_prompt("", [message]))
 
     # ------------------------------------------------------------------ end of a turn
     def _verify(self, session: LiveSession, turn_id: str, effect: Verify, cause: Cause) -> None:
-        """Decide whether a turn has succeeded: the connection has judged the agent's report; no call is open since.
+        """Decide whether a turn has succeeded: its agent has reported a successful end, and no tool call may have been
+        opened since.
 
-        Here is decided, without an await, whether an abort came in time. If the session is stopping by now, its turn
-        has failed. An abort that comes later finds ``TaskCompleted`` in the turn's mailbox before its own events. A
-        turn that must compact first is verified afterwards.
+        This method decides, without an await, whether an abort came in time. If the session is stopping by now, its
+        turn has failed. A later abort comes too late: ``TaskCompleted`` is in the turn's mailbox before the events of
+        the abort. A turn that must compact the context first is verified after the compaction.
         """
         turn = self._registry.entity(turn_id)
         if turn.state is not Turn.VERIFYING:
@@ -440,7 +445,7 @@ class EffectExecutor:
             self._registry.send(turn_id, TaskCompleted(), cause=cause)
 
     def _clean_up(self, session: LiveSession, turn_id: str, effect: CleanUp, cause: Cause) -> None:
-        """Clean up after a turn. Most turns leave nothing behind, and need no task for it."""
+        """Clean up after a turn. Most turns leave nothing behind; no task is started for such a turn."""
         at_work = session.connection is not None and session.connection.turn_id == turn_id
         if at_work or self._registry.system.children(turn_id):
             self._start(session, self._background, self._clean_up_later, session, turn_id, cause)
@@ -448,7 +453,8 @@ class EffectExecutor:
             self._registry.send(turn_id, AgentReaped(), cause=cause)
 
     async def _clean_up_later(self, session: LiveSession, turn_id: str, cause: Cause) -> None:
-        """End an agent that still works on the turn, and the scopes of the turn's calls."""
+        """Stop an agent that still works on the turn, then end the scopes of the turn's calls and report the
+        clean-up."""
         await self._terminate_turn(session, turn_id)
         with self._registry.system.timers.limit(self.cleanup_s) as budget:
             for tool_id in self._registry.system.children(turn_id):
@@ -460,7 +466,8 @@ class EffectExecutor:
         self._registry.send(turn_id, reaped, cause=cause)
 
     async def _terminate_turn(self, session: LiveSession, turn_id: str) -> None:
-        """Have the agent stop work on a turn that has failed without it, as at its time-out."""
+        """Make the agent stop its work on a turn that has failed while the agent was still working, for example at its
+        time-out."""
         connection, turn = session.connection, self._registry.entity(turn_id)
         if connection is None or connection.turn_id != turn_id:
             return
@@ -484,7 +491,8 @@ class EffectExecutor:
             session.connection.interrupt(turn_id, intent, effect.abort_id)
 
     def _cancel_launch(self, session: LiveSession) -> None:
-        """Kill an agent that is not ready yet. An idle agent ends with its session, in order."""
+        """Kill an agent that is not ready yet. An idle agent is not killed here: it closes in the regular way with its
+        session."""
         if session.connection is not None and not session.connection.is_ready:
             self._kill(session, "the launch was cancelled")
 
@@ -502,7 +510,8 @@ class EffectExecutor:
         self._registry.system.stop(tool_id, effect.abort_id or effect.reason)
 
     def _stop_started(self, session: LiveSession, child: LiveSession, effect: CancelTool, cause: Cause) -> None:
-        """Stop a child session whose starting call is over, and answer that call, as the child's cancel mode says."""
+        """Stop a child session because the call that started the child was aborted, and complete that call, both as the
+        child's cancel mode says."""
         if child.mode is not CancelMode.ABANDON:
             stop = OperatorStop(
                 reason=f"the call {child.started_by} that started it was aborted",

@@ -1,4 +1,4 @@
-"""Handle of one session, for embedding programs: passes every call on to the supervisor."""
+"""Handle of one session, for embedding programs: every method calls the supervisor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class TurnResult(NamedTuple):
     """Result of a prompt: ``completed``, ``failed`` or ``aborted``, the error, and the end of the agent's text.
 
     ``seq`` is the number of the record that decided the result (``None``: nothing could be written). A result that is
-    delivered twice, by two supervisors with a kill between them, has the same number.
+    delivered twice, because one supervisor was killed and the next one delivered it again, has the same number both
+    times.
     """
 
     outcome: str
@@ -28,7 +29,7 @@ class TurnResult(NamedTuple):
 
 
 class SupervisorApi(Protocol):
-    """Methods of the supervisor that a handle calls."""
+    """Methods of the supervisor that a session handle calls."""
 
     def state_of(self, entity_id: str) -> str: ...
 
@@ -60,7 +61,7 @@ class SupervisorApi(Protocol):
 
 
 class Session:
-    """Handle of one session. A method that is called after the session has ended reports that."""
+    """Handle of one session. A method that is called after the session has ended reports that the session has ended."""
 
     def __init__(self, supervisor: SupervisorApi, session_id: str) -> None:
         self._supervisor = supervisor
@@ -68,12 +69,13 @@ class Session:
 
     @property
     def state(self) -> str:
-        """The session's state, in the specification's spelling."""
+        """State of the session, in the specification's spelling."""
         return self._supervisor.state_of(self.id)
 
     @property
     def budget(self) -> Budget:
-        """Amounts that the session may still use, by its own budget and every one above; ``None``: no bound.
+        """Amounts that the session may still use, by its own budget and by every budget above it; ``None`` means no
+        bound.
 
         Raises:
             NoSuchEntity: the session has ended.
@@ -82,7 +84,7 @@ class Session:
 
     @property
     def used(self) -> Amounts:
-        """Amounts that its agents have reported as used, without those of child sessions.
+        """Amounts that the session's agents have reported as used, without the amounts of child sessions.
 
         Raises:
             NoSuchEntity: the session has ended.
@@ -90,10 +92,10 @@ class Session:
         return self._supervisor.used_by(self.id)
 
     async def run(self, prompt: str) -> TurnResult:
-        """Have the agent work on *prompt*, and return the result. Prompts of one session queue up.
+        """Have the agent work on *prompt*, wait, and return the result. Prompts of one session are worked on in order.
 
-        Cancelling this call does not abort the turn: use :meth:`abort`. A prompt that has not reached the session by
-        then is withdrawn.
+        Cancelling this call does not abort the turn: use :meth:`abort`. A prompt that has not reached the session when
+        the call is cancelled is withdrawn.
 
         Raises:
             NoSuchEntity: the session has ended.
@@ -102,26 +104,27 @@ class Session:
         return await self._supervisor.request(self.id, prompt)
 
     async def result(self) -> TurnResult | None:
-        """Wait for the last prompt that the session works on or has waiting, and return its result; ``None`` if there
-        is no prompt. Includes prompts that were sent to an earlier supervisor."""
+        """Wait for the last prompt that the session works on or has in its queue, and return the result; ``None`` if
+        there is no such prompt. Prompts that were sent to an earlier supervisor are included."""
         return await self._supervisor.result_of(self.id)
 
     async def send(
         self, text: str, *, urgent: bool = False, at: DeliveryPoint | str | None = None, sender: str = "host"
     ) -> str:
-        """Leave a message for the next prompt, or interrupt the running turn with it; return the message's id.
+        """Send a message to the agent: with the next prompt, or, if *urgent*, by interrupting the running turn. Return
+        the message's id.
 
         Args:
             text: text for the agent.
             urgent: interrupt the running turn.
-            at: point of an urgent message: ``now`` (the default); ``tool_boundary``, as soon as no tool call is open;
-                or ``turn_end``, in a turn of its own after the running one, without an interruption: the caller that
-                waits for the running turn gets the result after that extra turn. After a turn that has failed for good
-                the message waits for the next prompt.
+            at: point at which an urgent message is delivered: ``now`` (the default); ``tool_boundary``, as soon as no
+                tool call is open; or ``turn_end``, in an extra turn after the running turn, without an interruption:
+                the caller that waits for the running turn gets the result after that extra turn. After a turn that has
+                failed for good the message waits for the next prompt.
             sender: name of the sender, for the agent and the records.
 
         Raises:
-            ValueError: *at* is none of these, or is given for a message that is not urgent.
+            ValueError: *at* is none of these values, or is given for a message that is not urgent.
             NoSuchEntity: the session has ended.
         """
         return await self._supervisor.send(self.id, text, urgent=urgent, at=at, sender=sender)
@@ -134,8 +137,8 @@ class Session:
         cancel_mode: CancelMode | str = CancelMode.WAIT_COMPLETED,
         budget: Budget | None = None,
     ) -> Session:
-        """Start a child session. The child ends before this session does, unless its cancel mode says otherwise, and
-        its *budget* lies in that of this session."""
+        """Start a child session. The child ends before this session does, unless the child's cancel mode says
+        otherwise. The child's *budget* is a part of this session's budget."""
         return await self._supervisor.start_session(
             name, agent=agent, parent=self.id, cancel_mode=cancel_mode, budget=budget
         )
@@ -145,5 +148,5 @@ class Session:
         return await self._supervisor.abort(self.id, scope, reason=reason, actor="host")
 
     async def close(self, reason: str = "no more work") -> None:
-        """Close the session in order, and wait until everything below it has ended."""
+        """Close the session in the regular way, and wait until everything below the session has ended."""
         await self._supervisor.close_session(self.id, reason=reason)

@@ -1,6 +1,7 @@
-"""Monitors of all sessions: one timer for all snapshots of the same interval, and the budget scopes.
+"""Monitors of all sessions, with one timer for all progress snapshots of the same interval, and the budget scopes.
 
-While no turn runs no timer runs. Time is that of the actors' timers, without time in which the process did not run.
+While no turn runs no timer runs. Times are those of the actors' timers, which do not count time in which the process
+did not run.
 """
 
 from __future__ import annotations
@@ -20,38 +21,40 @@ from supervisor.runtime.live_session import LiveSession, SessionPhase
 from supervisor.sessions.session_monitor import BUDGETED, MonitorSettings, SessionMonitor
 
 AbortSession = Callable[[str, str, str, int, AbortReason], None]
-"""Aborts a session without waiting for it: (session id, reason, actor, record that it follows from, abort reason)."""
+"""Function that aborts a session without waiting: (session id, reason, actor, number of the record that the abort
+follows from, abort reason)."""
 
 
 def hosts_scope(scope_id: str) -> str:
-    """Return the id of a scope that the embedding program names: no entity has such an id, and the scope of an entity
-    has the entity's id."""
+    """Return the id of a budget scope that the embedding program names. No entity has such an id; the budget scope of
+    an entity has the entity's id."""
     return f"host:{scope_id}"
 
 
 class RecordedUsage(NamedTuple):
-    """Budget state of a session, read from its log."""
+    """Budget state of a session, restored from the session's log."""
 
     used: Amounts = Amounts()
-    """Own use of the session."""
+    """Amounts that the session itself has used."""
     scopes: Sequence[Mapping[str, Any]] = ()
     patience: StallProfileName = StallProfileName.DEFAULT
     common: bool = False
-    """The session's own limits are the common ones of all sessions."""
+    """True if the session's own limits are the default limits of all sessions."""
     troubles: int = 0
-    """Model errors in a row at the last record, if no turn has succeeded since."""
+    """Number of model errors in a row at the last record, if no turn has succeeded since."""
     spent: tuple[SpentBudget, int] | None = None
-    """The spent budget, and the number of its record."""
+    """The budget that was used up, and the number of the record about it."""
 
     def apply(self, fact: Mapping[str, Any]) -> RecordedUsage:
-        """Return the state after the next fact about the session's budget or use."""
+        """Return the state after the next fact about the session's budget or its used amounts."""
         used = msgspec.convert(fact["used"], Amounts) if "used" in fact else self.used
         patience = StallProfileName(fact["patience"]) if "patience" in fact else self.patience
         scopes, common = fact.get("scopes", self.scopes), fact.get("common", self.common)
         return RecordedUsage(used, scopes, patience, common, fact.get("in_a_row", self.troubles), self.spent)
 
     def counting(self, used: Mapping[str, Amounts]) -> RecordedUsage:
-        """Return the state with at least the amounts *used* in its scopes, given by scope id."""
+        """Return the state with the used amounts of its scopes raised to at least *used*, which is given by scope
+        id."""
         scopes = [
             {**one, "used": msgspec.convert(one["used"], Amounts).at_least(used.get(one["id"], Amounts())).as_record}
             for one in self.scopes
@@ -60,7 +63,8 @@ class RecordedUsage(NamedTuple):
 
 
 class BudgetGrant(NamedTuple):
-    """Budget of a new session: its own (``None``: the common one), the scope around it, its stall profile."""
+    """Budget of a new session: its own budget (``None``: the default one), the scope around it, and its stall
+    profile."""
 
     budget: Budget | None = None
     within: BudgetScope | None = None
@@ -69,14 +73,14 @@ class BudgetGrant(NamedTuple):
 
 NO_GRANT = BudgetGrant()
 LAUNCHED = frozenset({Session.INITIALIZING, Session.BUILDING_PROMPT, Session.SPAWNING, Session.COOLING_DOWN})
-"""States in which a session with a request waits for the supervisor to launch an agent."""
+"""States in which a session with a request waits until the supervisor has launched an agent."""
 
 
 class MonitorRegistry:
     """Monitors of one supervisor's sessions, and the budget scopes.
 
     Args:
-        abort_session: aborts a session.
+        abort_session: function that aborts a session.
     """
 
     def __init__(self, registry: EntityRegistry, abort_session: AbortSession) -> None:
@@ -87,7 +91,8 @@ class MonitorRegistry:
         self._news: dict[float, set[str]] = {}
         """Sessions with progress since the last snapshot, by the snapshot interval in seconds."""
         self.on_model_failed: list[Callable[[str, ModelFailure], None]] = []
-        """Each is called with every failure of the model of any session's agent; each plan that runs adds one."""
+        """Functions that are called with every model failure of any session's agent; each running plan adds one
+        function."""
 
     def model_failed(self, session_id: str, failure: ModelFailure) -> None:
         for call in list(self.on_model_failed):
@@ -95,7 +100,8 @@ class MonitorRegistry:
 
     # ------------------------------------------------------------------ scopes
     def scope(self, scope_id: str, title: str, budget: Budget, parent: BudgetScope | None = None) -> BudgetScope | None:
-        """Return the scope of that id, made if there is none; or *parent*, if *budget* bounds nothing."""
+        """Return the budget scope with the id *scope_id*, created if it does not exist; or *parent*, if *budget* has no
+        limits."""
         if not budget.limits:
             return parent
         scope = self._scopes.setdefault(scope_id, BudgetScope(scope_id, title, budget, parent))
@@ -103,18 +109,19 @@ class MonitorRegistry:
         return scope
 
     def close(self, scope_id: str) -> None:
-        """Close the scope of that id, if there is one."""
+        """Close the budget scope with the id *scope_id*, if it exists."""
         self._scopes.pop(scope_id, None)
 
     def close_ended(self) -> None:
-        """Close the scopes of entities that have ended; sessions that outlived them go on counting there. A scope that
-        belongs to no entity is closed by the embedding program."""
+        """Close the budget scopes of entities that have ended; sessions that outlived such an entity continue to count
+        in its scope. A scope that belongs to no entity is closed by the embedding program."""
         for one in [one for one in self._scopes if one in self._registry.names and one not in self._registry.entities]:
             self.close(one)
 
     def restore_scope(self, recorded: Sequence[Mapping[str, Any]]) -> BudgetScope | None:
-        """Return the scope of a record, with the scopes above it and at least the recorded use of each. Limits that
-        hold already are newer than those of a record; a record has no scope whose limits were taken away."""
+        """Return the budget scope that was recorded, together with the scopes above it, each with at least its recorded
+        use. If a scope exists already, its present limits stay, because they are newer than those of the record; a
+        record holds no scope whose limits were removed."""
         scope: BudgetScope | None = None
         for one in reversed(recorded):
             budget = msgspec.convert(one["limits"], Budget)
@@ -123,14 +130,15 @@ class MonitorRegistry:
         return scope
 
     def count(self, used: Mapping[str, Amounts]) -> None:
-        """Count at least the amounts *used*, given by scope id, in the scopes that there are."""
+        """Raise the used amounts of existing budget scopes to at least *used*, which is given by scope id."""
         for scope_id, amounts in used.items():
             if (scope := self._scopes.get(scope_id)) is not None:
                 scope.recall(amounts)
 
     # ------------------------------------------------------------------ sessions
     def start_monitor(self, session: LiveSession, rules: MonitorSettings, given: BudgetGrant) -> None:
-        """Monitor a session. Its budget lies in that of ``given.within``, or else of its parent."""
+        """Start to monitor a session. Its budget scope lies within ``given.within``, or else within the scope of its
+        parent session."""
         above = given.within
         if above is None and session.parent is not None and session.parent.monitor is not None:
             above = session.parent.monitor.scope
@@ -139,15 +147,17 @@ class MonitorRegistry:
         self._start(session, rules, scope, given.patience)
 
     def note_budget(self, session: LiveSession, given: BudgetGrant, cause: Cause) -> None:
-        """Record the budget scopes and the stall profile of a session, unless both are the default."""
+        """Record the budget scopes and the stall profile of a session, unless there are no scopes and the profile is
+        the default."""
         scope = self._scope_of(session)
         if scope is not None or given.patience is not StallProfileName.DEFAULT:
             fact = {"scopes": scope.as_record if scope is not None else [], "patience": given.patience.value}
             self._registry.record_fact(session.session_id, BUDGETED, cause, {**fact, "common": given.budget is None})
 
     def restore_monitor(self, session: LiveSession, rules: MonitorSettings, recalled: RecordedUsage) -> None:
-        """Monitor a session of an earlier supervisor: its use stays. If the common limits of all sessions bound it, the
-        present ones hold; without any, the session still counts in its scope."""
+        """Start to monitor a session of an earlier supervisor, with the use that was recorded. If the session is
+        bounded by the default limits of all sessions, the present default limits apply; without any default limits, the
+        session still counts in its scope."""
         monitor = self._start(session, rules, self.restore_scope(recalled.scopes), recalled.patience)
         own = self._scopes.get(session.session_id)
         if recalled.common and own is not None:
@@ -158,7 +168,7 @@ class MonitorRegistry:
         monitor.model.record.in_a_row = recalled.troubles
 
     def left_of(self, session: LiveSession) -> Budget:
-        """Return the budget that is left for a session."""
+        """Return the budget that a session may still use."""
         scope = self._scope_of(session)
         if scope is None:
             return Budget()
@@ -167,7 +177,7 @@ class MonitorRegistry:
         return Budget(**whole)  # type: ignore[arg-type]  # measures are its fields
 
     def used_by(self, session: LiveSession) -> Amounts:
-        """Return the use of a session's agents."""
+        """Return the amounts that a session's agents have used."""
         return session.monitor.used if session.monitor is not None else Amounts()
 
     def _scope_of(self, session: LiveSession) -> BudgetScope | None:
@@ -211,8 +221,9 @@ class MonitorRegistry:
             self._snapshot_later(every_s)
 
     def _moved(self) -> set[str]:
-        """Return the sessions whose agent has progressed since the last call, and the sessions above them. A child
-        session whose agent is being launched counts as well, since launches have deadlines of their own."""
+        """Return the ids of the sessions whose agent has progressed since the last call of this method, and of the
+        sessions above them. A child session whose agent is being launched is included, because launches have deadlines
+        of their own."""
         moved: set[str] = set()
         for session in self._registry.sessions.values():
             if not (session.progressed or session.turns or session.parent is not None):
@@ -225,6 +236,6 @@ class MonitorRegistry:
         return moved
 
     def _is_launched(self, session: LiveSession) -> bool:
-        """Return whether *session* is a child session with a request and no agent for it yet."""
+        """Return whether *session* is a child session that has a request but no launched agent yet."""
         entity = self._registry.entities.get(session.session_id) if session.parent is not None else None
         return entity is not None and entity.state in LAUNCHED and entity.data.current is not None

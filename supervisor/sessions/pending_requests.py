@@ -1,7 +1,7 @@
 """Requests to sessions (prompts and messages), and the callers that wait for the replies.
 
 Every caller gets one reply: from the effect executor when the request is complete, or when the session or the journal
-is lost. A journal outage is not checked here: callers that must not wait for the disk check it before.
+is lost. This module does not check for a journal outage: callers that must not wait for the disk check for it first.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class _Waiter:
 
 
 class PendingRequests:
-    """Prompts and messages of one supervisor.
+    """Prompts and messages of one supervisor, from the call to the reply.
 
     Args:
         generation: generation of the journal, part of the messages' ids.
-        waiting_max: returns the number of prompts, and of messages, that a session may have waiting now.
+        waiting_max: returns the number of prompts, and of messages, that may wait for one session now.
     """
 
     def __init__(self, registry: EntityRegistry, generation: int, waiting_max: Callable[[], int]) -> None:
@@ -53,36 +53,37 @@ class PendingRequests:
         self._generation = generation
         self._waiting_max = waiting_max
         self._waiting: dict[str, list[_Waiter]] = {}
-        """Callers of each request, by request id, in their order."""
+        """Callers that wait for each request, by request id, in the order in which they came."""
         self._messages = 0
         self._earlier: dict[str, bool] = {}
-        """Open requests to an earlier supervisor, by id, and whether a plan made them."""
+        """Open requests to an earlier supervisor, by request id; the value is True if a plan made the request."""
         self._last_outcomes: dict[tuple[str, bool], Outcome | None] = {}
-        """Outcome of the last request to an earlier supervisor, by session, and by whether only requests of plans
-        count; ``None`` until the request is complete. Removed when a later request comes."""
+        """Outcome of the last request to an earlier supervisor, by session and by a flag that is True if only requests
+        of plans count; ``None`` until the request is complete. Removed when the session gets a later request."""
         self._end: Outcome | None = None
-        """Outcome of every request once nothing can be recorded any more."""
+        """Outcome of every request as soon as nothing can be recorded any more; ``None`` before."""
         self.answer_given = OneShotEvent()
-        """Set with the next reply, and then replaced."""
+        """Event that the next reply sets; replaced by a new event afterwards."""
 
     @property
     def waiting(self) -> list[str]:
-        """Ids of the requests without a reply, oldest first."""
+        """Ids of the requests that have no reply yet, oldest first."""
         return list(self._waiting)
 
     @property
     def unanswered(self) -> bool:
-        """True while a caller waits for a reply, or a session works on a request of its own, such as a message."""
+        """True while a caller waits for a reply, or a session works on a request that no caller waits for, such as a
+        message."""
         sessions = (self._registry.entities.get(session_id) for session_id in self._registry.sessions)
         return bool(self._waiting) or any(one is not None and one.data.current is not None for one in sessions)
 
     # ------------------------------------------------------------------ prompts
     async def outcome_of(self, session_id: str, prompt: str, cause: Cause, *, once: bool, limit: TimeLimit) -> Outcome:
-        """Send *prompt* to a session, wait, and return its outcome.
+        """Send *prompt* to a session, wait for the end of the work on it, and return the outcome.
 
         Raises:
             NoSuchEntity: no living session has that id.
-            Refused: the session has ended, or the maximum of prompts waits for it already.
+            Refused: the session has ended, or the maximum number of prompts already waits for it.
         """
         waiter = _Waiter()
         session = self._registry.session(session_id)
@@ -107,13 +108,13 @@ class PendingRequests:
         return await waiter.wait()
 
     def _note_prompt(self, session_id: str, *, once: bool) -> None:
-        """Note that the session has another prompt: earlier ones are no longer its last."""
+        """Record that the session has a newer prompt: the stored outcomes of earlier prompts are removed."""
         self._last_outcomes.pop((session_id, False), None)
         if once:
             self._last_outcomes.pop((session_id, True), None)
 
     def _forget(self, request_id: str, waiter: _Waiter) -> None:
-        """Remove one caller of a request; other callers may wait for the same request."""
+        """Remove one caller from a request; other callers may still wait for the same request."""
         waiters = self._waiting.get(request_id, [])
         if waiter in waiters:
             waiters.remove(waiter)
@@ -121,8 +122,8 @@ class PendingRequests:
                 del self._waiting[request_id]
 
     async def _check_waiting(self, session_id: str, what: str, waiting: int) -> None:
-        """Refuse if too many wait. The checkpoint keeps a caller that retries in a loop from blocking the event
-        loop."""
+        """Raise ``Refused`` if *waiting* has reached the maximum. The checkpoint before prevents a caller that retries
+        in a loop from blocking the event loop."""
         if waiting >= self._waiting_max() or failpoint.active("session.full", session_id):
             await anyio.lowlevel.checkpoint()
             words = f"{session_id} has {waiting} {what} waiting already (limits.waiting_max); wait until it takes some"
@@ -130,7 +131,7 @@ class PendingRequests:
 
     # ------------------------------------------------------------------ replies
     def complete_request(self, request_id: str, outcome: Outcome) -> None:
-        """Reply to every caller of a request."""
+        """Send *outcome* as the reply to every caller of a request."""
         for waiter in self._waiting.pop(request_id, ()):
             waiter.reply(outcome)
         if request_id in self._earlier:
@@ -142,28 +143,31 @@ class PendingRequests:
         self.answer_given = OneShotEvent()
 
     def fail_session(self, session_id: str, outcome: Outcome) -> None:
-        """Complete every request to a session that is lost."""
+        """Send *outcome* as the reply to every request to a session that is lost."""
         for request_id in [one for one in self._waiting if one.rpartition(":r")[0] == session_id]:
             self.complete_request(request_id, outcome)
 
     def fail_all(self, outcome: Outcome) -> None:
-        """Complete every request, and later ones: nothing can be recorded any more."""
+        """Send *outcome* as the reply to every request, later requests included, because nothing can be recorded any
+        more."""
         self._end = outcome
         waiting, self._waiting = self._waiting, {}
         for waiter in [one for waiters in waiting.values() for one in waiters]:
             waiter.reply(outcome)
 
     def track_recovered(self, sessions: Iterable[SessionData]) -> None:
-        """Keep the outcomes of prompts that were sent to an earlier supervisor, for callers that ask later."""
+        """Register the open prompts that were sent to an earlier supervisor, so that their outcomes are stored for
+        later callers."""
         for data in sessions:
             self._last_outcomes |= {(data.id, False): None, (data.id, True): None}
             self._earlier |= {one.id: one.once for one in (*data.queue, data.current) if one is not None}
 
     async def last_outcome(self, session_id: str, *, once: bool) -> Outcome | None:
-        """Wait for the last prompt of a session, from any caller, and return its outcome; ``None`` if it has none.
+        """Wait for the last prompt of a session, from any caller, and return the outcome; ``None`` if there is no
+        prompt.
 
-        With *once* only prompts of plans count. The outcome of a prompt to an earlier supervisor is returned also after
-        it is complete.
+        With *once* only prompts of plans count. The outcome of a prompt that was sent to an earlier supervisor is
+        returned even after that prompt is complete.
         """
         waiting = [one for one in _requests_of(self._registry.entities.get(session_id)) if one.once or not once]
         if not waiting:
@@ -182,14 +186,15 @@ class PendingRequests:
 
     # ------------------------------------------------------------------ messages
     async def send(self, session_id: str, text: str, *, sender: str, urgent: DeliveryPoint | None) -> str:
-        """Leave a message for a session's next prompt; with *urgent*, interrupt its turn at that point.
+        """Send a message to a session: with its next prompt, or, with *urgent*, by an interruption of its turn at that
+        point.
 
         Returns:
             The message's id; the message is durable.
 
         Raises:
             NoSuchEntity: no living session has that id.
-            Refused: the session has ended, or the maximum of messages waits for it already.
+            Refused: the session has ended, or the maximum number of messages already waits for it.
         """
         session = self._registry.session(session_id)
         has = {one.id for one in self._registry.entity(session_id).data.inbox}
@@ -210,6 +215,6 @@ class PendingRequests:
 
 
 def _requests_of(session: Entity | None) -> list[Request]:
-    """Return the prompts that a session works on or has waiting."""
+    """Return the prompts that a session works on or has in its queue."""
     asked = (session.data.current, *session.data.queue) if session is not None else ()
     return [one for one in asked if one is not None]

@@ -2,19 +2,19 @@
 
 Theory of operation
 -------------------
-One line of agent output takes this way, in one direction:
+A line of agent output passes these stations, in one direction:
 
     process.receive -> codec.feed -> AgentIO (order) -> _process -> event of the turn, session or agent entity -> record
 
 * ``run`` holds the process from spawn to exit. The process context is left in every case, also by a cancellation, and
   then sends SIGTERM and SIGKILL by its own budgets; ``AgentExited`` is reported after the last process has ended.
-* ``_process`` processes one message at a time, and awaits the durable record of a tool call before the next message.
-  So an agent is read no faster than its calls are recorded, and no call runs that is not on record.
-* Commands (``start_turn``, ``interrupt``, ``close_when_idle``, ``kill``) never wait. Their bytes go through AgentIO.
-* A turn ends when the codec says so, or when the process has exited and its output was read to the end. The output
-  comes first: an agent may say "done" and exit at once, and has then succeeded.
-* A terminated call, and an interrupted turn with an open call, have no result before the processes of these calls were
-  killed or named (``aborts.tool_calls``).
+* ``_process`` processes one message at a time, and awaits the durable record of a tool call before the next message. So
+  an agent is read no faster than its calls are recorded, and no call runs that is not on record.
+* Commands (``start_turn``, ``interrupt``, ``close_when_idle``, ``kill``) never wait. Their bytes are sent by AgentIO.
+* A turn ends when the codec reports its end, or when the process has exited and the output was read to the end. The
+  output comes first: an agent may report "done" and exit at once, and has then succeeded.
+* A terminated call, or an interrupted turn with an open call, gets a result only after the processes of these calls
+  were killed or named (``aborts.tool_calls``).
 """
 
 from __future__ import annotations
@@ -88,19 +88,21 @@ from supervisor.sessions.agent_connection import AgentConnection, ConnectionPhas
 from supervisor.sessions.agent_requests import PermissionRequests, Terminals
 
 _WORK = (ToolOpened, ToolClosed, PermissionNeeded, TerminalOpened, ChildRequested, Compaction, ModelErrorReported)
-"""Messages that show that an agent works, or tries to, on its prompt."""
+"""Messages which show that an agent works on its prompt, or tries to."""
 PATIENCE_S = 20.0
-"""Seconds that a launch waits for file descriptors, before its session launches again: each launch costs records."""
+"""Seconds that a launch waits for file descriptors before the session begins another launch: each launch costs
+records."""
 MUTE_S = 2.0
 """Seconds that an agent has to exit after it has closed its output."""
 ERROR_CHARS = 4096
-"""Characters at the end of standard error that are kept to find the last line."""
+"""Number of characters at the end of standard error that are stored in order to find the last line."""
 COMPACTS_S = 60.0
-"""Seconds that a compaction which begins after its turn had ended delays the turn's verification."""
+"""Seconds by which a compaction that begins after the end of its turn may delay the turn's verification."""
 LOOK_AGAIN_S = 0.05
-"""Seconds between two checks whether such a turn has processed the compaction, when its agent is gone."""
+"""Seconds between two checks whether such a turn has processed the event of its compaction, after its agent has
+ended."""
 _BEING_VERIFIED = (Turn.RUNNING, Turn.VERIFYING)
-"""States of a turn whose agent has reported its end: about to be verified, or being verified."""
+"""States of a turn whose agent has reported the end of the turn: about to be verified, or being verified."""
 _NOT_COMPACTED = Verdict(
     exit=Exit.ERROR,
     error="the agent could not compact its context",
@@ -110,26 +112,27 @@ _NOT_COMPACTED = Verdict(
 
 
 class CompactionTracker:
-    """Compactions of one agent's context: a running turn waits for them, and a turn that had ended is verified again.
+    """Compactions of one agent's context. A running turn waits for its compaction; a turn that had ended is verified
+    again after a compaction.
 
-    However many compactions begin, the turn's is over when one of them is. An agent may also report a compaction after
-    the last message of a turn that is being verified: the specification has it compact first. The work of that turn is
-    done, so a compaction that fails then is no failure of the turn.
+    However many compactions begin, the turn's compaction is over when one of them ends. An agent may also report a
+    compaction after the last message of a turn that is being verified: by the specification the turn then compacts
+    first. The work of that turn is done, so a failure of such a compaction is not a failure of the turn.
     """
 
     def __init__(self, registry: EntityRegistry, session: LiveSession) -> None:
         self._registry = registry
         self._session = session
         self._compacting: str | None = None
-        """Turn whose compaction is under way."""
+        """Id of the turn whose compaction is running, or ``None``."""
         self._late: str | None = None
-        """Turn that had ended, and is verified again when its compaction is over."""
+        """Id of a turn that had ended and that is verified again when its compaction is over, or ``None``."""
 
     def _report(self, turn_id: str, event: Event) -> Coroutine[Any, Any, int | None]:
         return self._registry.report(turn_id, event, cause=self._session.cause)
 
     async def update(self, turn_id: str, *, active: bool) -> None:
-        """Report that the running turn compacts, or has finished that."""
+        """Report that the running turn begins a compaction (*active*) or has finished it."""
         if active:
             if self._compacting != turn_id and await self._report(turn_id, CompactNeeded()) is not None:
                 self._compacting = turn_id
@@ -138,7 +141,7 @@ class CompactionTracker:
             await self._report(turn_id, CompactionCompleted())
 
     async def update_after_turn(self, done: str | None, *, active: bool) -> None:
-        """Report a compaction between turns. *done*: the last turn, if it succeeded."""
+        """Report a compaction that happens between turns. *done* is the id of the last turn if that turn succeeded."""
         if not active:
             self.finish()
             return
@@ -152,7 +155,7 @@ class CompactionTracker:
             self._verify_later(turn.id, COMPACTS_S)
 
     def finish(self) -> None:
-        """Verify the turn that waits: the compaction is over, or the agent is gone."""
+        """Verify the turn that waits for its compaction, because the compaction is over or the agent has ended."""
         if self._late is not None:
             self._verify(self._late)
 
@@ -196,9 +199,9 @@ class ProcessConnection(AgentConnection):
         self._files = files
         self._resume_id, self._interrupted = resume_id, interrupted
         self._conversation: str | None = None
-        """Agent's name for the conversation, if the conversation can be loaded by it."""
+        """Name that the agent gave the conversation, if a later agent can load the conversation by this name."""
         self._steered: deque[str] = deque()
-        """Messages that were sent in this turn, and that the agent has not accepted yet."""
+        """Ids of the messages that were sent within this turn and that the agent has not accepted yet."""
         self._agent_io = AgentIO()
         self._permissions = PermissionRequests(registry, session, launch.cwd, codec, self._agent_io)
         self._terminals = Terminals(registry, session, host, launch, codec, self._agent_io, self._permissions)
@@ -206,15 +209,16 @@ class ProcessConnection(AgentConnection):
             registry, session, agent_id, self._calls, self._aborting, codec.end_call, self._agent_io
         )
         self._cut_short: str | None = None
-        """Call that was open when the turn was interrupted."""
+        """Actor id of a call that was open when the turn was interrupted."""
         self._stopped: dict[str, tuple[str, str]] = {}
-        """Calls that the agent reports as stopped, while others of an interrupted turn are open."""
+        """Calls that the agent reports as stopped while other calls of an interrupted turn are still open."""
         self._compacting = CompactionTracker(registry, session)
         self._prompt_given = OneShotEvent()
         self._since: int | None = None
-        """Tick of its first prompt: processes born before belong to the agent itself."""
+        """Clock tick of the agent's first prompt: processes that were started before belong to the agent itself, not to
+        a turn."""
         self._is_unknown = False
-        """The shim was lost: processes that the agent has left running cannot be seen."""
+        """True if the shim was lost: processes that the agent has left running then cannot be listed."""
         self._last_error_line = ""
         self._errors_read = OneShotEvent()
 
@@ -370,7 +374,7 @@ class ProcessConnection(AgentConnection):
                 self._agent_io.close()
 
     async def _process_output(self, process: Process) -> None:
-        """Process all output of the program, up to its exit."""
+        """Process all output of the program, up to the program's exit."""
         self._agent_io.enqueue(self._codec.start(self._launch.cwd, self._resume_id))
         await self._agent_io.process_received()
         if self._codec.one_shot:
@@ -405,8 +409,9 @@ class ProcessConnection(AgentConnection):
         self._agent_io.put(self._codec.feed(b""))
 
     async def _wait_for_room(self) -> bool:
-        """Wait while too many bytes wait for the agent; return ``False`` if the agent is being killed, and is not read
-        any more. Replies for an agent that asks and does not read would fill the memory: its conversation ends."""
+        """Wait while too many bytes wait to be read by the agent. An agent that takes none of them for ``UNREAD_S``
+        seconds is killed, because replies to an agent that sends requests and does not read would fill the memory.
+        Return ``False`` if the agent is being killed, so that its output is no longer read."""
         if self._codec.one_shot:  # a one-shot program gets no reply
             return True
         while self._agent_io.full and self._phase < ConnectionPhase.EXITED:
@@ -422,7 +427,8 @@ class ProcessConnection(AgentConnection):
         return True
 
     async def _wait_exit(self, process: Process) -> int | None:
-        """Return the exit status. An agent that has closed its output and stays cannot reply any more: it is killed."""
+        """Return the exit status. An agent that has closed its output and does not exit cannot reply any more: it is
+        killed."""
         if not self._codec.one_shot:
             with self.registry.system.timers.limit(MUTE_S):
                 return await process.wait_exit()
@@ -499,15 +505,15 @@ class ProcessConnection(AgentConnection):
                 raise AssertionError(f"bytes are written by AgentIO: {type(out).__name__}")
 
     def _too_many_calls(self) -> str:
-        """Return why the turn takes no further call; ``""`` if it takes one."""
+        """Return the reason why the turn accepts no further tool call; ``""`` if it accepts one."""
         if len(self._calls) >= OPEN_CALLS_MAX:
             return f"the agent has {len(self._calls)} tool calls open; the most is {OPEN_CALLS_MAX}"
         over = self._numbers >= CALLS_MAX
         return f"the agent made {CALLS_MAX} tool calls in one turn; that is the most" if over else ""
 
     async def _on_ready(self, ready: Ready) -> None:
-        """Note that the agent is ready. Its name for the conversation is durable before the first prompt can be sent,
-        so that the next supervisor can load the conversation."""
+        """Report that the agent is ready. If the agent names the conversation, this name is durable before the first
+        prompt can be sent, so that the next supervisor can load the conversation."""
         self._conversation = ready.resume_id
         self.steers = ready.steers
         if ready.resume_id is not None:
@@ -519,7 +525,8 @@ class ProcessConnection(AgentConnection):
             self._report_ready(ready.info)
 
     async def _on_named(self, resume_id: str) -> None:
-        """Note the conversation's name. After a program that serves one prompt, the next program loads it."""
+        """Record the agent's name for the conversation. After a program that serves one prompt, the next program loads
+        the conversation by this name."""
         if resume_id != self._conversation:
             self._conversation = resume_id
             await self._report(self.agent_id, AgentNamed(resume_id=resume_id))
@@ -527,7 +534,7 @@ class ProcessConnection(AgentConnection):
             self.session.resume_id = resume_id
 
     def _on_usage(self, usage: Usage) -> None:
-        """Count usage. Also after the end of a turn: the last message may report about that turn."""
+        """Count reported usage, even after the end of a turn: the last message may report usage of that turn."""
         if self.session.monitor is not None:
             amounts = Amounts(
                 input_tokens=usage.input_tokens,
@@ -555,8 +562,8 @@ class ProcessConnection(AgentConnection):
     async def _close_call(
         self, call_id: str, outcome: ToolOutcome, reason: str = "", *, asked: str = "", answered: str = ""
     ) -> None:
-        """End a call. An aborted call has no result before the processes that it has left running have ended. In an
-        interrupted turn that can be decided only when all calls have stopped."""
+        """End a call. An aborted call gets its result only after the processes that the call has left running have
+        ended. In an interrupted turn this can be decided only when all calls have stopped."""
         if self._intent is not None and outcome is ToolOutcome.FAILED and call_id in self._own_calls():
             self._stopped[call_id] = (asked, answered)
         else:
@@ -573,11 +580,12 @@ class ProcessConnection(AgentConnection):
         self._terminations.note_closed(call_id)
 
     def _own_calls(self) -> list[str]:
-        """Return the open calls that the agent runs by itself."""
+        """Return the ids of the open calls whose work the agent runs by itself."""
         return [one for one in self._calls if not self.runs_call(one)]
 
     async def _close_stopped(self) -> None:
-        """End calls that the agent reports as stopped. That is believed if none of their processes is left."""
+        """End the calls that the agent reports as stopped. The report is accepted if none of the calls' processes is
+        left; otherwise the outcome of the calls is ``unknown``."""
         stopped, self._stopped = self._stopped, {}
         first = next((self._calls[one] for one in stopped if one in self._calls), None)
         if first is not None:
@@ -616,7 +624,7 @@ class ProcessConnection(AgentConnection):
             self.close_when_idle()
 
     def _malformed(self, why: str) -> None:
-        """Kill an agent that broke its protocol, and fail its turn."""
+        """Kill an agent that broke its protocol, and fail the agent's turn."""
         verdict = Verdict(exit=Exit.ERROR, error=why, abort_reason=AbortReason.UNKNOWN)
         if self.turn_id is not None:
             self._conclude("error", why)
@@ -629,8 +637,8 @@ class ProcessConnection(AgentConnection):
             self._permissions.answer(request_id, option)
 
     async def _serve_file(self, asked: FileRequested) -> None:
-        """Read or write a file of the workspace for the agent. No other message is processed meanwhile, unless a human
-        has to permit it first."""
+        """Read or write a file of the workspace for the agent. No other message of the agent is processed meanwhile,
+        unless a human has to permit the access first."""
         kind, tool = ("read", "fs/read_text_file") if asked.text is None else ("edit", "fs/write_text_file")
         request = PermissionRequest(title=f"{tool} {asked.path}", kind=kind, tool=tool, paths=(asked.path,))
 
@@ -645,7 +653,8 @@ class ProcessConnection(AgentConnection):
             await self._do_with_file(asked, why)
 
     async def _do_with_file(self, asked: FileRequested, why: str) -> None:
-        """Read or write the file, and reply; *why*: the refusal, if it is not permitted."""
+        """Read or write the file, and reply to the agent. *why* is the reason of a refusal, ``""`` if the access is
+        permitted."""
         text = ""
         try:
             if why:
@@ -662,7 +671,8 @@ class ProcessConnection(AgentConnection):
         self._agent_io.put(self._codec.file_answered(asked.request_id, text, why))
 
     def _serve_child(self, asked: ChildRequested) -> None:
-        """Start a sub-agent, perhaps another agent of the plan, with other rights than this one."""
+        """Start a sub-agent for the agent, if permitted; the sub-agent may be another agent of the plan, with other
+        rights than this agent."""
         title = f"{asked.agent or self.session.profile.name} {asked.name}"
         request = PermissionRequest(title=title, tool="_supervisor/session/run")
         start = partial(self._start_child, asked)
@@ -693,7 +703,7 @@ class ProcessConnection(AgentConnection):
 
 
 def _lines(data: bytes) -> Iterable[bytes]:
-    """Yield the lines of *data* with their newlines, and the rest behind the last one."""
+    """Yield the lines of *data* with their newlines, and then the bytes after the last newline."""
     at = 0
     while end := data.find(b"\n", at) + 1:
         yield data[at:end]

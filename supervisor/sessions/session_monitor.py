@@ -1,8 +1,9 @@
-"""Monitor of one session: use against its budget, errors of its model, repeated calls, and signs of life.
+"""Monitor of one session: use against the budget, errors of the model, repeated calls, and signs of life.
 
 The monitor counts and decides what follows; it ends a session only by ``MonitorOwner.abort_session``. A session whose
-budget is spent has one more turn, in which it hands back its work. It is aborted when that turn is over, or has used up
-its own budget. Every step is a fact in the session's log.
+budget is used up gets one more turn, in which its agent hands back its work: reports what is done and what is not. The
+session is aborted when that turn is over, or when that turn has used up its own budget. Every step is a fact in the
+session's log.
 """
 
 from __future__ import annotations
@@ -43,33 +44,34 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession
 
 BUDGETED: Final = "Budgeted"
-"""Fact: the budget scopes in which a session counts, with their limits."""
+"""Name of the fact about the budget scopes in which a session counts, with the limits of these scopes."""
 
 EACH_MAX: Final = 32
-"""Usage reports of one turn that have a record each; of more, only those that add a 32nd to the recorded usage."""
+"""Number of usage reports of one turn that are recorded one by one; later reports are recorded only if they add more
+than a 32nd to the recorded usage."""
 
 PROGRESS_S: Final = 120.0
-"""Seconds since the last sign of life within which a session counts as making progress and may get more time (spec 000
-asks for a heartbeat)."""
+"""Seconds since the last sign of life within which a session counts as making progress, so that its turn may get more
+time (spec 000 requires a heartbeat)."""
 
 TROUBLE: Final = "ModelTrouble"
-"""Fact: an agent's model failed, and the agent tries again by itself."""
+"""Name of the fact that an agent's model failed and that the agent tries again by itself."""
 IN_VAIN: Final = "ModelAskedInVain"
-"""Fact: an agent calls its model again and again, without progress."""
+"""Name of the fact that an agent calls its model again and again, without progress."""
 ERRORS_MAX: Final = 32
-"""Model errors of one turn that have a record each; of more, the turn's failure says how many there were."""
+"""Number of model errors of one turn that are recorded one by one; the failure of the turn names the total number."""
 _PROGRESS: Final = (ToolOpened, ToolClosed, PermissionNeeded, TerminalOpened, ChildRequested, Compaction)
-"""Messages that count as progress against model errors, whatever they contain."""
+"""Messages that count as progress since the last model error, whatever they contain."""
 
 WALL_LEAST_S: Final = 0.01
-"""Shortest timer, in seconds, for a turn's time."""
+"""Shortest timer, in seconds, for the time that a turn may take."""
 
 ASKED: Final = (
     "Your budget is used up: {words}. Begin nothing new. Hand back what you have, in this one turn and in a few words:"
     " what is done, what is not, and where it is."
 )
 _ASKED_ID: Final = "budget of "
-"""Prefix of the ids of messages that ask to hand back; the turn's id follows."""
+"""Prefix of the ids of messages that request the agent to hand back its work; the turn's id follows."""
 REPEATS: Final = (
     "You repeat yourself: {words}. Do something else, or say what keeps you. If you go on like that you are ended."
 )
@@ -78,7 +80,7 @@ STOP: Final = "Nothing was heard from you for {silent_s:g} s. Stop what you are 
 
 
 class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of the monitor, for each session and each of its turns."""
+    """Limits that the monitor applies to each session and to each turn of the session."""
 
     loops: LoopLimits = LoopLimits()
     liveness: Liveness = Liveness()
@@ -86,19 +88,20 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
     session: Budget = Budget()
     turn: Budget = Budget()
     hand_back: Budget = Budget(wall_s=60.0, tool_calls=10)
-    """Budget of the turn that hands back; of tokens and money by default a tenth of the limit."""
+    """Budget of the turn in which the agent hands back its work; for tokens and money the default is a tenth of the
+    limit."""
 
 
 class ModelErrorMonitor:
     """Monitor of model API errors of one session: errors are recorded, and a turn with too many of them fails.
 
-    Such a turn fails as by its own deadline: it is over at once, its agent is asked to interrupt it, and killed after
-    the grace.
+    Such a turn fails as at its own deadline: the turn is over at once, its agent is requested to interrupt its work,
+    and killed after the grace time.
 
     Args:
         record_fact: appends a fact (name, fields, reason) to the session's log, and returns the record's number.
-        on_failure: called with every failure of the model at once, of the agent's own tries and of turns; the circuit
-            breaker of a provider listens there.
+        on_failure: called at once with every model failure, both of single requests of the agent and of whole turns;
+            the provider breaker uses it.
     """
 
     def __init__(
@@ -114,19 +117,19 @@ class ModelErrorMonitor:
         self._turn_id = ""
         self._failed = False
         self._error_seq: int | None = None
-        """Number of the last error's record."""
+        """Number of the record about the last error."""
         self._counts_requests = False
-        """The agent reports how many requests it makes."""
+        """True if the agent reports how many requests to the model it makes."""
         self.record = ModelRecord(limits)
 
     def turn_began(self, turn_id: str) -> None:
-        """Begin to count for another turn: its agent has the prompt. Messages before belong to the turn before, also if
-        that had failed, and this one waited for the agent."""
+        """Begin to count for another turn, whose prompt the agent has received. Earlier messages belong to the turn
+        before, even if that turn had failed already and the new turn was waiting for the agent."""
         self._turn_id, self._failed = turn_id, False
         self.record.turn_opened()
 
     def observe(self, out: Out) -> None:
-        """Process a message of the agent within its turn."""
+        """Process a message that the agent sent within its turn."""
         if isinstance(out, Text):
             if out.kind != "log":
                 self.record.said(out.text)
@@ -145,7 +148,8 @@ class ModelErrorMonitor:
                 self._fail_turn(verdict, self._record_fact(IN_VAIN, {"turn": self._turn_id}, verdict.error))
 
     def judge(self, verdict: Verdict) -> Verdict:
-        """Return the verdict of a turn that the agent ended with *verdict*, given the errors before."""
+        """Return the final verdict of a turn that the agent ended with *verdict*, with regard to the model errors
+        before."""
         if verdict.model is None:
             return verdict
         self._on_failure(verdict.model)
@@ -175,23 +179,23 @@ class ModelErrorMonitor:
 
 
 class MonitorOwner(Protocol):
-    """Part of the :class:`MonitorRegistry` that a monitor needs."""
+    """Part of the :class:`MonitorRegistry` that a session monitor needs."""
 
     def turn_began(self, monitor: SessionMonitor) -> None: ...
 
     def turn_ended(self, monitor: SessionMonitor) -> None: ...
 
     def model_failed(self, session_id: str, failure: ModelFailure) -> None:
-        """Report one failure of the model of a session's agent."""
+        """Report one model failure of the session's agent."""
         ...
 
     def abort_session(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
-        """Abort the session, now, without a receipt."""
+        """Abort the session now, without a receipt."""
         ...
 
 
 class _HandBackPhase(Enum):
-    """Progress of handing back, for a session that has spent its budget."""
+    """Phase of handing back the work, for a session whose budget is used up."""
 
     NONE = "none"
     ASKED = "asked"
@@ -200,7 +204,7 @@ class _HandBackPhase(Enum):
 
 
 class SessionMonitor:
-    """Monitor of one session.
+    """Monitor of one session, which counts the session's use and decides when to warn the agent or abort the session.
 
     Args:
         scope: budget scope in which the session's use counts; ``None``: the session has no budget.
@@ -224,23 +228,23 @@ class SessionMonitor:
         self.patience = patience
         self._used = self._recorded = Amounts()
         self._calls = 0
-        """Tool calls that ``_used`` does not have yet, of a session whose calls nothing bounds."""
+        """Number of tool calls that ``_used`` does not include yet, for a session whose calls no budget bounds."""
         self._records = 0
         self._lease: BudgetLease | None = None
         self._turn_id = ""
         self._opened: list[str] = []
-        """Turns that were opened while the agent worked on an earlier one."""
+        """Ids of turns that were opened while the agent worked on an earlier turn."""
         self._wall_from_s: float | None = None
         """Time up to which the running turn's time was counted (seconds of the timers)."""
         self._wall: Timer | None = None
         self._under_way = False
         self._hand_back = _HandBackPhase.NONE
         self._spent: tuple[SpentBudget, int] | None = None
-        """The spent budget, and the number of its record."""
+        """The budget that was used up, and the number of the record about it."""
         self._recalled = False
-        """The budget was spent under an earlier supervisor."""
+        """True if the budget was used up under an earlier supervisor."""
         self._was_asked = False
-        """The agent is asked to hand back by a message, which will be in its next prompt."""
+        """True if a message in the agent's next prompt requests the agent to hand back its work."""
         self._loops = LoopDetector(rules.loops)
         self._stall = Stall()
         self.model = ModelErrorMonitor(
@@ -249,29 +253,29 @@ class SessionMonitor:
 
     @property
     def used(self) -> Amounts:
-        """Amounts that the session's agents have used, without its child sessions."""
+        """Amounts that the session's agents have used, without the amounts of child sessions."""
         if self._calls:
             self._used, self._calls = self._used + Amounts(tool_calls=self._calls), 0
         return self._used
 
     def recall(self, used: Amounts) -> None:
-        """Restore the use from an earlier supervisor."""
+        """Restore the used amounts that were recorded under an earlier supervisor."""
         self._used = self._recorded = used
 
     def recall_spent(self, spent: SpentBudget, because: int) -> None:
-        """Note that the budget was spent under an earlier supervisor, by record *because*: the next turn hands back,
-        unless the limits that hold then are larger."""
+        """Restore the fact, from the record *because*, that the budget was used up under an earlier supervisor. In the
+        next turn the agent hands back its work, unless the limits that then apply are larger."""
         self._spent, self._hand_back, self._recalled = (spent, because), _HandBackPhase.ASKED, True
 
     # ------------------------------------------------------------------ a turn
     def start_request(self) -> None:
-        """Begin with a new request: repeats and silence of the last one do not count."""
+        """Begin another request: repeated calls and silence of the request before no longer count."""
         self._loops.begin()
         self._stall = Stall()
 
     def turn_opened(self, turn_id: str) -> None:
-        """Lease the budget of another turn, before its agent is launched. If the agent still works on the last turn,
-        the budget is leased when that turn has ended: use until then counts for the last turn."""
+        """Lease the budget of another turn, before the turn's agent is launched. If the agent still works on the last
+        turn, the budget is leased when that turn has ended: until then the use counts for the last turn."""
         if self._under_way:
             self._opened.append(turn_id)
         else:
@@ -294,7 +298,7 @@ class SessionMonitor:
         self._record_use()
 
     def _is_spent(self, spent: SpentBudget) -> bool:
-        """Return whether that budget, of a scope or of a turn, is still spent under the present limits."""
+        """Return whether the budget in *spent*, of a scope or of a turn, is still used up under the present limits."""
         above = self.scope
         whose = next((one for one in above.chain if one.title == spent.whose), None) if above is not None else None
         if above is not None and whose is not None and above.left(spent.measure) == 0.0:
@@ -316,7 +320,7 @@ class SessionMonitor:
                 self._abort_spent()
 
     def turn_began(self) -> None:
-        """Begin to count the turn's time: its agent has the prompt."""
+        """Begin to count the turn's time, because the agent has received the turn's prompt."""
         self._under_way = True
         self.model.turn_began(self._turn_id)
         self.report_progress()
@@ -326,7 +330,8 @@ class SessionMonitor:
             self._set_wall()
 
     def turn_ended(self) -> None:
-        """Account for the turn: its agent has stopped work on it."""
+        """Count the rest of the turn's time, return the leased budget and record the use, because the agent has stopped
+        work on the turn."""
         self._under_way = False
         self.report_progress()
         self._monitors.turn_ended(self)
@@ -341,13 +346,14 @@ class SessionMonitor:
             self._open(turn_id)
 
     def ended(self) -> None:
-        """Give back the leased budget: the session has ended."""
+        """Return the leased budget, because the session has ended."""
         self._monitors.turn_ended(self)
         self._give_back()
 
     # ------------------------------------------------------------------ use
     def record_usage(self, amounts: Amounts, said: dict[str, Any]) -> None:
-        """Count amounts that the agent reports in addition; *said* is the report in the agent's own words."""
+        """Count amounts that the agent reports in addition to earlier reports; *said* is the report as the agent wrote
+        it."""
         self._use(amounts)
         self._record_use(said)
 
@@ -390,7 +396,7 @@ class SessionMonitor:
         return self._registry.system.timers.now()
 
     def _set_wall(self) -> None:
-        """Set a timer for the end of the leased time."""
+        """Set a timer for the end of the leased time, if the lease bounds the time."""
         held_s = self._lease.held("wall_s") if self._lease is not None else inf
         if held_s != inf and self._hand_back in (_HandBackPhase.NONE, _HandBackPhase.BEGUN):
             self._wall = self._registry.system.timers.set(None, None, max(held_s, WALL_LEAST_S), self._wall_due)
@@ -409,8 +415,8 @@ class SessionMonitor:
 
     # ------------------------------------------------------------------ a spent budget
     def _exhaust(self, spent: SpentBudget) -> None:
-        """Ask the agent to hand back, once; abort a session that is handing back. A budget that is found spent after
-        the end of its turn concerns the next turn."""
+        """Request the agent, once, to hand back its work; abort a session that is already handing back. If the turn
+        that used up the budget has already ended, nothing is done: the next turn is affected."""
         if not self._under_way:
             return
         if self._hand_back is _HandBackPhase.BEGUN:
@@ -431,7 +437,7 @@ class SessionMonitor:
         self._abort(f"{spent.words}{more}", because, "budget")
 
     def _begin_hand_back(self) -> None:
-        """Make the turn that begins the turn that hands back, with a budget of its own."""
+        """Make the beginning turn the one in which the agent hands back its work, and give it a budget of its own."""
         self._give_back()
         self._hand_back = _HandBackPhase.BEGUN
         above = self.scope or BudgetScope("", "", self.rules.turn)
@@ -440,13 +446,15 @@ class SessionMonitor:
         self._lease.lacking()
 
     def select_messages(self, messages: Sequence[Message]) -> list[Message]:
-        """Return *messages* without requests to hand back from an earlier supervisor whose limits were smaller."""
+        """Return *messages* without requests to hand back the work that come from an earlier supervisor with smaller
+        limits."""
         spent = self._spent if self._hand_back is not _HandBackPhase.NONE else None
         asked = ASKED.format(words=spent[0].words) if spent is not None else None
         return [one for one in messages if not one.id.startswith(_ASKED_ID) or one.text == asked]
 
     def complete_prompt(self, prompt: str) -> str:
-        """Return *prompt*; in the turn that hands back, with the request to do so, unless a message has it already."""
+        """Return *prompt*. In the turn in which the agent hands back its work, add the request to do so, unless a
+        message already contains it."""
         if self._hand_back is not _HandBackPhase.BEGUN or self._was_asked or self._spent is None:
             return prompt
         asked = ASKED.format(words=self._spent[0].words)
@@ -459,7 +467,8 @@ class SessionMonitor:
 
     # ------------------------------------------------------------------ loops
     def record_call(self, call: FinishedCall) -> None:
-        """Check a finished call for loops: warn the agent once, then abort the session."""
+        """Check whether a finished call is part of a loop: warn the agent at the first loop, abort the session at the
+        next."""
         repeated = self._loops.take(call)
         if repeated is None or self._hand_back is not _HandBackPhase.NONE:
             return
@@ -471,19 +480,21 @@ class SessionMonitor:
 
     # ------------------------------------------------------------------ life
     def report_progress(self) -> None:
-        """Note output of the agent that may mean nothing: it counts, unless the agent was woken or asked to stop."""
+        """Record output of the agent that may have no meaning as progress, unless the agent was woken or requested to
+        stop."""
         if not self._stall.taken:
             self.session.progressed = True
 
     def take_progress(self) -> bool:
-        """Return whether the session has progressed since the last call, or waits for a human, which has a deadline of
-        its own."""
+        """Return whether the session has progressed since the last call of this method, or waits for a human, which has
+        a deadline of its own."""
         moved, self.session.progressed = self.session.progressed, False
         turn = self._registry.entities.get(self._turn_id)
         return moved or (turn is not None and any(one.asked for one in turn.data.asking))
 
     def snapshot(self, moved: bool) -> None:
-        """Apply the stall profile; *moved*: the session, or a session below it, has progressed since the last one."""
+        """Apply the stall profile. *moved* is true if the session, or a session below it, has progressed since the last
+        snapshot."""
         moved = moved or self._registry.journal_writer.disk.outage is not None  # it may wait for the disk
         step = self._stall.snapshot(moved, self.rules.liveness.profile(self._patience))
         if step is not None:
@@ -492,8 +503,8 @@ class SessionMonitor:
             self._see_progress()
 
     def _see_progress(self) -> None:
-        """Report progress, which extends the turn's deadline, when no more than two snapshots are left before it: two
-        timers may not fire in order."""
+        """Report progress, which extends the turn's deadline, when no more than two snapshots are left before the
+        deadline: two timers may not fire in order."""
         turn, ctx = self._registry.entities.get(self._turn_id), self._registry.system.context(self._turn_id)
         left_s = ctx.read_timer(DEADLINE) if ctx is not None else None
         if turn is None or left_s is None or left_s > 2 * self.rules.liveness.snapshot_s:
@@ -505,7 +516,8 @@ class SessionMonitor:
 
     @property
     def _patience(self) -> StallProfileName:
-        """Stall profile that holds now: while a tool call is open tests may run in it, and the agent is silent."""
+        """Stall profile that applies now. While a tool call is open it is the profile for tests, because a silent agent
+        may be running tests."""
         turn = self._registry.entities.get(self._turn_id)
         return StallProfileName.TESTS if turn is not None and turn.data.open else self.patience
 
@@ -538,7 +550,7 @@ class SessionMonitor:
         return entity.record_fact(name, cause, metadata, reason=reason, severity=severity).seq
 
     def _record_use(self, said: dict[str, Any] | None = None, *, last: bool = False) -> None:
-        """Record the use so far, unless the record would add little to those of this turn."""
+        """Record the amounts used so far, unless the record would add little to the earlier records of this turn."""
         if self.scope is None and said is None and not (last and self._records):
             return
         if self.used == self._recorded and not (said and self._records < EACH_MAX):
@@ -556,7 +568,7 @@ class SessionMonitor:
 
 
 def _much_more(used: Amounts, before: Amounts) -> bool:
-    """Return whether some amount has grown by more than a 32nd."""
+    """Return whether any amount in *used* is more than a 32nd larger than in *before*."""
     return any(
         getattr(used, name) - getattr(before, name) > getattr(before, name) / EACH_MAX
         for name in ("tokens", "cost_usd", "turns", "tool_calls", "wall_s", "requests")

@@ -1,3 +1,4 @@
-"""Conformance probe: try an agent of the catalogue on this machine and report what it does (``supervisor agents``)."""
+"""Conformance probe: try an agent of the catalogue on this machine and report how it behaves (``supervisor
+agents``)."""
 
 __all__: list[str] = []

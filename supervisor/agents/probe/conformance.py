@@ -1,4 +1,4 @@
-"""Conformance probe: the behaviour of one agent in the cases that matter to a supervisor, each tried once.
+"""Conformance probe: try one agent in the cases that matter to a supervisor, each case once, and report its behaviour.
 
 Each case uses a process of its own. A case that cannot be tried reports the reason, and the next case is tried.
 """
@@ -22,14 +22,14 @@ TURN_S: Final = 60.0
 TOOL_S: Final = 60.0
 CANCEL_S: Final = 20.0
 WORKED_S: Final = 1.0
-"""Seconds that a tool runs before the probe acts: codex ends a command only just begun, and no other."""
+"""Seconds that a tool call runs before the probe acts: codex ends only a command that has just begun."""
 IGNORES_S: Final = 12.0
 """Seconds after which an agent that still runs counts as ignoring a signal or the end of its input."""
 
 
 class ProbeResult(msgspec.Struct, frozen=True):
-    """Result of one case. ``good`` is true if the agent behaves as a supervisor needs; ``None`` if there is nothing to
-    judge."""
+    """Result of one case. ``case`` is the name of the case, ``found`` a text about the agent's behaviour; ``good`` is
+    true if the agent behaves as a supervisor needs, ``None`` if the case allows no verdict."""
 
     case: str
     found: str
@@ -37,7 +37,7 @@ class ProbeResult(msgspec.Struct, frozen=True):
 
 
 class Probe:
-    """Probe of one agent."""
+    """Conformance probe of one agent: a method for each case, which adds the results of the case to ``found``."""
 
     def __init__(self, host: ProcessHost, sandbox: Sandbox) -> None:
         self.host = host
@@ -50,7 +50,8 @@ class Probe:
 
     # ------------------------------------------------------------------ a turn
     async def turn(self) -> None:
-        """Run a turn with a real tool call and check the reports about it, then end the input."""
+        """Case: run a turn with a real tool call, check that the agent reports the call, then close the agent's
+        input."""
         began = time.monotonic()
         async with start_agent(self.host, self.sandbox, prompt := "RUN[[echo probed]]") as agent:
             await agent.prompt(prompt)
@@ -64,7 +65,7 @@ class Probe:
             self.found.append(_used([one for one in agent.said if isinstance(one, Usage)]))
 
     async def cancel(self) -> None:
-        """Interrupt a turn while a tool runs, then send another prompt."""
+        """Case: interrupt a turn while a tool runs, then send another prompt."""
         marker = _marker()
         async with start_agent(self.host, self.sandbox, prompt := _sleeping(marker)) as agent:
             await agent.prompt(prompt)
@@ -91,7 +92,7 @@ class Probe:
         return ProbeResult("second prompt after a cancel", ended.stop, ended.stop == "end_turn")
 
     async def silent(self) -> None:
-        """Interrupt a turn while the model is silent."""
+        """Case: interrupt a turn while the model sends nothing."""
         async with start_agent(self.host, self.sandbox, "HANG") as agent:
             await agent.prompt("HANG")
             await anyio.sleep(SETTLE_S)
@@ -102,7 +103,7 @@ class Probe:
             self._tell("cancel of a silent model", f"{ended.stop} in {took_s:.2f} s", ended.stop == "cancelled")
 
     async def resume(self) -> None:
-        """Resume, in a new process, the conversation of a killed process."""
+        """Case: continue, in a new process, the conversation of a process that was killed."""
         self.found.append(await self._resumed("resumes"))
 
     async def _resumed(self, case: str) -> ProbeResult:
@@ -117,14 +118,14 @@ class Probe:
 
     # ------------------------------------------------------------------ what it leaves
     async def eof(self) -> None:
-        """End the input while a tool runs."""
+        """Case: close the agent's input while a tool runs."""
         if self.sandbox.variant.mapping is not None or self.sandbox.variant.adapter == "command":
             self._tell("EOF, a tool running", "- (its input ends with the prompt)")
             return
         await self._ending("EOF", ProbedAgent.close_input)
 
     def by(self, name: str) -> Callable[[], Awaitable[None]]:
-        """Return the case in which the agent's process gets the signal *name*, for example ``TERM``, while a tool
+        """Return the case in which the agent's process receives the signal *name*, for example ``TERM``, while a tool
         runs."""
 
         async def send(agent: ProbedAgent) -> None:
@@ -146,7 +147,8 @@ class Probe:
             self._tell(case, _told(left.status, left.commands, marker), not left.commands)
 
     async def daemon(self) -> None:
-        """Run a turn whose tool leaves a daemon, and close the agent in order."""
+        """Case: run a turn whose tool starts a daemon and leaves the daemon running, then close the agent in the
+        regular way."""
         marker = _marker()
         prompt = f"RUN[[setsid sh -c 'setsid {marker} >/dev/null 2>&1 </dev/null &' && echo left]]"
         async with start_agent(self.host, self.sandbox, prompt, watched=True) as agent:
@@ -162,11 +164,11 @@ class Probe:
 
 
 CASES: Final = ("turn", "cancel", "silent", "resume", "eof", "term", "int", "kill", "daemon")
-"""Names of the cases, in the order in which they are tried."""
+"""Names of the cases, in the order in which the probe tries them."""
 
 
 async def probe(host: ProcessHost, sandbox: Sandbox, cases: tuple[str, ...] = CASES) -> AsyncIterator[ProbeResult]:
-    """Try the agent in *cases*; yield each result as soon as it is known."""
+    """Try the agent in *cases*; yield each result as soon as the result is known."""
     trial = Probe(host, sandbox)
     ways: dict[str, Callable[[], Awaitable[None]]] = {
         "turn": trial.turn,
@@ -188,7 +190,7 @@ async def probe(host: ProcessHost, sandbox: Sandbox, cases: tuple[str, ...] = CA
 
 
 async def _failure(case: Callable[[], Awaitable[None]]) -> str:
-    """Run a case; return the reason why it could not be completed, or ``""``."""
+    """Run a case; return the reason why the case could not be completed, or ``""``."""
     why = ""
     try:
         await case()
@@ -203,12 +205,13 @@ def _first(error: BaseException) -> BaseException:
 
 # ------------------------------------------------------------------------------------------------------ the tool
 def _marker() -> str:
-    """Return a command line that no other process has."""
+    """Return a command line that no other process has: a ``sleep`` with a random number."""
     return f"sleep 300.{random.randrange(10_000, 99_999)}"
 
 
 def _sleeping(marker: str) -> str:
-    """Return a prompt whose tool runs *marker*; some agents refuse a plain sleep."""
+    """Return a prompt that makes the agent run *marker* with a tool, inside of a shell: some agents refuse a plain
+    sleep."""
     return f"RUN[[bash -c 'true; {marker}; true']]"
 
 

@@ -1,7 +1,7 @@
 """Find the agents of the catalogue that are installed on this machine: path and version.
 
-The version in the package's own ``package.json`` is quick to read and believed; otherwise the program is asked for its
-version, with a few seconds' time, no input and a clean environment.
+The version is taken from the package's own ``package.json``, which is quick to read and trusted. Without this file the
+program is run to print its version, with a limit of a few seconds, no input and a clean environment.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Final, NamedTuple
 from supervisor.agent_catalogue import AgentVariant, KnownAgent
 
 ANSWER_S: Final = 20.0
-"""Seconds that a program has to print its version: the slowest of the known ones took 3 s."""
+"""Seconds that a program may take to print its version: the slowest of the known programs took 3 s."""
 _VERSION: Final = re.compile(r"(?<!\d)\d{1,9}(?:\.\d{1,9})+")
 
 
 class InstalledAgent(NamedTuple):
     """Agent of the catalogue as found on this machine. ``path`` is empty if the agent is not installed, ``version`` if
-    the program reports none; ``ways`` are the adapters whose programs are installed."""
+    the version is unknown; ``ways`` are the adapters whose programs are installed."""
 
     agent: KnownAgent
     path: str = ""
@@ -35,18 +35,18 @@ class InstalledAgent(NamedTuple):
 
     @property
     def is_old(self) -> bool:
-        """True if the version is older than the oldest version that was tried."""
+        """True if the installed version is older than the oldest version that was tried with the supervisor."""
         least = self.agent.install.least if self.agent.install is not None else ""
         return bool(least and self.version) and not at_least(self.version, least)
 
 
 def search_path(agent: KnownAgent) -> str:
-    """Return the PATH on which the agent's programs are searched: the PATH that the agent itself will have."""
+    """Return the PATH on which the agent's programs are searched: the PATH that the agent's process will have."""
     return agent.env.get("PATH", os.environ.get("PATH", os.defpath))
 
 
 def find(agent: KnownAgent) -> InstalledAgent:
-    """Search for one agent and ask for its version."""
+    """Search for the program of one agent and determine the program's version."""
     path = shutil.which(agent.program, path=search_path(agent))
     ways = tuple(one.adapter for one in agent.ways if _is_there(agent, one))
     version = (_packaged(path, agent) or _version(path, agent)) if path else ""
@@ -54,7 +54,7 @@ def find(agent: KnownAgent) -> InstalledAgent:
 
 
 def find_all(agents: Iterable[KnownAgent]) -> Iterator[InstalledAgent]:
-    """Search for all *agents*, four at a time; yield the results in the order of *agents*."""
+    """Search for the programs of all *agents*, four at a time; yield the results in the order of *agents*."""
     with ThreadPoolExecutor(4) as pool:
         yield from pool.map(find, agents)
 
@@ -64,7 +64,7 @@ def _is_there(agent: KnownAgent, variant: AgentVariant) -> bool:
 
 
 def _packaged(path: str, agent: KnownAgent) -> str:
-    """Return the version in the ``package.json`` of the package that the program belongs to."""
+    """Return the version in the ``package.json`` of the package that the program belongs to, or ``""``."""
     for folder in Path(path).resolve().parents:
         try:
             package = json.loads((folder / "package.json").read_bytes())
@@ -93,7 +93,8 @@ def _version(path: str, agent: KnownAgent) -> str:
 
 
 def at_least(version: str, least: str) -> bool:
-    """Return whether *version* is *least* or newer: compared number by number, a missing number is 0."""
+    """Return whether *version* is equal to *least* or newer. Versions are compared number by number; a missing number
+    counts as 0."""
     pairs = zip_longest(_numbers(version), _numbers(least), fillvalue=0)
     return next((ours > theirs for ours, theirs in pairs if ours != theirs), True)
 

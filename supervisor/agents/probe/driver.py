@@ -1,7 +1,7 @@
-"""Run one process of an agent with its codec, under a shim as in the runtime, and keep everything that it reports.
+"""Run one process of an agent with its codec, under a shim as in the runtime, and record every report of the agent.
 
-Permissions are granted, files of the agent's directory are read and written, and commands that the agent asks us to run
-are run, each under a shim too. Every wait is bounded.
+The driver grants permissions, reads and writes files of the agent's directory, and runs the commands that the agent
+requests, each command under a shim too. Every wait is bounded.
 """
 
 from __future__ import annotations
@@ -43,23 +43,24 @@ from supervisor.workspaces.files import DiskFiles
 
 READY_S: Final = 60.0
 SETTLE_S: Final = 3.0
-"""Seconds that processes left by an agent have to end by themselves."""
+"""Seconds that processes left by an agent have to end without being killed."""
 LOOK_S: Final = 0.05
 
 
 class NoResponse(Exception):
-    """The agent did not report what was waited for; the message says what it reported instead."""
+    """Exception: the agent did not send the report that the probe waited for; the message says what happened
+    instead."""
 
 
 class ExitReport(NamedTuple):
-    """Exit status of an agent's program, and the commands of the processes that it left behind."""
+    """Exit status of an agent's program, and the command lines of the processes that the program left running."""
 
     status: int
     commands: list[str]
 
 
 class ProbedAgent:
-    """Running agent."""
+    """Running agent of a probe, with the reports that the agent has sent so far (``said``)."""
 
     def __init__(
         self, process: Process, codec: Codec, host: ProcessHost, sandbox: Sandbox, report: Path | None
@@ -86,17 +87,17 @@ class ProbedAgent:
         await self._take([*self._codec.close(), CloseInput()])
 
     async def close_input(self) -> None:
-        """End the agent's input without any message before."""
+        """Close the agent's input without sending a message before."""
         self._process.close_input()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the agent's own process only."""
+        """Send a signal to the agent's own process only, not to the processes that the agent has started."""
         assert self._report is not None, "it runs where what it leaves is watched"
         os.kill(int(self._report.with_suffix(".pid").read_text()), number)
 
     # ------------------------------------------------------------------ what it says
     async def until(self, reached: Callable[[Out], bool], limit_s: float, seen: int = 0) -> Out:
-        """Return the first report after number *seen* for which *reached* is true.
+        """Return the first report, after the first *seen* reports, for which *reached* is true.
 
         Raises:
             NoResponse: no such report came within *limit_s*, or the agent broke its protocol.
@@ -112,13 +113,14 @@ class ProbedAgent:
         raise NoResponse(f"nothing came within {limit_s:.0f} s")
 
     async def ended(self, limit_s: float, seen: int = 0) -> TurnEnded:
-        """Return the end of the turn."""
+        """Wait for the end of the turn, after the first *seen* reports, and return the report of the end."""
         found = await self.until(lambda one: isinstance(one, TurnEnded), limit_s, seen)
         assert isinstance(found, TurnEnded)
         return found
 
     async def left(self, limit_s: float) -> ExitReport | None:
-        """Return what the program left behind; ``None`` if the program has not ended in time."""
+        """Return the exit status of the agent's program and the processes that the program left running; ``None`` if
+        the program has not ended in time."""
         assert self._report is not None, "it runs where what it leaves is watched"
         with anyio.move_on_after(limit_s + SETTLE_S):
             while not self._report.exists():  # noqa: ASYNC110 - a file that another process writes
@@ -129,7 +131,7 @@ class ProbedAgent:
 
     # ------------------------------------------------------------------ the process
     async def listen(self, group: anyio.abc.TaskGroup) -> None:
-        """Read the agent's output until its process has exited."""
+        """Read the agent's output, and pass it to the codec, until the agent's process has exited."""
         self._group = group
         group.start_soon(self._errors)
         while data := await self._process.receive():
@@ -171,7 +173,7 @@ class ProbedAgent:
                 self._news = anyio.Event()
 
     async def _file(self, path: str, text: str | None) -> tuple[str, str]:
-        """Read a file of the agent's directory, or write *text* to it; return the content and the error text."""
+        """Read a file of the agent's directory, or write *text* to the file; return the content and the error text."""
         workspace = str(self._sandbox.directory)
         try:
             if text is None:
@@ -201,10 +203,11 @@ class ProbedAgent:
 async def start_agent(
     host: ProcessHost, sandbox: Sandbox, prompt: str, *, resume_id: str | None = None, watched: bool = False
 ) -> AsyncIterator[ProbedAgent]:
-    """Start an agent that is ready for *prompt*; leaving the block ends it and everything that it started.
+    """Start an agent and wait until the agent is ready for *prompt*. Leaving the block kills the agent and everything
+    that the agent started.
 
     Args:
-        watched: record what the agent's program leaves behind.
+        watched: report which processes the agent's program leaves running.
 
     Raises:
         NoResponse: the agent does not become ready.

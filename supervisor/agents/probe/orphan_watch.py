@@ -1,9 +1,9 @@
-"""Program that reports the processes which another program leaves behind: ``orphan_watch.py REPORT SETTLE_S ARGV...``.
+"""Program that reports which processes another program leaves running: ``orphan_watch.py REPORT SETTLE_S ARGV...``.
 
-The program runs alone, isolated from its package, and gives its own input and output to the watched program. It is a
-subreaper, so that every process that the watched program started and left becomes its child. When the watched program
-has ended, it waits *SETTLE_S* seconds for those children and writes the commands of the remaining ones to REPORT. It
-ends no process: the shim above it does.
+This program runs alone, isolated from its package, and passes its own input and output on to the watched program. It is
+a subreaper: every process that the watched program started and left running becomes its child. After the end of the
+watched program, this program waits up to *SETTLE_S* seconds for those children and writes the commands of the remaining
+children to the file REPORT. It ends no process: the shim above it does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOOK_S = 0.05
 
 
 def children(pid: int) -> list[int]:
-    """Return the ids of all living processes below *pid*."""
+    """Return the ids of all living descendants of the process *pid*."""
     found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -38,7 +38,7 @@ def command_of(pid: int) -> str:
 
 
 def reap() -> None:
-    """Reap the children that have ended."""
+    """Reap the child processes that have ended."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

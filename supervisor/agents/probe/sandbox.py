@@ -1,4 +1,5 @@
-"""Scratch directory for a probed agent, with a home of its own whose files point the agent at a model server."""
+"""Scratch directory for a probed agent: a working directory, and a home directory with files that connect the agent to
+a model server."""
 
 from __future__ import annotations
 
@@ -10,15 +11,16 @@ from supervisor.agent_catalogue import AgentVariant, KnownAgent
 from supervisor.agents.probe.discovery import search_path
 
 KEY: Final = "stub-key"
-"""Placeholder for an API key, without which agents do not start."""
+"""Placeholder for an API key: agents do not start without a key."""
 
 
 class Sandbox:
-    """Command, environment and directories of one probed agent, which reaches only the given model server."""
+    """Command, environment and directories of one probed agent. The agent is configured for the given model server
+    only."""
 
     def __init__(self, root: Path, command: tuple[str, ...], env: dict[str, str], variant: AgentVariant) -> None:
         self.directory = root / "work"
-        """Working directory of every process: agents keep their conversations by directory."""
+        """Working directory of every process of the agent: agents store their conversations by working directory."""
         self.command = command
         self.env = env
         self.variant = variant
@@ -26,13 +28,13 @@ class Sandbox:
         self._reports = 0
 
     def report(self) -> Path:
-        """Return the path of a new file for the report of ``orphan_watch``."""
+        """Return the path of a new file into which ``orphan_watch`` writes its report."""
         self._reports += 1
         return self._root / f"left-{self._reports}.json"
 
 
 def make_sandbox(agent: KnownAgent, variant: AgentVariant, base_url: str, root: Path) -> Sandbox:
-    """Create a home below *root* and write the files that point *agent* at the model server at *base_url*."""
+    """Create a home directory below *root*, with the files that connect *agent* to the model server at *base_url*."""
     root = root.resolve()
     home = root / "home"
     home.mkdir()

@@ -1,3 +1,3 @@
-"""Codecs of the protocols that agents speak."""
+"""Codecs for the protocols that agents use."""
 
 __all__: list[str] = []

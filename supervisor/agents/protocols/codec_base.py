@@ -24,19 +24,19 @@ from supervisor.agents.protocols.json_rpc import ProtocolError
 from supervisor.ports import Malformed, Out, ToolClosed, ToolOpened, TurnEnded
 
 LINE_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Longest line that is kept, in bytes without the newline: the byte limit of a mailbox."""
+"""Longest line, in bytes without the newline, that is accepted from an agent: the byte limit of a mailbox."""
 
 
 COST_MAX: Final = 1e9
-"""Largest cost of a conversation that is believed, in US dollars."""
+"""Largest cost of a conversation, in US dollars, that is accepted from an agent."""
 
 CLOSED_MAX = 20_000
-"""Closed calls whose ids are remembered, so that a late message about a closed call does not open it again: twice the
-calls that a turn may have."""
+"""Number of closed calls whose ids are stored, so that a late message about a closed call does not open the call again:
+twice the number of calls that a turn may make."""
 
 
 def signal_name(number: int) -> str:
-    """Return ``SIGKILL`` for 9, and ``SIG35`` where this platform has no name for the number."""
+    """Return the name of a signal: ``SIGKILL`` for 9, and ``SIG35`` where this platform has no name for the number."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -44,7 +44,8 @@ def signal_name(number: int) -> str:
 
 
 def exit_words(status: int | None) -> str:
-    """Return the end of a sentence about a process: ``exited with status 3``, ``was ended by SIGKILL``.
+    """Return a phrase about the end of a process, to be put after its name: ``exited with status 3``, ``was ended by
+    SIGKILL``.
 
     *status* has Python's form: a negative number is the signal that ended the process; ``None`` is an unknown status.
     """
@@ -56,11 +57,11 @@ def exit_words(status: int | None) -> str:
 
 
 class LineBuffer:
-    """Split one byte stream into lines: call :meth:`feed` with each chunk and :meth:`end` when the stream ends.
+    """Splitter of a byte stream into lines: call :meth:`feed` with each chunk and :meth:`end` when the stream ends.
 
-    The same bytes give the same lines, however the bytes are cut into chunks. Of a line longer than *limit_bytes* only
-    one ``Malformed`` is returned, and its bytes up to the newline are dropped as they arrive, so that a line never
-    takes more memory than the limit. A line must be UTF-8.
+    The same bytes give the same lines, however the bytes are cut into chunks. For a line longer than *limit_bytes* a
+    single ``Malformed`` is returned, and the line's bytes up to the newline are dropped as they arrive, so that a line
+    never takes more memory than the limit. A line must be UTF-8.
     """
 
     def __init__(self, limit_bytes: int = LINE_BYTES_MAX) -> None:
@@ -70,12 +71,12 @@ class LineBuffer:
 
     @property
     def unfinished(self) -> bool:
-        """True while part of a line waits for its newline."""
+        """True while an incomplete line waits for its newline."""
         return self._dropping or bool(self._held)
 
     def feed(self, data: bytes) -> list[str | Malformed]:
-        """Return the lines that *data* completes, without newlines; a ``Malformed`` stands in the place of a bad
-        line."""
+        """Return the lines that *data* completes, without newlines; a ``Malformed`` is returned in the place of an
+        invalid line."""
         found: list[str | Malformed] = []
         start = 0
         if not self.unfinished and data.endswith(b"\n") and len(data) <= self._limit_bytes:
@@ -87,7 +88,8 @@ class LineBuffer:
         return found + self._hold(data[start:])
 
     def end(self) -> list[Malformed]:
-        """Report the end of the stream: a line without its newline will never be complete."""
+        """Handle the end of the stream: return a ``Malformed`` if an incomplete line is left, whose newline will never
+        arrive."""
         broken = bool(self._held)
         self._held.clear()
         self._dropping = False
@@ -128,7 +130,7 @@ class _CallDigests:
     def __init__(self) -> None:
         self.asked = self.answered = ""
         self.output_digest: hashlib.blake2b | None = None
-        """Digest of the output and the exit status of the command that we ran for the call."""
+        """Digest of the output and the exit status of the command that the supervisor ran for the call."""
 
     @property
     def result(self) -> str:
@@ -139,27 +141,29 @@ _NOTHING = _CallDigests()
 
 
 class ToolCallTable:
-    """Tool calls of one agent: each call is opened once and closed once, whatever the agent repeats.
+    """Tool calls of one agent: each call is opened once and closed once, however often the agent repeats its reports.
 
-    A call belongs to the turn in which it was opened. Digests of its arguments and result are kept: the last that the
-    agent reported of each, and everything that a command run by us wrote for the call.
+    A call belongs to the turn in which it was opened. Digests of the call's arguments and result are stored: of the
+    arguments and the result that the agent reported last, and of everything that a command run by the supervisor wrote
+    for the call.
     """
 
     def __init__(self) -> None:
         self._served: dict[str, bool] = {}
-        """Open calls, and whether a command run by us serves the call."""
+        """Open calls, and whether a command run by the supervisor serves the call."""
         self._digests: dict[str, _CallDigests] = {}
         self._closed: dict[str, None] = {}
         self._only_requested: dict[str, None] = {}
 
     def open_requested(self, call_id: str, title: str, kind: str, parent: str = "") -> list[ToolOpened]:
-        """Record a permission request for *call_id*, which opens the call unless it is known."""
+        """Record a permission request for *call_id*; the request opens the call unless the call is known."""
         opened = self.open(call_id, title, kind, parent)
         self._only_requested.update(dict.fromkeys(one.call_id for one in opened))
         return opened
 
     def open(self, call_id: str, title: str, kind: str, parent: str = "") -> list[ToolOpened]:
-        """Open *call_id* unless it is known; *parent* is the call around it and counts only while that call is open."""
+        """Open *call_id* unless the call is known; *parent* is the enclosing call, which is ignored unless that call is
+        open."""
         self._only_requested.pop(call_id, None)
         if call_id in self._served or call_id in self._closed:
             return []
@@ -167,7 +171,7 @@ class ToolCallTable:
         return [ToolOpened(call_id, title, kind, parent if parent in self._served else "")]
 
     def close(self, call_id: str, outcome: str) -> list[ToolClosed]:
-        """Close *call_id*; a second close has no effect."""
+        """Close *call_id* with *outcome*; a second close has no effect."""
         if self._served.pop(call_id, None) is None:
             return []
         digests = self._digests.get(call_id, _NOTHING)
@@ -175,21 +179,22 @@ class ToolCallTable:
         return [ToolClosed(call_id, outcome, digests.asked, digests.result)]
 
     def record_digests(self, call_id: str, *, asked: bytes = b"", answered: bytes = b"") -> None:
-        """Record the arguments or the result that the agent reports of an open call."""
+        """Record digests of the arguments or the result that the agent reports for an open call."""
         if call_id in self._served and (asked or answered):
             digests = self._digests.setdefault(call_id, _CallDigests())
             digests.asked = _digest(asked) if asked else digests.asked
             digests.answered = _digest(answered) if answered else digests.answered
 
     def add_output(self, call_id: str, data: bytes) -> None:
-        """Add output or an exit status, as bytes, of the command that we run for an open call."""
+        """Add output or an exit status, as bytes, of the command that the supervisor runs for an open call."""
         if call_id in self._served:
             digests = self._digests.setdefault(call_id, _CallDigests())
             digests.output_digest = digests.output_digest or hashlib.blake2b(digest_size=8)
             digests.output_digest.update(data)
 
     def close_unreported(self) -> list[ToolClosed]:
-        """Close, at the end of a turn, the calls that were only requested: nobody knows what became of them."""
+        """Close, at the end of a turn, the calls of which only a permission request was seen; their outcome is
+        unknown."""
         return [one for call_id in list(self._only_requested) for one in self.close(call_id, "unknown")]
 
     def close_all(self, outcome: str) -> list[ToolClosed]:
@@ -213,8 +218,8 @@ class ToolCallTable:
         return call_id in self._served
 
     def serve(self, wanted: str | None) -> str | None:
-        """Return the call that a new command serves: *wanted*, if open, else the only open call that no command serves
-        yet."""
+        """Return the call that a new command serves: *wanted*, if that call is open; otherwise the only open call that
+        no command serves yet; otherwise ``None``."""
         unserved = [call_id for call_id, served in self._served.items() if not served]
         call_id = wanted if wanted in self._served else unserved[0] if len(unserved) == 1 else None
         if call_id is not None:
@@ -227,10 +232,11 @@ def _digest(data: bytes) -> str:
 
 
 class CodecDefaults:
-    """The optional part of :class:`supervisor.ports.Codec`: every method does nothing and returns nothing.
+    """Defaults for the optional methods of :class:`supervisor.ports.Codec`: every method does nothing and returns
+    nothing.
 
-    Most agents run their own commands, edit their own files and start their own sub-agents, and so never ask us for
-    these. Some agents cannot take a message within a turn.
+    Most agents run their own commands, edit their own files and start their own sub-agents, and so never send the
+    supervisor such requests. Some agents cannot receive a message within a turn.
     """
 
     def steer(self, text: str) -> Iterable[Out] | None:
@@ -256,7 +262,7 @@ class CodecDefaults:
 
 
 class Conversation(CodecDefaults, ABC):
-    """Line protocol with a limit of *line_bytes_max* bytes per line.
+    """Base of codecs for agents that stay alive and send one message per line, of at most *line_bytes_max* bytes.
 
     A subclass implements :meth:`_on_line`, :attr:`_is_ready` and :attr:`_in_turn`.
     """
@@ -268,7 +274,7 @@ class Conversation(CodecDefaults, ABC):
     @property
     @abstractmethod
     def _is_ready(self) -> bool:
-        """True once the handshake is complete."""
+        """True once the handshake with the agent is complete."""
 
     @property
     @abstractmethod

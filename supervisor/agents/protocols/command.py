@@ -1,7 +1,9 @@
-"""Codec for any program: the prompt goes in, output comes out, and the exit status is the result of the turn.
+"""Codec for any program: the program receives the prompt and writes output, and its exit status is the result of the
+turn.
 
-A process serves one prompt. The prompt replaces ``{prompt}`` in the command; without that word it goes to standard
-input. Output is meant for people and is never parsed, so that no byte of it is an error.
+A process serves one prompt. The prompt replaces ``{prompt}`` in the command; in a command without ``{prompt}``, the
+prompt is written to standard input. The output is meant for people and is never parsed, so that no byte of it is an
+error.
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ from supervisor.agents.protocols.codec_base import CodecDefaults, signal_name
 from supervisor.ports import CloseInput, Out, Ready, Send, Signal, Text, TurnEnded
 
 PROMPT: Final = "{prompt}"
-"""Word of a command that the prompt replaces."""
+"""Placeholder in a command that the prompt replaces."""
 
 
 class CommandCodec(CodecDefaults):
-    """Single run of a program. Call ``argv`` first: it decides whether the prompt goes to the command line or to the
-    input."""
+    """Conversation with one run of a program. Call ``argv`` first: this method decides whether the prompt is passed on
+    the command line or on standard input."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

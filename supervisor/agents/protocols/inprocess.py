@@ -1,10 +1,10 @@
-"""Agent as an async function of the embedding program.
+"""In-process agent: an agent that is an async function of the embedding program.
 
-The function gets an :class:`AgentTurn` and may speak, call tools and delegate. It runs in the turn's cancel scope, and
-every tool call in a scope of its own, so that an abort reaches exactly its target. A return value ends the turn
-successfully; an exception fails the turn, ``SystemExit`` too. A function that swallows a cancellation only takes the
-termination to its next stage. Any other ``BaseException``, such as Ctrl-C or what a test framework raises, propagates
-to the embedding program and stops the supervisor.
+The function receives an :class:`AgentTurn`, with which it can write text, call tools and delegate work. The function
+runs in the turn's cancel scope, and every tool call in a scope of its own, so that an abort reaches exactly its target.
+A return value ends the turn successfully; an exception, ``SystemExit`` included, fails the turn. If the function
+swallows a cancellation, the termination goes on to its next stage. Any other ``BaseException``, such as Ctrl-C or an
+exception of a test framework, propagates to the embedding program and stops the supervisor.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _OWN = (*RAISED, SystemExit)
-"""Exceptions that a function may raise without ending more than its turn: an agent that exits does not take the host
-along."""
+"""Exceptions of an agent's function that end only the turn. They include ``SystemExit``: an agent that exits does not
+end the host."""
 
 
 def _as_error(error: BaseException) -> Exception:
@@ -43,7 +43,7 @@ def _as_error(error: BaseException) -> Exception:
 
 
 def _words(error: Exception) -> str:
-    """Return the text of an exception, even if its ``__str__`` fails."""
+    """Return the text of an exception, even if the exception's ``__str__`` fails."""
     try:
         return str(error)
     except Exception as fault:
@@ -51,7 +51,7 @@ def _words(error: Exception) -> str:
 
 
 class ToolAborted(Exception):
-    """The tool call was aborted; the turn continues."""
+    """Exception: the tool call was aborted; the turn continues."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -59,12 +59,12 @@ class ToolAborted(Exception):
 
 
 class _Call:
-    """Result of one call, passed from the tool's task to the agent's task. ``settled`` is set when it is done or
+    """Result of one call, passed from the tool's task to the agent's task. ``settled`` is set when the call is done or
     aborted.
 
-    Done or aborted is decided at one point without an await: a call that is aborted before it has returned is aborted,
-    even if its function commits something under a shield and returns after all; a call that has returned cannot be
-    aborted.
+    Whether a call is done or aborted is decided at one point without an await. A call that is aborted before its
+    function has returned stays aborted, even if the function is shielded and returns later; a call that has returned
+    cannot be aborted.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class _Call:
 
 
 class AgentTurn:
-    """Prompt of an in-process agent, and the operations that the agent may use."""
+    """Prompt that an in-process agent works on, and the operations that the agent may use during the turn."""
 
     def __init__(self, connection: FunctionConnection, turn_id: str, prompt: str) -> None:
         self._connection = connection
@@ -97,11 +97,11 @@ class AgentTurn:
         return self._connection.session.session_id
 
     def say(self, text: str) -> None:
-        """Add to the answer and to the transcript."""
+        """Add *text* to the agent's text of this turn and to the transcript."""
         self._connection.speak(text)
 
     def used(self, *, input_tokens: int = 0, output_tokens: int = 0, cost_usd: float = 0.0) -> None:
-        """Report additional usage, in tokens and US dollars; it counts in every budget of the session.
+        """Report additional usage, in tokens and US dollars; this usage counts in every budget of the session.
 
         Raises:
             ValueError: an amount is negative or not a number.
@@ -116,7 +116,8 @@ class AgentTurn:
         self._connection.use(self.turn_id, amounts)
 
     def heartbeat(self) -> None:
-        """Report a sign of life where nothing else does: a session without one for long is taken for stuck."""
+        """Report a sign of life when nothing else reports progress: a session without progress for long counts as
+        stalled."""
         self._connection.session.progressed = True
 
     async def call(self, title: str, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
@@ -125,7 +126,7 @@ class AgentTurn:
         Raises:
             ToolAborted: an abort ended this call; the turn continues.
             TypeError: *title* is not a str.
-            Exception: whatever *fn* raised.
+            Exception: the exception that *fn* raised.
         """
         if not isinstance(title, str):
             raise TypeError(f"title: {title!r} is not a str; give a text")
@@ -143,7 +144,7 @@ class AgentTurn:
         """Run *prompt* in a child session and return the child's outcome.
 
         Args:
-            cancel_mode: the effect of this session's end on the child.
+            cancel_mode: the effect that the end of this session has on the child.
 
         Raises:
             ToolAborted: the call was aborted before the child started.
@@ -152,7 +153,8 @@ class AgentTurn:
         return await self._connection.hand_over(name, prompt, agent, CancelMode.named(cancel_mode))
 
     async def split(self, subtasks: Sequence[TaskConfig], *, reason: str = "") -> CommandResult:
-        """Split this session's task; the task is completed when *subtasks* are and this turn has ended.
+        """Split this session's task into *subtasks*; the task is completed when all subtasks are completed and this
+        turn has ended.
 
         Raises:
             Refused: the plan does not let this session split a task, or its task cannot be split now.
@@ -168,8 +170,8 @@ class AgentTurn:
         return answer
 
     async def block(self, on: Sequence[str], *, reason: str = "") -> NoReturn:
-        """Give back this session's task until *on* is there: other tasks of the plan, or anything that a person knows
-        of. The call ends this turn; another session continues with the task later.
+        """Release this session's task until everything named in *on* is available: other tasks of the plan, or
+        conditions that a person will confirm. The call ends this turn; another session continues with the task later.
 
         Raises:
             Refused: this session works on no task, or its task cannot wait for that.
@@ -183,7 +185,7 @@ class AgentTurn:
 
 
 class FunctionConnection(AgentConnection):
-    """Connection to an async function."""
+    """Connection between a session and an in-process agent: an async function."""
 
     def __init__(
         self,
@@ -317,14 +319,15 @@ class FunctionConnection(AgentConnection):
         return call.value
 
     def _give_up(self, call_id: str) -> None:
-        """End a call that the agent no longer waits for, with its one result."""
+        """Report the one result of a call that the agent no longer waits for: aborted."""
         if self.turn_id is not None and self._calls.pop(call_id, None) is not None:
             reason = "the agent gave it up" if self._intent is None else self._intent.error
             gone = ToolCompleted(call_id=call_id, outcome=ToolOutcome.ABORTED, reason=reason, abort_id=self._abort_id)
             self._send(self.turn_id, gone)
 
     async def _returned(self, call: _Call) -> None:
-        """Wait for the result. An aborted tool may clean up for ``cancel_s`` seconds before the agent continues."""
+        """Wait for the result of a call. After an abort, the tool may clean up for ``cancel_s`` seconds before the
+        agent continues."""
         await call.settled.wait()
         if call.done.is_set():
             return

@@ -1,7 +1,7 @@
 """JSON-RPC as agents use it on standard input and output: one compact JSON object per line in both directions.
 
-This module holds what all dialects share: reading and writing messages, and matching responses to our requests. A field
-of the wrong type is an error that names its path. The meaning of the methods belongs to the codecs.
+This module holds the parts that all dialects share: reading and writing messages, and matching responses to our
+requests. A field of the wrong type is an error that names its path. The codecs define the meaning of the methods.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ INVALID_PARAMS: Final = -32602
 
 INT64: Final = Meta(ge=-(2**63), le=2**63 - 1)
 RpcId: TypeAlias = Annotated[int, INT64] | Annotated[str, Meta(max_length=256)] | None
-"""Type of a request's id. An integer outside 64 bits is rejected, since we could not write it back; so is a longer
-text."""
+"""Type of a request's id. An integer outside 64 bits is rejected, since the id could not be written back; a text longer
+than 256 characters is rejected too."""
 
 _DATA_CHARS: Final = 300
 _LINE_CHARS: Final = 80
-"""Characters of an error's data, and of a line that is not a message, that an error text shows."""
+"""Number of characters that an error text shows: of an error's data, and of a line that is not a message."""
 
 _T = TypeVar("_T")
 
 
 class ProtocolError(Exception):
-    """A message breaks the protocol; the text names the field."""
+    """Exception: a message breaks the protocol; the text names the field."""
 
 
 class JsonRpcMessage(msgspec.Struct, rename="camel"):
@@ -44,7 +44,7 @@ class RpcError(JsonRpcMessage):
 
     @property
     def text(self) -> str:
-        """The error's message with its ``data``, where agents often put the actual reason."""
+        """Message of the error together with its ``data``, where agents often put the actual reason."""
         data = bytes(self.data).decode()
         return self.message if data == "null" else f"{self.message} ({_short(data, _DATA_CHARS)})"
 
@@ -71,7 +71,7 @@ def _short(text: str, chars: int) -> str:
 
 
 class Writer:
-    """Writer of one dialect's messages; *envelope* holds the fields that every message carries."""
+    """Writer of messages in one dialect of JSON-RPC; *envelope* holds the fields that every message carries."""
 
     def __init__(self, envelope: Mapping[str, str]) -> None:
         self._envelope = dict(envelope)
@@ -97,8 +97,8 @@ OnError = Callable[[RpcError], list[Out]]
 
 
 class OutgoingRequests:
-    """Our requests that have no response yet. Each request gets one response; a response to an unknown id is
-    ignored."""
+    """Requests of the supervisor that have no response yet. Each request gets one response; a response to an unknown id
+    is ignored."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -106,14 +106,14 @@ class OutgoingRequests:
         self._count = 0
 
     def send(self, method: str, params: dict[str, Any], on_result: OnResult, on_error: OnError) -> Send:
-        """Register a request under the next number, from 1, and return the message; one of the callbacks gets the
-        response."""
+        """Store a request under the next number, from 1, and return the message to send. When the response arrives, one
+        of the two callbacks is called with it."""
         self._count += 1
         self._waiting[self._count] = (on_result, on_error)
         return self._writer.request(self._count, method, params)
 
     def on_response(self, rpc_id: RpcId | UnsetType, result: Raw | UnsetType, error: RpcError | None) -> list[Out]:
-        """Pass a response to the callback of its request.
+        """Call the callback that belongs to the request of a response; return the callback's result.
 
         Raises:
             ProtocolError: the message has no id, or neither a result nor an error.

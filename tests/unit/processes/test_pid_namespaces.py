@@ -1,6 +1,7 @@
-"""Programs in pid namespaces of their own: when any process dies, the kernel ends the tree, and the init stays hidden.
+"""Tests of programs in pid namespaces of their own: if supervisor, fork server or shim die, the kernel ends the tree,
+and the init stays hidden.
 
-Where this machine gives none, the same tests hold for what stands in for it: everything is as without.
+Where this machine allows no pid namespace, the same tests check that programs behave as without one.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def python(code: str) -> Launch:
 async def running(
     roll: HeldPipe, mode: str, *kinds: str, containment: Containment = ENCLOSED
 ) -> AsyncIterator[ShimProcess]:
-    """Run the victims, all of them started."""
+    """Run the victims' program in a host, and wait until all victims have started."""
     launch = Launch(argv=zoo(roll, mode, *kinds), cwd="/", env=PATH)
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost(containment) as host, host.spawn(launch, terminate_s=0.05) as process:
@@ -79,19 +80,19 @@ async def running(
 
 
 def inits_of(shim_pid: int) -> list[int]:
-    """Return the inits of the namespaces that a shim's children are born in."""
+    """Return the pids of the inits of those namespaces in which a shim's children are started."""
     return [pid for pid in shim.children(shim_pid) if pid_namespace.is_init(pid)]
 
 
 def within(pid: int) -> int:
-    """Return the pid of a process inside its own namespace."""
+    """Return the pid that the process *pid* has inside its own namespace."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[-1])
 
 
 @contextmanager
 def held(pids: list[int]) -> Iterator[list[int]]:
-    """Open a pidfd for each process that exists."""
+    """Open a pidfd for each of *pids* that exists; close the pidfds at the end."""
     fds: list[int] = []
     for pid in pids:
         with suppress(ProcessLookupError):
@@ -111,7 +112,8 @@ async def all_dead(fds: list[int]) -> None:
 
 # ------------------------------------------------------------------------------------------------- an ordinary life
 async def test_what_a_program_sees() -> None:
-    """A program's own pid is the one in its /proc, the host's is the outer one, and only the init is older inside."""
+    """The pid that a program gets from ``getpid`` is the pid in its /proc, the host reports the outer pid, and only the
+    init is older inside the namespace."""
     code = "import os; print(os.getpid(), os.readlink('/proc/self'), os.getppid(), flush=True); input()"
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost(ENCLOSED) as host, host.spawn(python(code)) as process:
@@ -123,7 +125,7 @@ async def test_what_a_program_sees() -> None:
 
 
 async def test_nothing_of_ours_is_in_the_init() -> None:
-    """An init holds no descriptor, so it keeps no pipe open, and it ends with its program."""
+    """An init holds no descriptor, so that it keeps no pipe open, and it ends together with its program."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost(ENCLOSED) as host, host.spawn(python("print('up', flush=True); input()")) as process:
             assert await process.receive() == b"up\n"
@@ -137,7 +139,8 @@ async def test_nothing_of_ours_is_in_the_init() -> None:
 
 
 async def test_a_program_that_does_not_start_leaves_no_init() -> None:
-    """A program that cannot start gives the same error as without a namespace, and its init is gone."""
+    """A program cannot be started in a namespace: the error is the same as without a namespace, and the init is
+    gone."""
     launch = Launch(argv=("/no/such/program",), cwd="/", env={})
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost(ENCLOSED) as host:
@@ -148,7 +151,8 @@ async def test_a_program_that_does_not_start_leaves_no_init() -> None:
 
 @pytest.mark.parametrize("containment", [PLAIN, ENCLOSED], ids=["plain", "enclosed"])
 async def test_the_count_is_the_same(roll: HeldPipe, containment: Containment) -> None:
-    """A kill counts every descendant but the main process, with a namespace or without, and never the init."""
+    """A kill counts every descendant except the main process, with or without a namespace, and never counts the
+    init."""
     async with running(roll, "stay", "child", "session", "daemon", "stubborn", containment=containment) as process:
         process.kill()
         report = await process.wait_ended()
@@ -157,7 +161,7 @@ async def test_the_count_is_the_same(roll: HeldPipe, containment: Containment) -
 
 @pytest.mark.parametrize("containment", [PLAIN, ENCLOSED], ids=["plain", "enclosed"])
 async def test_terminate_reaches_orphans(roll: HeldPipe, containment: Containment) -> None:
-    """SIGTERM reaches processes that the init has adopted, too: those that heed it need no kill."""
+    """SIGTERM reaches processes that the init has adopted, too: processes that do not ignore SIGTERM need no kill."""
     async with running(roll, "defy", "child", "session", "daemon", containment=containment) as process:
         victims = [pid for pid in shim.descendants(process.shim_client.pid) if pid != process.pid]
         with held([pid for pid in victims if not pid_namespace.is_init(pid)]) as fds:
@@ -169,7 +173,8 @@ async def test_terminate_reaches_orphans(roll: HeldPipe, containment: Containmen
 
 
 async def test_list_and_signal_processes_spare_the_init(roll: HeldPipe) -> None:
-    """Listed processes have outer pids and can be signalled; the program and its init go on."""
+    """Listed processes have outer pids, and a listed daemon can be killed; the program and its init are not
+    affected."""
     async with running(roll, "stay", "daemon") as process:
         inits = inits_of(process.shim_client.pid)
         main, daemon = await process.list_processes() or ()
@@ -185,7 +190,7 @@ async def test_list_and_signal_processes_spare_the_init(roll: HeldPipe) -> None:
 
 # ------------------------------------------------------------------------------------------------- violence
 async def test_a_killed_shim(roll: HeldPipe) -> None:
-    """kill -9 of the shim alone: daemons that ignore SIGTERM are gone, and the host is told."""
+    """The shim alone is killed by SIGKILL: daemons that ignore SIGTERM are gone, and the host gets a report."""
     async with running(roll, "defy", *KINDS) as process:
         with held(shim.descendants(process.shim_client.pid)) as fds:
             os.kill(process.shim_client.pid, signal.SIGKILL)
@@ -223,7 +228,7 @@ def supervisor_of(roll: HeldPipe, backend: str, *before: str) -> Iterator[subpro
 
 
 async def pids_of(supervisor: subprocess.Popen[bytes]) -> list[int]:
-    """The pids of a supervisor's fork server, shim and program."""
+    """Return the pids of a supervisor's fork server, shim and program, as the supervisor prints them."""
     assert supervisor.stdout is not None
     with anyio.fail_after(DEADLINE_S):
         await anyio.wait_readable(supervisor.stdout)
@@ -231,7 +236,7 @@ async def pids_of(supervisor: subprocess.Popen[bytes]) -> list[int]:
 
 
 def end_our_own() -> None:
-    """Kill and reap the processes that this one has inherited, until none is left."""
+    """Kill and reap the processes that this test process has inherited, until none is left."""
     while left := set(shim.children(os.getpid())) - OLDER_CHILDREN:
         shim.send(left, signal.SIGKILL)
         for pid in left:
@@ -239,13 +244,15 @@ def end_our_own() -> None:
 
 
 def kill_at_once(*pids: int) -> None:
-    """Kill processes that cannot see each other's end: all are stopped before the first is killed."""
+    """Kill processes at the same moment, so that none sees the end of another: all are stopped before the first is
+    killed."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
         shim.send(pids, number)
 
 
 async def test_the_supervisor_with_its_shim(roll: HeldPipe, anyio_backend: str) -> None:
-    """kill -9 of supervisor and shim at the same moment: no process is left, and the fork server exits after that."""
+    """Supervisor and shim are killed by SIGKILL at the same moment: no process is left, and the fork server exits
+    afterwards."""
     with supervisor_of(roll, anyio_backend) as supervisor:
         fork_server_pid, one, _ = await pids_of(supervisor)
         await roll.here(len(KINDS) + 1)
@@ -258,8 +265,8 @@ async def test_the_supervisor_with_its_shim(roll: HeldPipe, anyio_backend: str) 
 
 
 async def test_everybody_who_would_notice(roll: HeldPipe, anyio_backend: str) -> None:
-    """kill -9 of supervisor, fork server and shim at the same moment: the kernel alone ends their programs, if
-    allowed."""
+    """Supervisor, fork server and shim are killed by SIGKILL at the same moment: the kernel alone ends their programs,
+    if the machine allows pid namespaces; otherwise some programs survive."""
     with supervisor_of(roll, anyio_backend) as supervisor:
         fork_server_pid, one, main = await pids_of(supervisor)
         await roll.here(len(KINDS) + 1)
@@ -280,7 +287,8 @@ async def test_everybody_who_would_notice(roll: HeldPipe, anyio_backend: str) ->
 
 
 def test_the_fork_server_does_not_count_inits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that falls to the fork server with a lost shim is counted when it is reaped, an init is not."""
+    """Children of a lost shim become children of the fork server: a process is counted when it is reaped, an init is
+    not."""
     ours = fork_server.ForkServer.__new__(fork_server.ForkServer)
     ours.shims, ours.killed = {}, 0
     for is_init in (True, False):
@@ -294,11 +302,13 @@ def test_the_fork_server_does_not_count_inits(monkeypatch: pytest.MonkeyPatch) -
 
 # ------------------------------------------------------------------------------------------------- where it is denied
 DENY = "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 21, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
-"""PR_CAPBSET_DROP of CAP_SYS_ADMIN: what is executed then has it no more, whoever runs it."""
+"""Program that drops CAP_SYS_ADMIN (PR_CAPBSET_DROP) and then executes its arguments: the executed program lacks this
+right, whoever runs it."""
 
 
 async def test_without_the_right_to(roll: HeldPipe, anyio_backend: str) -> None:
-    """A supervisor without CAP_SYS_ADMIN runs its programs without namespaces, and its fork server ends them all."""
+    """A supervisor without CAP_SYS_ADMIN runs its programs without namespaces; after a SIGKILL of supervisor and shim,
+    the fork server ends all programs."""
     with supervisor_of(roll, anyio_backend, sys.executable, "-c", DENY) as supervisor:
         fork_server_pid, one, main = await pids_of(supervisor)
         await roll.here(len(KINDS) + 1)
@@ -330,7 +340,8 @@ assert os.readlink("/proc/self/ns/pid_for_children") == os.readlink("/proc/self/
 
 
 def test_half_a_namespace_is_none() -> None:
-    """If a namespace may be made but its /proc not mounted, programs run without a namespace and without an init."""
+    """A namespace can be made, but its /proc cannot be mounted: programs run without a namespace and without an
+    init."""
     subprocess.run([sys.executable, "-I", "-S", "-c", HALF, PROGRAM], check=True)
 
 
@@ -340,13 +351,14 @@ def enclosed(settings: Settings, *, really: bool) -> Settings:
 
 
 async def test_it_is_off_unless_asked_for() -> None:
-    """A plan gets no pid namespaces unless it asks for them."""
+    """A plan that does not set ``pid_namespaces`` gets no pid namespaces."""
     assert not Settings().pid_namespaces
 
 
 @pytest.mark.parametrize("really", [False, True], ids=["plain", "enclosed"])
 async def test_a_turn_and_an_abort(tmp_path: Path, roll: HeldPipe, really: bool) -> None:
-    """With pid namespaces a turn works, its tool runs inside, and an abort's receipt is as without."""
+    """With pid namespaces a turn completes, its tool runs inside the namespace, and an abort's receipt is the same as
+    without."""
     async with supervising(tmp_path, settings=enclosed(quick_settings(), really=really)) as run:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run(f"@run readlink /proc/self/ns/pid > {tmp_path}/ns")

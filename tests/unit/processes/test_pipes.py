@@ -1,4 +1,4 @@
-"""Input of a program arrives in whole pieces, even if a sender is cancelled."""
+"""Test that the input of a program arrives in whole pieces, even if a sender is cancelled."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from supervisor.processes.pipes import Input
 pytestmark = pytest.mark.anyio
 
 BIG = b"b" * 1_000_000 + b"\n"
-"""More bytes than a pipe takes."""
+"""Data that is larger than a pipe can hold."""
 
 
 async def test_a_sender_that_is_cancelled_leaves_no_half_of_a_piece() -> None:
-    """A piece that was begun is completed before the next one, and a piece that was not begun is not sent."""
+    """Two senders are cancelled: a piece that was begun is completed before the next piece, and a piece that was not
+    begun is not sent."""
     ours, theirs = os.pipe()
     sent = Input(theirs)
     for data in (BIG, b"never begun\n"):  # the second one waits behind what the first one has left

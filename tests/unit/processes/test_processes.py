@@ -1,8 +1,8 @@
-"""Processes under shims: bytes, statuses, and above all that no process is ever left.
+"""Tests of processes under shims: bytes, statuses, and above all that no process is ever left.
 
-*Gone* is proved by a fact: every victim holds the write end of a FIFO, and the test waits for its end of file. The
-test process is a subreaper meanwhile, so that whatever escapes a shim falls to it, and every test ends by showing
-that it has no child and no descriptor more than before.
+The end of all processes is proved as follows: every victim holds the write end of a FIFO, and the test waits for the
+end of file. The test process is a subreaper meanwhile, so that it inherits every process that escapes a shim, and every
+test ends with a check that it has no more children and descriptors than before.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ DEADLINE_S = 30.0
 
 
 def descriptors() -> set[str]:
-    """The open descriptors, without the one that the listing itself needs."""
+    """Return the open descriptors, without the descriptor that the listing itself needs."""
     return {fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}
 
 
 FAMILY: set[int] = set()
-"""Children of this process that no test has started, such as what ``multiprocessing`` keeps."""
+"""Children of this process that no test has started, such as helper processes of ``multiprocessing``."""
 
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
-    """Check after each test that every process it started is gone and reaped, and every descriptor closed."""
+    """Check after each test that every process that the test started is gone and reaped, and every descriptor
+    closed."""
     ctypes.CDLL(None).prctl(shim.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before, family = descriptors(), set(shim.children(os.getpid()))
     FAMILY.update(family)
@@ -69,7 +70,7 @@ def nothing_left() -> Iterator[None]:
 
 
 class Roll:
-    """Wait for the victims by a FIFO: which have started, and that all have gone."""
+    """Reader of the victims' FIFO: reports which victims have started, and when all of them are gone."""
 
     def __init__(self, directory: Path) -> None:
         self.path = str(directory / "roll")
@@ -98,7 +99,7 @@ class Roll:
             await self._hear()
 
     async def all_gone(self) -> None:
-        """Wait for end of file: no process that holds the FIFO exists any more."""
+        """Wait for end of file, which means that no process holds the FIFO open any more."""
         while await self._hear():
             pass
 
@@ -144,7 +145,7 @@ def collect(pid: int) -> None:
 
 @asynccontextmanager
 async def running(roll: Roll, mode: str, *kinds: str, terminate_s: float = 2.0) -> AsyncIterator[ShimProcess]:
-    """Run the victims, all of them started."""
+    """Run the victims' program in a host, and wait until all victims have started."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(zoo(roll, mode, *kinds), terminate_s=terminate_s) as process:
             await roll.all_here(*kinds)
@@ -153,7 +154,7 @@ async def running(roll: Roll, mode: str, *kinds: str, terminate_s: float = 2.0) 
 
 # ------------------------------------------------------------------------------------------------- bytes
 async def test_input_comes_back_as_output() -> None:
-    """Input for cat comes back as output, and the end of its input is its end."""
+    """Input that is sent to ``cat`` comes back as output, and ``cat`` exits when its input is closed."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("cat")) as process:
             await process.send(b"one\n")
@@ -164,7 +165,7 @@ async def test_input_comes_back_as_output() -> None:
 
 
 async def test_standard_error_is_a_stream_of_its_own() -> None:
-    """Standard error arrives by receive_err only."""
+    """Standard error is returned by ``receive_err`` only, standard output by ``receive`` only."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("sh", "-c", "echo out; echo err >&2")) as process:
             assert (await process.receive_err(), await process.receive_err()) == (b"err\n", b"")
@@ -172,7 +173,7 @@ async def test_standard_error_is_a_stream_of_its_own() -> None:
 
 
 async def test_ten_megabytes_pass_through_whole() -> None:
-    """A program that echoes more than any pipe holds gets and gives every byte, in order."""
+    """A program echoes more bytes than a pipe can hold: every byte comes back, in order."""
     data = bytes(range(256)) * 40_000
     with anyio.fail_after(DEADLINE_S):
         async with (
@@ -190,7 +191,7 @@ async def test_ten_megabytes_pass_through_whole() -> None:
 
 
 async def test_a_sender_waits_for_a_program_that_does_not_read() -> None:
-    """Send returns only when the program has made room in the pipe."""
+    """``send`` to a program that does not read returns only when the program has made room in the pipe."""
     code = (
         "import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]); print('up', flush=True);"
         "signal.sigwait([signal.SIGUSR1]); print(len(sys.stdin.buffer.read()))"
@@ -217,7 +218,7 @@ async def test_a_sender_waits_for_a_program_that_does_not_read() -> None:
 
 
 async def test_two_senders_do_not_mix() -> None:
-    """A piece that one task sends stays whole, however large it is."""
+    """Two tasks send large pieces at the same time: each piece arrives whole."""
     with anyio.fail_after(DEADLINE_S):
         async with (
             ShimHost() as shims,
@@ -237,7 +238,7 @@ async def test_two_senders_do_not_mix() -> None:
 
 
 async def test_sending_to_the_deaf_is_nothing() -> None:
-    """A send to a program that has exited, or to an input that was closed, is dropped."""
+    """A ``send`` to a program that has exited, or to an input that was closed, is dropped without an error."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("true")) as process:
             await process.wait_exit()
@@ -247,7 +248,8 @@ async def test_sending_to_the_deaf_is_nothing() -> None:
 
 
 async def test_the_shim_holds_no_pipe() -> None:
-    """A program that closes its standard output gives end of output while it lives: the shim holds no copy."""
+    """A program closes its standard output and runs on: the reader gets the end of output, because the shim holds no
+    copy of the pipe."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("sh", "-c", "exec >&- 2>&-; read word")) as process:
             assert (await process.receive(), await process.receive_err()) == (b"", b"")
@@ -256,7 +258,7 @@ async def test_the_shim_holds_no_pipe() -> None:
 
 
 async def test_output_is_still_there_after_the_exit() -> None:
-    """Output that a program wrote before its exit can be read after its status is known."""
+    """A program writes and exits: its output can still be read after its status is known."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("sh", "-c", "echo last words; exit 4")) as process:
             assert (await process.wait_ended()).status == 4
@@ -264,7 +266,7 @@ async def test_output_is_still_there_after_the_exit() -> None:
 
 
 async def test_leaving_ends_a_receive_that_waits() -> None:
-    """A receive of another task returns ``b""`` when the context is left."""
+    """The context is left while another task waits in ``receive``: that task receives ``b""``."""
     received: list[bytes] = []
     with anyio.fail_after(DEADLINE_S):
         async with (
@@ -283,7 +285,7 @@ async def test_leaving_ends_a_receive_that_waits() -> None:
 
 
 async def test_a_closed_descriptor_takes_no_other_with_it() -> None:
-    """A pipe that gets the number of a pipe that was closed under a waiter still works."""
+    """A pipe is closed while a task waits on it, and a new pipe gets the same descriptor number: the new pipe works."""
     reading, writing = os.pipe()
     old, ended = Output(reading), anyio.Event()
 
@@ -312,7 +314,7 @@ async def test_a_closed_descriptor_takes_no_other_with_it() -> None:
     ("script", "status"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", -9), ("kill -TERM $$", -15)]
 )
 async def test_exit_status(script: str, status: int) -> None:
-    """The status is the main process's, in Python's form, and ``ended_by`` is ``exit``."""
+    """The reported status is the main process's exit status, in Python's form, and ``ended_by`` is ``exit``."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("sh", "-c", script)) as process:
             assert await process.wait_exit() == status
@@ -337,7 +339,7 @@ async def test_exit_status(script: str, status: int) -> None:
     ],
 )
 async def test_refusal(argv: tuple[str, ...], cwd: str, sentence: str) -> None:
-    """A program that cannot start is a SpawnError that names the program, the value and the fix."""
+    """A program cannot be started: the SpawnError names the program, the wrong value and the fix."""
     with anyio.fail_after(DEADLINE_S):
         with pytest.raises(SpawnError, match=sentence) as caught:
             async with ShimHost() as shims, shims.spawn(launch(*argv, cwd=cwd)):
@@ -349,7 +351,8 @@ async def test_refusal(argv: tuple[str, ...], cwd: str, sentence: str) -> None:
     ("first_line", "sentence"), [("#!/no/such/interpreter\n", "the interpreter named in its #! line"), ("", "no #!")]
 )
 async def test_refusal_of_a_script(first_line: str, sentence: str, tmp_path: Path) -> None:
-    """A script without a usable interpreter is not called missing."""
+    """A script without a usable interpreter cannot be started: the error names the interpreter line, and does not call
+    the script missing."""
     script = tmp_path / "script"
     script.write_text(first_line + "echo hello\n")
     script.chmod(0o755)
@@ -360,20 +363,22 @@ async def test_refusal_of_a_script(first_line: str, sentence: str, tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["", "A=B"])
 async def test_refusal_of_a_variable_name(name: str) -> None:
-    """An environment that no kernel accepts is refused before any process starts."""
+    """A launch has a variable name that no operating system accepts: before any process starts, ``spawn`` raises a
+    SpawnError that names the variable."""
     with pytest.raises(SpawnError, match="a variable named"):
         async with ShimHost() as shims, shims.spawn(launch("true", env={name: "x"})):
             pytest.fail("it started")
 
 
 def test_refusal_where_no_process_can_be_made() -> None:
-    """A full process table is reported in a sentence."""
+    """No process can be forked because the process table is full: the error says in a sentence to raise the limit."""
     assert "raise the limit" in str(step_failed(launch("true"), "fork", errno.EAGAIN))
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
 async def test_a_shim_that_cannot_start_is_a_refusal(monkeypatch: pytest.MonkeyPatch, is_gone: bool) -> None:
-    """The error quotes what a broken Python writes to standard error, also if it has exited before the message."""
+    """Python cannot start the fork server: the SpawnError quotes its standard error, even if Python has exited before
+    the first message to it."""
     monkeypatch.setattr(shim_client, "FORK_SERVER_PROGRAM", Path("/no/such/fork_server.py"))
     if is_gone:
         # No Python ends between its start and the first message but by chance.
@@ -394,7 +399,8 @@ async def test_a_shim_that_cannot_start_is_a_refusal(monkeypatch: pytest.MonkeyP
 
 
 async def test_no_python_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If no fork server can be executed, no descriptor stays open."""
+    """The Python interpreter is missing, so that no fork server can be started: ``spawn`` raises a SpawnError, and no
+    descriptor stays open."""
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with pytest.raises(SpawnError, match="no shim for it"):
         async with ShimHost() as shims, shims.spawn(launch("true")):
@@ -402,7 +408,7 @@ async def test_no_python_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_windows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host on a system without process supervision raises."""
+    """On a system without process supervision, such as Windows, making a host raises a RuntimeError."""
     monkeypatch.setattr("supervisor.processes.host.os.name", "nt")
     with pytest.raises(RuntimeError, match="Linux"):
         ShimHost()
@@ -410,14 +416,15 @@ def test_windows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # ------------------------------------------------------------------------------------------------- what a program sees
 async def test_environment_is_exact() -> None:
-    """A program gets exactly the environment of its launch, and odd values arrive unchanged."""
+    """A program gets exactly the environment of its launch, and unusual values arrive unchanged."""
     env = {"GREETING": "grüß\ndich = 1", "EMPTY": "", "BYTES": "\udcff"}
     output = await output_of(launch("/usr/bin/env", "-0", env=env))
     assert output == b"".join(os.fsencode(f"{name}={value}\0") for name, value in env.items())
 
 
 async def test_arguments_and_directory_are_exact(tmp_path: Path) -> None:
-    """argv and the working directory arrive unchanged, and a relative program is found in the working directory."""
+    """argv and the working directory arrive unchanged, and a program with a relative path is found in the working
+    directory."""
     tmp_path = tmp_path.resolve()
     (tmp_path / "tool").write_text('#!/bin/sh\npwd -P\nprintf "<%s>" "$@"\n')
     (tmp_path / "tool").chmod(0o755)
@@ -426,7 +433,7 @@ async def test_arguments_and_directory_are_exact(tmp_path: Path) -> None:
 
 
 async def test_a_large_environment_arrives() -> None:
-    """A launch that is larger than any socket buffer arrives."""
+    """A launch whose environment is larger than any socket buffer arrives completely."""
     env = {f"V{index}": "x" * 100_000 for index in range(10)}
     assert await output_of(launch("/bin/sh", "-c", "echo ${#V0} ${#V9}", env=env)) == b"100000 100000\n"
 
@@ -440,7 +447,8 @@ async def test_no_descriptor_leaks_into_a_program() -> None:
 
 
 async def test_signals_and_session_are_a_fresh_programs() -> None:
-    """Signals that the host ignores or blocks have their default action in the program, which leads its own session."""
+    """Signals that the host ignores or blocks have their default action in the program, and the program leads its own
+    session."""
     ignored = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
     try:
@@ -474,7 +482,8 @@ async def test_the_control_group_holds_programs_and_is_removed_with_the_host() -
 
 
 async def test_a_shim_hides_the_command_line_and_outlives_its_program() -> None:
-    """A shim's command line does not show the program's, and the out-of-memory killer prefers the program."""
+    """A shim's command line does not show the program's command line, and the out-of-memory killer prefers the program
+    to the shim."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("cat", "-")) as process:
             home = Path(f"/proc/{process.shim_client.pid}")
@@ -486,7 +495,7 @@ async def test_a_shim_hides_the_command_line_and_outlives_its_program() -> None:
 
 # ------------------------------------------------------------------------------------------------- nothing is left
 async def test_leaving_leaves_nothing(roll: Roll) -> None:
-    """Leaving the context ends every kind of descendant."""
+    """Leaving the context of a program ends every kind of descendant."""
     async with running(roll, "stay", *ZOO) as process:
         pass
     with anyio.fail_after(DEADLINE_S):
@@ -497,7 +506,7 @@ async def test_leaving_leaves_nothing(roll: Roll) -> None:
 
 
 async def test_kill_leaves_nothing(roll: Roll) -> None:
-    """A kill ends every kind of descendant, and completes with the report."""
+    """``kill`` ends every kind of descendant, and the report follows."""
     async with running(roll, "stay", *ZOO) as process:
         process.kill()
         report = await process.wait_ended()
@@ -507,7 +516,8 @@ async def test_kill_leaves_nothing(roll: Roll) -> None:
 
 
 async def test_exit_leaves_nothing(roll: Roll) -> None:
-    """A main process that exits by itself takes every kind of descendant with it, and keeps its status."""
+    """A main process exits by itself: every kind of descendant is ended, and the report has the main process's own
+    status."""
     async with running(roll, "exit", *ZOO) as process:
         await process.send(b"go\n")
         assert await process.wait_exit() == 3
@@ -517,7 +527,7 @@ async def test_exit_leaves_nothing(roll: Roll) -> None:
 
 
 async def test_defiance_is_killed(roll: Roll) -> None:
-    """A main process that ignores SIGTERM is killed after terminate_s, with every kind of descendant."""
+    """A main process ignores SIGTERM: it is killed after ``terminate_s``, together with every kind of descendant."""
     async with running(roll, "defy", *ZOO, terminate_s=0.05) as process:
         pass
     with anyio.fail_after(DEADLINE_S):
@@ -528,7 +538,7 @@ async def test_defiance_is_killed(roll: Roll) -> None:
 
 @pytest.mark.parametrize("kind", ZOO)
 async def test_each_kind_is_killed(kind: str, roll: Roll) -> None:
-    """Each kind of descendant is found and killed without another kind."""
+    """A kill finds and ends each kind of descendant when it is the only one."""
     async with running(roll, "stay", kind) as process:
         process.kill()
         assert (await process.wait_ended()).survivors == 0
@@ -536,14 +546,15 @@ async def test_each_kind_is_killed(kind: str, roll: Roll) -> None:
 
 
 async def test_what_was_killed_is_counted(roll: Roll) -> None:
-    """``killed`` counts the descendants exactly, without the main process."""
+    """After a kill, ``killed`` is the exact number of descendants, without the main process."""
     async with running(roll, "stay", "child", "session", "daemon", "stubborn", "stopped") as process:
         process.kill()
         assert (await process.wait_ended()).killed == 5
 
 
 async def test_terminate_reaches_the_whole_tree(roll: Roll) -> None:
-    """SIGTERM and SIGCONT go to every descendant: those that heed SIGTERM, even a stopped one, need no kill."""
+    """``terminate`` sends SIGTERM and SIGCONT to every descendant: descendants that do not ignore SIGTERM, even a
+    stopped one, end without a kill."""
     async with running(roll, "defy", "child", "session", "daemon", "stopped") as process:
         process.terminate()
         for kind in ("child", "session", "daemon", "stopped"):
@@ -554,7 +565,8 @@ async def test_terminate_reaches_the_whole_tree(roll: Roll) -> None:
 
 
 async def test_end_of_output_needs_no_descendants_leave(roll: Roll) -> None:
-    """A child that holds standard output does not delay the end of output once the main process has exited."""
+    """A child holds the standard output of an exited main process open: the reader gets the end of output all the
+    same."""
     async with running(roll, "exit", "child") as process:
         process.close_input()
         assert await all_output(process) == b""
@@ -563,7 +575,7 @@ async def test_end_of_output_needs_no_descendants_leave(roll: Roll) -> None:
 
 # ------------------------------------------------------------------------------------------------- leaving
 async def test_an_exception_leaves_as_it_is(roll: Roll) -> None:
-    """An exception of the body leaves unwrapped, and no process is left."""
+    """The body of the context raises: the exception leaves the context unwrapped, and no process is left."""
     with pytest.raises(ZeroDivisionError):
         async with running(roll, "stay", "daemon"):
             raise ZeroDivisionError
@@ -572,7 +584,7 @@ async def test_an_exception_leaves_as_it_is(roll: Roll) -> None:
 
 
 async def test_a_cancellation_leaves_nothing(roll: Roll) -> None:
-    """A cancelled body still ends its whole tree, and the report is there."""
+    """The body of the context is cancelled: the whole process tree ends, and the report is available."""
     with anyio.CancelScope() as scope:
         async with running(roll, "stay", *ZOO) as process:
             scope.cancel()
@@ -585,7 +597,7 @@ async def test_a_cancellation_leaves_nothing(roll: Roll) -> None:
 
 
 async def test_orders_after_the_end_are_nothing() -> None:
-    """Neither a late order nor a number that is no signal raises or has an effect."""
+    """Late orders, and numbers that are no signal, neither raise nor have an effect."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("cat")) as process:
             process.signal(2**32 + signal.SIGKILL)
@@ -618,7 +630,8 @@ async def test_a_killed_tree_is_not_waited_for_politely(roll: Roll) -> None:
 
 @pytest.mark.parametrize("delay_ms", [0, 1, 3, 6, 10, 15, 20, 30])
 async def test_a_cancelled_spawn_leaves_nothing(delay_ms: int, roll: Roll) -> None:
-    """A scope that is cancelled at any moment of a start leaves no process (see also nothing_left)."""
+    """The scope is cancelled at different moments of a start: no process is left (see also the fixture
+    ``nothing_left``)."""
     fork_server = os.open(roll.path, os.O_WRONLY)
     with anyio.fail_after(DEADLINE_S):
         with anyio.move_on_after(delay_ms / 1000):
@@ -629,7 +642,7 @@ async def test_a_cancelled_spawn_leaves_nothing(delay_ms: int, roll: Roll) -> No
 
 
 async def test_twenty_at_once(tmp_path: Path) -> None:
-    """Twenty programs start, write and end side by side, each with its own status."""
+    """Twenty programs start, write and end at the same time, each with its own status."""
     statuses: dict[int, int | None] = {}
 
     async def one(number: int) -> None:
@@ -648,7 +661,8 @@ async def test_twenty_at_once(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------- violence
 async def test_a_killed_shim_takes_its_program_along(roll: Roll) -> None:
-    """When its shim is killed, a program dies, and the fork server ends and counts everything that it had started."""
+    """The shim is killed: its program dies, and the fork server ends and counts everything that the program had
+    started."""
     async with running(roll, "defy", *ZOO) as process:
         os.kill(process.shim_client.pid, signal.SIGKILL)
         assert await process.wait_exit() is None
@@ -659,7 +673,8 @@ async def test_a_killed_shim_takes_its_program_along(roll: Roll) -> None:
 
 
 async def test_a_lost_shim_costs_no_other_its_program(roll: Roll) -> None:
-    """The fork server ends only the processes of the lost shim; running and later programs are unaffected."""
+    """A shim is killed: the fork server ends only the processes of this shim; running and later programs are
+    unaffected."""
     async with ShimHost() as shims, shims.spawn(launch("cat")) as other:
         async with shims.spawn(zoo(roll, "defy", *ZOO)) as process:
             await roll.all_here(*ZOO)
@@ -673,7 +688,8 @@ async def test_a_lost_shim_costs_no_other_its_program(roll: Roll) -> None:
 
 
 async def test_a_killed_fork_server_is_replaced(roll: Roll) -> None:
-    """Programs go on and end as usual after the fork server was killed, and the next program gets a new fork server."""
+    """The fork server is killed: its programs continue and end as usual, and the next program gets a new fork
+    server."""
     async with ShimHost() as shims, shims.spawn(zoo(roll, "defy", *ZOO)) as process:
         await roll.all_here(*ZOO)
         lost = shims.fork_server.pid
@@ -694,7 +710,7 @@ def wait_until_stopped(pid: int) -> None:
 
 
 async def test_a_stopped_shim_still_kills(roll: Roll) -> None:
-    """A program that stops its shim is killed all the same."""
+    """The shim is stopped by SIGSTOP: a kill of its program works all the same."""
     async with running(roll, "defy", *ZOO) as process:
         os.kill(process.shim_client.pid, signal.SIGSTOP)
         wait_until_stopped(process.shim_client.pid)
@@ -704,8 +720,8 @@ async def test_a_stopped_shim_still_kills(roll: Roll) -> None:
 
 
 async def test_an_order_that_is_lost_shifts_no_reply() -> None:
-    """A request whose order does not fit into the control socket of a stopped shim fails; the next one gets its own
-    reply."""
+    """An order does not fit into the control socket of a stopped shim: this request fails, and the next request gets
+    its own reply."""
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("cat")) as process:
             os.kill(process.shim_client.pid, signal.SIGSTOP)
@@ -719,7 +735,8 @@ async def test_an_order_that_is_lost_shifts_no_reply() -> None:
 
 
 async def test_a_shim_tells_its_own_birth(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The supervisor knows pid and start time of a shim although no descriptor was left to read them."""
+    """The start time of a shim cannot be read from /proc: the supervisor still knows it, because the shim reports its
+    own pid and start time."""
     monkeypatch.setattr(descent, "read_stat", lambda pid: None)
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims, shims.spawn(launch("cat")) as process:
@@ -727,7 +744,8 @@ async def test_a_shim_tells_its_own_birth(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_what_outlived_its_program_is_told_in_short() -> None:
-    """Of 120 processes and a marked server that outlive a program, the report lists 100, and not the server."""
+    """A program is outlived by 120 processes and a marked server: the report lists 100 of the processes, and not the
+    server."""
     code = f"""
         import os, subprocess
         start = lambda **env: subprocess.Popen(["sleep", "1000"], env={{**os.environ, **env}})
@@ -742,7 +760,7 @@ async def test_what_outlived_its_program_is_told_in_short() -> None:
 
 
 async def test_a_shim_ignores_signals_that_can_be_ignored(roll: Roll) -> None:
-    """SIGINT, SIGTERM and SIGHUP to a shim do not end it."""
+    """A shim receives SIGINT, SIGTERM and SIGHUP: it goes on, and still ends its tree."""
     async with running(roll, "exit", "daemon") as process:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(process.shim_client.pid, number)
@@ -764,10 +782,10 @@ while True:
 
 @pytest.mark.parametrize("killed", [False, True], ids=["left", "killed"])
 async def test_what_cannot_be_ended_is_given_up(killed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A shim that never finishes does not hold up the leaver: survivors are unknown, and the fork server is reaped
-    later.
+    """A shim never finishes: leaving the context does not wait for it, the number of survivors is unknown, and the fork
+    server is reaped later.
 
-    After a kill nothing of terminate_s is spent on it.
+    After a kill, leaving the context does not wait for ``terminate_s``.
     """
     (tmp_path / "deaf.py").write_text(DEAF_WARDEN)
     monkeypatch.setattr(shim_client, "FORK_SERVER_PROGRAM", tmp_path / "deaf.py")
@@ -814,7 +832,8 @@ anyio.run(main, backend=backend)
 
 @contextmanager
 def supervisor_of(wanted: Launch, backend: str, count: int, forked: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    """Run a supervisor in a process of its own; this process inherits what it leaves, and waits for it."""
+    """Run a supervisor in a process of its own; this test process inherits the processes that the supervisor leaves,
+    and waits for its end."""
     command = [sys.executable, "-c", SUPERVISOR, backend, str(count), forked, *wanted.argv]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={"PYTHONPATH": str(ROOT)}) as supervisor:
         try:
@@ -831,7 +850,7 @@ async def reap_all() -> None:
 
 
 async def test_a_killed_supervisor_leaves_nothing(roll: Roll, anyio_backend: str) -> None:
-    """SIGKILL to the supervisor leaves no process of any kind, shims included, after five seconds."""
+    """The supervisor is killed by SIGKILL: within five seconds no process of any kind is left, shims included."""
     with supervisor_of(zoo(roll, "defy", *ZOO), anyio_backend, 1) as supervisor:
         with anyio.fail_after(DEADLINE_S):
             await roll.all_here(*ZOO)
@@ -842,7 +861,8 @@ async def test_a_killed_supervisor_leaves_nothing(roll: Roll, anyio_backend: str
 
 
 async def test_a_supervisor_killed_while_it_starts_leaves_nothing(roll: Roll, anyio_backend: str) -> None:
-    """SIGKILL to the supervisor while the first of five trees starts leaves no process of the others either."""
+    """The supervisor is killed by SIGKILL while the first of five process trees starts: no process of the other trees
+    is left either."""
     with supervisor_of(zoo(roll, "defy", *ZOO), anyio_backend, 5) as supervisor:
         with anyio.fail_after(DEADLINE_S):
             await roll.somebody_here()
@@ -853,7 +873,7 @@ async def test_a_supervisor_killed_while_it_starts_leaves_nothing(roll: Roll, an
 
 
 async def test_without_shim_and_supervisor_a_program_dies(roll: Roll, anyio_backend: str) -> None:
-    """The main process dies with its shim even if supervisor and fork server are dead."""
+    """A shim is killed while its supervisor is stopped: the main process dies together with the shim."""
     with supervisor_of(zoo(roll, "defy"), anyio_backend, 1) as supervisor:
         assert supervisor.stdout is not None
         with anyio.fail_after(DEADLINE_S):
@@ -867,7 +887,8 @@ async def test_without_shim_and_supervisor_a_program_dies(roll: Roll, anyio_back
 
 
 async def test_a_copied_control_socket_does_not_hide_the_death(roll: Roll, anyio_backend: str) -> None:
-    """The shim notices the supervisor's death although a forked child still holds a copy of the control socket."""
+    """The supervisor is killed while a forked child holds a copy of the control socket: the shim still notices the
+    supervisor's death and ends its tree."""
     with supervisor_of(zoo(roll, "defy", "daemon"), anyio_backend, 1, "forked") as supervisor:
         assert supervisor.stdout is not None
         with anyio.fail_after(DEADLINE_S):
@@ -882,7 +903,7 @@ async def test_a_copied_control_socket_does_not_hide_the_death(roll: Roll, anyio
 
 # ------------------------------------------------------------------------------------------------- the shim's own
 def test_children_are_found_without_the_kernels_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scan for kernels without a children file finds the same children."""
+    """On a kernel without a file that lists children, the scan of /proc finds the same children."""
     with subprocess.Popen(["sleep", "60"]) as process:
         listed = shim.children(os.getpid())
         monkeypatch.setattr(shim, "HAS_CHILDREN_FILE", False)
@@ -892,7 +913,8 @@ def test_children_are_found_without_the_kernels_list(monkeypatch: pytest.MonkeyP
 
 
 def test_the_shim_needs_little() -> None:
-    """A shim starts for every program, so it must not import slow modules: json, re, typing, socket, subprocess."""
+    """Loading the shim imports none of the slow modules json, re, typing, socket and subprocess, because every launch
+    waits for a shim."""
     code = "import sys; sys.path.append(sys.argv[1]); import shim; print(*sys.modules)"
     command = [sys.executable, "-I", "-S", "-c", code, str(Path(shim.__file__).parent)]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()

@@ -1,9 +1,9 @@
-"""A program whose descendants do not want to end: ``python -I -S victims.py FIFO MODE [KIND ...]``.
+"""Program whose descendants resist being ended: ``python -I -S victims.py FIFO MODE [KIND ...]``.
 
-Every one of them, and the main process, opens FIFO, writes ``KIND PID`` into it, and holds it open for as long as it
-lives. So the reader of FIFO sees who is there, and end of file when the very last of them is gone, however it hid.
-MODE is what the main process does next: ``stay``, ``defy`` (stay, and ignore SIGTERM) or ``exit`` (with status 3,
-after a line on its standard input). Nobody lives longer than two minutes.
+Every descendant, and the main process, opens FIFO, writes ``KIND PID`` into it, and holds it open as long as it lives.
+So the reader of FIFO sees which processes have started, and gets end of file when the very last of them is gone,
+however it was hidden. MODE is the main process's behaviour afterwards: ``stay``, ``defy`` (stay, and ignore SIGTERM) or
+``exit`` (with status 3, after a line on its standard input). No process lives longer than two minutes.
 """
 
 import os
@@ -18,7 +18,8 @@ POLITE = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def announce(fifo: str, kind: str) -> None:
-    """Be seen, and be held against the end of file; over an exec too."""
+    """Write the kind and the pid of this process into *fifo*, and hold *fifo* open, even over an exec, so that its
+    reader gets no end of file while this process lives."""
     fd = os.open(fifo, os.O_WRONLY)
     os.set_inheritable(fd, True)
     os.write(fd, f"{kind} {os.getpid()}\n".encode())
@@ -36,7 +37,7 @@ def ignore(*numbers: int) -> None:
 
 
 def fork(life: Callable[[], None]) -> int:
-    """A child that lives *life* and nothing else."""
+    """Fork a child that runs *life* and then exits; return its pid."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -47,7 +48,7 @@ def fork(life: Callable[[], None]) -> int:
 
 
 def daemonise(life: Callable[[], None]) -> None:
-    """Fork twice, with a session of its own and the standard streams let go."""
+    """Run *life* in a daemon: forked twice, in a session of its own, with the standard streams on /dev/null."""
 
     def detached() -> None:
         os.chdir("/")
@@ -64,7 +65,7 @@ def daemonise(life: Callable[[], None]) -> None:
 
 
 def hop(pause_s: float, leave: Callable[[], None]) -> None:
-    """Never be the same process for long: fork, let the parent exit, and again."""
+    """Change the process all the time: fork, let the parent exit, call *leave* in the child, pause, and repeat."""
     until_s = time.monotonic() + LIFE_S
     while time.monotonic() < until_s:
         if os.fork():
@@ -109,7 +110,7 @@ def daemon(fifo: str) -> None:
 
 
 def scrubbed(fifo: str) -> None:
-    """A daemon in which nothing of the environment is left to know it by."""
+    """Start a daemon whose environment is empty, so that it cannot be recognised by a variable."""
 
     def life() -> None:
         os.execve(sys.executable, [sys.executable, "-I", "-S", __file__, fifo, "scrubbed"], {})
@@ -143,7 +144,8 @@ def sprinter(fifo: str) -> None:
 
 
 def wanderer(fifo: str) -> None:
-    """A hopper that is in another session each time, so that its group cannot be known beforehand."""
+    """Start a daemon that changes its process all the time, each time in another session, so that its process group
+    cannot be known beforehand."""
 
     def life() -> None:
         announce(fifo, "wanderer")

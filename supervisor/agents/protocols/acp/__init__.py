@@ -1,3 +1,3 @@
-"""The Agent Client Protocol, version 1."""
+"""Codec, messages and handshake of the Agent Client Protocol (ACP), version 1."""
 
 __all__: list[str] = []

@@ -2,20 +2,20 @@
 
 Theory of operation
 -------------------
-We are the client. We open a session and send prompts; the agent reports what it does (``session/update``) and sends us
-requests: run a command, read or write a file, grant a permission, start a child session. Every request of the agent
-gets one response. The first message that breaks the protocol ends the conversation
+The supervisor is the client. It opens a session and sends prompts; the agent reports its actions (``session/update``)
+and sends requests to the supervisor: run a command, read or write a file, grant a permission, start a child session.
+Every request of the agent gets one response. The first message that breaks the protocol ends the conversation
 (:mod:`supervisor.agents.protocols.codec_base`).
 
-One turn may hold several prompts: an agent that queues prompts takes a steering message as another prompt, and the turn
-ends when the last prompt is answered. Example::
+A turn may consist of several prompts: an agent that queues prompts receives a message within the turn as another
+prompt, and the turn ends when the last prompt is answered. Example::
 
     -> session/prompt 1            turn begins, one prompt is open
     -> session/prompt 2            steer(): two prompts are open
-    <- result of 1 (end_turn)      MessageAccepted: the agent takes up the second prompt
+    <- result of 1 (end_turn)      MessageAccepted: the agent begins to work on the second prompt
     <- result of 2 (end_turn)      TurnEnded("end_turn")
 
-Two rules keep the results honest, because agents report more success than there is:
+Two rules correct the results of agents, because agents report more success than there is:
 
 * After a cancel the turn is cancelled and its open calls failed, whatever the agent reports afterwards. Agents answer a
   cancel with ``end_turn`` and report calls that they cut off as completed.
@@ -77,9 +77,9 @@ _TOOL_ENDS: Final = {"completed": "completed", "failed": "failed", "cancelled": 
 _COMPACTION_ENDS: Final = {"completed": False, "failed": True, "cancelled": True}
 _PLAN_MARKS: Final = {"completed": "x", "in_progress": ">"}
 _AGENTS: Final = ("Task", "Agent")
-"""Names of the sub-agent tool of the Claude bridge."""
+"""Names of the tool that starts a sub-agent in Claude's ACP bridge."""
 _QUEUED_MAX: Final = 16
-"""Prompts that may wait in the agent while it works on another."""
+"""Number of prompts that may wait in the agent while the agent works on another prompt."""
 
 _NO_OPTIONS: Final = AgentOptions()
 _CUT_OFF: Final = "the agent reported success, but no answer of its model was complete: it counted no token"
@@ -91,24 +91,24 @@ _OnAnswer = Callable[[Raw | RpcError], list[Out]]
 class _FileRequest(NamedTuple):
     rpc_id: RpcId
     lines: tuple[int, int | None] | None
-    """First line, from 0, and number of lines to read; ``None`` for a write."""
+    """Index of the first line to read, from 0, and the number of lines; ``None`` for a write."""
 
 
 class _OpenPermission(NamedTuple):
     rpc_id: RpcId
     options: dict[str, str]
-    """Kind of each option, by the option's id."""
+    """Kind of each option that the agent offered, by the option's id."""
     call_id: str
     opened: bool
-    """True if the request was the first message about its call."""
+    """True if the permission request was the first message about its tool call."""
 
 
 class AcpPermissionRequests:
-    """Unanswered permission requests of one conversation, by the ids that we gave them. Each gets one response: an
-    option that the agent offered, or a cancel.
+    """Unanswered permission requests of one conversation, by the ids that this codec gave the requests. Each request
+    gets one response: an option that the agent offered, or a cancel.
 
-    A request may be the first message about a tool call. Such a request opens the call and, if it is not granted,
-    closes it again, because some agents report nothing more of a call that they did not make.
+    A request may be the first message about a tool call. Such a request opens the call. If the request is not granted,
+    the call is closed again, because some agents report nothing more of a call that they did not make.
     """
 
     def __init__(self, calls: ToolCallTable) -> None:
@@ -128,7 +128,7 @@ class AcpPermissionRequests:
         return [*opened, PermissionNeeded(request_id, title, choices, kind, call.tool, call.detail, call.paths)]
 
     def answer(self, request_id: str, option_id: str | None) -> list[Out]:
-        """Answer a request; a request that was answered before is ignored.
+        """Answer a request; an answer to a request that was answered before is ignored.
 
         Raises:
             ValueError: the agent did not offer *option_id*.
@@ -157,16 +157,17 @@ class AcpPermissionRequests:
 
 
 def cancelled(rpc_id: RpcId) -> Send:
-    """Return the response to a permission request of a turn that is being cancelled."""
+    """Return the response to a permission request of a turn that is being cancelled: the outcome ``cancelled``."""
     return messages.result(rpc_id, {"outcome": {"outcome": "cancelled"}})
 
 
 class AcpUsageMeter:
-    """Last reported totals of one conversation; running totals become differences.
+    """Last usage totals that the agent reported in one conversation; turns each reported total into the difference to
+    the total before.
 
-    Cost is reported as a total of the conversation; tokens as a total of the turn, either in the response to a prompt
-    (still a draft of the protocol) or in ``_meta.usage`` of an update. ``used`` and ``size`` of an update describe the
-    context and count for no budget. A total that falls adds nothing.
+    Cost is reported as a total of the conversation. Tokens are reported as a total of the turn, either in the response
+    to a prompt (still a draft of the protocol) or in ``_meta.usage`` of an update. ``used`` and ``size`` of an update
+    describe the context and count for no budget. A total that is smaller than the total before adds nothing.
     """
 
     def __init__(self) -> None:
@@ -174,11 +175,11 @@ class AcpUsageMeter:
         self._used = messages.TurnUsage()
 
     def begin(self) -> None:
-        """Begin another turn: its token totals count from zero."""
+        """Begin another turn, whose token totals count from zero."""
         self._used = messages.TurnUsage()
 
     def update(self, update: messages.UsageUpdate) -> Usage:
-        """Return the usage that a ``usage_update`` adds."""
+        """Return the usage that a ``usage_update`` adds to the usage reported before."""
         said: dict[str, Any] = {"used": update.used, "size": update.size}
         added_usd = 0.0
         if update.cost is not None:
@@ -189,7 +190,7 @@ class AcpUsageMeter:
         return self._usage(said, update.turn_used, added_usd)
 
     def at_end(self, answer: messages.PromptResponse) -> list[Usage]:
-        """Return the usage that the response to a prompt adds to the updates before it."""
+        """Return the usage that the response to a prompt adds to the earlier updates of the turn."""
         used = self._usage({}, answer.used)
         return [used] if used.input_tokens or used.output_tokens or used.requests else []
 
@@ -204,11 +205,13 @@ class AcpUsageMeter:
 
 
 class AcpCodec(Conversation):
-    """Conversation with one agent process: one session, and one prompt at a time besides those that the agent queues.
+    """Conversation with one agent process: one session, and one prompt at a time besides the prompts that the agent
+    queues.
 
-    With *silent* a turn without text, calls and tokens is a success: a script need not report anything.
+    With *silent* a turn without text, calls and tokens is a success: a scripted agent need not report anything.
 
-    ``prompt`` raises RuntimeError before :class:`Ready` and during a turn, when ACP has no way to send a prompt.
+    ``prompt`` raises RuntimeError before :class:`Ready` and during a turn: at these times ACP has no way to send a
+    prompt.
     """
 
     def __init__(
@@ -220,9 +223,9 @@ class AcpCodec(Conversation):
         self._requests = OutgoingRequests(messages.JSON_RPC)
         self._session: str | None = None
         self._prompts = 0
-        """Unanswered prompts: the current prompt and those that the agent has queued behind it."""
+        """Number of unanswered prompts: the current prompt, and the prompts that the agent has queued after it."""
         self._ended: TurnEnded | None = None
-        """Failure of an earlier prompt of this turn while later prompts are unanswered."""
+        """Failure of an earlier prompt of this turn, stored while later prompts of the turn are unanswered."""
         self._silent = silent
         self._has_activity = self._needs_no_model = False
         """``_has_activity``: this turn has reported text, a call or a compaction. ``_needs_no_model``: the turn may end
@@ -259,9 +262,9 @@ class AcpCodec(Conversation):
         return [self._send_prompt(text)]
 
     def steer(self, text: str) -> list[Out] | None:
-        """Send *text* within the turn by the agent's steering extension, or as a queued prompt; a queued prompt extends
-        the turn until the prompt is answered too. Return ``None`` if the agent has neither way, or no turn could take
-        the text."""
+        """Send *text* within the turn, either by the agent's steering extension or as a queued prompt; a queued prompt
+        extends the turn until this prompt is answered too. Return ``None`` if the agent supports neither way, or if no
+        turn can receive the text now."""
         takes = not self._cancelling and 0 < self._prompts <= _QUEUED_MAX
         if self._over or not takes or not self._opening.agent.takes_up:
             return None
@@ -275,8 +278,9 @@ class AcpCodec(Conversation):
         return [self._ask("_supervisor/session/steer", params, answered)]
 
     def end_call(self, call_id: str) -> list[Out] | None:
-        """Ask the agent to end one of its own calls; ``None`` without our extension. (A command that we run, we end
-        ourselves.)"""
+        """Send the agent a request to end one of the agent's own calls; return ``None`` if the agent does not support
+        this request, an extension of the protocol. (A command that the supervisor runs for a call is ended by the
+        supervisor itself.)"""
         if self._over or not self._calls.is_open(call_id) or not self._opening.agent.ends_calls:
             return None
         params = {"sessionId": self._session, "toolCallId": call_id}
@@ -302,7 +306,7 @@ class AcpCodec(Conversation):
 
     # ------------------------------------------------------------------------------------------ answers to the agent
     def permission(self, request_id: str, option_id: str | None) -> list[Out]:
-        """Answer a permission request once; a request that a cancel has answered is ignored.
+        """Answer a permission request once; an answer to a request that a cancel has already answered is ignored.
 
         Raises:
             ValueError: the agent did not offer *option_id*.
@@ -387,8 +391,8 @@ class AcpCodec(Conversation):
         return [self._ask(request.method, request.params, lambda answer: self._opened(script, answer))]
 
     def _opened(self, script: HandshakeSteps[str], answer: Raw | RpcError) -> list[Out]:
-        """Continue the handshake with the response to its last request; report ``Ready`` when the handshake is
-        complete."""
+        """Continue the handshake with the response to the last request of the handshake; report ``Ready`` when the
+        handshake is complete."""
         lost = self._opening.lost
         try:
             outs = self._open(script, script.send(answer))
@@ -418,7 +422,8 @@ class AcpCodec(Conversation):
         return [*self._prompt_ended(self._end_of(response)), *used]
 
     def _end_of(self, response: messages.PromptResponse) -> TurnEnded:
-        """Return the end of the turn that a response to a prompt stands for, unless the turn was cancelled."""
+        """Return the end of the turn that the agent's response to a prompt describes, for a turn that was not
+        cancelled."""
         if response.stop_reason not in _STOPS:
             return TurnEnded("error", f"the agent stopped for an unknown reason, {response.stop_reason!r}")
         if trouble := problem_of_text(response.stop_reason, self._last_text):
@@ -431,8 +436,8 @@ class AcpCodec(Conversation):
         return TurnEnded(_STOPS[response.stop_reason])
 
     def _prompt_ended(self, ended: TurnEnded) -> list[Out]:
-        """Count an answered prompt. The turn ends with its last prompt, and the first failure among its prompts is its
-        result."""
+        """Count an answered prompt. The turn ends when its last prompt is answered; the first failure among the turn's
+        prompts is the result of the turn."""
         self._prompts -= 1
         if self._ended is None and ended.stop != "end_turn":
             self._ended = ended
@@ -485,7 +490,7 @@ class AcpCodec(Conversation):
         return []
 
     def _planned(self, plan: messages.PlanUpdate) -> list[Out]:
-        """Report the agent's plan as text whenever the plan changes."""
+        """Report the agent's plan as text whenever the agent's plan changes."""
         marked = [f"[{_PLAN_MARKS.get(one.status or '', ' ')}] {one.content}\n" for one in plan.entries]
         before, self._plan = self._plan, "".join(marked)
         return [Text("plan", self._plan)] if self._plan not in ("", before) else []
@@ -520,8 +525,8 @@ def _text(kind: str, chunk: messages.Chunk) -> list[Out]:
 
 
 def _part(text: str, first: int, count: int | None) -> str:
-    """Return *count* lines of *text* from line *first*. Only a newline ends a line, as agents count; a form feed does
-    not."""
+    """Return *count* lines of *text* from the line with index *first*. Only a newline ends a line, because agents count
+    lines this way; a form feed does not."""
     if not first and count is None:
         return text
     lines = StringIO(text, newline="\n").readlines()
@@ -539,4 +544,4 @@ _UPDATES: Final[Mapping[str, tuple[type[JsonRpcMessage], Callable[[AcpCodec, Any
     "plan": (messages.PlanUpdate, AcpCodec._planned),
     "current_mode_update": (messages.ModeUpdate, AcpCodec._mode_changed),
 }
-"""Type that each update is read as, and the method that handles it."""
+"""Type and handler of each kind of update: the update is decoded as the type, and the handler translates it."""

@@ -1,7 +1,8 @@
-"""Find the model's problem in the error that an ACP agent answers a prompt with; the protocol has no field for it.
+"""Find the model's problem in the error with which an ACP agent answers a prompt: the protocol has no field for it.
 
-Gemini puts the HTTP status into the error's code, codex-acp and claude-agent-acp put a word of their own into its data,
-other agents say it only in a sentence. An error that says nothing about a model gives no problem.
+Gemini puts the HTTP status into the error's code; codex-acp and claude-agent-acp put a word of their own into the
+error's data; other agents describe the problem only in a sentence. An error without any hint at a model gives no
+problem.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ _CLEARER: Final = _table(
     (ModelProblem.CONNECTION, r"\Aterminated\b"),
     (ModelProblem.QUOTA, r"billing|usage.?limit|insufficient.?(?:quota|credit|balance|funds)|credit balance"),
 )
-"""Words that say more than a status: providers answer with 400 or 429 where the context is full or the money is spent,
-and gemini reports a stream that was cut off as status 500, with the word of Node's own client."""
+"""Patterns that are more specific than an HTTP status: providers answer with 400 or 429 where the context is full or
+the money is spent, and gemini reports a stream that was cut off as status 500, with the word of Node's own client."""
 _WORDS: Final = _table(
     (ModelProblem.SERVER, r"\binternal_server_error\b"),  # codex's own name for it; its sentence speaks of high demand
     (ModelProblem.OVERLOADED, r"overloaded|high demand"),
@@ -47,7 +48,8 @@ _WORDS: Final = _table(
 
 
 def problem_of(error: RpcError) -> tuple[ModelProblem | None, int | None]:
-    """Return the model's problem and the HTTP status that came with it; ``None`` for what the error does not say."""
+    """Return the model's problem and the HTTP status that an error reports; ``None`` for a part that the error does not
+    report."""
     words = ends_of(f"{error.message} {bytes(error.data).decode(errors='replace')}")
     status = _status(error, words)
     if error.code == AUTHENTICATION_NEEDED:
@@ -85,7 +87,7 @@ def _data(error: RpcError) -> Any:
 
 
 def _codes(data: Any, depth: int = 0) -> Iterator[int]:
-    """Yield the numbers in the data of an error that may be an HTTP status."""
+    """Yield the numbers in an error's data that may be an HTTP status."""
     if isinstance(data, dict) and depth < 4:
         for key in _STATUS_KEYS:
             if type(data.get(key)) is int:

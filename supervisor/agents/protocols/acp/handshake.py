@@ -59,15 +59,15 @@ class Initialized(JsonRpcMessage):
 
     @property
     def reopens(self) -> str:
-        """Method that opens an earlier conversation again, or ``""``. ``session/resume`` does not repeat the
-        conversation."""
+        """Name of the method that opens an earlier conversation again, or ``""``. ``session/resume`` does not repeat
+        the earlier messages, ``session/load`` does."""
         if self._sessions.resume is not None:
             return "session/resume"
         return "session/load" if self._agent.load_session else ""
 
     @property
     def queues(self) -> bool:
-        """True if the agent takes another prompt during a turn: an extension of the Claude bridge
+        """True if the agent accepts another prompt during a turn: an extension of Claude's ACP bridge
         (``promptQueueing``)."""
         meta = self._agent.meta
         places = [meta, *meta.values()] if isinstance(meta, dict) else []
@@ -75,12 +75,12 @@ class Initialized(JsonRpcMessage):
 
     @property
     def ends_calls(self) -> bool:
-        """True if the agent can end one of its own calls: our extension ``_supervisor/tool_call/end``."""
+        """True if the agent can end one of its own calls on request: our extension ``_supervisor/tool_call/end``."""
         return self._extends("endCalls")
 
     @property
     def steers(self) -> bool:
-        """True if the agent takes messages within a turn: our extension ``_supervisor/session/steer``."""
+        """True if the agent accepts messages within a turn: our extension ``_supervisor/session/steer``."""
         return self._extends("steer")
 
     @property
@@ -93,8 +93,8 @@ class Initialized(JsonRpcMessage):
         return isinstance(ours, dict) and ours.get(what) is True
 
     def connects(self, transport: str) -> bool:
-        """Return whether the agent can use a tool server over *transport*: stdio always, http and sse if the agent says
-        so."""
+        """Return whether the agent can use a tool server over *transport*: stdio always, http and sse if the agent
+        reports this capability."""
         offered = self._agent.mcp_capabilities or McpCapabilities()
         return {"http": bool(offered.http), "sse": bool(offered.sse)}.get(transport, True)
 
@@ -108,7 +108,7 @@ class Initialized(JsonRpcMessage):
 
     @property
     def info(self) -> str:
-        """Name and version of the agent, as far as given."""
+        """Name and version of the agent, as far as the agent reports them."""
         return f"{self.agent_info.name} {self.agent_info.version or ''}".strip() if self.agent_info else ""
 
 
@@ -126,14 +126,15 @@ class Model(JsonRpcMessage):
 
 
 class Models(JsonRpcMessage):
-    """Models to choose from: a draft of the protocol from before ``configOptions``, which agents still use."""
+    """Models that the session may use: a draft of the protocol from before ``configOptions``, which some agents still
+    use."""
 
     current_model_id: str
     available_models: tuple[Model, ...]
 
 
 class ConfigChoice(JsonRpcMessage):
-    """A value, or a group of values."""
+    """Value that a config option may have, or a group of such values."""
 
     value: str = ""
     options: tuple[ConfigChoice, ...] = ()
@@ -147,7 +148,7 @@ class ConfigOption(JsonRpcMessage):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Values that the option may have; empty if the agent does not list them."""
+        """Values that the option may have; empty if the agent does not list the values."""
         return tuple(one.value for each in self.options or () for one in each.options or (each,))
 
 
@@ -173,7 +174,7 @@ _CAPABILITIES: Final = {
 
 
 class HandshakeRequest(NamedTuple):
-    """Next request of the handshake; the generator is resumed with the response."""
+    """Next request of the handshake; the handshake's generator is resumed with the response to this request."""
 
     method: str
     params: dict[str, Any]
@@ -184,21 +185,22 @@ HandshakeSteps: TypeAlias = Generator[HandshakeRequest, Raw | RpcError, _T]
 
 
 class Handshake:
-    """State of one handshake. ``agent`` is what the agent said of itself; ``loading`` and ``lost`` are about a resumed
-    session."""
+    """State of one handshake. ``agent`` is the agent's description of itself; ``loading`` and ``lost`` are about a
+    resumed session."""
 
     def __init__(self, cwd: str, resume_id: str | None, agent_options: AgentOptions) -> None:
         self.agent = Initialized(protocol_version=messages.PROTOCOL_VERSION)
         self.loading = resume_id
-        """Conversation that is being opened again; the agent's updates about it repeat what was reported before."""
+        """Id of the conversation that is being opened again; the agent's updates about this conversation repeat what
+        was reported before."""
         self.lost = ""
-        """Reason why the earlier conversation could not be opened again."""
+        """Reason why the earlier conversation could not be opened again, or ``""``."""
         self._cwd = cwd
         self._agent_options = agent_options
         self._offered = Settings()
 
     def script(self) -> HandshakeSteps[str]:
-        """Run the whole handshake and return the session's id.
+        """Run the whole handshake as a generator of requests; return the session's id.
 
         Raises:
             ProtocolError: (in the caller that resumes the generator) the agent refuses, or lacks a requested setting.
@@ -220,8 +222,8 @@ class Handshake:
 
     # ------------------------------------------------------------------------------------------ the session
     def _reopen(self, session_params: dict[str, Any]) -> HandshakeSteps[str]:
-        """Open the earlier conversation again; return ``""`` if it is lost, and the work continues in a new
-        conversation."""
+        """Open the earlier conversation again and return its id. Return ``""`` if there is none or if that fails, so
+        that the caller opens a new conversation."""
         if self.loading is None:
             return ""
         session, why = self.loading, "the agent cannot load conversations any more"
@@ -244,8 +246,8 @@ class Handshake:
         return read(answer, SessionOpened, "the answer to session/new").session_id
 
     def _with_login(self, request: HandshakeRequest) -> HandshakeSteps[Raw | RpcError]:
-        """Return the response to *request*; if the agent asks for a login and the plan names a method, log in and try
-        again."""
+        """Send *request* and return the response. If the agent demands a login and the plan names a login method, log
+        in and send the request again."""
         answer = yield request
         if isinstance(answer, Raw) or answer.code != messages.AUTHENTICATION_NEEDED:
             return answer
@@ -275,7 +277,7 @@ class Handshake:
         )
 
     def _server(self, server: McpServer) -> dict[str, Any]:
-        """Return a tool server in the form of the protocol."""
+        """Return the description of a tool server in the format of the protocol."""
         transport = server.transport if server.url else "stdio"
         if not self.agent.connects(transport):
             why = f"the agent {self.agent.info or 'in use'} does not support the transport {transport}"
@@ -287,7 +289,7 @@ class Handshake:
 
     # ------------------------------------------------------------------------------------------ settings
     def _record_settings(self, answer: Raw, method: str) -> None:
-        """Keep the settings that a response lists, if it lists any."""
+        """Store the settings that a response lists, if the response lists any."""
         if bytes(answer) != b"null":
             self._offered = read(answer, Settings, f"the answer to {method}")
 
@@ -312,7 +314,8 @@ class Handshake:
             _require_success(answer, f"go into the mode {mode!r}")
 
     def _set_model(self, session: str, model: str) -> HandshakeSteps[None]:
-        """Select the model. An agent may list models in two ways; the newer one, a config option, is preferred."""
+        """Select the model. An agent may list models in two ways; if it uses the newer way, a config option, this way
+        is used."""
         models = self._offered.models
         if models is None or any(one.category == "model" for one in self._offered.config_options or ()):
             yield from self._set(session, self._of_category("model"), model, "model")
@@ -349,7 +352,7 @@ def _require_success(answer: Raw | RpcError, what: str) -> Raw:
 
 
 def _check_version(agent: Initialized) -> Initialized:
-    """Return *agent* if it uses our version of the protocol."""
+    """Return *agent* if the agent uses our version of the protocol; otherwise raise ``ProtocolError``."""
     theirs, ours = agent.protocol_version, messages.PROTOCOL_VERSION
     if theirs != ours:
         what = f"the agent speaks ACP version {theirs}; this supervisor speaks version {ours}"

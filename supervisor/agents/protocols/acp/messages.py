@@ -1,7 +1,8 @@
-"""Messages of ACP version 1 that we read, and the writer for ours: JSON-RPC 2.0, one compact object per line.
+"""Messages of ACP version 1 that the supervisor reads, and functions that write its own: JSON-RPC 2.0, one compact
+object per line.
 
-Only the fields that we use are declared; all other fields of a message are ignored, because agents add fields. A
-declared field of the wrong type is an error that names its path. This module keeps no state.
+Only the fields that the supervisor uses are declared; all other fields of a message are ignored, because agents add
+fields. A declared field of the wrong type is an error that names its path. This module stores no state.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ from supervisor.ports import ModelErrorReported
 PROTOCOL_VERSION: Final = 1
 AUTHENTICATION_NEEDED: Final = -32000
 CANCELLED: Final = -32800
-"""JSON-RPC codes, as ACP assigns them."""
+"""JSON-RPC error codes, as ACP assigns them."""
 
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Word: TypeAlias = Annotated[str, Meta(pattern=r"\A[^\0]*\Z")]
 _Program: TypeAlias = Annotated[str, Meta(pattern=r"\A[^\0]+\Z")]
 _Path: TypeAlias = Annotated[str, Meta(pattern=r"\A/[^\0]*\Z")]
 _Variable: TypeAlias = Annotated[str, Meta(pattern=r"\A[^\0=]+\Z")]
-"""Texts that go to the operating system: no NUL character, an absolute path, a variable's name without ``=``."""
+"""Types of texts that go to the operating system: no NUL character; ``_Path`` is an absolute path, ``_Variable`` a
+variable's name without ``=``."""
 
 
 class Message(JsonRpcMessage):
@@ -48,7 +50,8 @@ class Message(JsonRpcMessage):
 
 # ------------------------------------------------------------------------------------------------ their responses
 class PromptResponse(JsonRpcMessage):
-    """Response to a prompt. ``usage`` is a draft of the protocol whose shape may change, so it is read leniently."""
+    """Response to a prompt. ``usage`` is a draft of the protocol whose shape may change, so a field of another type in
+    it is no error."""
 
     stop_reason: str
     usage: Any = None
@@ -56,7 +59,7 @@ class PromptResponse(JsonRpcMessage):
 
     @property
     def used(self) -> TurnUsage | None:
-        """Tokens and requests of the turn, if the agent reports them."""
+        """Tokens and model requests of the turn; ``None`` if the agent does not report them."""
         return (
             turn_usage_of(self.usage)
             or turn_usage_of(_inner(self.meta))
@@ -65,7 +68,7 @@ class PromptResponse(JsonRpcMessage):
 
     @property
     def unanswered(self) -> bool:
-        """True if the agent itself reports that no model answered: gemini ends a turn like this if every answer was cut
+        """True if the agent reports that no model answered: gemini ends a turn like this if every answer was cut
         off."""
         return self._quota.get("model_usage") == [] and not any(self.used or ())
 
@@ -124,9 +127,10 @@ class ToolUpdate(JsonRpcMessage):
 
     @property
     def arguments_and_result(self) -> tuple[bytes, bytes]:
-        """Arguments and result of the call, as far as this update has them; ``b""`` for what it does not hold.
+        """Arguments and result of the call, as far as this update holds them; ``b""`` for a missing part.
 
-        The content of an edit counts as its arguments. The id of a terminal is no result: the terminal's output is.
+        The content of an edit counts as its arguments. The id of a terminal does not count as a result: the terminal's
+        output does.
         """
         asked, content = _filled(self.raw_input), _filled(self.content)
         if b'"terminalId"' in content:
@@ -137,22 +141,22 @@ class ToolUpdate(JsonRpcMessage):
 
     @property
     def detail(self) -> str:
-        """Part of the call that a person needs to see to judge it: the arguments, or else the content."""
+        """Part of the call that a person needs in order to decide about it: the arguments, or else the content."""
         return (_filled(self.raw_input) or _filled(self.content)).decode(errors="replace")
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Files that the call names."""
+        """Paths of the files that the call names."""
         return tuple(one.path for one in self.locations or ())
 
     @property
     def tool(self) -> str:
-        """The agent's own name of the tool, if reported."""
+        """Name of the tool in the agent's own words, or ``""`` if not reported."""
         return self._claude("toolName")
 
     @property
     def parent(self) -> str:
-        """Sub-agent's call within which this call is made, if reported."""
+        """Id of the sub-agent's call within which this call is made, or ``""`` if not reported."""
         return self._claude("parentToolUseId")
 
     def _claude(self, name: str) -> str:
@@ -167,7 +171,8 @@ class Cost(JsonRpcMessage):
 
 
 class UsageUpdate(JsonRpcMessage):
-    """Size of the context, and the cost of the conversation so far; ``_meta.usage`` may hold the turn's usage."""
+    """Update about the size of the context and the cost of the conversation so far; ``_meta.usage`` may hold the turn's
+    usage."""
 
     used: _Count
     size: _Count
@@ -176,7 +181,7 @@ class UsageUpdate(JsonRpcMessage):
 
     @property
     def turn_used(self) -> TurnUsage | None:
-        """Tokens and requests of the turn so far, if the agent reports them."""
+        """Tokens and requests of the turn so far; ``None`` if the agent does not report them."""
         return turn_usage_of(_inner(self.meta))
 
 
@@ -191,7 +196,7 @@ def _inner(meta: Any) -> Any:
 
 
 class TurnUsage(NamedTuple):
-    """Totals of one turn."""
+    """Totals of one turn: tokens and requests to the model."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -200,8 +205,8 @@ class TurnUsage(NamedTuple):
 
 
 def turn_usage_of(usage: Any) -> TurnUsage | None:
-    """Read a usage object. A total includes input tokens that have no field of their own: those read from or written to
-    a cache."""
+    """Read an agent's usage object; return ``None`` if it holds no counts. A total includes input tokens that have no
+    field of their own: tokens read from or written to a cache."""
     if not isinstance(usage, dict):
         return None
     tokens = [
@@ -227,18 +232,18 @@ _ERROR_KINDS: Final = {
     "billing_error": ModelProblem.QUOTA,
     "server_error": ModelProblem.SERVER,
 }
-"""Kinds of model errors: ours, and the ``errorKind`` words of claude-agent-acp 0.49."""
+"""Model problem for each error kind: our own words, and the ``errorKind`` words of claude-agent-acp 0.49."""
 
 
 class InfoUpdate(JsonRpcMessage):
-    """Information about the conversation, of which we read only ``_meta``."""
+    """Update with information about the conversation; only ``_meta`` is read."""
 
     meta: Any = msgspec.field(default=None, name="_meta")
 
     @property
     def model_error(self) -> ModelErrorReported | None:
-        """Failed model request that the agent repeats. The protocol has no message for it: agents that report such
-        errors use ``_meta.modelTrouble``."""
+        """Report of a model request that failed and that the agent repeats, or ``None``. The protocol has no message
+        for such a failure: agents that report it use ``_meta.modelTrouble``."""
         reported = self.meta.get("modelTrouble") if isinstance(self.meta, dict) else None
         if not isinstance(reported, dict):
             return None
@@ -273,7 +278,7 @@ class PermissionRequest(JsonRpcMessage):
 
 
 class FileRead(JsonRpcMessage):
-    """``line`` counts from 1, ``limit`` lines."""
+    """Request to read a file: *limit* lines from line *line*, counted from 1."""
 
     path: _Path
     line: _Count | None = None
@@ -286,13 +291,13 @@ class FileWrite(JsonRpcMessage):
 
 
 class RequestCancelled(JsonRpcMessage):
-    """``$/cancel_request``: the agent no longer waits for the response to that request."""
+    """Notification ``$/cancel_request``: the agent no longer waits for the response to the request with this id."""
 
     request_id: RpcId
 
 
 class CallReference(JsonRpcMessage, kw_only=True):
-    """A request that may name the tool call it serves in ``_meta.toolCallId``."""
+    """Request of the agent that may name, in ``_meta.toolCallId``, the tool call that the request serves."""
 
     meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
 
@@ -316,7 +321,8 @@ class TerminalCreate(CallReference):
 
 
 class TerminalReference(JsonRpcMessage):
-    """Parameters of ``terminal/output``, ``wait_for_exit``, ``kill`` and ``release``."""
+    """Parameters of the requests ``terminal/output``, ``wait_for_exit``, ``kill`` and ``release`` about one
+    terminal."""
 
     terminal_id: str
 

@@ -1,7 +1,9 @@
-"""Commands that an ACP agent has us run: their output, their end, and the requests that wait for their end.
+"""Commands ("terminals") that the supervisor runs for an ACP agent: their output, their end, and the requests that wait
+for their end.
 
-Each request about a command gets one response. The output that is kept is valid UTF-8 and never longer than its limit;
-excess output is cut off at the front, at a character boundary. A released command is forgotten when it has ended.
+Each request about a command gets one response. The stored output is valid UTF-8 and never longer than its limit; excess
+output is cut off at the front, at a character boundary. A command that the agent has released is removed from the table
+when the command has ended.
 """
 
 from __future__ import annotations
@@ -18,28 +20,28 @@ from supervisor.ports import Out, TerminalKilled, TerminalOpened
 from supervisor.ports.input_limits import TERMINALS_BYTES_MAX, TERMINALS_MAX
 
 OUTPUT_BYTES: Final = 1024 * 1024
-"""Bytes of a command's output that are kept if the agent sets no limit."""
+"""Number of output bytes that are stored for a command if the agent sets no limit."""
 
 OUTPUT_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Bytes of a command's output that are kept at most, whatever limit the agent sets."""
+"""Largest number of output bytes that are stored for a command, whatever limit the agent sets."""
 
 _SHELL_LINE: Final = re.compile(r"[\s;&|<>()$`\"'*?\[\]{}~#]")
-"""Characters that no name of a program holds and that need a shell."""
+"""Characters that do not occur in a program's name: a command that contains one of them needs a shell."""
 
 WAITING_MAX: Final = 64
-"""Requests that may wait for the end of one command."""
+"""Number of requests that may wait for the end of one command."""
 
 
 class AcpTerminals:
-    """All commands of one conversation, by the ids that we gave them."""
+    """All commands of one conversation, by the ids that this codec gave the commands."""
 
     def __init__(self, calls: ToolCallTable) -> None:
         self._calls = calls
         self._known: dict[str, AcpTerminal] = {}
 
     def create(self, rpc_id: RpcId, terminal_id: str, asked: messages.TerminalCreate) -> list[Out]:
-        """Start a command for the call that the request names or evidently serves, else for a new call that ends with
-        it."""
+        """Start a command for an agent's tool call: the call that the request names, or the only call that the command
+        can serve, or else a new call, which ends with the command."""
         if len(self._known) >= TERMINALS_MAX:
             why = f"terminal/create: there are {len(self._known)} terminals, the most there may be; release some first"
             return [messages.error(rpc_id, INVALID_PARAMS, why)]
@@ -58,7 +60,7 @@ class AcpTerminals:
         return [*outs, messages.result(rpc_id, {"terminalId": terminal_id}), opened]
 
     def request(self, rpc_id: RpcId, method: str, terminal_id: str) -> list[Out]:
-        """Answer a request of one of :data:`METHODS`."""
+        """Answer a request of one of :data:`METHODS` about an existing command."""
         terminal = self._known.get(terminal_id)
         if terminal is None or terminal.released:
             why = f"{method}: terminalId: there is no terminal {terminal_id!r}"
@@ -66,7 +68,7 @@ class AcpTerminals:
         return METHODS[method](self, rpc_id, terminal_id, terminal)
 
     def output(self, terminal_id: str, data: bytes) -> None:
-        """Record output of a command."""
+        """Record output of a command; drop old output if all commands together exceed their limit."""
         if terminal_id in self._known:
             self._known[terminal_id].add(data)
             excess = sum(one.kept_bytes for one in self._known.values()) - TERMINALS_BYTES_MAX
@@ -75,8 +77,8 @@ class AcpTerminals:
             self._calls.add_output(self._known[terminal_id].call_id, data)
 
     def exited(self, terminal_id: str, status: int | None) -> list[Out]:
-        """Record the end of a command: answer the requests that wait for it, and close a call that was opened for the
-        command."""
+        """Record the end of a command: answer the requests that wait for this end, and close the call if the call was
+        opened only for the command."""
         terminal = self._known.get(terminal_id)
         if terminal is None or not terminal.running:
             return []
@@ -91,7 +93,7 @@ class AcpTerminals:
         return answers
 
     def withdraw(self, rpc_id: RpcId) -> list[Out]:
-        """Answer a request whose cancellation the agent asked for; the command continues."""
+        """Answer a request that the agent has cancelled; the command continues."""
         for terminal in self._known.values():
             if rpc_id in terminal.waiting:
                 terminal.waiting.remove(rpc_id)
@@ -121,7 +123,7 @@ class AcpTerminals:
 
 
 class AcpTerminal:
-    """Command that we run for the agent: its output so far, its end, and the requests that wait for the end."""
+    """Command that the supervisor runs for the agent: output so far, end, and the requests that wait for the end."""
 
     def __init__(self, *, limit_bytes: int | None, implicit: bool, call_id: str = "") -> None:
         self.implicit = implicit
@@ -148,28 +150,28 @@ class AcpTerminal:
         return len(self._kept)
 
     def cut(self, count: int) -> None:
-        """Drop the first *count* bytes of the kept output, and the rest of a character that the cut splits."""
+        """Drop the first *count* bytes of the stored output, and the rest of a character that this cut splits."""
         self._truncated = True
         del self._kept[: self._boundary(min(count, len(self._kept)))]
 
     def exit(self, status: int | None) -> None:
-        """Record the exit status; ``None`` is an unknown status."""
+        """Record the end of the command with its exit status; ``None`` is an unknown status."""
         self.add(b"", final=True)
         self.running = False
         self._status = status
 
     def release(self) -> None:
-        """Drop the output: the agent will not ask for it again."""
+        """Drop the output: the agent has released the command and will not request the output again."""
         self.released = True
         self._kept.clear()
 
     def output(self) -> dict[str, Any]:
-        """Return the result of ``terminal/output``."""
+        """Return the result of a ``terminal/output`` request."""
         answer: dict[str, Any] = {"output": self._kept.decode(), "truncated": self._truncated}
         return answer if self.running else {**answer, "exitStatus": self.exit_status()}
 
     def exit_status(self) -> dict[str, Any]:
-        """Return the result of ``terminal/wait_for_exit``."""
+        """Return the result of a ``terminal/wait_for_exit`` request."""
         status = self._status
         if status is not None and status < 0:
             return {"exitCode": None, "signal": signal_name(-status)}
@@ -182,7 +184,8 @@ class AcpTerminal:
 
 
 def _argv(asked: messages.TerminalCreate) -> tuple[str, ...]:
-    """Return the argv. Agents also pass a whole shell line as the command, without arguments."""
+    """Return the command line to run. A whole shell line without arguments, which some agents pass as the command, is
+    run by a shell."""
     if not asked.args and _SHELL_LINE.search(asked.command):
         return ("/bin/sh", "-c", asked.command)
     return (asked.command, *(asked.args or ()))
@@ -194,4 +197,4 @@ METHODS: Final[dict[str, Callable[[AcpTerminals, RpcId, str, AcpTerminal], list[
     "terminal/kill": AcpTerminals._kill,
     "terminal/release": AcpTerminals._release,
 }
-"""Requests about an existing command, by method."""
+"""Handlers of the requests about an existing command, by method."""

@@ -1,3 +1,3 @@
-"""The stream-json of Claude Code."""
+"""Codec and messages of Claude Code's stream-json protocol."""
 
 __all__: list[str] = []

@@ -1,8 +1,9 @@
-"""Tool calls of Claude Code: which agent made which call, and by which name the program can be asked to end a call.
+"""Tool calls of Claude Code: the agent that made each call, and the task name by which the program can be requested to
+end the call.
 
 A call is opened once and closed once. A call that a sub-agent makes is nested in the sub-agent's call and ends with it.
-The program runs long work as a task, and a task can be stopped by its name: a sub-agent is a task from its beginning, a
-command becomes one after some three seconds. Nothing here reads or writes messages.
+Claude Code runs long work as a "task", which can be stopped by its name: a sub-agent is such a task from its beginning,
+a command becomes one after some three seconds. This module reads and writes no messages.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from supervisor.ports import Out
 
 
 class ClaudeToolCalls:
-    """Calls of a turn, and the tasks that they run as."""
+    """Calls of one turn, and Claude Code's tasks that run these calls."""
 
     def __init__(self) -> None:
         self._calls = ToolCallTable()
         self._kinds: dict[str, str] = {}
         self._parents: dict[str, str] = {}
         self._tasks: dict[str, str] = {}
-        """Call of each running task."""
+        """Call that each running task of Claude Code belongs to, by the task's name."""
         self._ending: dict[str, None] = {}
-        """Calls to end as soon as they run as a task."""
+        """Calls that are to be ended as soon as they run as a task."""
 
     def is_open(self, call_id: str) -> bool:
         return self._calls.is_open(call_id)
 
     def asked(self, asked: messages.PermissionRequest) -> list[Out]:
-        """Open the call that a permission request names: the request may be the first message about a sub-agent's
-        call."""
+        """Open the call that a permission request names, because the request may be the first message about a
+        sub-agent's call."""
         if asked.tool_use_id is None:
             return []
         return self._opened(asked.tool_use_id, asked.tool_name, asked.input, self._tasks.get(asked.agent_id or "", ""))
@@ -50,8 +51,8 @@ class ClaudeToolCalls:
         return self._closed(block.tool_use_id, "failed" if block.is_error else "completed")
 
     def end(self, call_id: str) -> list[str] | None:
-        """Return the tasks to stop so that the call ends; empty if the call will soon be a task, ``None`` if it never
-        will."""
+        """Return the names of the tasks to stop in order to end the call. The list is empty if the call will soon run
+        as a task; the result is ``None`` if the call cannot be ended alone."""
         if tasks := [task_id for task_id, call in self._tasks.items() if call == call_id]:
             return tasks
         if self._kinds.get(call_id) not in (AGENT, EXECUTE):
@@ -60,7 +61,8 @@ class ClaudeToolCalls:
         return []
 
     def task_started(self, task: messages.Task) -> str | None:
-        """Record that a call runs as a task; return the call if it is to be ended."""
+        """Record that a call now runs as a task; return the call's id if the call is to be ended, otherwise
+        ``None``."""
         call_id = task.tool_use_id
         if call_id is None or not self.is_open(call_id):
             return None
@@ -68,15 +70,15 @@ class ClaudeToolCalls:
         return call_id if call_id in self._ending else None
 
     def task_ended(self, task: messages.Task) -> None:
-        """Forget a task; the agent reports the end of the call itself."""
+        """Remove a task that has ended; the agent reports the end of the task's call separately."""
         self._tasks.pop(task.task_id, None)
 
     def close_all(self) -> list[Out]:
-        """Close all open calls as failed, inner calls first."""
+        """Close all open calls as failed, nested calls first."""
         return [out for call_id in list(self._kinds) for out in self._closed(call_id, "failed")]
 
     def begin_turn(self) -> None:
-        """Begin a new turn."""
+        """Begin a new turn: drop the calls and tasks of the turn before."""
         self._calls.begin_turn()
         for known in (self._kinds, self._parents, self._tasks, self._ending):
             known.clear()
@@ -92,7 +94,7 @@ class ClaudeToolCalls:
         return [*opened]
 
     def _closed(self, call_id: str, outcome: str) -> list[Out]:
-        """Close a call, and before it the calls nested in it, of which no result will come."""
+        """Close a call, and before it the calls nested in it, for which no result will arrive."""
         over = {call_id: None}
         for one, parent in self._parents.items():  # a call is younger than the one that it is within
             if parent in over:

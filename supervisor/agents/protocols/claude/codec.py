@@ -2,14 +2,14 @@
 
 Theory of operation
 -------------------
-A process is one conversation, whose id we choose, with one turn at a time. The program runs its tools itself and
-reports them; a sub-agent is a call of kind ``agent``, and the sub-agent's calls are nested in it. Messages of unknown
-types are ignored; the first message that breaks the protocol ends the conversation.
+A process is one conversation, whose id the supervisor chooses, with one turn at a time. The program runs its tools
+itself and reports them; a sub-agent is a call of kind ``agent``, and the sub-agent's calls are nested in that call.
+Messages of unknown types are ignored; the first message that breaks the protocol ends the conversation.
 
-A message sent within a turn (``steer``) is a user message with a uuid. The program replays it when its model reads it;
-until then the message is in ``_unread``. A result that arrives while a message is unread does not end the turn,
-because the program continues with that message. When a turn ends in another way, unread messages are cancelled:
-otherwise each would begin a turn that nobody waits for.
+A message sent within a turn (``steer``) is a user message with a uuid. The program replays the message when its model
+reads the message; until then the message is in ``_unread``. A result that arrives while a message is unread does not
+end the turn, because the program continues with that message. When a turn ends in another way, unread messages are
+cancelled: otherwise each message would begin a turn that no caller waits for.
 
 A result counts as success only if no part of it reports an error.
 """
@@ -57,17 +57,19 @@ class _Pending(NamedTuple):
 
 
 class ClaudePermissionRequests:
-    """Unanswered permission requests of one conversation, by the agent's own ids. Each gets one response, except those
-    that the agent takes back.
+    """Unanswered permission requests of one conversation, by the agent's own ids. Each request gets one response,
+    except requests that the agent withdraws.
 
-    A permission for good holds for the conversation only: settings of the project or the user are not changed.
+    A permission "for good" (``allow_always``) holds for the conversation only: settings of the project or the user are
+    not changed.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[str, _Pending] = {}
 
     def ask(self, request_id: str, asked: messages.PermissionRequest) -> Send | PermissionNeeded:
-        """Register a request. A question to a person is answered at once: no person is there."""
+        """Store a permission request and return it for the supervisor. A question to a person is answered at once with
+        a denial, because no person is present."""
         if asked.tool_name == _QUESTIONS:
             return _deny(request_id, _NOBODY)
         options = (_ALLOW, _ALWAYS, _DENY) if _rules(asked) else (_ALLOW, _DENY)
@@ -80,8 +82,8 @@ class ClaudePermissionRequests:
         )
 
     def answer(self, request_id: str, option_id: str | None) -> list[Send]:
-        """Return the response to a request, or nothing if the request needs none any more. ``None`` cancels and ends
-        the turn.
+        """Return the response to a request, or nothing if the request needs no response any more. The option ``None``
+        cancels the request and ends the turn.
 
         Raises:
             ValueError: *option_id* was not offered.
@@ -105,7 +107,7 @@ class ClaudePermissionRequests:
         return [messages.control_answer(request_id, given)]
 
     def end_call(self, call_id: str) -> list[Send]:
-        """Refuse the requests of that call, which ends the call."""
+        """Deny the permission requests of the call *call_id*, which ends the call."""
         found = [name for name, one in self._waiting.items() if one.asked.tool_use_id == call_id]
         for name in found:
             del self._waiting[name]
@@ -115,7 +117,7 @@ class ClaudePermissionRequests:
         return [one for name in list(self._waiting) for one in self.answer(name, None)]
 
     def taken_back(self, request_id: str) -> None:
-        """Forget a request that the agent has taken back."""
+        """Remove a request that the agent has withdrawn."""
         self._waiting.pop(request_id, None)
 
 
@@ -124,7 +126,7 @@ def _deny(request_id: str, why: str, *, interrupt: bool = False) -> Send:
 
 
 def _rules(asked: messages.PermissionRequest) -> list[dict[str, Any]]:
-    """Return the agent's suggested permanent rules, limited to its conversation."""
+    """Return the permanent rules that the agent suggests, limited to the agent's conversation."""
     suggested = asked.permission_suggestions
     known = [one for one in suggested if isinstance(one, dict)] if isinstance(suggested, list) else []
     return [{**one, "destination": "session"} for one in known]
@@ -134,11 +136,11 @@ _FLAGS: Final = (
     *("-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"),
     *("--replay-user-messages", "--include-partial-messages", "--permission-prompt-tool", "stdio"),
 )
-"""Flags of every process. User messages are replayed when the model reads them; partial messages keep a talking agent
-from being taken for a silent one."""
+"""Command-line flags of every process. With these flags, the program replays a user message when the model reads it,
+and sends partial messages, so that an agent in the middle of a long message is not taken for a silent one."""
 
 _STEM: Final = "00000000-0000-4000-8000-"
-"""Prefix of message uuids if we were given no id to derive one from."""
+"""Prefix of message uuids if the supervisor was given no id from which to derive one."""
 
 _NO_OPTIONS: Final = AgentOptions()
 
@@ -146,7 +148,8 @@ _OnAnswer = Callable[[messages.ControlResult], list[Out]]
 
 
 class ClaudeCodec(Conversation):
-    """Conversation with one process: one prompt at a time; :meth:`steer` sends another message within the turn.
+    """Conversation with one Claude Code process: one prompt at a time; :meth:`steer` sends another message within the
+    turn.
 
     ``prompt`` raises RuntimeError before :class:`Ready` and during a turn.
     """
@@ -158,16 +161,16 @@ class ClaudeCodec(Conversation):
         self._requests_sent = self._sent = 0
         self._name: str | None = None
         self._stem = _STEM
-        """Prefix of our message uuids: no two processes of a conversation use the same uuid."""
+        """Prefix of the uuids of our messages; no two processes of a conversation use the same uuid."""
         self._ready = self._prompted = self._cancelling = False
         self._has_spoken = self._compacting = False
         self._calls = ClaudeToolCalls()
         self._permissions = ClaudePermissionRequests()
         self._meter = ClaudeUsageMeter()
         self._unread: dict[str, None] = {}
-        """Messages sent within the turn that the model has not read yet."""
+        """Ids of the messages that were sent within the turn and that the model has not read yet."""
         self._failed: str | None = None
-        """Error of the model, if the model's last message was an error."""
+        """Error of the model, if the model's last message reported an error."""
 
     # ------------------------------------------------------------------------------------------ our requests
     def argv(
@@ -217,7 +220,7 @@ class ClaudeCodec(Conversation):
 
     # ------------------------------------------------------------------------------------------ answers to the agent
     def permission(self, request_id: str, option_id: str | None) -> list[Out]:
-        """Answer a permission request once; a request that needs no answer any more is ignored.
+        """Answer a permission request once; an answer to a request that needs no answer any more is ignored.
 
         Raises:
             ValueError: the agent did not offer *option_id*.
@@ -293,8 +296,8 @@ class ClaudeCodec(Conversation):
         return [*outs, *self._meter.answered(message.message.id, message.message.usage)]
 
     def _report_block(self, block: messages.Block, *, aside: bool) -> list[Out]:
-        """Report a part of a message. Text of a sub-agent, and text that stands for an error, is log text, not an
-        answer."""
+        """Report a part of an agent's message. Text of a sub-agent, and text that describes an error, becomes log text
+        instead of a message."""
         if block.type == "thinking" and block.thinking:
             return [Text("thought", block.thinking)]
         if block.type != "text" or not block.text:
@@ -305,7 +308,8 @@ class ClaudeCodec(Conversation):
         return [Text("message", block.text if first else f"\n{block.text}")]
 
     def _on_user(self, message: messages.User) -> list[Out]:
-        """Handle results of calls, or the replay of one of our messages, which the model reads now."""
+        """Handle results of tool calls, or the replay of a message of ours, which shows that the model reads this
+        message now."""
         if message.is_replay:
             known = message.uuid in self._unread
             self._unread.pop(message.uuid or "", None)
@@ -331,7 +335,7 @@ class ClaudeCodec(Conversation):
         return [*compacted, *unfinished, ended]
 
     def _cancel_unread(self) -> list[Send]:
-        """Cancel the messages that the model has not read: each would begin a turn of its own."""
+        """Cancel the messages that the model has not read: each of these messages would begin a turn of its own."""
         taken = [self._ask(_nothing, "cancel_async_message", message_uuid=uuid) for uuid in self._unread]
         self._unread.clear()
         return taken
@@ -405,4 +409,4 @@ _MESSAGES: Final[Mapping[str, tuple[type[messages.ClaudeMessage], Callable[[Clau
         }
     )
 )
-"""Type that each message is read as, and the method that takes it; other kinds are ignored."""
+"""Type and handler of each kind of message: a message is decoded as the type; other kinds are ignored."""

@@ -1,8 +1,9 @@
-"""Messages of Claude Code's stream-json that we read, and functions that write ours: one compact object per line.
+"""Messages of Claude Code's stream-json that the supervisor reads, and functions that write its own: one compact object
+per line.
 
-Only the fields that we use are declared; all other fields, and messages of other types, are ignored, because the
-program adds both. A declared field of the wrong type is an error that names its path. The shapes are those of version
-2.1.197. This module keeps no state.
+Only the fields that the supervisor uses are declared; all other fields, and messages of other types, are ignored,
+because the program adds fields and types. A declared field of the wrong type is an error that names its path. The
+shapes are those of version 2.1.197. This module stores no state.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class ClaudeMessage(msgspec.Struct):
 
 
 class MessageHead(ClaudeMessage):
-    """Type and subtype, which every message has."""
+    """Type and subtype of a message, decoded first. Every message has a type."""
 
     type: str
     subtype: str | None = None
@@ -40,7 +41,7 @@ class ControlResult(ClaudeMessage):
 
 
 class ControlResponse(ClaudeMessage):
-    """Response to a request of ours."""
+    """Response of the agent to a control request of ours."""
 
     response: ControlResult
 
@@ -50,20 +51,20 @@ class ControlRequestHead(ClaudeMessage):
 
 
 class ControlRequest(ClaudeMessage):
-    """Request of the agent; ``request`` holds its content."""
+    """Control request of the agent; ``request`` holds its content."""
 
     request_id: _Id
     request: Raw
 
 
 class ControlCancelled(ClaudeMessage):
-    """Request of the agent that needs no response any more."""
+    """Message by which the agent withdraws one of its own requests, which then needs no response."""
 
     request_id: _Id
 
 
 class PermissionRequest(ClaudeMessage):
-    """``can_use_tool``. A permitted call gets its ``input`` back unchanged."""
+    """Request for a permission, ``can_use_tool``. The response that permits the call returns ``input`` unchanged."""
 
     tool_name: str
     input: Raw
@@ -86,7 +87,7 @@ class Tokens(ClaudeMessage):
 
 
 class Block(ClaudeMessage):
-    """Part of a message: text, thinking, a tool call, or the result of a call."""
+    """Part of a message: text, thinking, a tool call, or the result of a tool call."""
 
     type: str
     text: str | None = None
@@ -106,7 +107,7 @@ class MessageBody(ClaudeMessage):
 
 
 class Assistant(ClaudeMessage):
-    """Message of the model. With ``error`` the message is not an answer but reports how the model failed."""
+    """Message of the model. A message with ``error`` set reports a failure of the model and is not an answer."""
 
     message: MessageBody
     parent_tool_use_id: _Id | None = None
@@ -114,7 +115,7 @@ class Assistant(ClaudeMessage):
 
 
 class User(ClaudeMessage):
-    """Message to the model: results of its calls, or one of our messages replayed."""
+    """Message to the model: results of the model's tool calls, or a replay of a message of ours."""
 
     message: MessageBody
     parent_tool_use_id: _Id | None = None
@@ -123,7 +124,7 @@ class User(ClaudeMessage):
 
 
 class ModelUse(ClaudeMessage, rename="camel"):
-    """Usage of one model since the program started."""
+    """Usage of one model since the program started; part of :class:`Result`."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -136,7 +137,7 @@ class Origin(ClaudeMessage):
 
 
 class Result(ClaudeMessage):
-    """End of a turn. ``model_usage`` and the cost are totals since the program started."""
+    """Message that ends a turn. ``model_usage`` and the cost are totals since the program started."""
 
     subtype: str
     is_error: bool = False
@@ -152,7 +153,7 @@ class Result(ClaudeMessage):
 
 # ------------------------------------------------------------------------------------------------- system
 class ApiRetry(ClaudeMessage):
-    """A request to the model failed and is repeated."""
+    """Message that reports a failed request to the model, which the program repeats."""
 
     attempt: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = 0
     retry_delay_ms: Annotated[float, _Seconds] | None = None
@@ -167,7 +168,8 @@ class Status(ClaudeMessage):
 
 
 class Task(ClaudeMessage):
-    """``task_started`` and ``task_notification``: work that has a name of its own, and the call it belongs to."""
+    """Messages ``task_started`` and ``task_notification`` about a task of Claude Code: long work with a name of its
+    own; ``tool_use_id`` is the call that the work belongs to."""
 
     task_id: _Id
     tool_use_id: _Id | None = None
@@ -179,7 +181,7 @@ _BLOCKS: Final = msgspec.json.Decoder(list[Block])
 
 
 def blocks_of(said: MessageBody) -> list[Block]:
-    """Return the parts of a message; plain text is one part.
+    """Return the parts of a message; a message that is plain text has one part.
 
     Raises:
         ProtocolError: the content is neither text nor a list of parts.
@@ -207,7 +209,7 @@ def control_refusal(request_id: str, why: str) -> Send:
 
 
 def mcp_server(server: McpServer) -> dict[str, Any]:
-    """Return a tool server in the form of the program's settings."""
+    """Return the description of a tool server in the format of the program's settings."""
     if server.url:
         return {"type": server.transport, "url": server.url, "headers": server.headers}
     return {"type": "stdio", "command": server.command[0], "args": server.command[1:], "env": server.env}

@@ -1,8 +1,8 @@
 """Translate Claude Code's calls, usage and model errors into the values of this package.
 
-Usage arrives twice: each part of a model's answer carries the usage of its request so far, and each turn ends with the
-totals since the program started. Each token is counted once, by differences; a total that falls adds nothing. Nothing
-here writes messages.
+Usage is reported twice: each part of a model's answer carries the usage of its request so far, and each turn ends with
+the totals since the program started. Each token is counted once, by differences; a total that is smaller than the total
+before adds nothing. This module writes no messages.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _KINDS: Final[Mapping[str, str]] = MappingProxyType(
         "TodoWrite": "think",
     }
 )
-"""Tools of version 2.1.197 and their ACP kinds; ``agent`` is a sub-agent."""
+"""Kind of tool call, in the words of ACP, for each tool of version 2.1.197; the kind ``agent`` is a sub-agent."""
 
 _PROBLEMS: Final[Mapping[str, ModelProblem]] = MappingProxyType(
     {
@@ -58,23 +58,23 @@ _PROBLEMS: Final[Mapping[str, ModelProblem]] = MappingProxyType(
         "server_error": ModelProblem.SERVER,
     }
 )
-"""Errors that the program names; for other errors the text says more."""
+"""Model problems for the error names that the program uses; for other errors the message text is more specific."""
 
 _TERMINAL_PROBLEMS: Final[Mapping[str, ModelProblem]] = MappingProxyType(
     {"prompt_too_long": ModelProblem.CONTEXT_LENGTH, "blocking_limit": ModelProblem.CONTEXT_LENGTH}
 )
 _STOPS: Final[Mapping[str, str]] = MappingProxyType({"max_tokens": "max_tokens", "refusal": "refusal"})
 _REQUESTS_MAX: Final = 256
-"""Requests to the model whose usage may still grow."""
+"""Number of requests to the model whose usage may still grow."""
 
 
 def kind_of(tool: str) -> str:
-    """Return the kind of call that a use of *tool* is."""
+    """Return the kind of tool call, in the words of ACP, for the tool named *tool*."""
     return _KINDS.get(tool, "other")
 
 
 class CallDescription(NamedTuple):
-    """Title of a call for people, details of the call, and the files that it names."""
+    """Title of a call for people, details of the call, and the paths of the files that the call names."""
 
     title: str
     detail: str
@@ -82,7 +82,7 @@ class CallDescription(NamedTuple):
 
 
 def describe_call(tool: str, given: Raw) -> CallDescription:
-    """Describe a use of *tool* with the arguments *given*."""
+    """Return the title, details and file paths of a call of *tool* with the arguments *given*."""
     values = _object(given)
     paths = tuple(one for one in (_text(values, "file_path"), _text(values, "notebook_path")) if one)
     if (command := _text(values, "command")) and tool == "Bash":
@@ -107,8 +107,8 @@ def _text(values: dict[str, Any], name: str) -> str:
 
 # ------------------------------------------------------------------------------------------------- ends
 def problem_of(error: str | None, status: int | None) -> ModelProblem:
-    """Return the model's problem by the program's own name for it. Without a status there was no complete answer: the
-    model could not be reached, or the connection was cut off."""
+    """Return the model's problem for the program's own error name. An error without an HTTP status means that there was
+    no complete answer: the model could not be reached, or the connection was cut off."""
     if error == "server_error" and status is None:
         return ModelProblem.CONNECTION
     problem = _PROBLEMS.get(error or "")
@@ -116,7 +116,8 @@ def problem_of(error: str | None, status: int | None) -> ModelProblem:
 
 
 def verdict_of(result: messages.Result, error: str | None) -> TurnEnded:
-    """Return the end of a turn; *error* is the model's error if the model's last message was one."""
+    """Return the end of a turn that *result* describes; *error* is the model's error if the model's last message was an
+    error."""
     why = result.terminal_reason
     if why is not None and why.startswith("aborted"):
         return TurnEnded("cancelled")
@@ -147,7 +148,7 @@ class _Amount(NamedTuple):
     cached: int = 0
 
     def beyond(self, before: _Amount) -> _Amount:
-        """Return what this adds to *before*, at least 0 of each."""
+        """Return the differences between these amounts and *before*, each at least 0."""
         return _Amount(*(max(0, now - then) for now, then in zip(self, before, strict=True)))
 
     def plus(self, more: _Amount) -> _Amount:
@@ -158,7 +159,7 @@ _NOTHING: Final = _Amount()
 
 
 class ClaudeUsageMeter:
-    """Usage that one process has reported."""
+    """Usage that one Claude Code process has reported, so that each token is counted once."""
 
     def __init__(self) -> None:
         self._requests: dict[str, _Amount] = {}
@@ -166,7 +167,7 @@ class ClaudeUsageMeter:
         self._cost_usd = 0.0
 
     def answered(self, request: str | None, tokens: messages.Tokens | None) -> list[Usage]:
-        """Return the usage that a part of the model's answer to *request* adds."""
+        """Return the usage that a part of the model's answer to *request* adds to the usage reported before."""
         if request is None or tokens is None or not (tokens.input_tokens or tokens.output_tokens):
             return []
         known, amount = request in self._requests, _of_request(tokens)
@@ -180,7 +181,7 @@ class ClaudeUsageMeter:
         return [_usage({}, added, requests=0 if known else 1)]
 
     def at_end(self, result: messages.Result) -> list[Usage]:
-        """Return the usage that the totals at the end of a turn add to the reports before."""
+        """Return the usage that the totals at the end of a turn add to the usage reported before."""
         reported = _total(result.model_usage or {})
         added = reported.beyond(self._counted)
         self._counted = self._counted.plus(added)

@@ -1,3 +1,3 @@
-"""The app-server of codex."""
+"""Codec and messages of codex's app-server protocol (``codex app-server``)."""
 
 __all__: list[str] = []

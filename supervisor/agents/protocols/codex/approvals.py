@@ -1,6 +1,6 @@
-"""Open approval requests of codex, and the responses: one for each request.
+"""Table of codex's approval requests that have no response yet, and the responses: one for each request.
 
-A request that codex takes back, because its turn is over, needs no response. Nothing here writes messages.
+A request that codex withdraws, because the request's turn is over, needs no response. This module writes no messages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from supervisor.agents.protocols.json_rpc import RpcId
 from supervisor.ports import PermissionNeeded
 
 OPTIONS: Final = (("accept", "allow_once"), ("acceptForSession", "allow_always"), ("decline", "reject_once"))
-"""Possible answers and their kinds. ``cancel`` is not among them: it ends the turn."""
+"""Answers that codex accepts, with the kind of each. ``cancel`` is left out: that answer ends the turn."""
 
 PERMISSIONS: Final = "item/permissions/requestApproval"
 KINDS: Final[Mapping[str, str]] = MappingProxyType(
@@ -24,19 +24,19 @@ KINDS: Final[Mapping[str, str]] = MappingProxyType(
         PERMISSIONS: "other",
     }
 )
-"""Methods of approval requests, and the kind of call that each is about."""
+"""Methods of approval requests, and the kind of call that each method is about."""
 
 
 class PendingApproval(NamedTuple):
-    """Request that waits for a response."""
+    """Approval request of codex that waits for a response."""
 
     rpc_id: RpcId
     method: str
     asked: messages.Approval
 
     def answer(self, option_id: str | None) -> dict[str, Any]:
-        """Return the result that grants or refuses the request; ``None`` cancels, which grants nothing and ends the
-        turn."""
+        """Return the result that grants or denies the request, by the chosen option; ``None`` cancels the request,
+        which grants nothing and ends the turn."""
         if self.method != PERMISSIONS:
             return {"decision": option_id or "cancel"}
         granted = option_id in ("accept", "acceptForSession")
@@ -47,14 +47,14 @@ class PendingApproval(NamedTuple):
 
 
 class CodexApprovalRequests:
-    """Unanswered approval requests of one conversation, by the ids that we gave them."""
+    """Unanswered approval requests of one conversation, by the ids that this table gave the requests."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, PendingApproval] = {}
         self._count = 0
 
     def ask(self, pending: PendingApproval) -> PermissionNeeded:
-        """Register a request under the next id."""
+        """Store a request under the next id, and return the permission request for the supervisor."""
         self._count += 1
         request_id = f"permission-{self._count}"
         self._waiting[request_id] = pending
@@ -63,7 +63,7 @@ class CodexApprovalRequests:
         return PermissionNeeded(request_id, title, OPTIONS, kind, pending.method.split("/")[1], _detail(asked))
 
     def take(self, request_id: str, option_id: str | None) -> PendingApproval | None:
-        """Remove and return a request that is being answered; ``None`` if it needs no answer any more.
+        """Remove and return a request that is being answered; return ``None`` if the request needs no answer any more.
 
         Raises:
             ValueError: *option_id* was not offered.
@@ -82,18 +82,18 @@ class CodexApprovalRequests:
         return taken
 
     def take_of(self, call_id: str) -> PendingApproval | None:
-        """Remove and return the request about that call, if any."""
+        """Remove and return the request about the call *call_id*; return ``None`` if there is no such request."""
         found = next((name for name, one in self._waiting.items() if one.asked.item_id == call_id), None)
         return self._waiting.pop(found) if found is not None else None
 
     def resolved(self, rpc_id: RpcId) -> None:
-        """Forget a request that codex has taken back."""
+        """Remove a request that codex has withdrawn."""
         for name in [name for name, one in self._waiting.items() if one.rpc_id == rpc_id]:
             del self._waiting[name]
 
 
 def _detail(asked: messages.Approval) -> str:
-    """Return what a person needs to see to judge a request."""
+    """Return the details of a request that a person needs in order to decide about it."""
     return "\n".join(one for one in (asked.command, asked.grant_root, asked.reason, _profile(asked)) if one)
 
 

@@ -1,8 +1,8 @@
-"""Open tool calls of a codex turn, and its sub-agents.
+"""Open tool calls of a codex turn, and the turn's sub-agents.
 
-A sub-agent has a thread of its own. While a turn of that thread runs, the turn is a call of kind ``agent`` with the
-turn's id, and the calls of that turn are nested in it. Functions describe the items that are calls: title, kind,
-outcome, arguments and result. Nothing here writes messages.
+A sub-agent has a thread of its own. A turn of that thread is represented as a call of kind ``agent``, with the turn's
+id, and the calls of that turn are nested in it. Functions of this module describe the items that are calls: title,
+kind, outcome, arguments and result. This module writes no messages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMPACTION: Final = "contextCompaction"
 
 
 USER_MESSAGE: Final = "userMessage"
-"""Item that begins when the agent takes up a prompt or a message."""
+"""Type of the item that begins when the agent starts to work on a prompt or a message."""
 
 
 AGENT_MESSAGE: Final = "agentMessage"
@@ -44,7 +44,7 @@ class CallDescription(NamedTuple):
 
 
 def call_of(item: Item) -> CallDescription | None:
-    """Return the tool call that *item* is; ``None`` for a message, a thought or a plan."""
+    """Return the description of the tool call that *item* represents; ``None`` for a message, a thought or a plan."""
     match item.type:
         case "commandExecution":
             return CallDescription(item.command, "execute")
@@ -63,12 +63,12 @@ def call_of(item: Item) -> CallDescription | None:
 
 
 def outcome_of(item: Item) -> str:
-    """Return the outcome of an ended call. A web search has no status: it ended, so it was made."""
+    """Return the outcome of an ended call. A web search has no status and counts as completed."""
     return "completed" if item.status is None else _ENDS.get(item.status, "failed")
 
 
 def arguments_and_result_of(item: Item) -> tuple[bytes, bytes]:
-    """Return the arguments and the result of a call; ``b""`` for what the item does not hold."""
+    """Return the arguments and the result of a call; ``b""`` for a part that the item does not hold."""
     if item.type == COMMAND:
         asked = f"{item.command}\0{item.cwd}"
         over = item.exit_code is not None or item.aggregated_output is not None
@@ -82,7 +82,8 @@ def arguments_and_result_of(item: Item) -> tuple[bytes, bytes]:
 
 
 class OpenCall(NamedTuple):
-    """Open call: the type of its item, and the thread and the turn in which it is made (or which it is)."""
+    """Open call: the type of its item, and the thread and the turn in which the call is made. For a sub-agent these are
+    the sub-agent's own thread and turn."""
 
     type: str
     thread: str
@@ -90,13 +91,13 @@ class OpenCall(NamedTuple):
 
 
 class CodexToolCalls:
-    """Calls of one turn of the main thread, and of everything that the turn started."""
+    """Calls of one turn of the main thread, and of every sub-agent that the turn started."""
 
     def __init__(self) -> None:
         self._calls = ToolCallTable()
         self._running: dict[str, OpenCall] = {}
         self._tasks: dict[str, str] = {}
-        """Prompt of each sub-agent, by its thread."""
+        """Prompt of each sub-agent, by the id of the sub-agent's thread."""
 
     def begin_turn(self) -> None:
         self._calls.begin_turn()
@@ -104,21 +105,21 @@ class CodexToolCalls:
         self._tasks.clear()
 
     def running(self, call_id: str) -> OpenCall | None:
-        """Return that call if it is open."""
+        """Return the call *call_id* if it is open, otherwise ``None``."""
         return self._running.get(call_id)
 
     @property
     def agents(self) -> list[OpenCall]:
-        """Sub-agents that are running."""
+        """Calls that are running sub-agents."""
         return [one for one in self._running.values() if one.type == AGENT]
 
     def __bool__(self) -> bool:
-        """Return whether any call is open."""
+        """Return whether any call of the turn is open."""
         return bool(self._running)
 
     # ------------------------------------------------------------------------------------------ items
     def started(self, notification: messages.ItemNotification, item: messages.Item) -> list[Out]:
-        """Open the call that *item* is; return nothing if the item is not a call."""
+        """Open the call that *item* represents; return nothing if the item is not a call."""
         for thread in item.receiver_thread_ids:
             self._tasks.setdefault(thread, item.prompt or "")
         call = call_of(item)
@@ -133,7 +134,7 @@ class CodexToolCalls:
         return outs
 
     def completed(self, notification: messages.ItemNotification, item: messages.Item) -> list[Out]:
-        """Close the call that *item* is; a call whose start was not reported is opened first."""
+        """Close the call that *item* represents; a call whose start was not reported is opened first."""
         outs = self.started(notification, item)
         if call_of(item) is None:
             return outs
@@ -141,21 +142,21 @@ class CodexToolCalls:
 
     # ------------------------------------------------------------------------------------------ sub-agents
     def agent_started(self, thread: str, turn: str) -> list[Out]:
-        """Open a call for a turn of another thread."""
+        """Open a call that represents a sub-agent's turn: a turn of another thread."""
         outs: list[Out] = [*self._calls.open(turn, self._tasks.get(thread) or "a sub-agent", AGENT)]
         if outs:
             self._running[turn] = OpenCall(AGENT, thread, turn)
         return outs
 
     def agent_ended(self, turn: str, status: str) -> list[Out]:
-        """Close the call of another thread's turn, and before it the calls nested in it."""
+        """Close the call of a sub-agent's turn, and before it the calls nested in that turn."""
         within = [call_id for call_id, one in self._running.items() if one.turn == turn and call_id != turn]
         closed = [one for call_id in within for one in self._close(call_id, "failed")]
         return [*closed, *self._close(turn, "completed" if status == "completed" else "failed")]
 
     # ------------------------------------------------------------------------------------------ ends
     def close_all(self) -> list[Out]:
-        """Close all open calls as failed: the turn is over."""
+        """Close all open calls as failed, because the turn is over."""
         self._running.clear()
         return [*self._calls.close_all("failed")]
 

@@ -1,9 +1,9 @@
 """Codec for codex: ``codex app-server``, threads and turns on standard input and output.
 
-We are the client: one thread, one turn at a time. codex runs its commands itself, and leaves them running when a turn
-is interrupted or ends without waiting for them. A turn therefore ends for us only when codex has ended what the turn
-left running (``_settle``). The first message that breaks the protocol ends the conversation; unknown messages are
-ignored.
+The supervisor is the client: one thread, one turn at a time. codex runs its commands itself, and leaves commands
+running when a turn is interrupted, or when a turn ends without waiting for them. The codec therefore reports the end of
+a turn only when codex has ended the commands that the turn left running (``_settle``). The first message that breaks
+the protocol ends the conversation; unknown messages are ignored.
 """
 
 from __future__ import annotations
@@ -55,16 +55,17 @@ _HELLO: Final = {
     "clientInfo": {"name": "supervisor-runtime", "title": "supervisor-runtime", "version": "0.1.0"},
     "capabilities": {"experimentalApi": True},
 }
-"""Parameters of ``initialize``. Without ``experimentalApi`` nothing that codex leaves running could be ended."""
+"""Parameters of ``initialize``. Without ``experimentalApi`` the client cannot end the commands that codex leaves
+running."""
 
 _NOTHING_GIVEN: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
     {"item/tool/requestUserInput": {"answers": {}}, "mcpServer/elicitation/request": {"action": "decline"}}
 )
-"""Requests for input that nobody is there to give, and the results that say so."""
+"""Results for requests of codex that ask a person for input: no person is present, and the results report this."""
 
 
 class CodexCodec(Conversation):
-    """Conversation with one process: one thread, one prompt at a time.
+    """Conversation with one codex process: one thread, one prompt at a time.
 
     ``prompt`` raises RuntimeError before :class:`Ready` and during a turn; ``steer`` sends a message within the turn.
     """
@@ -74,21 +75,22 @@ class CodexCodec(Conversation):
         self._requests = OutgoingRequests(messages.JSON_RPC)
         self._thread: str | None = None
         self._turn: str | None = None
-        """Id that codex gives the current turn, once reported."""
+        """Id that codex gave the current turn; ``None`` until codex has reported the id."""
         self._prompted = self._cancelling = self._settling = False
         self._calls = CodexToolCalls()
         self._approvals = CodexApprovalRequests()
         self._meter = CodexUsageMeter()
         self._compacting: dict[str, None] = {}
         self._streamed: dict[str, None] = {}
-        """Messages of this turn whose text was reported piece by piece."""
+        """Messages of this turn whose text codex reported piece by piece."""
         self._unread = 0
-        """Messages sent within the turn that the agent has not taken up."""
+        """Number of messages that were sent within the turn and that the agent has not yet begun to process."""
         self._prompt_taken_up = False
-        """True once the agent has taken up the prompt."""
+        """True once the agent has begun to process the prompt."""
         self._failures = 0
         self._problem = Problem(None)
-        """``_failures``: failed model requests in this turn. ``_problem``: the problem of the last one."""
+        """``_failures``: number of failed model requests in this turn. ``_problem``: the problem of the last failed
+        request."""
 
     # ------------------------------------------------------------------------------------------ our requests
     def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
@@ -132,7 +134,7 @@ class CodexCodec(Conversation):
 
     # ------------------------------------------------------------------------------------------ answers to the agent
     def permission(self, request_id: str, option_id: str | None) -> list[Out]:
-        """Answer an approval request once; a request that needs no answer any more is ignored.
+        """Answer an approval request once; an answer to a request that needs no answer any more is ignored.
 
         Raises:
             ValueError: *option_id* was not offered.
@@ -193,7 +195,7 @@ class CodexCodec(Conversation):
         return ready
 
     def _not_loaded(self, error: RpcError, cwd: str) -> list[Out]:
-        """Report that the conversation is lost, and open a new one."""
+        """Report that the earlier conversation could not be loaded, and open a new conversation."""
         words = f"the conversation could not be loaded, a new one was started: {error.text} (code {error.code})\n"
         return [Text("log", words), self._new(cwd)]
 
@@ -212,7 +214,7 @@ class CodexCodec(Conversation):
         return self._turn_named(read(result, messages.TurnOpened, "the answer to turn/start").turn.id)
 
     def _turn_named(self, turn: str) -> list[Out]:
-        """Record the id of the turn, and send an interrupt that waited for it."""
+        """Record the id of the turn, and send an interrupt that was waiting for this id."""
         if self._turn is not None or not self._prompted:
             return []
         self._turn = turn
@@ -257,15 +259,15 @@ class CodexCodec(Conversation):
                 return TurnEnded("error", f"the agent ended the turn with an unknown status, {status!r}")
 
     def _failure(self, error: messages.TurnError) -> TurnEnded:
-        """Return the failed end of a turn. The final error is often vaguer than the one before the last retry, which
-        then counts."""
+        """Return the failed end of a turn. If the final error is vaguer than the error before the last retry, the
+        earlier problem is reported."""
         problem = problem_of(error.codex_error_info)
         if problem.kind is ModelProblem.UNKNOWN and self._problem.kind is not None:
             problem = self._problem
         return TurnEnded("error", error.message, problem.kind, problem.status)
 
     def _settle(self, ended: TurnEnded) -> list[Out]:
-        """End the commands and sub-agents that codex left running; the turn is over when they are ended."""
+        """End the commands and sub-agents that codex left running; report the end of the turn when they have ended."""
         self._settling = True
         left = [out for agent in self._calls.agents for out in self._end_agent(agent.thread, agent.turn)]
 
@@ -282,7 +284,7 @@ class CodexCodec(Conversation):
 
     @property
     def _accepts_notifications(self) -> bool:
-        """True if notifications belong to a turn of ours."""
+        """True if notifications of codex belong to a turn that is neither over nor being settled."""
         return self._prompted and not self._settling
 
     # ------------------------------------------------------------------------------------------ ending one thing
@@ -294,7 +296,8 @@ class CodexCodec(Conversation):
         return [stop, self._clean(thread, _nothing, _passed_over)]
 
     def _find_terminal(self, call_id: str, thread: str) -> Send:
-        """End the command of a call. codex ends it by a process id, which it does not always report with the call."""
+        """End the command of a call. codex ends a command by a process id, which is not always part of its report of
+        the call, so the list of codex's commands is read first."""
 
         def found(result: Raw) -> list[Out]:
             terminals = read(result, messages.BackgroundTerminals, "the answer to thread/backgroundTerminals/list").data
@@ -332,7 +335,8 @@ class CodexCodec(Conversation):
         return self._calls.started(notification, item)
 
     def _on_user_message(self) -> list[Out]:
-        """Report a message taken up within the turn; the first user message of a turn is the prompt."""
+        """Report that the agent has begun to process a message sent within the turn. The first user message of a turn
+        is the prompt, which is not reported."""
         first, self._prompt_taken_up = not self._prompt_taken_up, True
         if first or not self._unread:
             return []
@@ -351,7 +355,8 @@ class CodexCodec(Conversation):
         return [] if late else self._calls.completed(notification, item)
 
     def _item(self, notification: messages.ItemNotification, where: str) -> messages.Item | None:
-        """Return the item if its type is known; the shape of other types is undocumented."""
+        """Return the item of a notification if the item's type is known, otherwise ``None``: the shape of other types
+        is undocumented."""
         named = read(notification.item, messages.ItemHead, where)
         known = (
             named.type in (COMPACTION, AGENT_MESSAGE, USER_MESSAGE)
@@ -370,7 +375,8 @@ class CodexCodec(Conversation):
         return self._report_text(notification.thread_id, notification.item_id, notification.delta)
 
     def _report_text(self, thread: str, item_id: str, text: str) -> list[Out]:
-        """Report text of a message; each message begins on a new line."""
+        """Report text of an agent's message; each message begins on a new line. Text of a sub-agent becomes log
+        text."""
         if not text or not self._prompted:
             return []
         if thread != self._thread:
@@ -394,8 +400,8 @@ class CodexCodec(Conversation):
         return [*self._meter.add(notification, in_turn=self._prompted)]
 
     def _on_error(self, notification: messages.ErrorNotification) -> list[Out]:
-        """Report a model request that failed and is repeated. A failure that is not repeated ends the turn, which
-        reports it."""
+        """Report a model request that failed and that codex repeats. A failure that is not repeated is reported by the
+        end of the turn."""
         problem = problem_of(notification.error.codex_error_info)
         if not (notification.will_retry and self._prompted):
             return []
@@ -433,7 +439,7 @@ def _nothing(result: Raw) -> list[Out]:
 
 
 def _passed_over(error: RpcError) -> list[Out]:
-    """Ignore an error: there was nothing left to end."""
+    """Ignore the error of a request to end something: nothing was left to end."""
     return []
 
 
@@ -458,4 +464,4 @@ _NOTIFICATIONS: Final[Mapping[str, tuple[type[JsonRpcMessage], Callable[[CodexCo
         }
     )
 )
-"""Type that each notification is read as, and the method that takes it; other kinds are ignored."""
+"""Type and handler of each kind of notification: a notification is decoded as the type; other kinds are ignored."""

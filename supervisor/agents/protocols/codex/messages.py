@@ -1,7 +1,8 @@
-"""Messages of ``codex app-server`` that we read: JSON-RPC without the ``jsonrpc`` member; threads, turns, items.
+"""Messages of ``codex app-server`` that the supervisor reads: JSON-RPC without the ``jsonrpc`` member; threads, turns,
+items.
 
-Only the fields that we use are declared, as in the schema that the program prints (``codex app-server
-generate-json-schema``, 0.169.0). This module keeps no state.
+Only the fields that the supervisor uses are declared, as in the schema that the program prints (``codex app-server
+generate-json-schema``, 0.169.0). This module stores no state.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _Count: TypeAlias = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 
 
 class Message(JsonRpcMessage):
-    """A request (method and id), a notification (method), or a response (id)."""
+    """Any message of codex: a request (method and id), a notification (method), or a response (id)."""
 
     id: RpcId | UnsetType = UNSET
     method: str | UnsetType = UNSET
@@ -39,13 +40,13 @@ class Thread(JsonRpcMessage):
 
 
 class ThreadOpened(JsonRpcMessage):
-    """Result of ``thread/start`` and ``thread/resume``."""
+    """Result of the requests ``thread/start`` and ``thread/resume``."""
 
     thread: Thread
 
 
 class TurnError(JsonRpcMessage):
-    """Error of a turn. ``codex_error_info`` is a word, or an object whose one key is a word."""
+    """Error of a turn. ``codex_error_info`` is a word, or an object with one key, which is a word."""
 
     message: str
     codex_error_info: Any = None
@@ -53,7 +54,7 @@ class TurnError(JsonRpcMessage):
 
 
 class Turn(JsonRpcMessage):
-    """``status`` is completed, interrupted, failed or inProgress."""
+    """Turn of a thread. ``status`` is completed, interrupted, failed or inProgress."""
 
     id: str
     status: str
@@ -61,33 +62,33 @@ class Turn(JsonRpcMessage):
 
 
 class TurnOpened(JsonRpcMessage):
-    """Result of ``turn/start``."""
+    """Result of the request ``turn/start``."""
 
     turn: Turn
 
 
 class BackgroundTerminal(JsonRpcMessage):
-    """Command that the agent runs; ``item_id`` is its call."""
+    """Command that the agent runs; ``item_id`` is the id of the tool call that started the command."""
 
     item_id: str
     process_id: str
 
 
 class BackgroundTerminals(JsonRpcMessage):
-    """Result of ``thread/backgroundTerminals/list``."""
+    """Result of the request ``thread/backgroundTerminals/list``."""
 
     data: tuple[BackgroundTerminal, ...]
 
 
 class TerminateResult(JsonRpcMessage):
-    """Result of ``thread/backgroundTerminals/terminate``."""
+    """Result of the request ``thread/backgroundTerminals/terminate``."""
 
     terminated: bool
 
 
 # ------------------------------------------------------------------------------------------------ its notifications
 class TurnNotification(JsonRpcMessage):
-    """``turn/started`` and ``turn/completed``."""
+    """Parameters of the notifications ``turn/started`` and ``turn/completed``."""
 
     thread_id: str
     turn: Turn
@@ -99,7 +100,7 @@ class FileChange(JsonRpcMessage):
 
 
 class Item(JsonRpcMessage):
-    """Part of a turn; the type decides which fields are set."""
+    """Item: one part of a turn, such as a message or a tool call. The item's type decides which fields are set."""
 
     id: str
     type: str
@@ -125,7 +126,8 @@ class ItemHead(JsonRpcMessage):
 
 
 class ItemNotification(JsonRpcMessage):
-    """``item/started`` and ``item/completed``; the item is read only if its type is known."""
+    """Parameters of the notifications ``item/started`` and ``item/completed``. The item is decoded later, if its type
+    is known."""
 
     thread_id: str
     turn_id: str
@@ -133,7 +135,7 @@ class ItemNotification(JsonRpcMessage):
 
 
 class Delta(JsonRpcMessage):
-    """More text of a message or of a thought."""
+    """Notification with more text of a message or of a thought."""
 
     thread_id: str
     item_id: str
@@ -149,7 +151,7 @@ class Tokens(JsonRpcMessage):
 
 
 class Usage(JsonRpcMessage):
-    """Token counts: ``total`` of the thread, ``last`` of its last request."""
+    """Token counts of a thread: ``total`` for the whole thread, ``last`` for the thread's last request to the model."""
 
     total: Tokens
     last: Tokens
@@ -157,7 +159,7 @@ class Usage(JsonRpcMessage):
 
 
 class TokenUsageUpdated(JsonRpcMessage):
-    """``thread/tokenUsage/updated``."""
+    """Parameters of the notification ``thread/tokenUsage/updated``."""
 
     thread_id: str
     turn_id: str
@@ -165,7 +167,7 @@ class TokenUsageUpdated(JsonRpcMessage):
 
 
 class ErrorNotification(JsonRpcMessage):
-    """``error``: a request to the model failed."""
+    """Parameters of the notification ``error``: a request to the model failed."""
 
     thread_id: str
     error: TurnError
@@ -173,20 +175,20 @@ class ErrorNotification(JsonRpcMessage):
 
 
 class WarningNotification(JsonRpcMessage):
-    """``warning``."""
+    """Parameters of the notification ``warning``."""
 
     message: str
 
 
 class RequestResolved(JsonRpcMessage):
-    """``serverRequest/resolved``: a request of the agent needs no response any more."""
+    """Parameters of the notification ``serverRequest/resolved``: a request of the agent needs no response any more."""
 
     request_id: RpcId
 
 
 # ------------------------------------------------------------------------------------------------ its requests
 class Approval(JsonRpcMessage):
-    """``item/*/requestApproval``; the method decides which fields are set."""
+    """Parameters of an approval request (``item/*/requestApproval``); the method decides which fields are set."""
 
     item_id: str
     thread_id: str = ""

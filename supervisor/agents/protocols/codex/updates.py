@@ -1,4 +1,4 @@
-"""Read model errors and usage from codex's notifications."""
+"""Functions that read model errors and usage from codex's notifications."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from supervisor.policies.error_classification import problem_of_status
 from supervisor.ports import Usage
 
 THREADS_MAX = 1_000
-"""Threads of sub-agents whose totals are kept; usage of further threads is not counted."""
+"""Number of sub-agent threads whose totals are stored; usage of further threads is not counted."""
 
 
 _HTTP: Final = range(100, 600)
@@ -42,21 +42,23 @@ _BY_WORD: Final[Mapping[str, ModelProblem]] = MappingProxyType(
 
 
 _OWN: Final = frozenset({"sandboxError", "threadRollbackFailed", "tooManyDenials", "activeTurnNotSteerable"})
-"""Errors of codex itself, in which its model has no part."""
+"""Errors of codex itself, which are not caused by the model."""
 
 
 class Problem(NamedTuple):
-    """Kind of problem, and the HTTP status if reported. ``kind`` is ``None`` if the model has no part in the error."""
+    """Kind of a model problem, and the HTTP status if reported. ``kind`` is ``None`` if the error was not caused by the
+    model."""
 
     kind: ModelProblem | None
     status: int | None = None
 
 
 def problem_of(info: Any) -> Problem:
-    """Return the problem in *info*, a ``codexErrorInfo``; ``other`` and unknown words are ``unknown``, never an error.
+    """Return the problem that *info*, a ``codexErrorInfo``, describes. ``other`` and unknown words give an unknown
+    problem and raise no error.
 
-    *info* is a word, or an object whose one key is a word and whose value may hold the HTTP status, which takes
-    precedence.
+    *info* is a word, or an object with one key, which is a word. The object's value may hold an HTTP status, which
+    takes precedence over the word.
     """
     word, details = next(iter(info.items()), ("", None)) if isinstance(info, dict) else (info, None)
     if not isinstance(word, str) or word in _OWN:
@@ -70,10 +72,11 @@ _NOTHING = Tokens()
 
 
 class CodexUsageMeter:
-    """Last reported totals of one conversation's threads; running totals become differences.
+    """Last token totals that codex reported for the threads of one conversation; turns each total into the difference
+    to the total before.
 
-    The total of a resumed thread counts from the first report after loading. A total that falls adds nothing; a
-    repeated total is no request.
+    The total of a resumed thread counts from the first report after loading. A total that is smaller than the total
+    before adds nothing; an unchanged total does not count as a request.
     """
 
     def __init__(self) -> None:
@@ -81,11 +84,11 @@ class CodexUsageMeter:
         self._loaded: str | None = None
 
     def loaded(self, thread_id: str) -> None:
-        """Mark a thread as resumed: its earlier usage was counted by an earlier process."""
+        """Mark a thread as resumed: an earlier process has counted the earlier usage of this thread."""
         self._loaded = thread_id
 
     def add(self, notification: TokenUsageUpdated, *, in_turn: bool) -> list[Usage]:
-        """Return the usage that a ``thread/tokenUsage/updated`` adds; nothing if it adds none."""
+        """Return the usage that a ``thread/tokenUsage/updated`` notification adds; an empty list if it adds nothing."""
         thread, total = notification.thread_id, notification.token_usage.total
         before = self._totals.get(thread) or self._first(notification, in_turn)
         if thread not in self._totals and len(self._totals) >= THREADS_MAX:

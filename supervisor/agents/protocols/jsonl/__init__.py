@@ -1,3 +1,3 @@
-"""Programs that print lines of JSON, whose meaning a mapping describes."""
+"""Codec for programs that print lines of JSON, whose meaning a line mapping describes."""
 
 __all__: list[str] = []

@@ -1,8 +1,8 @@
-"""Codec for programs that serve one prompt and print lines of JSON, whose meaning a mapping describes.
+"""Codec for programs that serve one prompt and print lines of JSON, whose meaning a line mapping describes.
 
-A process serves one prompt. A turn succeeds only if a line matches a rule for a successful end; an exit status counts
-for nothing. A line that is not a JSON object is log text, unless it begins with ``{``: then the program broke its
-protocol, and the conversation ends; later input is ignored.
+A process serves one prompt. A turn succeeds only if a line matches a rule for a successful end; the exit status has no
+influence. A line that is not a JSON object is log text. A line that begins with ``{`` and is not JSON breaks the
+protocol: the conversation ends, and later output of the program is ignored.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from supervisor.ports import (
 )
 
 COUNT_MAX: Final = 10**12
-"""Largest number that is believed, for tokens and for dollars."""
+"""Largest number, of tokens or of dollars, that is accepted from a program."""
 
 
 _LINE_CHARS: Final = 200
@@ -59,7 +59,8 @@ _decode: Final = msgspec.json.Decoder().decode
 
 
 def look(value: Any, path: str) -> Any:
-    """Return the value at *path*: keys, or positions in lists, with dots between them."""
+    """Return the value at *path* within *value*, or ``None``. The path consists of keys, or positions in lists, with
+    dots between them."""
     for part in path.split("."):
         if isinstance(value, dict):
             value = value.get(part)
@@ -76,7 +77,7 @@ def first(value: Any, paths: Iterable[str]) -> Any:
 
 
 def fits(value: Any, wanted: Mapping[str, tuple[Any, ...]]) -> bool:
-    """Return whether every path of *wanted* holds one of the wanted values."""
+    """Return whether *value* holds, at every path of *wanted*, one of the wanted values of that path."""
     return all(any(_same(look(value, path), one) for one in values) for path, values in wanted.items())
 
 
@@ -106,7 +107,8 @@ def _like(text: str, pattern: str) -> bool:
 
 
 def text_at(value: Any, paths: Iterable[str]) -> str:
-    """Return the first value present at *paths* as text: other values as JSON, a missing value as ``""``."""
+    """Return the first value present at *paths* as text: a value that is not text as JSON, a missing value as
+    ``""``."""
     found = first(value, paths)
     if found is None or isinstance(found, str):
         return found or ""
@@ -116,7 +118,8 @@ def text_at(value: Any, paths: Iterable[str]) -> str:
 
 
 def amount_at(value: Any, paths: Iterable[str]) -> float | None:
-    """Return the first value present at *paths* if it is a number from 0 to ``COUNT_MAX``."""
+    """Return the first value present at *paths* if this value is a number from 0 to ``COUNT_MAX``, otherwise
+    ``None``."""
     found = first(value, paths)
     if isinstance(found, bool) or not isinstance(found, int | float) or not isfinite(found):
         return None
@@ -130,13 +133,15 @@ def bytes_at(value: Any, paths: Iterable[str]) -> bytes:
 
 
 class JsonlUsageMeter:
-    """Last reported totals of one run: input tokens, output tokens and US dollars. A total that falls adds nothing."""
+    """Last totals that one run of a program reported: input tokens, output tokens and US dollars. A total that is
+    smaller than the total before adds nothing."""
 
     def __init__(self) -> None:
         self._totals = [0.0, 0.0, 0.0]
 
     def usage(self, tokens_in: float, tokens_out: float, cost_usd: float, *, total: bool) -> Usage:
-        """Return the reported usage, and what it adds to the reports before."""
+        """Return the reported usage, with the amounts that this report adds to the reports before. With *total* the
+        arguments are running totals."""
         added = reported = [tokens_in, tokens_out, cost_usd]
         if total:
             before, self._totals = self._totals, [max(pair) for pair in zip(reported, self._totals, strict=True)]
@@ -146,7 +151,7 @@ class JsonlUsageMeter:
 
 
 class JsonlCodec(CodecDefaults):
-    """Single run of a program. Call ``argv`` first: it decides the id of the conversation."""
+    """Conversation with one run of a program. Call ``argv`` first: this method decides the id of the conversation."""
 
     def __init__(self, mapping: LineMapping, line_bytes_max: int = LINE_BYTES_MAX) -> None:
         self._mapping = mapping
@@ -154,13 +159,13 @@ class JsonlCodec(CodecDefaults):
         self._calls = ToolCallTable()
         self._spent = JsonlUsageMeter()
         self._chosen: str | None = None
-        """Id of the conversation that we chose, now or for an earlier process."""
+        """Id of the conversation that the supervisor chose, for this process or for an earlier one."""
         self._confirmed = False
         self._interrupted = False
         self._compacting = False
         self._over = False
         self._end: TurnEnded | None = None
-        """End of the turn that the program has reported last."""
+        """Last end of the turn that the program has reported; ``None`` before such a report."""
         self._handlers: dict[str, Callable[[Any, Any], Iterator[Out]]] = {
             "session": self._session,
             "text": self._text,
@@ -246,7 +251,8 @@ class JsonlCodec(CodecDefaults):
         return [Malformed(why)]
 
     def _rules(self, line: dict[str, Any]) -> Iterator[Out]:
-        """Apply each rule that matches the line, in the order of the rules; only the first matching end rule counts."""
+        """Apply each rule that matches the line, in the order of the rules; of several matching end rules only the
+        first counts."""
         ended = False
         for rule in self._mapping.rules:
             if not fits(line, rule.when) or (rule.unless and fits(line, rule.unless)):
@@ -261,7 +267,8 @@ class JsonlCodec(CodecDefaults):
 
     # ------------------------------------------------------------------------------------------ what rules say
     def _session(self, rule: SessionRule, item: Any) -> Iterator[Out]:
-        """Report the program's own id of the conversation, which takes precedence over an id that we chose."""
+        """Report the program's own id of the conversation, which takes precedence over an id that the supervisor
+        chose."""
         name = text_at(item, rule.id)
         if name and not self._confirmed and self._mapping.resume_arguments:
             self._confirmed = True

@@ -1,6 +1,6 @@
-"""A real program that does the steps of a script: ``python -I -S interpreter.py JSON``; see ``scripts.py``.
+"""Real program that executes the steps of a script: ``python -I -S interpreter.py JSON``; see ``scripts.py``.
 
-Nobody lives longer than two minutes, and nobody leaves a core behind.
+No process of the program lives longer than two minutes, and none leaves a core file.
 """
 
 import base64
@@ -23,7 +23,7 @@ def write(fd: int, data: bytes) -> None:
 
 
 class Life:
-    """Runs the steps of one process; *ready* is the descriptor on which the parent waits for the process."""
+    """Interpreter of the steps of one process; *ready* is the descriptor on which the parent waits for this process."""
 
     def __init__(self, ready: int) -> None:
         self.ready = ready

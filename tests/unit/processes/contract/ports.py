@@ -1,4 +1,5 @@
-"""The two implementations of the process port, with the facts about each world that a test needs."""
+"""Test adapters for the two implementations of the process port, the simulated and the real one, with the operations on
+each world that a test needs."""
 
 from __future__ import annotations
 
@@ -34,12 +35,12 @@ Case = Callable[[], Awaitable[None]]
 
 
 class Port(Protocol):
-    """A process host under test, and the facts of its world."""
+    """Process host under test, and operations on the world in which its processes run."""
 
     host: ProcessHost
 
     def run(self, case: Case) -> None:
-        """Run *case*, and show that nothing is left after it."""
+        """Run *case*, then check that no process is left after it."""
         ...
 
     def lose_shim(self, process: Process) -> None:
@@ -47,7 +48,7 @@ class Port(Protocol):
         ...
 
     async def orphans_dead(self, process: Process) -> None:
-        """Wait until every process that the shim has adopted so far is dead, reaped or not."""
+        """Wait until every process that the shim of *process* has adopted so far is dead, whether reaped or not."""
         ...
 
 
@@ -66,7 +67,7 @@ def run_virtually(backend: str, case: Case) -> None:
 
 
 class SimulatedPort:
-    """Simulated processes in virtual time; a case runs with several seeds and without faults."""
+    """Test adapter for simulated processes in virtual time; a case runs with several seeds and without faults."""
 
     host: SimulatedProcesses
 
@@ -95,7 +96,8 @@ class SimulatedPort:
 
 
 def program_for(launch: Launch) -> Program:
-    """Return the program that a real kernel would run for *launch*, or raise its error; the disk is the real one."""
+    """Return the simulated program for *launch*, or raise the error with which a real kernel would refuse the launch;
+    files are looked up on the real disk."""
     if not os.path.isdir(launch.cwd):
         os.listdir(launch.cwd)
     steps = script_of(launch.argv)
@@ -107,8 +109,8 @@ def program_for(launch: Launch) -> Program:
 
 # ------------------------------------------------------------------------------------------------------------- real
 class RealPort:
-    """Real processes. This process adopts every process that escapes a shim meanwhile, and checks that there was
-    none."""
+    """Test adapter for real processes. During a case this test process adopts every process that escapes a shim, and
+    checks afterwards that there was no such process."""
 
     host: ShimHost
 

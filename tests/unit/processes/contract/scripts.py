@@ -1,4 +1,4 @@
-"""Scripts: what a program does, step by step, in a vocabulary that a real program and a simulated one both speak.
+"""Scripts for test programs: a list of steps that both a real program and a simulated program can execute.
 
 The real program is ``interpreter.py``, in a process of its own; ``simulated`` is the same for a simulated process.
 """
@@ -23,54 +23,54 @@ class _Step(msgspec.Struct, frozen=True, tag_field="do"):
 
 
 class Say(_Step, frozen=True, tag="say"):
-    """Write to standard output."""
+    """Step: write *data* to standard output."""
 
     data: bytes
 
 
 class Complain(_Step, frozen=True, tag="complain"):
-    """Write to standard error."""
+    """Step: write *data* to standard error."""
 
     data: bytes
 
 
 class Dribble(_Step, frozen=True, tag="dribble"):
-    """Write to standard output a byte at a time, with a pause of ``every_s`` after each."""
+    """Step: write *data* to standard output byte by byte, with a pause of ``every_s`` seconds after each byte."""
 
     data: bytes
     every_s: float
 
 
 class Flood(_Step, frozen=True, tag="flood"):
-    """Write so many bytes to standard output."""
+    """Step: write *size* bytes to standard output."""
 
     size: int
 
 
 class ReadLine(_Step, frozen=True, tag="read_line"):
-    """Wait for a line on standard input, or its end."""
+    """Step: wait for a line on standard input, or for the end of the input."""
 
 
 class ReadAll(_Step, frozen=True, tag="read_all"):
-    """Read standard input to its end, and say how many bytes that were."""
+    """Step: read standard input to its end, and write the number of bytes to standard output."""
 
 
 class Echo(_Step, frozen=True, tag="echo"):
-    """Write whatever is read, up to the end of standard input."""
+    """Step: write all bytes of standard input to standard output, up to the end of the input."""
 
 
 class CloseOutput(_Step, frozen=True, tag="close_output"):
-    """Close standard output."""
+    """Step: close standard output."""
 
 
 class IgnoreTerm(_Step, frozen=True, tag="ignore_term"):
-    """Ignore SIGTERM from now on, also in children that are forked later."""
+    """Step: ignore SIGTERM from now on, also in children that are forked later."""
 
 
 class Fork(_Step, frozen=True, tag="fork"):
-    """Start a child that does *steps*, and wait until it is ``Ready``, or ends.
+    """Step: start a child that executes *steps*, and wait until the child executes the step ``Ready``, or ends.
 
-    Its standard streams are /dev/null, but with *keeps_output* it holds the output of this program.
+    The child's standard streams are /dev/null, but with *keeps_output* the child holds the output of this program open.
     """
 
     steps: tuple[Step, ...]
@@ -79,25 +79,25 @@ class Fork(_Step, frozen=True, tag="fork"):
 
 
 class Ready(_Step, frozen=True, tag="mark_ready"):
-    """Let the parent go on."""
+    """Step: report to the parent, which waits in ``Fork``, that this child is ready."""
 
 
 class Reap(_Step, frozen=True, tag="reap"):
-    """Wait for the oldest child's end, and say its status."""
+    """Step: wait for the end of the oldest child, and write its status to standard output."""
 
 
 class Hang(_Step, frozen=True, tag="hang"):
-    """Do nothing, for ever."""
+    """Step: do nothing, without end."""
 
 
 class Exit(_Step, frozen=True, tag="exit"):
-    """Exit; the end of the script is ``Exit(0)``."""
+    """Step: exit with *status*; the end of a script is the same as ``Exit(0)``."""
 
     status: int
 
 
 class Die(_Step, frozen=True, tag="die"):
-    """Be killed by that signal."""
+    """Step: end this process by the signal *signal*."""
 
     signal: int
 
@@ -122,7 +122,7 @@ Step = (
 
 
 def argv_of(*steps: Step) -> tuple[str, ...]:
-    """Return the command line of a program that does *steps*, real or simulated."""
+    """Return the command line of a program, real or simulated, that executes *steps*."""
     return (*PREFIX, msgspec.json.encode(steps).decode())
 
 
@@ -132,7 +132,7 @@ def script_of(argv: tuple[str, ...]) -> tuple[Step, ...] | None:
 
 
 def simulated(steps: tuple[Step, ...], ready: Callable[[], None] = lambda: None) -> Program:
-    """Return a simulated program that does *steps*."""
+    """Return a simulated program that executes *steps*."""
 
     async def program(inside: OsProcess) -> int:
         return await _Life(inside, ready).do(steps)

@@ -1,7 +1,7 @@
 """Conformance suite of the process port: each case is written once, and runs on the real and on the simulated host.
 
-After each case nothing is left: no process, and of the real ones no descriptor. Real processes are waited for by
-facts; simulated ones run in virtual time, with five seeds.
+After each case no process is left, and on the real host no descriptor. A case waits for events of real processes, not
+for a time; simulated processes run in virtual time, with five seeds.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the whole promi
 PATH = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 UP = Say(b"up\n")
 TICK_S = 0.01
-"""Seconds of one clock tick, the precision in which the kernel gives start times."""
+"""Seconds of one clock tick, the precision of the start times that the kernel reports."""
 CHILD = Fork((Ready(), Hang()))
 DEAF = Fork((IgnoreTerm(), Ready(), Hang()))
 DAEMON = (Fork((Fork((IgnoreTerm(), Ready(), Hang()), new_session=True), Exit(0))), Reap())
-"""A daemon: forked twice, in a session of its own, and deaf to SIGTERM."""
+"""Steps that start a daemon: forked twice, in a session of its own, and ignoring SIGTERM."""
 LONG_S = 30.0
-"""Seconds, longer than any case takes."""
+"""Number of seconds that is longer than any case takes."""
 
 
 @pytest.fixture(
@@ -59,14 +59,14 @@ LONG_S = 30.0
     ids=lambda param: f"{param[0].__name__.removesuffix('Port').lower()}-{param[1]}",
 )
 def port(request: pytest.FixtureRequest) -> Port:
-    """Each host, on each backend."""
+    """Provide the simulated and the real host in turn, each on both event loop backends."""
     kind, backend = request.param
     made: Port = kind(backend)
     return made
 
 
 def contract(case: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Let the port run a case in its own world."""
+    """Decorate a case: the test runs the case in the world of its port."""
 
     @functools.wraps(case)
     def test(port: Port, **parameters: Any) -> None:
@@ -87,7 +87,7 @@ async def all_output(process: Process) -> bytes:
 
 
 async def up(process: Process, words: bytes = b"up\n") -> None:
-    """Read until the program has written *words*, in whatever pieces."""
+    """Read the output of *process* until it contains *words*, in any number of pieces."""
     heard = b""
     while words not in heard:
         chunk = await process.receive()
@@ -102,7 +102,8 @@ def fate(report: ProcessReport) -> tuple[int | None, str, int, int]:
 # ------------------------------------------------------------------------------------------------------------ exits
 @contract
 async def test_an_exit_has_its_status(port: Port) -> None:
-    """Every exit status is reported unchanged, at once and in the report, and ``ended_by`` is ``exit``."""
+    """Programs exit with different statuses: each status is reported unchanged by ``wait_exit`` and in the report, and
+    ``ended_by`` is ``exit``."""
 
     async def one(status: int) -> None:
         async with spawn(port, Exit(status)) as process:
@@ -118,7 +119,7 @@ async def test_an_exit_has_its_status(port: Port) -> None:
 
 @contract
 async def test_a_death_has_its_signal(port: Port) -> None:
-    """A program that a signal ends has the negative number of the signal as status, and ``ended_by`` is ``exit``."""
+    """A program is ended by a signal: its status is the negative number of the signal, and ``ended_by`` is ``exit``."""
 
     async def one(number: int) -> None:
         async with spawn(port, Die(number)) as process:
@@ -131,7 +132,7 @@ async def test_a_death_has_its_signal(port: Port) -> None:
 
 @contract
 async def test_output_is_there_after_the_end(port: Port) -> None:
-    """Output that was written before the end can be read after the end, and end of output follows it."""
+    """A program writes and then exits: the output can still be read after the exit, followed by the end of output."""
     async with spawn(port, Say(b"last "), Complain(b"why"), Say(b"words"), Exit(3)) as process:
         assert (await process.wait_ended()).status == 3
         assert await all_output(process) == b"last words"
@@ -143,7 +144,8 @@ async def test_output_is_there_after_the_end(port: Port) -> None:
 
 @contract
 async def test_output_may_end_before_the_program(port: Port) -> None:
-    """A program that closes its output lives on, and its status is its own."""
+    """A program closes its output and goes on: the reader gets the end of output, and the later exit status is
+    reported."""
     async with spawn(port, Say(b"bye"), CloseOutput(), ReadLine(), Exit(5)) as process:
         assert await all_output(process) == b"bye"
         await process.send(b"go\n")
@@ -152,7 +154,8 @@ async def test_output_may_end_before_the_program(port: Port) -> None:
 
 @contract
 async def test_a_child_that_holds_the_output_does_not_hold_the_reader(port: Port) -> None:
-    """Output that a child has inherited ends with the main process, whatever session the child is in."""
+    """Children of an exited program still hold its output open: the reader gets the end of output all the same,
+    whatever session the children are in."""
     holders = [Fork((IgnoreTerm(), Ready(), Hang()), keeps_output=True, new_session=new) for new in (False, True)]
     async with spawn(port, *holders, Say(b"last words"), Exit(3)) as process:
         assert await all_output(process) == b"last words"
@@ -162,7 +165,8 @@ async def test_a_child_that_holds_the_output_does_not_hold_the_reader(port: Port
 
 @contract
 async def test_a_child_keeps_the_output_open(port: Port) -> None:
-    """The output of a program that closed it ends with the child that inherited it."""
+    """A program closes its output, which its child has inherited: the reader gets the child's output, and the end of
+    output when the child ends."""
     child = Fork((Ready(), Dribble(b"child", every_s=0.001)), keeps_output=True)
     async with spawn(port, child, CloseOutput(), ReadLine()) as process:
         assert await all_output(process) == b"child"
@@ -170,7 +174,7 @@ async def test_a_child_keeps_the_output_open(port: Port) -> None:
 
 @contract
 async def test_who_was_killed_before_does_not_count(port: Port) -> None:
-    """An orphan that somebody else killed while the main process lived does not count as killed."""
+    """An orphan is killed by another process while the main process runs: the orphan is not counted in ``killed``."""
     orphan = Fork((Fork((Die(signal.SIGKILL),), new_session=True), Exit(0)))
     async with spawn(port, orphan, Reap(), UP, ReadLine(), Exit(4)) as process:
         await up(process)
@@ -181,7 +185,8 @@ async def test_who_was_killed_before_does_not_count(port: Port) -> None:
 
 @contract
 async def test_zombies_are_nothing(port: Port) -> None:
-    """Ended children that were never waited for are reaped with their parent, and do not count as killed."""
+    """A program exits without having waited for its ended children: the children are reaped, and not counted in
+    ``killed``."""
     dead = [Fork((Exit(0),)), Fork((Die(signal.SIGTERM),))]
     async with spawn(port, *dead, UP, ReadLine(), Exit(4)) as process:
         await up(process)
@@ -191,7 +196,8 @@ async def test_zombies_are_nothing(port: Port) -> None:
 
 @contract
 async def test_an_exit_takes_all_along(port: Port) -> None:
-    """Every kind of process that the main process leaves is killed and counted."""
+    """A main process exits and leaves children and a daemon behind: all of them are killed and counted in
+    ``killed``."""
     async with spawn(port, *DAEMON, CHILD, DEAF, UP, ReadLine(), Exit(3)) as process:
         await up(process)
         await process.send(b"go\n")
@@ -201,7 +207,8 @@ async def test_an_exit_takes_all_along(port: Port) -> None:
 
 @contract
 async def test_list_processes_gives_start_times_and_sessions(port: Port) -> None:
-    """``list_processes`` gives every descendant with start time and session; a signal reaches only the named ones."""
+    """``list_processes`` returns every descendant with start time and session; ``signal_processes`` kills only the
+    process that was given with its correct start time."""
     before, daemon = (Fork((Ready(), Hang()), new_session=True) for _ in range(2))
     beside = Fork((Ready(), Hang()))
     steps = (before, UP, ReadLine(), daemon, beside, Say(b"more\n"), ReadLine(), Exit(3))
@@ -231,7 +238,8 @@ async def test_list_processes_gives_start_times_and_sessions(port: Port) -> None
 
 @contract
 async def test_a_turn_has_the_processes_born_since_but_for_servers(port: Port) -> None:
-    """Processes that began before the turn, and servers, do not belong to the turn: they get no signal and no wait."""
+    """Processes that were started before the turn, and servers, are not among the processes of the turn: they get no
+    signal, and are not waited for."""
     before, after = (Fork((Ready(), Hang())) for _ in range(2))
     steps = (before, UP, ReadLine(), after, Say(b"more\n"), ReadLine(), Exit(3))
     async with spawn(port, *steps) as process:
@@ -262,7 +270,7 @@ async def test_a_turn_has_the_processes_born_since_but_for_servers(port: Port) -
 # ------------------------------------------------------------------------------------------------------------- ends
 @contract
 async def test_leaving_terminates(port: Port) -> None:
-    """A program that hangs is terminated when its context is left."""
+    """The context of a program that hangs is left: the program is terminated by SIGTERM."""
     async with spawn(port, UP, Hang(), terminate_s=LONG_S) as process:
         await up(process)
     assert fate(await process.wait_ended()) == (-15, "terminate", 0, 0)
@@ -270,7 +278,8 @@ async def test_leaving_terminates(port: Port) -> None:
 
 @contract
 async def test_leaving_closes_the_input(port: Port) -> None:
-    """A program that ignores SIGTERM but ends with its input ends when its context is left; its output is gone."""
+    """The context is left of a program that ignores SIGTERM but exits at the end of its input: the program exits by
+    itself, and its unread output is dropped."""
     async with spawn(port, IgnoreTerm(), UP, Say(b"unread"), ReadAll(), Exit(6), terminate_s=LONG_S) as process:
         await up(process, b"up\n")
     report = await process.wait_ended()
@@ -280,7 +289,7 @@ async def test_leaving_closes_the_input(port: Port) -> None:
 
 @contract
 async def test_leaving_kills_who_ignores_it(port: Port) -> None:
-    """A program that ignores SIGTERM is killed after terminate_s."""
+    """The context of a program that ignores SIGTERM is left: the program is killed after ``terminate_s``."""
     async with spawn(port, IgnoreTerm(), UP, Hang(), terminate_s=0.05) as process:
         await up(process)
     assert fate(await process.wait_ended()) == (-9, "kill", 0, 0)
@@ -288,7 +297,7 @@ async def test_leaving_kills_who_ignores_it(port: Port) -> None:
 
 @contract
 async def test_leaving_ends_a_daemon(port: Port) -> None:
-    """A daemon that ignores SIGTERM does not outlive a main process that heeds it."""
+    """A main process ends by SIGTERM, but its daemon ignores SIGTERM: leaving the context kills the daemon too."""
     async with spawn(port, *DAEMON, UP, Hang(), terminate_s=LONG_S) as process:
         await up(process)
     assert fate(await process.wait_ended()) == (-15, "terminate", 1, 0)
@@ -296,7 +305,7 @@ async def test_leaving_ends_a_daemon(port: Port) -> None:
 
 @contract
 async def test_a_kill_kills_all(port: Port) -> None:
-    """A kill ends the whole tree and completes with the report; only descendants count as killed."""
+    """``kill`` ends the whole process tree; the report counts in ``killed`` only descendants, not the main process."""
     async with spawn(port, *DAEMON, CHILD, DEAF, UP, Hang()) as process:
         await up(process)
         process.kill()
@@ -306,7 +315,8 @@ async def test_a_kill_kills_all(port: Port) -> None:
 
 @contract
 async def test_terminate_then_kill(port: Port) -> None:
-    """After a terminate without effect a kill is reported as a kill, and leaving spends nothing of terminate_s."""
+    """``kill`` after a ``terminate`` without effect: ``ended_by`` is ``kill``, and leaving the context does not wait
+    for ``terminate_s``."""
     async with spawn(port, IgnoreTerm(), UP, Hang(), terminate_s=1e5) as process:
         await up(process)
         process.terminate()
@@ -316,7 +326,8 @@ async def test_terminate_then_kill(port: Port) -> None:
 
 @contract
 async def test_terminate_reaches_the_whole_tree(port: Port) -> None:
-    """SIGTERM goes to every process of the tree; a child that ignores it is killed with the end of the main process."""
+    """``terminate`` sends SIGTERM to every process of the tree; a child that ignores SIGTERM is killed when the main
+    process ends."""
     async with spawn(port, CHILD, IgnoreTerm(), CHILD, UP, Reap(), ReadLine(), Exit(4)) as process:
         await up(process)
         process.terminate()
@@ -327,7 +338,7 @@ async def test_terminate_reaches_the_whole_tree(port: Port) -> None:
 
 @contract
 async def test_an_order_that_comes_too_late(port: Port) -> None:
-    """Orders after the end, and numbers that are no signals, neither raise nor change the report."""
+    """Orders after the end of a program, and signal numbers that do not exist, neither raise nor change the report."""
     async with spawn(port, ReadLine(), Exit(3)) as process:
         process.signal(0)
         process.signal(2**32 + signal.SIGKILL)
@@ -346,7 +357,7 @@ async def test_an_order_that_comes_too_late(port: Port) -> None:
 @contract
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGKILL])
 async def test_a_signal_is_for_the_main_process(port: Port, number: int) -> None:
-    """A signal ends the main process only, and ``ended_by`` is ``exit``, as for a signal from outside."""
+    """A signal ends the main process only, and ``ended_by`` is ``exit``, as for a signal that another program sends."""
     async with spawn(port, CHILD, UP, Hang()) as process:
         await up(process)
         process.signal(number)
@@ -355,7 +366,7 @@ async def test_a_signal_is_for_the_main_process(port: Port, number: int) -> None
 
 @contract
 async def test_deaf_to_sigterm_is_not_deaf_to_others(port: Port) -> None:
-    """A program that ignores SIGTERM still ends with SIGINT."""
+    """A program that ignores SIGTERM receives SIGINT: the program ends by SIGINT."""
     async with spawn(port, IgnoreTerm(), UP, Hang()) as process:
         await up(process)
         process.signal(signal.SIGTERM)
@@ -365,7 +376,7 @@ async def test_deaf_to_sigterm_is_not_deaf_to_others(port: Port) -> None:
 
 @contract
 async def test_some_signals_are_nothing(port: Port) -> None:
-    """A signal whose default is to be ignored does nothing."""
+    """Signals that are ignored by default have no effect: the program ends only by SIGUSR2, which is sent last."""
     async with spawn(port, UP, Hang()) as process:
         await up(process)
         for number in (signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH, signal.SIGUSR2):
@@ -375,7 +386,8 @@ async def test_some_signals_are_nothing(port: Port) -> None:
 
 @contract
 async def test_a_lost_shim_takes_its_program_along(port: Port) -> None:
-    """When its shim is lost, a program dies, and everything that it had started is ended and counted, daemons too."""
+    """The shim of a program is lost: the program dies, and everything that it had started, daemons too, is ended and
+    counted."""
     async with spawn(port, *DAEMON, CHILD, UP, Hang()) as process:
         await up(process)
         port.lose_shim(process)
@@ -389,7 +401,7 @@ async def test_a_lost_shim_takes_its_program_along(port: Port) -> None:
 # ------------------------------------------------------------------------------------------------------------ bytes
 @contract
 async def test_what_is_sent_comes_back(port: Port) -> None:
-    """A program that echoes returns every byte in order, and ends with its input."""
+    """A program echoes its input: every byte comes back in order, and the program exits at the end of its input."""
     data = bytes(range(256)) * 2000
     async with spawn(port, Echo(), Exit(6)) as process, anyio.create_task_group() as group:
 
@@ -404,7 +416,8 @@ async def test_what_is_sent_comes_back(port: Port) -> None:
 
 @contract
 async def test_a_closed_input_is_an_end(port: Port) -> None:
-    """A program whose input is closed at once reads end of file; what is sent afterwards is dropped."""
+    """The input of a program is closed at once: the program reads end of file, and data that is sent afterwards is
+    dropped."""
     async with spawn(port, ReadAll()) as process:
         process.close_input()
         await process.send(b"late")
@@ -414,7 +427,7 @@ async def test_a_closed_input_is_an_end(port: Port) -> None:
 
 @contract
 async def test_two_senders_do_not_mix(port: Port) -> None:
-    """A piece that one task sends stays whole, however large it is."""
+    """Two tasks send large pieces at the same time: each piece arrives whole."""
     async with spawn(port, Echo()) as process, anyio.create_task_group() as group:
 
         async def feed() -> None:
@@ -430,7 +443,8 @@ async def test_two_senders_do_not_mix(port: Port) -> None:
 
 @contract
 async def test_a_sender_waits_for_a_reader_that_never_reads(port: Port) -> None:
-    """Send does not return while the pipe is full, and returns when the program is gone."""
+    """A program does not read: ``send`` does not return while the pipe is full, and returns when the program has
+    ended."""
     sent = anyio.Event()
     async with spawn(port, UP, Hang()) as process, anyio.create_task_group() as group:
 
@@ -449,7 +463,8 @@ async def test_a_sender_waits_for_a_reader_that_never_reads(port: Port) -> None:
 
 @contract
 async def test_closing_the_input_frees_a_sender(port: Port) -> None:
-    """A send that waits for room returns when the input is closed, and the rest of the piece is dropped."""
+    """A ``send`` waits for room in the pipe when the input is closed: the ``send`` returns, and the rest of its data is
+    dropped."""
     async with spawn(port, UP, Hang()) as process, anyio.create_task_group() as group:
         group.start_soon(process.send, bytes(1_000_000))
         await up(process)
@@ -459,7 +474,7 @@ async def test_closing_the_input_frees_a_sender(port: Port) -> None:
 
 @contract
 async def test_a_flood_waits_for_its_reader(port: Port) -> None:
-    """A program that writes more than a pipe holds waits for its reader, and nothing is lost."""
+    """A program writes more than a pipe holds: the program waits for the reader, and no byte is lost."""
     async with spawn(port, Flood(1_000_000), Complain(b"done"), Exit(2)) as process:
         said: list[bytes] = []
         async with anyio.create_task_group() as group:
@@ -480,7 +495,7 @@ async def test_a_flood_waits_for_its_reader(port: Port) -> None:
 
 @contract
 async def test_a_dribble_arrives(port: Port) -> None:
-    """Bytes that are written one at a time arrive as they are written."""
+    """A program writes bytes one at a time: all of them arrive in order."""
     async with spawn(port, Dribble(b"slow but sure", every_s=0.001)) as process:
         assert await all_output(process) == b"slow but sure"
         assert await process.wait_exit() == 0
@@ -488,7 +503,7 @@ async def test_a_dribble_arrives(port: Port) -> None:
 
 @contract
 async def test_bytes_are_bytes(port: Port) -> None:
-    """Output that is no text arrives unchanged."""
+    """Output that is not valid text arrives unchanged."""
     odd = b"\xff\xfe\x00\xc3(\r\n\x80" + bytes(range(256))
     async with spawn(port, Say(odd)) as process:
         assert await all_output(process) == odd
@@ -496,7 +511,7 @@ async def test_bytes_are_bytes(port: Port) -> None:
 
 @contract
 async def test_one_task_receives(port: Port) -> None:
-    """A second task that receives at the same time gets a BusyResourceError."""
+    """A second task calls ``receive`` while another one waits in it: the second task gets a BusyResourceError."""
     async with spawn(port, ReadLine()) as process, anyio.create_task_group() as group:
         group.start_soon(process.receive)
         await anyio.wait_all_tasks_blocked()
@@ -507,7 +522,7 @@ async def test_one_task_receives(port: Port) -> None:
 
 @contract
 async def test_leaving_ends_a_receive(port: Port) -> None:
-    """A receive that waits returns ``b""`` when the context is left."""
+    """The context is left while a task waits in ``receive``: the task receives ``b""``."""
     received: list[bytes] = []
     async with anyio.create_task_group() as group:
         async with spawn(port, Hang()) as process:
@@ -539,7 +554,8 @@ async def test_leaving_ends_a_receive(port: Port) -> None:
     ],
 )
 async def test_a_refusal(port: Port, argv: tuple[str, ...], cwd: str, env: dict[str, str], sentence: str) -> None:
-    """A program that cannot start is a SpawnError that says why, and nothing is left of the attempt."""
+    """A program cannot be started: ``spawn`` raises a SpawnError with the reason, and the attempt leaves nothing
+    behind."""
     with pytest.raises(SpawnError, match=sentence):
         async with port.host.spawn(Launch(argv=argv, cwd=cwd, env=env)):
             pytest.fail("it started")
@@ -547,7 +563,7 @@ async def test_a_refusal(port: Port, argv: tuple[str, ...], cwd: str, env: dict[
 
 @contract
 async def test_cancelled_before_it_begins(port: Port) -> None:
-    """A cancellation before the start does not prevent the start: the program starts, and is then terminated."""
+    """The scope is cancelled before the start: the program starts nevertheless, and is then terminated."""
     with anyio.CancelScope() as scope:
         scope.cancel()
         async with spawn(port, Hang(), terminate_s=LONG_S) as process:
@@ -559,7 +575,7 @@ async def test_cancelled_before_it_begins(port: Port) -> None:
 
 @contract
 async def test_cancelled_while_it_begins(port: Port) -> None:
-    """A scope that is cancelled at any moment of a start leaves no process."""
+    """The scope is cancelled at different moments of a start: no process is left."""
     for delay_s in (0.0, 0.001, 0.005, 0.02, 0.04):
         with anyio.move_on_after(delay_s) as scope:
             async with spawn(port, *DAEMON, DEAF, Hang(), terminate_s=0.0) as process:
@@ -570,7 +586,8 @@ async def test_cancelled_while_it_begins(port: Port) -> None:
 
 @contract
 async def test_a_refusal_is_told_to_the_cancelled(port: Port) -> None:
-    """A program that cannot start is a SpawnError, cancelled or not."""
+    """A program cannot be started in a scope that is already cancelled: ``spawn`` raises the SpawnError all the
+    same."""
     with anyio.CancelScope() as scope:
         scope.cancel()
         with pytest.raises(SpawnError):
@@ -580,7 +597,7 @@ async def test_a_refusal_is_told_to_the_cancelled(port: Port) -> None:
 
 @contract
 async def test_cancelled_while_it_runs(port: Port) -> None:
-    """A cancelled body still ends its tree, and the report is there."""
+    """The body of the context is cancelled: the process tree ends, daemon included, and the report is available."""
     with anyio.CancelScope() as scope:
         async with spawn(port, *DAEMON, UP, Hang(), terminate_s=LONG_S) as process:
             await up(process)
@@ -592,7 +609,7 @@ async def test_cancelled_while_it_runs(port: Port) -> None:
 
 @contract
 async def test_an_exception_leaves_as_it_is(port: Port) -> None:
-    """An exception of the body leaves unwrapped, and no process is left."""
+    """The body of the context raises: the exception leaves the context unwrapped, and no process is left."""
     with pytest.raises(ZeroDivisionError):
         async with spawn(port, DEAF, UP, Hang()) as process:
             await up(process)
@@ -602,7 +619,7 @@ async def test_an_exception_leaves_as_it_is(port: Port) -> None:
 
 @contract
 async def test_many_at_once(port: Port) -> None:
-    """Programs start, write and end side by side, each with its own pid, output and status."""
+    """Eight programs start, write and end at the same time: each has its own pid, output and status."""
     pids: set[int] = set()
 
     async def one(number: int) -> None:

@@ -1,4 +1,5 @@
-"""Properties of simulated processes only: faults, names, the table of processes, and the supervisor's death."""
+"""Tests of properties that only simulated processes have: faults, names, the table of processes, and the death of the
+supervisor."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ DAEMON = (Fork((Fork((IgnoreTerm(), Ready(), Hang()), new_session=True), Exit(0)
 async def world(
     *strikes: str, seed: int = 0, program: Program | None = None
 ) -> AsyncIterator[tuple[SimulatedProcesses, list[ProcessEvent]]]:
-    """A host in which exactly *strikes* happen, and what it observes; every launch is a script, or *program*."""
+    """Provide a host in which exactly the faults *strikes* happen, and the list of events that it reports; every launch
+    runs a script, or *program* if given."""
     events: list[ProcessEvent] = []
     random = KeyedRandom(seed)
     program_for: Callable[[Launch], Program] = scripted if program is None else lambda launch: program
@@ -65,7 +67,7 @@ def whats(events: list[ProcessEvent]) -> list[tuple[str, str]]:
 
 # ----------------------------------------------------------------------------------------------------------- faults
 def test_each_spawn_error_in_its_words(anyio_backend: str) -> None:
-    """Each of the four spawn errors has the text of the real host, and leaves no process."""
+    """Each of the four simulated spawn errors has the same text as on the real host, and leaves no process."""
     words: set[str] = set()
 
     async def one(seed: int) -> None:
@@ -92,7 +94,7 @@ def test_each_spawn_error_in_its_words(anyio_backend: str) -> None:
 
 
 def test_a_fault_is_for_one_launch(anyio_backend: str) -> None:
-    """Launches of one name are numbered, and a fault for the first does not affect the second."""
+    """Launches of one name are numbered: a fault for the first launch does not affect the second."""
 
     async def case() -> None:
         async with world("process.spawn_error@it#1") as (host, events):
@@ -107,7 +109,7 @@ def test_a_fault_is_for_one_launch(anyio_backend: str) -> None:
 
 
 def test_a_shim_is_lost(anyio_backend: str) -> None:
-    """A lost shim takes the main process along, and the fork server ends the rest."""
+    """The shim is lost by a fault: the main process dies, and the fork server ends all other processes."""
 
     async def case() -> None:
         async with world("process.warden_lost@it#1", seed=2) as (host, _):
@@ -120,7 +122,8 @@ def test_a_shim_is_lost(anyio_backend: str) -> None:
 
 
 def test_a_lost_shim_and_a_kill(anyio_backend: str) -> None:
-    """A program that was ordered to be killed before its shim was lost counts as killed, whatever was ordered later."""
+    """A program was ordered to be killed before its shim was lost: the report says ``kill``, whatever was ordered after
+    the kill."""
 
     async def case() -> None:
         async with world() as (host, _):
@@ -136,7 +139,7 @@ def test_a_lost_shim_and_a_kill(anyio_backend: str) -> None:
 
 
 def test_a_shim_is_lost_at_the_start(anyio_backend: str) -> None:
-    """A shim that is lost before it starts the program is a SpawnError with the text of the real host."""
+    """The shim is lost before it starts the program: ``spawn`` raises a SpawnError with the text of the real host."""
 
     async def case() -> None:
         async with world("process.warden_lost@it#1", seed=3) as (host, events):
@@ -149,7 +152,8 @@ def test_a_shim_is_lost_at_the_start(anyio_backend: str) -> None:
 
 
 def test_a_supervisor_that_dies_at_a_start(anyio_backend: str) -> None:
-    """A shim whose supervisor dies before the start starts nothing, and the error has the text of the real host."""
+    """The supervisor dies before the shim has started the program: nothing is started, and the SpawnError has the text
+    of the real host."""
 
     async def refused(host: SimulatedProcesses) -> None:
         with pytest.raises(SpawnError, match="its shim ended first: it said nothing"):
@@ -169,7 +173,7 @@ def test_a_supervisor_that_dies_at_a_start(anyio_backend: str) -> None:
 
 # ------------------------------------------------------------------------------------------------------- what is seen
 def test_everything_is_observed(anyio_backend: str) -> None:
-    """Starts, signals, exits and reaping are observed in order, with the launch's name."""
+    """Starts, signals, exits and reaping are reported as events in order, with the name of the launch."""
 
     async def case() -> None:
         async with world() as (host, events):
@@ -194,7 +198,7 @@ def test_everything_is_observed(anyio_backend: str) -> None:
 
 
 def test_zombies_and_orphans_are_seen(anyio_backend: str) -> None:
-    """Running processes, orphans and zombies are in the table, by name."""
+    """Running processes, orphans and zombies are in the table of processes, by name."""
 
     async def case() -> None:
         async with world() as (host, _):
@@ -209,7 +213,7 @@ def test_zombies_and_orphans_are_seen(anyio_backend: str) -> None:
 
 
 def test_a_name_falls_back_to_the_command() -> None:
-    """A launch without a name of its own is named after its directory and argv."""
+    """A launch without a name in its environment is named after its directory and argv."""
 
     async def case() -> None:
         async with world(program=say_name) as (host, _):
@@ -228,8 +232,8 @@ def test_a_name_falls_back_to_the_command() -> None:
 
 
 def test_the_same_seed_is_the_same_run() -> None:
-    """Interleaving, times and pieces of output come from the seed: equal seeds give equal runs, different ones
-    differ."""
+    """Interleaving, times and pieces of output depend only on the seed: equal seeds give equal runs, different seeds
+    give different runs."""
     stories: list[tuple[list[ProcessEvent], list[bytes]]] = []
 
     async def case(seed: int) -> None:
@@ -247,7 +251,7 @@ def test_the_same_seed_is_the_same_run() -> None:
 
 
 def test_output_is_cut_for_some() -> None:
-    """The output of some programs arrives whole, of others in pieces."""
+    """Over ten seeds, the output of some programs arrives whole, of others in pieces."""
     sizes: set[bool] = set()
 
     async def case(seed: int) -> None:
@@ -262,7 +266,7 @@ def test_output_is_cut_for_some() -> None:
 
 # -------------------------------------------------------------------------------------------------- a supervisor's end
 def test_a_crash_leaves_nothing(anyio_backend: str) -> None:
-    """When the supervisor dies every shim kills its tree within moments, daemons too, and no pipe is left open."""
+    """The supervisor dies: every shim kills its process tree, daemons too, within moments, and no pipe is left open."""
 
     async def case() -> None:
         async with world() as (host, events), anyio.create_task_group() as group:
@@ -289,9 +293,9 @@ def test_a_crash_leaves_nothing(anyio_backend: str) -> None:
 def test_what_is_not_done_in_time_is_abandoned(
     killed: bool, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A shim that does not finish in time goes on alone, and its processes end all the same.
+    """A shim does not finish in time: it is reported as abandoned, continues alone, and its processes end all the same.
 
-    After a kill nothing of terminate_s is spent on it.
+    After a kill, leaving the context does not wait for ``terminate_s``.
     """
     monkeypatch.setattr(simulated_host, "KILL_EXTRA_S", 0.0)
 
@@ -311,7 +315,7 @@ def test_what_is_not_done_in_time_is_abandoned(
 
 
 def test_an_order_after_the_death_is_late(anyio_backend: str) -> None:
-    """A process that was dead before the terminate order has ended by itself, even if its shim had not noticed yet."""
+    """A process was dead before the terminate order, and its shim had not noticed yet: ``ended_by`` is ``exit``."""
 
     async def case() -> None:
         async with world() as (host, events):
@@ -327,7 +331,7 @@ def test_an_order_after_the_death_is_late(anyio_backend: str) -> None:
 
 
 def test_an_end_takes_as_long_as_it_was_ordered(anyio_backend: str) -> None:
-    """took_s counts from the first order, in virtual seconds."""
+    """``took_s`` is the time since the first order to end, in virtual seconds."""
 
     async def case() -> None:
         async with world() as (host, _):
@@ -343,8 +347,8 @@ def test_an_end_takes_as_long_as_it_was_ordered(anyio_backend: str) -> None:
 
 # ------------------------------------------------------------------------------------------------------ programs
 def test_a_handler_for_sigterm(anyio_backend: str) -> None:
-    """A program that catches the cancellation which stands for SIGTERM may go on for a while, and choose its exit
-    status."""
+    """A simulated program catches the cancellation that stands for SIGTERM: it may continue for a while, and choose its
+    exit status."""
 
     async def polite(inside: OsProcess) -> int:
         try:
@@ -368,7 +372,8 @@ def test_a_handler_for_sigterm(anyio_backend: str) -> None:
 
 
 def test_nothing_survives_sigkill(anyio_backend: str) -> None:
-    """A program is dead once it is killed, even if its coroutine is shielded and would go on."""
+    """A program is killed while its coroutine is shielded and would continue: the program is dead at once, and starts
+    no child."""
     after: list[str] = []
 
     async def stubborn(inside: OsProcess) -> int:
@@ -397,8 +402,8 @@ def test_nothing_survives_sigkill(anyio_backend: str) -> None:
 
 
 def test_the_dead_write_nothing(anyio_backend: str) -> None:
-    """Output for which the pipe had no room when the program was killed is never written, though a child holds the
-    pipe."""
+    """A program is killed while its output waits for room in the pipe: the rest is never written, although a child
+    still holds the pipe open."""
 
     async def child(inside: OsProcess) -> int:
         await anyio.sleep_forever()
@@ -435,7 +440,8 @@ def test_the_dead_write_nothing(anyio_backend: str) -> None:
 
 
 def test_a_child_is_waited_for_by_its_parent(anyio_backend: str) -> None:
-    """wait_child returns a child's status once; for a child of another process, or a second time, it finds no child."""
+    """``wait_child`` returns a child's status once; it raises ChildProcessError the second time, and for a process that
+    is not a child."""
     statuses: list[int] = []
 
     async def child(inside: OsProcess) -> int:
@@ -460,7 +466,7 @@ def test_a_child_is_waited_for_by_its_parent(anyio_backend: str) -> None:
 
 
 def test_lines_are_read_whole(anyio_backend: str) -> None:
-    """read_line waits for the end of a line, read returns the rest, and both report the end."""
+    """``read_line`` waits for the end of a line, ``read`` returns the rest, and both report the end of the input."""
     heard: list[bytes] = []
 
     async def reader(inside: OsProcess) -> int:
@@ -486,8 +492,8 @@ def test_lines_are_read_whole(anyio_backend: str) -> None:
 
 
 def test_a_program_knows_its_launch(anyio_backend: str) -> None:
-    """A program sees the argv, environment, directory and pid of its launch; a child has its parent's, and its own
-    pid."""
+    """A program sees the argv, environment, directory and pid of its launch; a child sees the same, with a pid of its
+    own."""
     seen: list[tuple[object, ...]] = []
 
     async def curious(inside: OsProcess) -> int:
