@@ -60,7 +60,7 @@ class Shutdown:
         self.plans: list[HostedPlan] = []
         """Plan runs that the host has started and that have not ended."""
         self.begun = anyio.Event()
-        """Set when no new session and no new root work may begin: a drain or stop has begun."""
+        """Set when a drain or a stop has begun: no new work, such as a root session, may begin."""
         self.now = anyio.Event()
         """Set when running work must stop, too."""
         self.failure: JournalError | None = None

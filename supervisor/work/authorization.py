@@ -64,7 +64,7 @@ def may_split(plan_run: PlanRun, execution: TaskExecution) -> bool:
 async def refused_changes(plan_run: PlanRun, execution: TaskExecution, commit: str, *, on: str = "") -> str:
     """Return the reason why the work on the task, up to *commit* or all of it, may not be merged; ``""`` if it may.
 
-    A refusal for the sake of the files is a violation, and counts for the trust score. *on* is the entity that the
+    A refusal because of the changed files is a violation, and counts for the trust score. *on* is the entity that the
     facts are recorded of, if the task was closed before.
     """
     agent = _worker(plan_run, execution)

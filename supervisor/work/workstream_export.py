@@ -1,9 +1,9 @@
 """Export of a workstream: all records of the workstream, its tasks and their sessions, in one archive file (the
 dossier).
 
-The dossier is written when the workstream has completed or failed, so that a reader finds everything in one file even
-after the journal was pruned. The dossier is a copy; the journal is authoritative. If an export cannot be written, only
-a warning is logged.
+The dossier is written when the workstream has completed or failed, whatever later happens to the journal, so that a
+reader finds everything in one file. The dossier is a copy; the journal is authoritative. If an export cannot be
+written, only a warning is logged.
 """
 
 from __future__ import annotations
