@@ -122,7 +122,7 @@ async def _connect(path: Path) -> ByteStream:
 
 
 def _unreachable(path: Path) -> NotRunning | ControlError:
-    """Return the error for a socket that is missing, or on which no process listens."""
+    """Return the error to raise for a socket that is missing, or on which no process listens."""
     root = path.parent.parent
     holder = StateDir(root).lock_holder()
     if holder is None:

@@ -25,7 +25,7 @@ KERNEL = Cause(actor="kernel")
 
 
 class ActorFailures:
-    """Handler of the actor system's events, in one supervisor."""
+    """Handles the events of the actor system of one supervisor, such as the crash of an actor."""
 
     def __init__(self, registry: EntityRegistry, pending_requests: PendingRequests) -> None:
         self._registry = registry

@@ -104,7 +104,7 @@ class _LoopReturned:
 
 
 class _Incarnation:
-    """Behaviour of a service's actor: one run of the service's loop."""
+    """Behaviour of a service's actor: runs the service's loop once."""
 
     def __init__(self, service: _Service, loop: ReadyLoop) -> None:
         self._service, self._loop = service, loop

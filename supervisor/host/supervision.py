@@ -704,7 +704,7 @@ class Supervisor:
         now: bool = False,
         within_s: float | None = None,
     ) -> Receipt:
-        """Execute an abort plan. Whether the plan is still valid is decided before the first wait.
+        """Execute an abort plan, and return the receipt. The plan is checked for validity before the first wait.
 
         Raises:
             Refused: the tree has changed since the plan was made; nothing was ended. Make a new plan.

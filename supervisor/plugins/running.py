@@ -64,7 +64,7 @@ class PluginReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Served(msgspec.Struct):
-    """Adapters and verifiers that a plug-in has registered under free names."""
+    """Adapters and verifiers of one plug-in, registered under names that no other plug-in had taken."""
 
     adapters: dict[str, Callable[[], Codec]] = {}
     verifiers: dict[str, Verifier] = {}

@@ -226,7 +226,7 @@ class AttemptRunner:
                     )
 
     async def _ask(self, execution: TaskExecution) -> Outcome:
-        """Prompt the session, and return how its turn ends."""
+        """Prompt the session of the task, and return the outcome of the turn."""
         async with anyio.create_task_group() as group:
             if execution.state is Task.CLAIMED:
                 group.start_soon(self._note_start, execution)
@@ -436,7 +436,7 @@ class AttemptRunner:
 
     @staticmethod
     async def _elapse(execution: TaskExecution, *events: Event) -> None:
-        """Record *events*, and that the delay is over."""
+        """Record *events*, and that the delay of the job is over; end the phase DELAYED."""
         elapsed = (job.RetryDelayElapsed(),) if execution.job is Job.RETRYING else ()
         await execution.post(*events, *elapsed)
         if execution.phase is Phase.DELAYED:

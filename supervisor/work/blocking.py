@@ -31,7 +31,7 @@ PARENTS = (Task.WAITING_FOR_SUBTASKS, Task.BLOCKED)
 
 
 class BlockedTasks:
-    """The blocked tasks of one plan run."""
+    """Keeps the blocked tasks of one plan run, and unblocks, blocks or cancels them."""
 
     def __init__(self, plan_run: PlanRun, pipeline: CompletionPipeline, attempt_runner: AttemptRunner) -> None:
         self._plan_run, self._pipeline, self._attempt_runner = plan_run, pipeline, attempt_runner

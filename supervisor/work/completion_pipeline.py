@@ -151,7 +151,7 @@ class CompletionPipeline:
             await self._plan_run.give_back(execution)
 
     async def _end_own_part(self, execution: TaskExecution) -> None:
-        """Record that the work on a task that was split is over."""
+        """Record that run and job of a task that was split have ended their own part of the work."""
         starts = execution.run_start()
         run_ends = (task_run.ExecutionCompleted(),) if starts or execution.run is TaskRun.IN_PROGRESS else ()
         job_ends = (job.ExecutionCompleted(),) if execution.job is Job.RUNNING else ()
@@ -220,7 +220,7 @@ class CompletionPipeline:
             await self._end_completed(execution)
 
     async def deny(self, execution: TaskExecution, by: str, reason: str) -> None:
-        """Fail a task whose result a person rejected."""
+        """Record that a person rejected the result of a task; then try the task again or settle it."""
         await execution.post(task.ApprovalDenied(by=by, reason=reason))
         await self._fail_for_now(execution, f"denied by {by}: {reason}")
 

@@ -24,7 +24,7 @@ class Claim(NamedTuple):
 
 
 class StaleClaim(LookupError):
-    """Raised when the holder of an old claim acts on it; nothing was changed."""
+    """Raised when a worker uses the token of a claim that is not current any more; nothing was changed."""
 
     def __init__(self, item_id: str, token: int, holder: Claim | None, last: int) -> None:
         now = f"{holder.worker_id!r} holds it with token {holder.token}" if holder else f"its last token was {last}"
@@ -103,11 +103,11 @@ class Leases:
         return self._held.get(item_id)
 
     def of(self, worker_id: str) -> list[Claim]:
-        """Return the claims of that worker, oldest first."""
+        """Return the current claims of the worker, oldest first."""
         return [self._held[item_id] for item_id in self._workers.get(worker_id, ())]
 
     def all(self) -> list[Claim]:
-        """Return every claim that stands, oldest first."""
+        """Return every current claim, oldest first."""
         return sorted(self._held.values(), key=lambda claim: claim.token)
 
     def expired(self, now_s: float) -> list[Claim]:

@@ -109,7 +109,7 @@ class PlanRecovery:
 
     @property
     def over(self) -> list[Entity]:
-        """The entities that were taken over and have ended meanwhile."""
+        """The entities that this run took over from an earlier supervisor, and that have ended meanwhile."""
         known = (self._sup.registry.entities.get(one) for one in sorted(self._taken))
         return [one for one in known if one is not None and one.ended]
 

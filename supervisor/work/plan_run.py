@@ -108,7 +108,7 @@ PlanEvent: TypeAlias = TaskSettled | TaskReleased | SubtasksAwaited
 
 
 class OwnTaskCommands(Protocol):
-    """Commands that an agent may give about the task that it works on."""
+    """Protocol of the commands that an agent may give about its own task."""
 
     @property
     def split(self) -> Callable[..., Awaitable[CommandResult]]: ...
@@ -124,7 +124,7 @@ class PlanRun:
         sup: the supervisor that the plan runs on.
         plan: the plan. Subtasks that a task is split into are added to the plan.
         commands: object with the commands that agents may give about their own tasks.
-        heartbeat: replaces the heartbeats of the workers.
+        heartbeat: function that sends the heartbeats of the workers, instead of the usual one.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class PlanRun:
 
     # ------------------------------------------------------------------ claims
     def offer(self, execution: TaskExecution) -> None:
-        """Let a worker claim the task, unless the task is to be cancelled or is over."""
+        """Make the task claimable by a worker, unless the task is to be cancelled or is over."""
         if not (execution.cancel_reason or execution.is_over):
             self.backlog.ready(execution.name)
             self.wake()

@@ -55,7 +55,7 @@ class PlanRunner:
 
     Args:
         sup: the supervisor to run on.
-        heartbeat: replaces the heartbeats of the plan's workers.
+        heartbeat: function that sends the heartbeats of the plan's workers, instead of the usual one.
     """
 
     def __init__(self, sup: Supervisor, *, heartbeat: Heartbeat | None = None) -> None:
@@ -321,8 +321,8 @@ class PlanRunner:
         """Return the names of the tasks of *plan* that are new.
 
         Raises:
-            BadPlan: *plan* changes settings or tasks that are fixed while the run goes on, or leaves a task that goes
-                on without its agent or a worker; or every task of the run has ended.
+            BadPlan: *plan* changes settings or tasks that are fixed while the run goes on, or takes the agent or
+                the worker away from a task that goes on; or every task of the run has ended.
         """
         if plan.plugins != self._sup.settings.plugins:
             raise BadPlan("plugins: not as they were when the run began; start another run")

@@ -18,7 +18,7 @@ from supervisor.policies.error_classification import Failure
 
 
 def provider_key(adapter: str, provider: str) -> str:
-    """Return the key of a provider: agents with the same *adapter* and *provider* share its breaker."""
+    """Return the key of a provider: agents with the same *adapter* and *provider* share one breaker."""
     return f"{adapter}:{provider}"
 
 

@@ -82,7 +82,7 @@ class Partition:
 
 
 class Bucket:
-    """The partitions of items that need the same capabilities and the same provider."""
+    """Queue of the partitions whose items need the same capabilities and the same provider."""
 
     __slots__ = ("_partitions", "needs", "provider")
 

@@ -50,7 +50,7 @@ async def settle_turn(sup: Supervisor, execution: TaskExecution) -> None:
 
 
 class _TurnSettlement:
-    """The wait for the processes of one turn."""
+    """Waits for the processes of one turn, and ends those that do not end by themselves."""
 
     def __init__(self, sup: Supervisor, execution: TaskExecution, session: LiveSession, connection: Connection) -> None:
         self._sup, self._execution, self._connection = sup, execution, connection

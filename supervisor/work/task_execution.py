@@ -305,7 +305,7 @@ class TaskExecution:
 
     @property
     def is_met(self) -> bool:
-        """Whether the tasks that depend on this one can begin."""
+        """Whether the task was completed or skipped, so that the tasks that depend on it can begin."""
         return self.result is not None and self.result.outcome in WELL
 
     @property

@@ -72,7 +72,7 @@ def test_the_limits_are_clamped() -> None:
 
 
 def test_the_policy_is_the_callers() -> None:
-    """The number of samples, the percentile and the margin are fields of the policy."""
+    """A ``Timeouts`` with other samples, percentile and margin computes the limit from these values."""
     policy = Timeouts(samples_min=2, percentile=50.0, margin=2.0, min_s=1.0)
     assert policy.of(TaskKind(TaskSize.SMALL), [5.0, 3.0, 100.0]) == 10.0
     assert (
