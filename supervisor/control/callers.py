@@ -1,11 +1,11 @@
 """Permissions of callers on the control socket: decided by descent, never by the name in the request.
 
-They hold for every request through the socket: of the command line and of the MCP server.
+The permissions apply to every request through the socket, from the command line and from the MCP server.
 
 Every caller may read, and an operator may do everything. The agent of a session may send messages and abort within its
-session and those below it, and split its own task if the plan says ``may_split``; more only if its entry in the plan
-says ``operates``. No agent answers a permission request of its own session. A caller that cannot be identified may only
-read: an agent could otherwise use a program that ends at once.
+session and the sessions below it, and split its own task if the plan says ``may_split``; any other operation is allowed
+only if the agent's entry in the plan lists it under ``operates``. No agent answers a permission request of its own
+session. A caller that cannot be identified may only read: an agent could otherwise use a program that ends at once.
 
 The decision is pure; :class:`CallerReach` holds the facts that it needs.
 """
@@ -37,7 +37,8 @@ from supervisor.ports import Caller, Origin
 
 
 def refusal(caller: Caller, asked: Request, reach: CallerReach, plan_of: Callable[[Abort], AbortPlan]) -> str:
-    """Return why *asked* is refused to *caller*; ``""`` if it is not. *plan_of* returns the plan of an abort."""
+    """Return the reason why the request *asked* of *caller* is refused; ``""`` if it is allowed. *plan_of* is a
+    function that returns the plan of an abort."""
     if caller.origin is Origin.OPERATOR or _only_reads(asked):
         return ""
     right, what = _wanted(asked)
@@ -60,7 +61,7 @@ def _only_reads(asked: Request) -> bool:
 
 
 def _wanted(asked: Request) -> tuple[str, str]:
-    """Return the right that a request needs, as in ``operates``, and the request in words."""
+    """Return the right that a request needs, as listed in ``operates``, and a text that describes the request."""
     match asked:
         case Abort():
             return "abort", f"abort {asked.target}"
@@ -81,7 +82,7 @@ def _wanted(asked: Request) -> tuple[str, str]:
 
 
 def _beyond(caller: Caller, asked: Request, reach: CallerReach, plan_of: Callable[[Abort], AbortPlan]) -> str:
-    """Return why a request is beyond the *reach* of an agent; ``""`` if it is within."""
+    """Return the reason why a request is beyond the *reach* of an agent; ``""`` if it is not."""
     own = f"only {caller.session} and the sessions below it are its own" if caller.session else "no session is its own"
     right, _ = _wanted(asked)
     lets = f"operates: [{right}] in its agent's entry of the plan would allow it"
@@ -105,12 +106,12 @@ def _is_own_permission(caller: Caller, asked: Request) -> bool:
 
 
 def _session_of(entity_id: str) -> str:
-    """Return the session of a turn, tool call or permission request: the part of the id before the first colon."""
+    """Return the session id in the id of a turn, tool call or permission request: the part before the first colon."""
     return entity_id.partition(":")[0]
 
 
 def as_asked_by(caller: Caller, asked: Request) -> Request:
-    """Return the request with the caller's name, as records have it."""
+    """Return the request with the name of its sender replaced by the caller's name, in the form that records have."""
     match asked:
         case Abort() | Stop():
             return msgspec.structs.replace(asked, actor=caller.named(asked.actor))

@@ -1,8 +1,8 @@
 """Client of the control socket: sends a request to a running supervisor, and reads the reply line by line.
 
-Each way to fail is an error with its own text: no supervisor runs, a supervisor runs and cannot be reached or does not
-answer, the supervisor refuses, or the supervisor ended before it had answered. Whether a supervisor runs is decided by
-the lock of the state directory, never by the socket.
+Each kind of failure has its own error message: no supervisor runs, a supervisor runs and cannot be reached or does not
+reply, the supervisor refuses, or the supervisor ended before its reply. Whether a supervisor runs is decided by the
+lock of the state directory, never by the socket.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from supervisor.journal.statedir import LockHolder, StateDir, StateDirError, unr
 from supervisor.runtime.availability import Outage, Shortage
 
 QUIET_S: Final = 2.5
-"""Seconds without an answer after which a client asks, on another connection, whether the supervisor still answers. The
-request itself has no bound: an abort, for example, is answered when all has ended."""
+"""Seconds without a line of the reply after which a client checks, on another connection, whether the supervisor still
+responds. The reply itself has no time limit: an abort, for example, is answered when all has ended."""
 
 PING_S: Final = 2.5
-"""Seconds that a supervisor has to answer a ping."""
+"""Seconds that a supervisor has for its reply to a ping."""
 
 
 async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
     """Send a request to the supervisor whose socket is at *path*, and yield the lines of the reply, all but the last.
 
-    Close the generator where it is not read to its end (``contextlib.aclosing``).
+    Close the generator if it is not read to its end (``contextlib.aclosing``).
 
     Raises:
         NotRunning: no supervisor runs on the state directory.
-        StateDirError, BadInput: this user may not ask, or there can be no such path.
-        ControlError: the supervisor cannot be reached, does not answer, has refused, or ended before it had answered.
+        StateDirError, BadInput: this user may not send requests, or there can be no such path.
+        ControlError: the supervisor cannot be reached, does not reply, has refused, or ended before its reply.
     """
     async with await _connect(path) as stream:
         with suppress(anyio.BrokenResourceError):  # it answers an endless request before it has read it
@@ -71,10 +71,10 @@ async def _next_line(lines: BufferedByteReceiveStream) -> bytes:
 
 
 async def ping(path: Path) -> dict[str, Any]:
-    """Return the supervisor's answer to a ping: its pid, and what it waits for.
+    """Return the supervisor's reply to a ping: its pid, and the outage or shortage that it waits for.
 
     Raises:
-        ControlError: no answer came within ``PING_S``; and as :func:`request`.
+        ControlError: no reply came within ``PING_S``; or in the cases of :func:`request`.
     """
     with anyio.move_on_after(PING_S):
         return (await answers_to(path, {"do": "ping"}))[0]
@@ -88,14 +88,15 @@ async def ping(path: Path) -> dict[str, Any]:
 
 
 async def answers_to(path: Path, message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return every line of the reply, once the reply is complete; raises what :func:`request` does."""
+    """Send a request, and return every line of the reply, once the reply is complete. Raises the errors of
+    :func:`request`."""
     async with aclosing(request(path, message)) as answers:
         return [answer async for answer in answers]
 
 
 def problems_of(path: Path) -> list[str]:
-    """Return a sentence for each thing that the supervisor waits for now, such as a disk or descriptors, or for the
-    reason why it cannot be asked."""
+    """Return a sentence for each outage or shortage that the supervisor waits for now, such as a disk or descriptors,
+    or for the reason why the supervisor cannot be asked."""
     try:
         answer = anyio.run(ping, path)
     except (NotRunning, StateDirError, BadInput):
@@ -121,7 +122,7 @@ async def _connect(path: Path) -> ByteStream:
 
 
 def _unreachable(path: Path) -> NotRunning | ControlError:
-    """Return the error for a socket that is missing, or on which no process listens."""
+    """Return the error to raise for a socket that is missing, or on which no process listens."""
     root = path.parent.parent
     holder = StateDir(root).lock_holder()
     if holder is None:

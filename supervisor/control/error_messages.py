@@ -1,7 +1,7 @@
 """Error messages of the command line, and exit statuses.
 
-0: done; 1: the work failed; 2: bad input, nothing was started. An expected error is one message without a traceback;
-the message of an unexpected error names file and line.
+Exit status 0: done; 1: the work failed; 2: bad input, nothing was started. An expected error is reported as one message
+without a traceback; the message of an unexpected error names file and line.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ INTERRUPTED: Final = 130
 
 
 class BadInput(Exception):
-    """A command cannot be done as given; the message says what would be right."""
+    """Raised when a command cannot be carried out as given; the message says which input would be right."""
 
 
 class UnknownId(BadInput):
-    """An id is not in the journal."""
+    """Raised when no record of the journal is about the given id."""
 
     def __init__(self, entity_id: str) -> None:
         super().__init__(f"nothing has the id {entity_id!r}; `supervisor ps --all` shows the ids")
 
 
 class WorkFailed(Exception):
-    """A command was begun and could not be finished."""
+    """Raised when a command was begun and could not be finished."""
 
 
 class NotRunning(Exception):
-    """No supervisor answers on that socket."""
+    """Raised when no supervisor runs for the socket."""
 
     def __init__(self, socket: Path) -> None:
         super().__init__(f"no supervisor runs on {socket.parent.parent}: start one with `supervisor run PLAN.yaml`")
 
 
 class ControlError(Exception):
-    """The supervisor answered with an error. ``kind``: ``unknown``, ``refused``, ``bad``, ``failed``, or, if a later
-    try may succeed, ``degraded`` or ``busy``."""
+    """Raised when the supervisor replies with an error. ``kind`` is ``unknown``, ``refused``, ``bad``, ``failed``, or,
+    if a later try may succeed, ``degraded`` or ``busy``."""
 
     def __init__(self, kind: str, message: str) -> None:
         self.kind = kind
@@ -48,7 +48,7 @@ class ControlError(Exception):
 
 
 class Failure(NamedTuple):
-    """Exit status, kind and message of an error."""
+    """Exit status, kind and message with which the command line reports an error."""
 
     status: int
     kind: str
@@ -56,7 +56,7 @@ class Failure(NamedTuple):
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return how to report *error*; of a group, its first member."""
+    """Return exit status, kind and message for *error*; of an exception group, for its first member."""
     error = cause_of(error)
     if isinstance(error, KeyboardInterrupt):
         return Failure(INTERRUPTED, "interrupted", "interrupted")
@@ -76,14 +76,15 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return the error itself; of a group, its first member."""
+    """Return *error* itself, or, of an exception group, its first member."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def _known(error: BaseException) -> Failure | None:
-    """Return how to report an error of a lower package. These are imported only if there is an error."""
+    """Return exit status, kind and message for an error of a lower package, or ``None``. These packages are imported
+    only if there is an error."""
     from supervisor.host.services import ServiceFailed
     from supervisor.journal.statedir import StateDirError
     from supervisor.ports import JournalDamaged, JournalError

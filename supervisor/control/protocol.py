@@ -1,4 +1,4 @@
-"""Requests on the control socket, and the form of its error answers.
+"""Requests on the control socket, and the form of its error replies.
 
 The field ``do`` names the request. An error has a kind, so that a program can distinguish a refusal, a mistake, and a
 failure that may pass.
@@ -23,11 +23,11 @@ _KINDS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (ValueError, "bad"),
     (JournalError, "failed"),
 )
-"""Kinds of errors by type; the first match counts."""
+"""Kinds of error replies by the type of the exception; the first match counts."""
 
 
 class BaseRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", forbid_unknown_fields=True):
-    """Base of the requests; the tag is the ``do`` of the line that a client sends."""
+    """Base class of the requests; the tag is the value of ``do`` in the line that a client sends."""
 
 
 class Ping(BaseRequest, frozen=True, kw_only=True, tag="ping"):
@@ -35,7 +35,7 @@ class Ping(BaseRequest, frozen=True, kw_only=True, tag="ping"):
 
 
 class Abort(BaseRequest, frozen=True, kw_only=True, tag="abort"):
-    """Abort *target*; *plan* is the id of the abort plan to execute."""
+    """Request to abort *target*; *plan* is the id of the abort plan to execute, if given."""
 
     target: str
     scope: str
@@ -61,17 +61,18 @@ class Stop(BaseRequest, frozen=True, kw_only=True, tag="stop"):
 
 
 class Inspect(BaseRequest, frozen=True, kw_only=True, tag="inspect"):
-    """Inspect a live entity or tool call."""
+    """Request to inspect a live entity or tool call."""
 
     entity: str
 
 
 class Permissions(BaseRequest, frozen=True, kw_only=True, tag="permissions"):
-    """List the permission requests that wait for a human."""
+    """Request to list the permission requests that wait for a human."""
 
 
 class Answer(BaseRequest, frozen=True, kw_only=True, tag="answer"):
-    """Answer a permission request; *always*: each time that the agent repeats it."""
+    """Request to answer a permission request; with *always*, the answer applies each time that the agent repeats that
+    request."""
 
     permission: str
     allow: bool
@@ -81,22 +82,26 @@ class Answer(BaseRequest, frozen=True, kw_only=True, tag="answer"):
 
 
 class Follow(BaseRequest, frozen=True, kw_only=True, tag="follow"):
-    """Send events with a number above *after*, only those of *entity* if it is given, until the supervisor ends."""
+    """Request to send the client every event with a number above *after*, of *entity* only if that is given, until the
+    supervisor ends."""
 
     after: int = 0
     entity: str | None = None
 
 
 class Compact(BaseRequest, frozen=True, kw_only=True, tag="compact"):
-    """Move entities to the archive that *retention*, by default the supervisor's own, does not keep."""
+    """Request to move the entities that *retention* does not keep to the archive; by default, the supervisor's own
+    retention applies."""
 
     retention: Retention | None = None
 
 
 class Steer(BaseRequest, frozen=True, kw_only=True, tag="steer"):
-    """Apply *verb* to *tasks*, or to all planned tasks; *on*: keys or tasks on which they are to be blocked.
+    """Request to apply the command *verb* to *tasks*, or to all planned tasks; a block waits for the tasks or things in
+    *on*.
 
-    A command with a *command_id* takes effect once. For several tasks, each command gets an id made of it.
+    A command with a *command_id* takes effect once. For several tasks, the id of each command is derived from
+    *command_id*.
     """
 
     verb: Verb
@@ -109,7 +114,7 @@ class Steer(BaseRequest, frozen=True, kw_only=True, tag="steer"):
 
 
 class Split(BaseRequest, frozen=True, kw_only=True, tag="split"):
-    """Split *task* into *subtasks*, a YAML text; *source* names it in error messages."""
+    """Request to split *task* into *subtasks*, a YAML text; *source* is the name of that text in error messages."""
 
     task: str
     subtasks: str
@@ -124,7 +129,8 @@ Request = Ping | Abort | Send | Stop | Inspect | Permissions | Answer | Follow |
 
 # ------------------------------------------------------------------------------------------------------- refusals
 def explained(raised: Exception) -> dict[str, str]:
-    """Return kind and message of an error, for a client; log it if it is a bug of the supervisor."""
+    """Return kind and message of an error for the client's error reply; log the error if it is a bug of the
+    supervisor."""
     error = cause_of(raised)
     if (kind := _kind_of(error)) is not None:
         return {"kind": kind, "message": str(error)}

@@ -1,14 +1,14 @@
 """Server of the control socket, for commands from another terminal. One request per connection, in JSON lines.
 
-A request is ``{"do": "abort", ...}``; the answer is any number of lines and a last one, ``{"done": true}`` or
-``{"error": {"kind": ..., "message": ...}}``. No client can disturb the supervisor or other clients: a bad request gets
-an error line, and a client that stops reading is disconnected.
+A request is ``{"do": "abort", ...}``; the reply is any number of lines and a last line, ``{"done": true}`` or
+``{"error": {"kind": ..., "message": ...}}``. No client can disturb the supervisor or other clients: the reply to a bad
+request is an error line, and a client that stops reading is disconnected.
 
 At most ``clients_max`` clients are served at once: a broken monitor must not take the descriptors that agents need.
-When all slots are in use, a new client gets the slot of the oldest client that has not sent its request; if there is
-none, that of the oldest agent; else it gets an error line and may ask again. If no file descriptor is left (EMFILE,
-which anyio raises as ``BrokenResourceError``), a client is accepted with a descriptor kept in reserve, gets an error
-line, and is disconnected.
+When all slots are in use, a new client receives the slot of the oldest client that has not sent its request; if there
+is none, the slot of the oldest agent; else the new client receives an error line and may try again. If no file
+descriptor is left (EMFILE, which anyio raises as ``BrokenResourceError``), a client is accepted with a descriptor held
+in reserve, receives an error line, and is disconnected.
 """
 
 from __future__ import annotations
@@ -55,19 +55,20 @@ if TYPE_CHECKING:  # clients of the socket need no supervisor
     from supervisor.host.supervision import Supervisor
 
 LINE_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of the longest request."""
+"""Maximal number of bytes of a request."""
 
 PATH_BYTES_MAX: Final = 100
-"""Bytes of a path that fits into a socket address (108 on Linux); a longer path is opened through its directory."""
+"""Maximal number of bytes of a path in a socket address (Linux allows 108); a longer path is opened through its
+directory."""
 
 REQUEST_S: Final = 30.0
 """Seconds after which a client that has not sent its request is disconnected."""
 
 CRASH_GRACE_S: Final = 1.0
-"""Seconds that requests under way have to be answered when the accept loop has failed."""
+"""Seconds that requests under way have for their replies after the accept loop has failed."""
 
 REFUSE_S: Final = 1.0
-"""Seconds that the refusal of a client may take; a line fits into the buffer of a socket."""
+"""Seconds that the refusal of a client may take; an error line fits into the buffer of a socket."""
 
 _ACCEPT_AGAIN_S: Final = 0.1
 _TOO_MANY: Final = "too many clients ({}) are connected to the supervisor; close some of them, or ask again later"
@@ -76,21 +77,21 @@ _NO_DESCRIPTOR: Final = (
     "the supervisor has no file descriptor left; ask again later, or start it with a higher limit (`ulimit -n`)"
 )
 _UCRED: Final = struct.Struct("3i")
-"""``struct ucred``: pid, uid, gid (unix(7))."""
+"""Format of ``struct ucred``: pid, uid, gid (unix(7))."""
 _log = get_logger()
 
 
 # -------------------------------------------------------------------------------------------------------- server
 class Disconnected(Exception):
-    """The client closed the connection, or does not read."""
+    """Raised when the client closed the connection, or does not read."""
 
 
 class _Restarting(Exception):
-    """The accept loop has failed; a client that follows events must connect again."""
+    """Raised when the accept loop has failed: a client that follows events must connect again."""
 
 
 class _Client:
-    """Connection of a client."""
+    """Connection to a client: reads its request, and sends the lines of the reply."""
 
     def __init__(self, stream: ByteStream, stall_s: float) -> None:
         self._stream, self._stall_s = stream, stall_s
@@ -111,7 +112,7 @@ class _Client:
         return asked
 
     async def send(self, message: Mapping[str, Any]) -> None:
-        """Send one line; wait at most ``stall_s`` for a client that does not read."""
+        """Send one line to the client; wait at most ``stall_s`` seconds if the client does not read."""
         try:
             with anyio.fail_after(self._stall_s):
                 await self._stream.send(msgspec.json.encode(message) + b"\n")
@@ -119,24 +120,24 @@ class _Client:
             raise Disconnected from None
 
     async def hung_up(self) -> None:
-        """Return when the client closes its side; ignore further input."""
+        """Return when the client closes its side of the connection; ignore further input."""
         with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             while True:
                 await self._stream.receive()
 
 
 class _Handler:
-    """Answers requests by calls to the supervisor and to the plans that it runs."""
+    """Handles requests by calls to the supervisor and to the plans that it runs."""
 
     def __init__(self, sup: Supervisor, stall_s: float) -> None:
         self._sup, self._stall_s = sup, stall_s
         self._ending = anyio.Event()
         self._failed = False
         self.reserve = Reserve()
-        """Descriptor to identify or refuse a client when no other one is left."""
+        """File descriptor for the identification or refusal of a client when no other descriptor is left."""
 
     def end(self, *, failed: bool) -> None:
-        """End the answers to ``follow``, which do not end on their own."""
+        """End the replies to ``follow`` requests, which do not end on their own."""
         self._failed = failed
         self._ending.set()
 
@@ -156,7 +157,7 @@ class _Handler:
                 await self._answer(_Client(stream, self._stall_s), slot.caller, slot)
 
     async def refuse(self, stream: ByteStream, why: str) -> None:
-        """Send a client the error ``busy``, and disconnect it."""
+        """Send a client the error reply ``busy``, and disconnect the client."""
         async with stream:
             with suppress(Disconnected):
                 await _Client(stream, REFUSE_S).send({"error": {"kind": "busy", "message": why}})
@@ -176,7 +177,7 @@ class _Handler:
         await client.send(last)
 
     def _admitted(self, asked: Request, caller: Caller) -> Request:
-        """Return the request with the caller's name.
+        """Check that the caller may send the request, and return the request with the caller's name.
 
         Raises:
             Refused: the caller may not send this request.
@@ -250,7 +251,7 @@ class _Handler:
 
 
 class _ClientSlot:
-    """Slot of a client. A client that is idle, i.e. has not sent its request, may lose its slot."""
+    """Slot for a client. A client that is idle, i.e. has not sent its request, may lose its slot."""
 
     def __init__(self) -> None:
         self.scope = anyio.CancelScope()
@@ -259,12 +260,13 @@ class _ClientSlot:
 
     @property
     def can_be_taken(self) -> bool:
-        """True also for agents, whose requests may be cut short, so that they cannot keep an operator out."""
+        """Whether the slot may be given to another client. True also for agents, whose requests may be cut short, so
+        that agents cannot shut an operator out."""
         return self.idle or (self.caller is not None and self.caller.origin is not Origin.OPERATOR)
 
 
 class _ClientSlots:
-    """Slots in use, oldest first, at most ``clients_max``."""
+    """The slots in use, oldest first, at most ``clients_max``."""
 
     def __init__(self, handler: _Handler, group: TaskGroup) -> None:
         self._handler, self._group = handler, group
@@ -274,7 +276,7 @@ class _ClientSlots:
         self._full = False
 
     async def take(self, stream: SocketStream) -> None:
-        """Serve a client in a task of its own; if all slots are in use, in the slot of another client."""
+        """Serve a client in an asynchronous task of its own; if all slots are in use, in the slot of another client."""
         most = clients_max()
         while len(self._slots) >= most:
             takeable = [one for one in self._slots.values() if one.can_be_taken]
@@ -317,14 +319,14 @@ async def serve_control(
     grace_s: float = 5.0,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Answer on the socket at *path* until *closing* is set. This is the loop of a service.
+    """Serve clients on the socket at *path* until *closing* is set. This is the loop of a service.
 
-    Requests under way then have *grace_s* seconds to be answered. If the loop fails, they have ``CRASH_GRACE_S``: the
-    service's next incarnation can listen only when this one has ended.
+    Requests under way then have *grace_s* seconds for their replies. If the loop fails, they have ``CRASH_GRACE_S``
+    seconds: the service's next incarnation can listen only when this incarnation has ended.
 
-    The socket's file is left behind, since another supervisor may have put its own there by then. A client that
-    connects to it is refused, and the next supervisor replaces it. Only the holder of the directory's lock may call
-    this.
+    The socket's file is not deleted, since another supervisor may have made its own file there by then. A client that
+    connects to the old file is refused, and the next supervisor replaces the file. Only the holder of the directory's
+    lock may call this function.
 
     Args:
         stall_s: seconds after which a client that reads nothing is disconnected.
@@ -353,8 +355,8 @@ async def serve_control(
 
 
 async def _accept(listener: SocketListener, handler: _Handler, clients: _ClientSlots) -> None:
-    """Accept clients for ever. anyio raises a ``BrokenResourceError`` for a system error of a Unix socket, on both
-    backends; the listener is not closed meanwhile."""
+    """Accept clients until cancelled. anyio raises a ``BrokenResourceError`` for a system error of a Unix socket, on
+    both backends; the listener is not closed meanwhile."""
     short = False
     while True:
         failpoint.crash("service", "control")
@@ -376,7 +378,7 @@ async def _accept(listener: SocketListener, handler: _Handler, clients: _ClientS
 
 
 async def _refuse_next(listener: SocketListener, handler: _Handler) -> None:
-    """Accept the waiting client with the descriptor in reserve, and refuse it."""
+    """Accept the waiting client with the descriptor held in reserve, and refuse the client."""
     with handler.reserve.lent(), suppress(OSError, anyio.BrokenResourceError):
         with anyio.move_on_after(REFUSE_S):
             stream = await listener.accept()
@@ -384,7 +386,8 @@ async def _refuse_next(listener: SocketListener, handler: _Handler) -> None:
 
 
 async def _is_ours(stream: SocketStream) -> bool:
-    """Close connections of other users, without an answer. The socket's mode should keep them out already."""
+    """Return whether the client is a process of this user or of root; close the connection of any other user without a
+    reply. The mode of the socket's file should exclude other users already."""
     credentials = peer(stream.extra(SocketAttribute.raw_socket))
     if credentials is None or credentials[1] in (0, os.geteuid()):
         return True
@@ -394,7 +397,8 @@ async def _is_ours(stream: SocketStream) -> bool:
 
 
 def peer(connection: socket.socket) -> tuple[int, int] | None:
-    """Return pid and uid of the process at the other end, from the operating system; ``None`` if it is not Linux."""
+    """Return pid and uid of the process at the other end, as the operating system reports them; ``None`` on systems
+    other than Linux."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
@@ -409,7 +413,7 @@ async def _listen(path: Path) -> SocketListener:
 
 @contextmanager
 def reach(path: Path) -> Iterator[str]:
-    """Yield *path*, or, if it is too long, a short path to it that is valid within the context."""
+    """Yield *path*, or, if that is too long, a short path to the same file that is valid within the context."""
     if len(os.fsencode(path)) <= PATH_BYTES_MAX:
         yield str(path)
         return

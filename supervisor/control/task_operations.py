@@ -1,4 +1,4 @@
-"""Commands on tasks of the running plan, answered on the control socket with one line for each task.
+"""Commands about tasks of the running plan; the reply on the control socket has one line for each task.
 
 A command for several tasks is executed for each of them: a refusal for one task does not affect the others.
 """
@@ -18,7 +18,7 @@ from supervisor.runtime.live_session import NoSuchEntity
 
 
 async def steered(plans: Sequence[WorkControl], asked: Steer | Split) -> AsyncIterator[dict[str, Any]]:
-    """Yield ``{"task", "answer"}`` for each task, or ``{"task", "refused"}`` with kind and reason.
+    """Carry a command out; yield ``{"task", "answer"}`` for each task, or ``{"task", "refused"}`` with kind and reason.
 
     Args:
         plans: the commands of each plan that runs; a task belongs to the first plan that knows its name.
@@ -62,7 +62,7 @@ async def _named(plans: Sequence[WorkControl], asked: Steer) -> tuple[str, ...]:
 async def _carry_out(
     plans: Sequence[WorkControl], asked: Steer | Split, task: str, command_id: str | None
 ) -> CommandResult:
-    """Give the command to the first plan that has the task."""
+    """Give the command to the first plan that has the task, and return the result of the command."""
     *others, last = plans
     for work in others:
         with suppress(NoSuchEntity):

@@ -1,8 +1,8 @@
 """Composition root: ``open_supervisor`` assembles a supervisor and runs it for the length of a block.
 
 The supervisor installs no signal handlers, no logging configuration and no event-loop policy. Leaving the block
-normally drains: open requests are finished within the drain deadline. Leaving it by an exception, or by a cancellation,
-aborts every session with that cause, within the stage budgets. Either way nothing is left running.
+normally drains: open requests are finished within the drain deadline. Leaving the block by an exception, or by a
+cancellation, aborts every session with that cause, within the stage budgets. In either case nothing is left running.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ async def open_supervisor(
         agents: agents by name, for :meth:`Supervisor.start_session`.
         settings: limits, the abort policy, the drain deadline.
         workdir: working directory of agents without a ``cwd`` of their own; by default the current directory.
-        choose: returns the ids of the sessions and tasks of a dead supervisor that may go on, given every entity of the
-            journal. By default all, as ``settings.recovery`` says.
-        plugins: modules or objects with hook implementations (docs/how-to/plugins.md), beside the installed ones.
-        on_permission: called for permission requests for which the agent's policy says ``ask``
+        choose: function that returns the ids of the sessions and tasks of a dead supervisor that may be continued,
+            given every entity of the journal. By default all may be, as ``settings.recovery`` says.
+        plugins: modules or objects with hook implementations (docs/how-to/plugins.md), beside the installed plug-ins.
+        on_permission: function that is called for permission requests for which the agent's policy says ``ask``
             (docs/how-to/permissions.md); an operator may answer first.
         journal: journal to use instead of one in memory, closed when the block is left. A state directory has its own.
         control: serve the control socket of the state directory, so that ``supervisor tree``, ``abort``, ``send`` and
@@ -74,9 +74,9 @@ async def open_supervisor(
         ValueError: both *state_dir* and *journal* are given; *settings* ask for worktrees without a state directory, or
             for graduated access without worktrees; an agent's adapter is unknown; ``settings.plugins`` names a plug-in
             that is not installed.
-        WorkspaceError: git cannot have worktrees in *workdir*.
+        WorkspaceError: git cannot make worktrees of *workdir*.
         StateDirBusy, StateDirError: the state directory is in use, or cannot be used.
-        JournalError: its journal cannot be read, or was written by a newer version.
+        JournalError: the journal cannot be read, or was written by a newer version.
         JournalLost: at the end of the block: the journal or its lock was deleted or replaced meanwhile. Every session
             was ended then, and open requests have failed.
     """
@@ -115,7 +115,7 @@ async def open_supervisor(
 def reconfigure(
     supervisor: Supervisor, *, agents: Mapping[str, AgentConfig], settings: Settings, workdir: Path | str | None = None
 ) -> None:
-    """Use other agents, limits and policies for every session that starts from now on; live sessions keep theirs.
+    """Set agents, limits and policies for every session that starts from now on; live sessions are not changed.
 
     Args:
         agents, settings, workdir: as for :func:`open_supervisor`.
@@ -154,7 +154,7 @@ async def supervise(
 
     Args:
         choose: as for :func:`open_supervisor`.
-        plugins: leave out if runs must be repeatable.
+        plugins: the loaded plug-ins; leave out if runs must be repeatable.
 
     Raises:
         JournalError: the journal cannot be read, or was lost meanwhile, or its disk was still down at the end.
@@ -205,8 +205,9 @@ def _absolute(directory: Path | str | None) -> Path:
 
 
 async def close_sessions(supervisor: Supervisor) -> None:
-    """End every session in order, as leaving the block does, and wait until their last records are durable. A caller
-    that has more to record before the block is left calls this first. No session begins any more.
+    """End every session as completed, as leaving the block does, and wait until the last records are durable. A caller
+    that makes further records before it leaves the block calls this function first. No new session can begin
+    afterwards.
 
     Raises:
         JournalError: the journal was lost, or its disk was still down at the end.
@@ -222,7 +223,8 @@ async def close_sessions(supervisor: Supervisor) -> None:
 
 
 async def _end(supervisor: Supervisor, why: str | None) -> None:
-    """End every session: in order, or, for a reason, by an abort. Wait at most ``LAST_RECORDS_S`` for the disk."""
+    """End every session: as completed, or, if *why* gives a reason, by an abort. Wait at most ``LAST_RECORDS_S`` for
+    the disk."""
     await supervisor.end_plans()
     if why is None:
         await supervisor.close_all()
@@ -237,8 +239,8 @@ async def _end(supervisor: Supervisor, why: str | None) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the reason of the abort, for records. Of a cancellation only that it was one: the event loops' messages
-    contain addresses and code."""
+    """Return the reason of the abort, for records. For a cancellation only the fact that it was one: the messages of
+    the event loops contain addresses and code."""
     if _is_cancellation(error):
         return "the host was cancelled"
     return f"the host left by {type(error).__name__}: {error}"

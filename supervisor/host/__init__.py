@@ -1,3 +1,3 @@
-"""The supervisor that an embedding program holds, and its services."""
+"""The supervisor object for an embedding program, and its services."""
 
 __all__: list[str] = []

@@ -1,7 +1,7 @@
 """Reaction to crashed actors: a crashed actor ends the session or entity that it represents, and nothing else.
 
-Each such crash is a bug of the supervisor. The session ends with all that must not outlive it, and the requests to it
-are answered.
+Each such crash is a bug of the supervisor. The session ends together with the child sessions that must not outlive it,
+and the open requests to the session receive a failure as their reply.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KERNEL = Cause(actor="kernel")
 
 
 class ActorFailures:
-    """Handler of the actor system's events, in one supervisor."""
+    """Handles the events of the actor system of one supervisor, such as the crash of an actor."""
 
     def __init__(self, registry: EntityRegistry, pending_requests: PendingRequests) -> None:
         self._registry = registry
@@ -60,8 +60,9 @@ class ActorFailures:
                 self._registry.send(entity.parent_id, FatalError(message=words), cause=KERNEL)
 
     def _end(self, session: LiveSession, why: str, cause: Cause) -> None:
-        """End a session whose actor has crashed, with the children that must not outlive it: their actors cannot handle
-        events any more. In the journal they are still open; the next supervisor stops them there."""
+        """End a session whose actor has crashed, with the children that must not outlive the session: their actors
+        cannot handle events any more. In the journal these sessions are still open; the next supervisor stops them
+        there."""
         lost = [session]
         for one in lost:  # the list grows while it is read: parents first
             one.advance(SessionPhase.TERMINATING)
@@ -77,7 +78,8 @@ class ActorFailures:
             self._pending_requests.fail_session(one.session_id, Outcome("failed", words, ""))
 
     def _detach_survivors(self, lost: LiveSession, cause: Cause) -> None:
-        """Move the children that may outlive *lost* to the root; stop them, except those that are abandoned."""
+        """Move the children that may outlive *lost* to the root; stop these children, except those with cancel mode
+        ABANDON."""
         for child in [child for child in lost.children.values() if child.mode is not CancelMode.WAIT_COMPLETED]:
             self._registry.reparent(child, cause, None)
             if child.mode is not CancelMode.ABANDON:

@@ -10,7 +10,7 @@ from supervisor.lifecycles.types import DeliveryPoint
 
 
 def check_text(field: str, text: str) -> None:
-    """Raise ValueError unless *text* is valid UTF-8, as the journal needs: half a surrogate pair is not."""
+    """Raise ValueError unless *text* can be encoded as UTF-8, as the journal needs: half a surrogate pair cannot."""
     check_type(field, text, str)
     try:
         text.encode()
@@ -26,7 +26,7 @@ def check_type(field: str, value: object, wanted: type) -> None:
 
 
 def check_types(wanted: type, **given: object) -> None:
-    """Check each argument that is given, i.e. not None."""
+    """Check the type of each argument that is not None."""
     for field, value in given.items():
         if value is not None:
             check_type(field, value, wanted)
@@ -40,7 +40,7 @@ def check_name(name: str) -> None:
 
 
 def delivery_point(urgent: bool, at: DeliveryPoint | str | None) -> DeliveryPoint:
-    """Return when an urgent message is delivered: *at*, by default at once."""
+    """Return the delivery point of an urgent message: *at*; by default, the message is delivered at once."""
     try:
         point = DeliveryPoint.NOW if at is None else DeliveryPoint(at)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Factories of what a supervisor and its sessions need: agent profiles, connections, transcripts, ports.
+"""Factories of the parts of a supervisor and its sessions: agent profiles, connections, transcripts, ports.
 
-An agent gets a clean environment: a PATH, a HOME, and the variables that its configuration names.
+An agent runs with a clean environment: a PATH, a HOME, and the variables that its configuration names.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CLEAN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def clean_env() -> dict[str, str]:
-    """Return the environment of every program, to which the program's configuration may add."""
+    """Return the environment that every program starts with; the program's configuration may add variables."""
     return {"PATH": os.environ.get("PATH", CLEAN_PATH), "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8"}
 
 
@@ -74,7 +74,7 @@ class ConnectionFactory:
     """Makes the connection to a session's next agent: a program under a shim, or a function.
 
     Args:
-        codec_of: returns the function that makes a codec for an agent of that profile.
+        codec_of: function that returns, for an agent profile, the function that makes a codec.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class ConnectionFactory:
 
 
 class NoTranscript:
-    """Transcript of a supervisor without a state directory: writes nothing."""
+    """Transcript for a supervisor without a state directory: writes nothing."""
 
     def write(self, source: str, text: str, *, at: float) -> None:
         return None
@@ -145,7 +145,8 @@ WALL: Final[WallClock] = time
 
 
 async def contained(state_dir: StateDir | None, *, pid_namespaces: bool) -> Containment:
-    """Kill the processes that an earlier supervisor of the directory left, and return the containment for new ones.
+    """Kill the processes that an earlier supervisor of the directory left, and return the containment for new
+    processes.
 
     Raises:
         StateDirError: the directory's tag cannot be read or written.
@@ -166,11 +167,11 @@ async def contained(state_dir: StateDir | None, *, pid_namespaces: bool) -> Cont
 async def workspace_of(
     settings: Settings, state_dir: StateDir | None, workdir: Path, processes: ProcessHost
 ) -> Workspace:
-    """Return the workspace port that *settings* ask for.
+    """Return the workspace port that *settings* name.
 
     Raises:
-        ValueError: the settings ask for worktrees, and there is no state directory for them.
-        WorkspaceError: git cannot have worktrees there.
+        ValueError: the settings name worktrees, and there is no state directory for them.
+        WorkspaceError: git cannot make worktrees of that directory.
     """
     if settings.workspace == "directory":
         if state_dir is None:
@@ -196,7 +197,8 @@ def real_parts(
     workspace: Workspace,
     workdir: Path,
 ) -> Dependencies:
-    """Return the ports to this machine: processes, files, clock, and what a state directory holds, if there is one."""
+    """Return the ports to this machine: processes, files, clock, and the ports to the state directory, if there
+    is one."""
     parts = Dependencies(
         journal=journal,
         processes=processes,

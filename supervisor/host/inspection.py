@@ -1,4 +1,4 @@
-"""Inspection of one live entity, also of one that is stuck: state, mailbox, tasks and their stacks.
+"""Inspection of one live entity, even if the entity is stuck: state, mailbox, asynchronous tasks and their stacks.
 
 Nothing is sent, awaited or changed. The result contains no prompt and no output of an agent.
 """
@@ -14,7 +14,7 @@ from supervisor.runtime.live_session import NoSuchEntity
 
 
 def inspect(registry: EntityRegistry, entity_id: str) -> Inspected:
-    """Inspect a live session, turn, agent, task, or open tool call.
+    """Return the state, mailbox and asynchronous tasks of a live session, turn, agent, task, or open tool call.
 
     Raises:
         NoSuchEntity: no live entity has that id.

@@ -1,7 +1,7 @@
-"""Upkeep of a journal on disk: loops of two services, one compacts the journal, one checks that the journal is there.
+"""Loops of two services for a journal on disk: compact the journal, and check that the journal is still there.
 
-A compaction that fails is logged and tried again the next time: a journal that is too long is no reason to end
-anything. A journal that was deleted or replaced is one: no record would be kept from then on.
+A compaction that fails is logged and tried again the next time: a journal that is too long is no reason to end a
+session. A journal that was deleted or replaced is such a reason: no record would be saved from then on.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
 
 CHECK_S: Final = 1.0
-"""Seconds between two checks. Each commit checks too, but a supervisor that waits commits nothing."""
+"""Seconds between two checks of the journal. Each commit checks too, but a supervisor that waits commits nothing."""
 
 _FIRST_S: Final = 60.0
-"""Seconds until the first compaction, unless the settings ask for a shorter interval."""
+"""Seconds until the first compaction, unless the settings have a shorter interval."""
 _log = get_logger()
 
 

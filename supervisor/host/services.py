@@ -13,10 +13,11 @@ starts it again, after a delay, with a new loop:
       :services/control       transient: the loop returns when the supervisor closes
 
 So a bug in a service ends neither the program nor a session, and is never silent: the crash and the restart are both
-logged. A loop keeps what must survive a crash (queues, open requests) in an object outside of it.
+logged. Data that must survive a crash (queues, open requests) are in an object outside of the loop.
 
-Example: the control server's loop raises. Its clients have ``grace_s`` to be answered, then the loop ends; the log says
-"an actor crashed", about a tenth of a second later "a service was started again", and the socket accepts clients.
+Example: the control server's loop raises. Requests under way have ``CRASH_GRACE_S`` to be answered, then the loop ends;
+the log says "an actor crashed", about a tenth of a second later "a service was started again", and the socket accepts
+clients.
 
 More restarts than ``INTENSITY`` mean that restarts do not help. Then :class:`ServiceFailed` ends every session in
 order, as a stop does, and leaving the supervisor's block raises it.
@@ -49,14 +50,14 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.one_shot_event import OneShotEvent, first_of
 
 SERVICES: Final = ":services"
-"""Id of the services' supervisor: no session can have it."""
+"""Actor id of the services' supervisor; no session can have this id."""
 
 INTENSITY: Final = Intensity(5, 60.0)
 BACKOFF: Final = Backoff(base_s=0.1, factor=2.0, cap_s=5.0)
 START_S: Final = 30.0
 """Seconds within which the services' supervisor starts a child."""
 CLOSE_S: Final = 10.0
-"""Seconds that loops have to return once ``closing`` is set, and to end when they are cancelled."""
+"""Seconds for loops to return once ``closing`` is set, and again to end when they are cancelled."""
 
 _log = get_logger()
 
@@ -64,13 +65,13 @@ Loop = Callable[[], Coroutine[Any, Any, None]]
 
 
 class ReadyLoop(Protocol):
-    """Loop that reports when it is ready, as ``TaskGroup.start`` has it."""
+    """Protocol of a loop that reports when it is ready, through ``task_status`` as for ``TaskGroup.start``."""
 
     def __call__(self, *, task_status: TaskStatus[None]) -> Coroutine[Any, Any, None]: ...
 
 
 class ServiceFailed(Exception):
-    """A service crashed more often than it is restarted; every session was ended."""
+    """Raised when a service crashed more often than services may be restarted; every session was ended."""
 
     def __init__(self, error: RestartLimitExceeded) -> None:
         most = error.intensity
@@ -81,14 +82,14 @@ class ServiceFailed(Exception):
 
 
 class _Service:
-    """State of a service over all its incarnations; also the ``task_status`` of its loop."""
+    """State of a service over all its incarnations (restarts); also the ``task_status`` of its loop."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.ready = OneShotEvent()
         self.ended = OneShotEvent()
         self.start_error: Exception | None = None
-        """Error of a loop that was never ready. The starter gets it, and no restart follows."""
+        """Error of a loop that was never ready. The caller of ``start`` receives the error, and no restart follows."""
         self._restarts = 0
 
     def started(self, value: None = None) -> None:
@@ -99,11 +100,11 @@ class _Service:
 
 
 class _LoopReturned:
-    """Message of a service to itself."""
+    """Message that a service's actor sends to itself when its loop has returned."""
 
 
 class _Incarnation:
-    """Behaviour of a service's actor: one run of the service's loop."""
+    """Behaviour of a service's actor: runs the service's loop once."""
 
     def __init__(self, service: _Service, loop: ReadyLoop) -> None:
         self._service, self._loop = service, loop
@@ -130,7 +131,7 @@ class Services:
     """The services of one supervisor.
 
     Args:
-        failed: called when services crashed too often.
+        failed: function that is called when services crashed too often.
     """
 
     def __init__(self, system: ActorSystem, failed: Callable[[ServiceFailed], None]) -> None:
@@ -138,15 +139,15 @@ class Services:
         self._failed = failed
         self._closed_in_order: list[_Service] = []
         self._supervisor: Ref | None = None
-        """Made with the first service: a supervisor without services needs none."""
+        """The kernel supervisor of the services, made with the first service: without services none is needed."""
         self.closing = anyio.Event()
-        """Set when the supervisor closes: loops that were given to :meth:`start` return then."""
+        """Set when the supervisor closes: loops that were passed to :meth:`start` then return."""
 
     async def add(self, name: str, loop: Loop, *, restart: Restart = Restart.PERMANENT) -> None:
         """Start a service whose loop is ready at once.
 
         Raises:
-            NameTaken: there is a service of that name.
+            NameTaken: a service with that name exists.
             ActorStopped: the services have ended.
         """
 
@@ -161,7 +162,7 @@ class Services:
 
         Raises:
             Exception: the loop raised before it was ready; the service does not run.
-            NameTaken: there is a service of that name.
+            NameTaken: a service with that name exists.
             ActorStopped: the services have ended.
         """
         service = _Service(name)
@@ -180,7 +181,8 @@ class Services:
         self._system.monitor(f"{SERVICES}/{service.name}", lambda down: service.ended.set())
 
     async def close(self) -> None:
-        """Set ``closing`` and wait until the loops that watch it have returned, at most ``CLOSE_S``."""
+        """Set ``closing`` and wait, at most ``CLOSE_S`` seconds, until the loops that watch ``closing`` have
+        returned."""
         self.closing.set()
         if not self._closed_in_order:
             return

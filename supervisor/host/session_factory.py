@@ -1,7 +1,7 @@
 """Creation of sessions: id, rights, policy, budget, and the first record of each.
 
-A session is admitted to the registry before its entity exists, so that its policy, its transcript and its monitor are
-there when the entity handles its first event.
+A session is added to the registry before its entity exists, so that policy, transcript and monitor of the session are
+available when the entity handles its first event.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ from supervisor.runtime.live_session import AgentProfile, LiveSession
 from supervisor.sessions.monitor_registry import NO_GRANT, BudgetGrant, MonitorRegistry
 
 ID_MAX: Final = 200
-"""Characters of a session's id, before the middle of its path is left out: delegation may be thousands deep."""
+"""Maximal number of characters of a session's id; in a longer id the middle of the path is left out: delegation may be
+thousands of levels deep."""
 
 
 class SessionFactory:
     """Creates the sessions of one supervisor.
 
     Args:
-        transcript_of: opens the transcript of a session, by its id.
-        settings: returns the settings that hold now.
+        transcript_of: function that opens the transcript of a session, given its id.
+        settings: function that returns the current settings.
     """
 
     def __init__(
@@ -75,12 +76,12 @@ class SessionFactory:
         """Create a session and return its id; its first record may not be durable yet.
 
         Args:
-            policy: abort policy; ``None``: that of the parent, or of the settings.
-            started_by: id of the tool call that asks for the session.
+            policy: abort policy; ``None``: the policy of the parent, or of the settings.
+            started_by: id of the tool call that requests the session.
 
         Raises:
             ValueError: the name has characters that ids may not have.
-            NoSuchEntity: the parent does not live.
+            NoSuchEntity: the parent is not alive.
             Refused: the parent, the supervisor or the call is ending.
         """
         check_name(name)
@@ -130,7 +131,7 @@ class SessionFactory:
         started_by: str | None,
         mode: CancelMode,
     ) -> LiveSession:
-        """Add a session, created or recovered, to the registry; *above* is its parent."""
+        """Add a session, new or recovered, to the registry; *above* is the session's parent."""
         journal_writer = self._registry.journal_writer
         session = LiveSession(
             self._registry,
@@ -148,7 +149,8 @@ class SessionFactory:
         return session
 
     def _child_id(self, above: LiveSession, name: str) -> str:
-        """Return the path of a child, or ``root/~/name`` if the path is too long to be written in every record."""
+        """Return the id of a child session: its path, or ``root/~/name`` if the path is too long to be written in every
+        record."""
         path = f"{above.session_id}/{name}"
         if len(path) <= ID_MAX:
             return self._registry.names.new(path, below=above.session_id)

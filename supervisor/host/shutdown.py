@@ -1,7 +1,7 @@
 """End of a supervisor: finish the open requests, or stop every session, and wait for the sessions' last records.
 
-Each wait is bounded: a drain by ``drain_s``, an abort by the stage budgets, a disk that does not answer by
-``LAST_RECORDS_S``. A lost journal ends everything at once, and no record is waited for any more.
+Each wait is bounded: a drain by ``drain_s``, an abort by the stage budgets, a disk that does not respond by
+``LAST_RECORDS_S``. A lost journal ends every session at once, and then no record is waited for.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from supervisor.runtime.one_shot_event import OneShotEvent, first_of
 from supervisor.sessions.pending_requests import PendingRequests
 
 LAST_RECORDS_S = 10.0
-"""Seconds that the end of a supervisor waits for the disk, once everything else has ended."""
+"""Seconds that the end of a supervisor waits for the disk, after everything else has ended."""
 
 
 class HostedPlan(Protocol):
-    """Plan that a host has started."""
+    """Protocol of a plan run that a host has started."""
 
     ended: anyio.Event
 
@@ -37,11 +37,11 @@ class HostedPlan(Protocol):
 
 
 class Shutdown:
-    """The end of one supervisor.
+    """Ends one supervisor: drain, stop, and the wait for the last records.
 
     Args:
-        drain_s: returns the seconds that a drain may take.
-        background: returns the context of the actor whose tasks outlive every session.
+        drain_s: function that returns the seconds that a drain may take.
+        background: function that returns the context of the actor whose asynchronous tasks outlive every session.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class Shutdown:
         self._background = background
         self._drains = False
         self.plans: list[HostedPlan] = []
-        """Plans that the host has started and that have not ended."""
+        """Plan runs that the host has started and that have not ended."""
         self.begun = anyio.Event()
-        """Set when nothing new may begin."""
+        """Set when a drain or a stop has begun: no new work, such as a root session, may begin."""
         self.now = anyio.Event()
-        """Set when nothing may go on, either."""
+        """Set when running work must stop, too."""
         self.failure: JournalError | None = None
         self.failed = OneShotEvent()
         """Set when the journal is lost."""
@@ -73,7 +73,7 @@ class Shutdown:
         """Wait for a session's last record.
 
         Raises:
-            JournalError: the journal has failed, so that the record never comes.
+            JournalError: the journal has failed, so that the record will never be made.
         """
         recorded = session.reached(SessionPhase.RECORDED)
         await first_of(recorded, self.failed)
@@ -81,8 +81,8 @@ class Shutdown:
             raise self.failure
 
     async def wait_finished(self, session: LiveSession) -> bool:
-        """Wait for a session's last record; while the disk is down, only until the session has finished. Return whether
-        the record is durable.
+        """Wait for a session's last record; while the disk is down, wait only until the session has finished. Return
+        whether the last record is durable.
 
         Raises:
             JournalError: the journal has failed.
@@ -102,7 +102,7 @@ class Shutdown:
 
     # ------------------------------------------------------------------ beginning
     def stop(self, actor: str, *, now: bool, give_up_retries: Callable[[str], None]) -> None:
-        """Begin a drain; with *now*, or at the second call, stop every session."""
+        """Begin a drain; with *now*, or at the second call, stop every session instead."""
         self.begun.set()
         if now or self._drains:
             self.now.set()
@@ -114,7 +114,7 @@ class Shutdown:
             self._background().start_task(self._limit_drain, actor, name="drain deadline")
 
     async def _limit_drain(self, actor: str) -> None:
-        """Stop at the drain deadline whatever still runs."""
+        """Wait until the drain deadline, and then stop every session that still runs."""
         drain_s = self._drain_s()
         with self._system.timers.limit(drain_s):
             await self.now.wait()
@@ -123,20 +123,21 @@ class Shutdown:
         await self.wait_all_recorded()
 
     def stop_all(self, reason: str, actor: str, *, now: bool) -> None:
-        """Stop every session, leaves first: with *now*, a parent's scope ends before it could stop its children."""
+        """Stop every session, leaves first: with *now*, the cancel scope of a parent ends before the parent could stop
+        its children."""
         for session in reversed(list(self._registry.sessions.values())):
             stop = OperatorStop(reason=reason, abort_reason="shutdown_signal", now=now)
             self._registry.request_stop(session.session_id, stop, cause=Cause(actor=actor))
 
     def close_all(self) -> None:
-        """End every root session in order."""
+        """End every root session in an orderly way, as completed."""
         for session in list(self._registry.sessions.values()):
             if session.root_id == session.session_id:
                 stop = OperatorStop(reason="the supervisor is closing", outcome="completed")
                 self._registry.request_stop(session.session_id, stop, cause=Cause(actor="host"))
 
     def journal_lost(self, error: JournalError) -> None:
-        """End everything without waiting for the disk, since no promise of a record can be kept any more."""
+        """End every session without waiting for the disk, since no promise of a record can be kept any more."""
         self.failure = error
         self.failed.set()
         self.begun.set()
@@ -146,7 +147,7 @@ class Shutdown:
         self._pending_requests.fail_all(Outcome("failed", words, ""))
 
     def service_failed(self, error: ServiceFailed) -> None:
-        """End every session in order, since a service crashed too often."""
+        """End every session in an orderly way, since a service crashed too often."""
         self.service_failure = error
         self.begun.set()
         self.now.set()
@@ -156,7 +157,8 @@ class Shutdown:
 
     # ------------------------------------------------------------------ waiting
     async def finish(self) -> None:
-        """Wait until the open requests are finished, at most ``drain_s``; nothing new begins."""
+        """Wait until the open requests and plan runs are finished, at most ``drain_s``; no new work begins
+        meanwhile."""
         self.begun.set()
         with self._system.timers.limit(self._drain_s()):
             while self._pending_requests.unanswered and not self.now.is_set() and self.failure is None:
@@ -165,14 +167,14 @@ class Shutdown:
                 await any_of(self.plans[0].ended, self.now)
 
     async def end_plans(self) -> None:
-        """Cancel the plans that the host has started and that have not ended, and wait for their end."""
+        """Cancel the plan runs that the host has started and that have not ended, and wait for their end."""
         for plan in list(self.plans):
             plan.cancel()
             await plan.ended.wait()
 
     async def all_ended(self, end_inherited: Callable[[], Awaitable[None]] | None) -> None:
         """Wait until all sessions have ended. Before that, await *end_inherited*, which ends the work that an earlier
-        supervisor left, if there is such work."""
+        supervisor left; ``None`` if there is no such work."""
         if end_inherited is not None:
             async with anyio.create_task_group() as group:
                 group.start_soon(self.wait_all_recorded)
@@ -181,8 +183,8 @@ class Shutdown:
         await self._last_records()
 
     async def wait_all_recorded(self) -> None:
-        """Wait for the last records of all sessions, then, until cancelled, give up records that the disk does not take
-        within ``LAST_RECORDS_S``, so that no wait for a record outlasts the end."""
+        """Wait for the last records of all sessions. Then, until cancelled, give up each record that the disk does not
+        take within ``LAST_RECORDS_S``, so that no wait for a record outlasts the end."""
         await self._last_records()
         while self.failure is None:
             await first_of(self._registry.journal_writer.disk.down, self.failed)
@@ -190,7 +192,7 @@ class Shutdown:
                 self._registry.journal_writer.abandon()
 
     async def _last_records(self) -> None:
-        """Wait for every session's last record; a journal that cannot be written does not hold up the end."""
+        """Wait for every session's last record; a journal that cannot be written does not delay the end."""
         sessions, disk = self._registry.sessions, self._registry.journal_writer.disk
         bound_s = max((session.policy.ladder.total_s for session in sessions.values()), default=0.0)
         while sessions and self.failure is None:
@@ -207,8 +209,8 @@ class Shutdown:
                     await session.wait_idle()
 
     async def _next_end(self) -> None:
-        """Wait for a session's last record; while the disk is down, for the end of a session, then, for a bounded time,
-        for the disk."""
+        """Wait for the last record of a session; while the disk is down, wait for the end of a session instead, or, if
+        all have finished, for the disk for a bounded time."""
         disk, sessions = self._registry.journal_writer.disk, list(self._registry.sessions.values())
         alive = next((session for session in sessions if session.phase < SessionPhase.FINISHED), None)
         if disk.outage is None:

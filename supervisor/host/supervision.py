@@ -1,7 +1,7 @@
 """The supervisor object of an embedding program: starts, prompts, aborts, inspects and ends sessions.
 
-The supervisor decides nothing about lifecycles: each call becomes an event in a mailbox, or an abort plan that is
-executed. While the journal cannot be written, nothing new begins; terminations go on.
+The supervisor object makes no decisions about lifecycles: each call becomes an event in a mailbox, or an abort plan
+that is executed. While the journal cannot be written, nothing new begins; terminations go on.
 """
 
 from __future__ import annotations
@@ -84,12 +84,13 @@ _log = get_logger()
 _T = TypeVar("_T")
 
 BACKGROUND_ACTOR = ":janitor"
-"""Id in records of the actor that terminates sessions and runs tasks that outlive them. No session can have this id."""
+"""Id of the actor that terminates sessions and runs asynchronous tasks that outlive them, as records have it. No
+session can have this id."""
 HOST = Cause(actor="host")
 
 
 class Supervisor:
-    """A running supervisor. Made by :func:`open_supervisor`; not for use from other threads."""
+    """A running supervisor, made by :func:`open_supervisor`. Not for use from other threads."""
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class Supervisor:
             self.registry, self._pending_requests, lambda: self.settings.drain_s, lambda: self._background
         )
         self.plan_commands: list[WorkControl] = []
-        """Commands of each plan that runs, oldest first."""
+        """Objects that carry out commands about the tasks of each running plan, oldest first."""
         self.stopping, self.stop_now = self._shutdown.begun, self._shutdown.now
         self.timers = system.timers
         self.aborts = AbortService(self.registry, journal, self._shutdown.wait_finished)
@@ -186,7 +187,7 @@ class Supervisor:
         self.services = Services(system, self._service_failed)
 
     def configure(self, agents: Mapping[str, AgentProfile], settings: Settings) -> None:
-        """Use other agents and settings for every session that starts from now on.
+        """Set the agents and settings for every session that starts from now on.
 
         The secrets of the former agents are still redacted.
         """
@@ -214,7 +215,8 @@ class Supervisor:
         patience: StallProfileName = StallProfileName.DEFAULT,
         workspace_spec: WorkspaceSpec = NO_WORKSPACE,
     ) -> Session:
-        """Start a session and wait until its first record is durable. A name that was used before gets a number.
+        """Start a session and wait until its first record is durable. If the name was used before, a number is
+        appended.
 
         If the caller is cancelled meanwhile, the session is ended.
 
@@ -222,19 +224,19 @@ class Supervisor:
             name: id of the session, or the last part of the id below *parent*.
             agent: name of a configured agent, or an async function; by default the parent's.
             parent: id of the session that delegates work to the new one.
-            policy: levels that aborts may cross here; by default the parent's policy, or that of the settings.
+            policy: levels that aborts may cross here; by default the parent's policy, or the policy of the settings.
             cancel_mode: effect of the parent's end on the session (``CancelMode``); only with a parent.
             directory: working directory of the agent, instead of the configured one.
             cause: record, and actor, that the start follows from.
-            budget: amounts that the session may use, with all below it; by default those of the settings.
-            within: budget scope that contains *budget* (:meth:`scope`); by default the parent's.
+            budget: amounts that the session and all sessions below it may use; by default the budget of the settings.
+            within: budget scope that contains *budget* (:meth:`scope`); by default the scope of the parent.
             patience: time without a sign of life after which the session counts as stuck.
             workspace_spec: workspace wanted for the session.
 
         Raises:
             ValueError: the name has characters that ids may not have, or there is no such agent or cancel mode.
             TypeError: an argument has a wrong type.
-            NoSuchEntity: the parent does not live.
+            NoSuchEntity: the parent is not alive.
             Refused: the parent, or the supervisor, is ending. As :class:`Degraded`: the journal cannot be written now.
             JournalError: the journal was lost before the record was durable; the session is ended.
         """
@@ -270,23 +272,26 @@ class Supervisor:
 
     @property
     def outage(self) -> Outage | None:
-        """Why the journal cannot be written now, and since when; ``None`` while it can."""
+        """The reason why the journal cannot be written now, and the time since when; ``None`` while it can be
+        written."""
         return self.journal_writer.disk.outage
 
     @property
     def shortage(self) -> Shortage | None:
-        """Resource, such as file descriptors, without which no program can be started now; ``None`` if none lacks."""
+        """The resource, such as file descriptors, whose shortage prevents the start of programs now; ``None`` if there
+        is none."""
         return self._processes.shortage
 
     async def degraded(self) -> Outage:
-        """Wait until the journal cannot be written; at once while it cannot."""
+        """Wait until the journal cannot be written, and return the outage; return at once while it cannot."""
         while (outage := self.outage) is None:
             await self.journal_writer.disk.down.wait()
         return outage
 
     @property
     def failure(self) -> JournalError | ServiceFailed | None:
-        """Error that ended every session: the journal is lost, or a service crashed too often; ``None`` if none did."""
+        """The error that ended every session: the journal is lost, or a service crashed too often; ``None`` if there
+        was none."""
         return self._shutdown.failure or self._shutdown.service_failure
 
     async def journal_lost(self) -> JournalError:
@@ -305,11 +310,12 @@ class Supervisor:
             raise Degraded(what, self.outage)
 
     def session(self, session_id: str) -> Session:
-        """Return a handle on a session by its id."""
+        """Return a handle for a session, given its id."""
         return Session(self, session_id)
 
     def sessions(self) -> list[Session]:
-        """Return the live sessions, oldest first; those that were taken over from an earlier supervisor included."""
+        """Return handles for the live sessions, oldest first; sessions taken over from an earlier supervisor are
+        included."""
         return [Session(self, session_id) for session_id in self.registry.sessions]
 
     async def result_of(self, session_id: str) -> TurnResult | None:
@@ -318,7 +324,7 @@ class Supervisor:
         return None if outcome is None else TurnResult(*outcome[:4])
 
     def profile(self, name: str) -> AgentProfile | None:
-        """Return the configured agent of that name."""
+        """Return the profile of the configured agent with that name, or ``None``."""
         return self._agents.get(name)
 
     def _profile(self, agent: str | AgentFunction | None, parent: str | None) -> AgentProfile:
@@ -336,15 +342,16 @@ class Supervisor:
         return AgentProfile(name=name, adapter="inprocess", function=agent)
 
     def new_id(self, wanted: str) -> str:
-        """Return an id for an entity that is not a session; it gets a number if *wanted* was used in this journal."""
+        """Return an id for an entity that is not a session; a number is appended if *wanted* was used in this
+        journal."""
         return self.registry.names.new(wanted)
 
     # ------------------------------------------------------------------ budgets
     def scope(self, scope_id: str, title: str, budget: Budget, parent: BudgetScope | None = None) -> BudgetScope | None:
-        """Return the budget scope of that id, or make one below *parent*, for :meth:`start_session`.
+        """Return the budget scope with that id, or make a scope below *parent*, for use in :meth:`start_session`.
 
-        Records name the scope ``host:ID``, since a session may have the same id. If *budget* bounds nothing, *parent*
-        is returned.
+        Records name the scope ``host:ID``, since a session may have the same id. If *budget* has no limit, *parent* is
+        returned.
         """
         check_text("scope_id", scope_id)
         check_text("title", title)
@@ -353,14 +360,15 @@ class Supervisor:
         return self.monitors.scope(hosts_scope(scope_id), title, budget, parent)
 
     def close_scope(self, scope_id: str) -> None:
-        """Have the next :meth:`scope` of that id start with nothing used. Unknown ids are ignored.
+        """Close the budget scope with that id, so that the next :meth:`scope` of the same id starts unused. Unknown ids
+        are ignored.
 
-        Sessions that were started within the closed scope still count there.
+        Sessions that were started within the closed scope still count in the closed scope.
         """
         self.monitors.close(hosts_scope(scope_id))
 
     def left_of(self, session_id: str) -> Budget:
-        """Return the amounts that a session may still use; ``None`` where nothing bounds one.
+        """Return the amounts that a session may still use; an amount without a limit is ``None``.
 
         Raises:
             NoSuchEntity: the session has ended.
@@ -368,7 +376,7 @@ class Supervisor:
         return self.monitors.left_of(self.registry.session(session_id))
 
     def used_by(self, session_id: str) -> Amounts:
-        """Return the amounts that the agents of a session have used so far, without those of its child sessions.
+        """Return the amounts that the agents of a session have used so far, without the amounts of its child sessions.
 
         Raises:
             NoSuchEntity: the session has ended.
@@ -377,12 +385,13 @@ class Supervisor:
 
     # ------------------------------------------------------------------ takeover
     async def take_over(self, rows: Sequence[EntityRow], choose: Choose | None = None) -> Recovered:
-        """Continue the sessions that an earlier supervisor left, as ``recovery.sessions`` says; stop the others. Tasks
-        wait for a run of their plan.
+        """Continue the sessions that an earlier supervisor left, as the setting ``recovery.sessions`` says; stop the
+        other sessions. Tasks wait for a run of their plan.
 
         Args:
             rows: every entity of the journal.
-            choose: returns the ids of the sessions, each with those below it, and tasks that may go on; by default all.
+            choose: function that returns the ids of the sessions (each with the sessions below it) and tasks that may
+                be continued; by default all may.
 
         Raises:
             JournalError: the journal failed meanwhile.
@@ -399,7 +408,8 @@ class Supervisor:
         return self._takeover.left
 
     def _close_when_answered(self, session_id: str) -> None:
-        """Close a delegated child session once its prompts are answered: the tool call that would do so is gone."""
+        """Close a delegated child session once its prompts are answered: the tool call that would close the session
+        does not exist any more."""
         session, ctx = self.registry.sessions.get(session_id), self._system.context(BACKGROUND_ACTOR)
         if session is not None and session.started_by is not None and ctx is not None:
             ctx.start_task(self._close_answered, session_id, name=f"child {session_id}")
@@ -412,16 +422,17 @@ class Supervisor:
 
     async def last_outcome(self, session_id: str, *, once: bool = False) -> Outcome | None:
         """Wait for the last prompt of a session, and return its outcome; ``None`` if the session has no prompt. The
-        prompt may have been given to an earlier supervisor; then its outcome is known also after the session has ended.
+        prompt may have been sent under an earlier supervisor; then its outcome is returned even if the session has
+        ended.
 
         Args:
-            once: only count prompts of plans, which are tried once.
+            once: consider only prompts of plans, which may be tried only once.
         """
         return await self._pending_requests.last_outcome(session_id, once=once)
 
     # ------------------------------------------------------------------ prompts and messages
     async def request(self, session_id: str, prompt: str) -> TurnResult:
-        """Have a session work on *prompt*, and return the result.
+        """Send *prompt* to a session, wait for the end of its turn, and return the result.
 
         Raises:
             NoSuchEntity: there is no such session.
@@ -436,12 +447,12 @@ class Supervisor:
     async def outcome_of(
         self, session_id: str, prompt: str, cause: Cause, *, once: bool = False, limit: TimeLimit = USUAL_TIME
     ) -> Outcome:
-        """Have a session work on *prompt*, and return the outcome with the record that settled it. Wait while the
-        journal cannot be written.
+        """Send *prompt* to a session, and return the outcome of its turn with the number of the record of that outcome.
+        Wait while the journal cannot be written.
 
         Args:
-            once: do not try a turn again that fails after its agent was ready.
-            limit: time that a turn may take.
+            once: if a turn fails after its agent was ready, do not try again.
+            limit: time limit of a turn.
 
         Raises:
             NoSuchEntity: there is no such session.
@@ -454,7 +465,8 @@ class Supervisor:
     async def send(
         self, session_id: str, text: str, *, urgent: bool, sender: str, at: DeliveryPoint | str | None = None
     ) -> str:
-        """Leave a message for the session's next prompt, and return its id once the message is durable.
+        """Send a message, which becomes part of the session's next prompt; return the message's id once the message is
+        durable.
 
         An urgent message interrupts the running turn, at the delivery point *at*.
 
@@ -479,11 +491,11 @@ class Supervisor:
     async def answer(
         self, permission_id: str, *, allow: bool, always: bool = False, because: str = "", by: str = "host"
     ) -> OptionChoice:
-        """Answer a permission request that waits for a human, and return the agent's option that was chosen, once the
-        answer is durable. A cancellation of the caller does not withdraw the answer.
+        """Answer a permission request that waits for a human. Return, once the answer is durable, the option of the
+        agent that was chosen. A cancellation of the caller does not withdraw the answer.
 
         Args:
-            always: answer the same request so each time that the agent repeats it in its session.
+            always: give the same answer each time that the agent repeats the request in its session.
             because: reason, for the record.
             by: name of the person or program that answers, for the record.
 
@@ -502,12 +514,12 @@ class Supervisor:
 
     # ------------------------------------------------------------------ callers on the control socket
     def caller_at(self, connection: socket.socket, pid: int) -> Caller:
-        """Identify the process at the other end of *connection*, given the pid that the operating system names."""
+        """Identify the process at the other end of *connection*, given the pid that the operating system reports."""
         return self._caller_at(connection, pid)
 
     def reach_of(self, caller: Caller) -> CallerReach:
-        """Return the sessions and operations that *caller* may request: for a child session, no more than each session
-        above it may, too."""
+        """Return the sessions and operations that *caller* may request. A child session may request no operation that a
+        session above it may not."""
         session = self.registry.sessions.get(caller.session)
         if session is None:
             return NOWHERE
@@ -521,7 +533,8 @@ class Supervisor:
         return CallerReach(frozenset(one.session_id for one in sessions), splits, operates)
 
     def note_refused(self, caller: Caller, asked: str, why: str) -> None:
-        """Log that a request was refused to *caller*, and record it for the caller's session, if there is one."""
+        """Log that a request of *caller* was refused, and record the refusal for the caller's session, if there
+        is one."""
         name = caller.named("nobody")
         _log.warning("a request to the supervisor was refused", by=name, asked=asked, why=why)
         metadata = {"asked": asked, "pid": caller.pid}
@@ -537,19 +550,19 @@ class Supervisor:
         env: Mapping[str, str] | None = None,
         start_s: float = START_S,
     ) -> McpResource:
-        """Run a stdio MCP server for as long as a session lives; return when the server has answered ``initialize``. If
-        the caller is cancelled before that, the server is given up.
+        """Run a stdio MCP server for as long as a session lives; return when the server has replied to ``initialize``.
+        If the caller is cancelled before that, the server is ended.
 
         Args:
             name: name of the server in the records.
             command: argv of the server.
-            env: variables that the server gets beside a clean environment.
-            start_s: seconds that each start may take until the server has answered ``initialize``.
+            env: environment variables of the server, added to a clean environment.
+            start_s: seconds that each start may take until the server has replied to ``initialize``.
 
         Raises:
             NoSuchEntity: the session has ended.
             Refused: the session is ending. As :class:`Degraded`: the journal cannot be written now.
-            McpError: the server could not be started, or did not answer in time, and was given up.
+            McpError: the server could not be started, or did not reply in time, and was given up.
         """
         session, ctx = self.registry.session(session_id), self._system.context(session_id)
         self._check_disk(f"an MCP server for {session_id}")
@@ -584,7 +597,8 @@ class Supervisor:
         cause: Cause,
         mode: CancelMode,
     ) -> None:
-        """Start a child session for an agent that delegates *prompt*; close it when the prompt is answered."""
+        """Start a child session for an agent that delegates *prompt*; when the prompt is answered, call *answer* with
+        the outcome and close the child session."""
         ctx = self._background
         try:
             check_text("prompt", prompt)
@@ -596,7 +610,8 @@ class Supervisor:
         ctx.start_task(self._run_child, child_id, prompt, answer, cause, name=f"child {child_id}")
 
     async def _run_child(self, child_id: str, prompt: str, answer: Callable[[Outcome], None], cause: Cause) -> None:
-        """Prompt the child session. The agent gets exactly one answer, also if this task is cancelled."""
+        """Prompt the child session, and pass the outcome to the delegating agent exactly once, also if this task is
+        cancelled."""
         outcome = Outcome("aborted", "its child session was lost", "")
         try:
             outcome = await self.outcome_of(child_id, prompt, cause)
@@ -607,11 +622,12 @@ class Supervisor:
         await self.close_session(child_id, reason="its work is done", cause=Cause(outcome.seq, None, child_id))
 
     async def run_to_completion(self, do: Callable[[], Awaitable[_T]], name: str) -> _T:
-        """Run *do* in a task of its own, so that a cancellation of the caller does not cancel it; return its result.
+        """Run *do* in an asynchronous task of its own, so that a cancellation of the caller does not cancel *do*;
+        return the result of *do*.
 
         Raises:
             Refused: the supervisor ended before *do* returned.
-            Exception: *do* raised it.
+            Exception: the exception that *do* raised.
         """
         over, results = OneShotEvent(), list[_T | Exception]()
 
@@ -636,12 +652,13 @@ class Supervisor:
 
     # ------------------------------------------------------------------ ends
     def plan_abort(self, target: str, scope: AbortScope | str, *, now: bool = False) -> AbortPlan:
-        """Return what an abort would end, without ending anything; with *now*, sessions that are terminating included.
+        """Return the plan of an abort (the entities that the abort would end), without ending anything; with *now*, the
+        plan includes sessions that are terminating.
 
         Raises:
-            UnknownTarget: nothing alive has that id.
-            UnknownValue: no scope has that name.
-            NoSiblings: SIBLING of a root session.
+            UnknownTarget: no live entity has that id.
+            UnknownValue: no abort scope has that name.
+            NoSiblings: the abort scope is SIBLING, and *target* is a root session.
         """
         return self.aborts.plan(target, scope, now=now)
 
@@ -656,19 +673,20 @@ class Supervisor:
         within_s: float | None = None,
         plan_id: str | None = None,
     ) -> Receipt:
-        """Abort what the scope reaches from *target*, and return a receipt. It is no error if *target* has ended.
+        """Abort everything that the abort scope reaches from *target*, and return a receipt. It is no error if *target*
+        has ended.
 
         Args:
             now: start at the kill stage, also for sessions that an earlier abort is terminating.
             within_s: seconds that the termination may take, if that is less than the stage budgets allow; the earliest
                 stages are shortened first.
-            plan_id: execute only if the abort is exactly the plan of that id.
+            plan_id: execute only if the abort is identical to the abort plan with that id.
 
         Raises:
-            UnknownTarget: nothing alive has that id, and nothing that has ended had.
-            UnknownValue: no scope has that name.
-            NoSiblings: SIBLING of a root session.
-            Refused: the abort differs from the plan of that id; nothing was ended.
+            UnknownTarget: no entity has that id, neither a live one nor one that has ended.
+            UnknownValue: no abort scope has that name.
+            NoSiblings: the abort scope is SIBLING, and *target* is a root session.
+            Refused: the abort differs from the abort plan with that id; nothing was ended.
         """
         check_type("reason", reason, str)
         check_type("actor", actor, str)
@@ -686,7 +704,7 @@ class Supervisor:
         now: bool = False,
         within_s: float | None = None,
     ) -> Receipt:
-        """Execute an abort plan. Whether the plan is still valid is decided before the first wait.
+        """Execute an abort plan, and return the receipt. The plan is checked for validity before the first wait.
 
         Raises:
             Refused: the tree has changed since the plan was made; nothing was ended. Make a new plan.
@@ -697,10 +715,11 @@ class Supervisor:
         return await self.aborts.execute(plan, reason=reason, actor=actor, now=now, within_s=within_s)
 
     async def close_session(self, session_id: str, *, reason: str, cause: Cause = HOST) -> None:
-        """End a session in order and wait until everything below it has ended; do nothing if the session has ended.
+        """End a session as completed, and wait until everything below the session has ended; do nothing if the session
+        has ended.
 
         Raises:
-            JournalError: the journal was lost meanwhile; the session was ended all the same.
+            JournalError: the journal was lost meanwhile; nevertheless the session was ended.
         """
         check_type("reason", reason, str)
         session = self.registry.sessions.get(session_id)
@@ -715,7 +734,7 @@ class Supervisor:
         every session.
 
         A drain finishes the turns that run; a session that waits for its next try gives up. The supervisor has ended
-        when its block has been left.
+        when the block of ``open_supervisor`` has been left.
         """
         check_type("actor", actor, str)
         if self._system.context(BACKGROUND_ACTOR) is None:  # the supervisor has ended: a late command
@@ -724,16 +743,16 @@ class Supervisor:
             self._shutdown.stop(actor, now=now, give_up_retries=self.effect_executor.give_up_retries)
 
     async def drain(self) -> None:
-        """Finish the open requests within the drain deadline, then end every session in order."""
+        """Finish the open requests within the drain deadline, then end every session as completed."""
         await self.finish()
         await self.close_all()
 
     async def finish(self) -> None:
-        """Wait until the open requests are finished, at most ``drain_s``; nothing new begins."""
+        """Wait until the open requests are finished, at most ``drain_s``; no new work begins meanwhile."""
         await self._shutdown.finish()
 
     def begin_plan(self, plan: HostedPlan, run: Callable[[], Awaitable[None]]) -> None:
-        """Start *run* as a task of this supervisor, which ends with the supervisor at the latest."""
+        """Start *run* as an asynchronous task of this supervisor; the task ends with the supervisor at the latest."""
 
         async def run_to_the_end() -> None:
             try:
@@ -745,29 +764,29 @@ class Supervisor:
         self._system.group.start_soon(run_to_the_end)
 
     async def end_plans(self) -> None:
-        """Cancel the plans that run, and wait for their end."""
+        """Cancel the plan runs that have not ended, and wait for their end."""
         await self._shutdown.end_plans()
 
     def under_way(self) -> int:
-        """Return the number of requests that are not answered yet."""
+        """Return the number of requests that have no reply yet."""
         return len(self._pending_requests.waiting)
 
     @property
     def unanswered(self) -> bool:
-        """True if a request waits for its answer, or a message has a turn."""
+        """Whether a request waits for its reply, or a message is being handled in a turn."""
         return self._pending_requests.unanswered
 
     async def answer_or_stop(self) -> None:
-        """Wait until a request is answered, or everything is to stop now."""
+        """Wait until a request receives its reply, or until every session is to stop now."""
         await any_of(self._pending_requests.answer_given, self.stop_now)
 
     async def heartbeat(self, *, timeout_s: float) -> None:
-        """Wait until the actor that terminates sessions has handled a message: then the event loop, the dispatcher of
-        the actor system and this actor work.
+        """Wait until the actor that terminates sessions has handled a message, which shows that the event loop, the
+        dispatcher of the actor system and this actor work.
 
         Raises:
             ActorStopped: the actor has ended.
-            AskTimeout: not within *timeout_s*.
+            AskTimeout: the message was not handled within *timeout_s*.
         """
         background, beat = self._system.ref(BACKGROUND_ACTOR), Heartbeat()
         if background is None:
@@ -779,20 +798,20 @@ class Supervisor:
         raise AskTimeout(BACKGROUND_ACTOR, timeout_s)
 
     async def close_all(self) -> None:
-        """End every session in order, within the stage budgets."""
+        """End every session as completed, within the stage budgets."""
         self.stopping.set()
         self._shutdown.close_all()
         await self._ended()
 
     async def abort_all(self, reason: str) -> None:
-        """Abort every session with that reason, within the stage budgets."""
+        """Abort every session with the given reason, within the stage budgets."""
         check_type("reason", reason, str)
         self.stopping.set()
         self._shutdown.stop_all(reason, "host", now=False)
         await self._ended()
 
     async def _ended(self) -> None:
-        """Wait for the end of every session, and end the recovered tasks that no plan has taken up."""
+        """Wait for the end of every session, and end the recovered tasks that no plan has taken over."""
         await self._shutdown.all_ended(self._takeover.end_work if self.recovered_work.work else None)
         await self.cleanup.wait_until_done()
         for session in self.registry.sessions.values():  # sessions whose last record was lost
@@ -808,7 +827,8 @@ class Supervisor:
         return str(self.registry.entity(entity_id).state.value)
 
     def inspect(self, entity_id: str) -> Inspected:
-        """Return mailbox, tasks and stacks of a live session, turn, agent, task or tool call.
+        """Return state, mailbox and asynchronous tasks with their stacks of a live session, turn, agent, task or tool
+        call.
 
         Raises:
             NoSuchEntity: no live entity has that id.
@@ -816,8 +836,8 @@ class Supervisor:
         return inspect(self.registry, entity_id)
 
     async def compact(self, retention: Retention | None = None) -> Compacted:
-        """Move entities that ended long ago from the journal to the archive; by default, those that the settings do not
-        keep.
+        """Move entities that ended long ago from the journal to the archive; by default, the entities that the
+        settings' retention does not keep.
 
         Raises:
             Refused: the journal is not on a disk.
@@ -830,13 +850,14 @@ class Supervisor:
         )
 
     def rows(self, *, data: bool = True) -> list[EntityRow]:
-        """Return every live entity, parents first. *data* takes time if there are many: leave it out if not needed."""
+        """Return the row of every live entity, parents first. *data* takes time if there are many entities: pass false
+        if the data are not needed."""
         return self.registry.rows(data=data)
 
     def subscribe(
         self, after_seq: int | None = None
     ) -> AbstractAsyncContextManager[AsyncGenerator[LifecycleEvent, None]]:
-        """Subscribe to durable records; with *after_seq*, past records after that number come first.
+        """Subscribe to durable records; with *after_seq*, past records with a higher number come first.
 
         Raises:
             SubscriptionLagged: (while iterating) the subscriber was more than 4,096 records behind.

@@ -1,7 +1,8 @@
-"""Trust scores of agents, kept in the journal: each change is a fact of the task that caused it, with all scores.
+"""Trust scores of agents, stored in the journal: each change is a fact of the task that caused the change, with all
+scores.
 
-So the newest such fact is all that the next supervisor needs. The journal keeps the fact as long as it keeps the task;
-after that all agents start anew, which errs on the side of less trust. Without a policy no score is kept or recorded.
+So the next supervisor needs only the newest such fact. The fact stays in the journal as long as the task; after that
+all agents start anew, which errs on the side of less trust. Without an access policy no score is stored or recorded.
 """
 
 from __future__ import annotations
@@ -31,24 +32,24 @@ from supervisor.runtime.journal_writer import Cause
 _log = get_logger()
 
 STANDING: Final = "Standing"
-"""Name of the fact that a change of scores leaves in the log of its task."""
+"""Name of the fact, in the log of a task, that trust scores have changed."""
 
 
 class Trust:
-    """Trust score of each agent, by the agent's name in the plan."""
+    """Trust scores of the agents, by the agent's name in the plan."""
 
     def __init__(self, registry: EntityRegistry) -> None:
         self._registry = registry
         self.policy: AccessPolicy | None = None
         self.standings: dict[str, TrustScore] = {}
         self._counted: set[str] = set()
-        """Tasks that were counted as successes and may not have been closed yet: they are not counted again."""
+        """Ids of tasks that were counted as successes and may not have been closed yet: they are not counted again."""
 
     def level(self, agent: str) -> Level:
         return self._standing(agent).level
 
     def rights(self, agent: str) -> Rights | None:
-        """Return the rights of an agent now; ``None`` if there is no policy."""
+        """Return the present rights of an agent; ``None`` if there is no access policy."""
         return None if self.policy is None else self.policy.rights[self.level(agent)]
 
     def _standing(self, agent: str) -> TrustScore:
@@ -58,8 +59,8 @@ class Trust:
         return found
 
     def success(self, agent: str, task_id: str, cause: Cause, *, on: str = "") -> None:
-        """Count a success of *agent*, whose task is about to be closed; once for each task. The fact is recorded for
-        the entity *on* if the task was closed before."""
+        """Count a success of *agent*, whose task is about to be closed; at most once for each task. The fact is
+        recorded for the entity *on* if the task was closed before."""
         if self.policy is not None and task_id not in self._counted:
             self._counted.add(task_id)
             now = self._registry.journal_writer.clock.now()
@@ -67,7 +68,7 @@ class Trust:
             self._record(agent, after, on or task_id, cause, "success", "", task_id)
 
     def violation(self, agent: str, task_id: str, cause: Cause, why: str, *, on: str = "") -> None:
-        """Count a violation of its rights by *agent*, in its work on a task."""
+        """Count a violation: *agent* exceeded its rights in its work on a task."""
         if self.policy is not None:
             now = self._registry.journal_writer.clock.now()
             after = after_violation(self._standing(agent), now, self.policy.decay_s)
@@ -84,7 +85,7 @@ class Trust:
             _log.warning("the standing of an agent has changed", agent=agent, level=after.level.value, why=words)
 
     async def recall(self, journal: Journal, rows: Sequence[EntityRow]) -> None:
-        """Restore the scores from the journal, given all its entities.
+        """Restore the scores from the journal, given the rows of all entities in the journal.
 
         Raises:
             JournalError: the journal cannot be read.
@@ -105,12 +106,12 @@ class Trust:
 
 
 def _is_at_rest(row: EntityRow) -> bool:
-    """True if the entity's last change came after all its facts."""
+    """Return whether the entity's last change came after all its facts."""
     return row.ended or row.state == Task.FAILED.value
 
 
 def _newest_first(rows: Iterable[EntityRow]) -> list[EntityRow]:
-    """Return tasks and workstreams (which have the facts of tasks that were merged late): first those that were
-    interrupted, then the others by their last change, newest first."""
+    """Return the rows of tasks and of workstreams (which have the facts of tasks that were merged late): first those
+    that were interrupted, then the others by the time of their last change, newest first."""
     tasks = [row for row in rows if row.kind in (Kind.TASK, Kind.WORKSTREAM)]
     return sorted(tasks, key=lambda row: (_is_at_rest(row), -row.changed_at))

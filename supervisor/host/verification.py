@@ -1,9 +1,9 @@
 """Verification of a session's work: acceptance tests, commits, merges, checkpoints.
 
 A task is done when its acceptance tests pass, and closed when its work is merged (spec 000: "Janitor verification
-passed + branch merged"). Acceptance tests run in the session's own scope, so that whatever ends the session ends them;
-other requests run in the task of their caller. A bug in the verification of one piece of work is logged and refuses
-that request: it ends neither the plan's run nor another request.
+passed + branch merged"). Acceptance tests run in the session's own cancel scope, so that the end of the session ends
+the tests; other requests run in the asynchronous task of their caller. If a request fails by a bug, the bug is logged
+and the request refused: the bug ends neither the plan run nor another request.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from supervisor.runtime.one_shot_event import OneShotEvent
 _log = get_logger()
 
 OUTPUT_MAX = 2_000
-"""Characters of a failed test's output that are logged where no transcript holds it."""
+"""Number of characters of a failed test's output that are logged if the output is in no transcript."""
 
 _T = TypeVar("_T")
 
 
 class Verification:
-    """Checks, commits, merges and takes back the work of sessions.
+    """Checks, commits, merges and rolls back the work of sessions.
 
     Args:
-        verify: calls a plug-in's verifier.
+        verify: function that calls a plug-in's verifier.
     """
 
     def __init__(
@@ -57,14 +57,15 @@ class Verification:
 
     @property
     def in_place(self) -> bool:
-        """True if sessions work where their work stays."""
+        """Whether sessions work in the directory itself, so that nothing has to be merged."""
         return not self._workspace.temporary
 
     async def check(self, session_id: str, tests: Sequence[AcceptanceTest]) -> str:
-        """Return why the work of a session is not accepted, ``""`` if it is. The tests' output is in its transcript.
+        """Run acceptance tests on a session's work; return why it is not accepted, ``""`` if it is. Output goes to the
+        transcript.
 
         Raises:
-            Refused: the session ended before its tests did.
+            Refused: the session ended before its tests had ended.
         """
         if not tests:
             return ""
@@ -103,10 +104,10 @@ class Verification:
     async def inspect(
         self, workspace_id: str, tests: Sequence[AcceptanceTest], directory: str, until: anyio.Event
     ) -> str:
-        """Return why all that was merged so far is not accepted, ``""`` if it is. The tests have their own workspace.
+        """Run acceptance tests on the merged work so far, in a workspace of their own. Return why it fails, or ``""``.
 
         Args:
-            workspace_id: id of that workspace.
+            workspace_id: id of the workspace of the tests.
             directory: directory of the workspace in which the tests are run.
             until: set when the result is not needed any more.
         """
@@ -130,7 +131,7 @@ class Verification:
     async def _accepted(
         self, tests: Sequence[AcceptanceTest], where: str, until: anyio.Event
     ) -> Sequence[AcceptanceResult]:
-        """Run the tests; return an empty sequence if *until* is set first."""
+        """Run the tests and return their results; an empty sequence if *until* is set first."""
         done: Sequence[AcceptanceResult] = ()
         async with anyio.create_task_group() as group:
 
@@ -144,12 +145,13 @@ class Verification:
         return done
 
     async def commit(self, session_id: str, message: str) -> str:
-        """Commit the work of a session and return the commit that is verified; ``""`` if the work stays in place, or
-        cannot be merged as it is (``merge`` gives the reason).
+        """Commit the work of a session and return the commit that is to be verified; ``""`` if the work is done in the
+        directory itself, or cannot be merged in its present form (``merge`` returns the reason).
 
         Raises:
             OSError: the work cannot be committed.
-            Refused: the session is ending, or the journal is lost, so that its workspace may be another supervisor's.
+            Refused: the session is ending, or the journal is lost, so that its workspace may belong to another
+                supervisor.
         """
         if self.in_place:
             return ""
@@ -162,7 +164,8 @@ class Verification:
             raise
 
     async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
-        """Merge *commit* of a session, or all of its work. The outcome is ``refused`` unless the merge is certain."""
+        """Merge *commit* of a session, or all of the session's work. The outcome is ``refused`` unless the merge is
+        certain."""
         try:
             return await self._request(partial(self._workspace.merge, session_id, message, commit))
         except (OSError, Refused) as error:
@@ -180,7 +183,7 @@ class Verification:
             raise Refused(f"the changes of session {session_id!r} cannot be read: {error}") from error
 
     async def begin(self, workspace_spec: WorkspaceSpec) -> None:
-        """Bring the files that a task owns to the state with which an attempt begins, and save that state.
+        """Bring the files that a task owns to the state from which an attempt begins, and save that state.
 
         Raises:
             Refused: the state could not be saved or restored.
@@ -191,7 +194,7 @@ class Verification:
             raise Refused(f"the state before the attempt could not be saved: {error}") from error
 
     async def save(self, session_id: str, workspace_spec: WorkspaceSpec, message: str) -> str:
-        """Save the work of a session so far, and return the checkpoint that holds it.
+        """Save the work of a session so far, and return the checkpoint with that work.
 
         Raises:
             Refused: the checkpoint could not be made.
@@ -199,10 +202,10 @@ class Verification:
         return await self._finish(self._workspace.save, session_id, workspace_spec, message)
 
     async def roll_back(self, session_id: str, workspace_spec: WorkspaceSpec, message: str) -> str:
-        """Take back the work of a session, and return the checkpoint that holds it.
+        """Roll back the work of a session, and return the checkpoint with that work.
 
         Raises:
-            Refused: the work could not be taken back.
+            Refused: the work could not be rolled back.
         """
         return await self._finish(self._workspace.roll_back, session_id, workspace_spec, message)
 
@@ -213,7 +216,7 @@ class Verification:
         workspace_spec: WorkspaceSpec,
         message: str,
     ) -> str:
-        """Call *do* to its end, also if the caller is cancelled, for at most ``REMOVE_S`` seconds."""
+        """Call *do* and complete it, even if the caller is cancelled, for at most ``REMOVE_S`` seconds."""
         with anyio.move_on_after(REMOVE_S, shield=True):
             try:
                 return await self._request(partial(do, session_id, workspace_spec, message))
@@ -222,20 +225,21 @@ class Verification:
         raise Refused(f"the workspace took longer than {REMOVE_S:g} s")
 
     async def accept(self, workspace_spec: WorkspaceSpec) -> None:
-        """Give up the possibility to take back the work in that workspace."""
+        """Accept the work in that workspace: the saved state is dropped, so that the work cannot be rolled back any
+        more."""
         await self._drop(self._workspace.accept, workspace_spec)
 
     async def forget(self, workspace_spec: WorkspaceSpec) -> None:
-        """Delete the checkpoints of a task that is over, as far as no other task needs them."""
+        """Delete the checkpoints of a task that is over, except those that another task needs."""
         await self._drop(self._workspace.forget, workspace_spec)
 
     async def _request(self, do: Callable[[], Awaitable[_T]]) -> _T:
-        """Call the workspace; outlast a shortage of descriptors.
+        """Call *do*, a request to the workspace; during a shortage of file descriptors, wait and try again.
 
         Raises:
-            OSError: the workspace could not do it.
-            Refused: the call failed by a bug; or the journal is lost: the state directory may by now be another
-                supervisor's, with sessions of the same names.
+            OSError: the workspace could not carry out the request.
+            Refused: the call failed by a bug; or the journal is lost: the state directory may by now belong to another
+                supervisor, with sessions of the same names.
         """
         if isinstance(lost := self._registry.journal_writer.error, JournalLost):
             raise Refused(str(lost))

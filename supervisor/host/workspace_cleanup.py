@@ -1,8 +1,9 @@
 """Removal of workspaces after their sessions, by a service.
 
-A workspace is queued when the last record of its session is made. The loop removes each in a task of its own. What is
-queued or under way survives a crash of the loop: the next loop begins it again, which is harmless. A removal that fails
-by a bug is logged and not repeated, since it would crash each next loop too; the workspace is left for the next start.
+A workspace is queued when the last record of its session is made. The loop removes each workspace in an asynchronous
+task of its own. Removals that are queued or under way survive a crash of the loop: the next loop begins them again,
+which is harmless. A removal that fails by a bug is logged and not repeated, since it would crash each next loop too;
+the workspace then stays until the next start.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from supervisor.runtime.one_shot_event import WaitGroup
 _log = get_logger()
 
 REMOVE_S = 60.0
-"""Seconds that the removal of a workspace may take: the removal commits all that an agent left. What is not removed in
-that time is removed at the next start."""
+"""Seconds that the removal of a workspace may take, including a commit of all changes that an agent left. A workspace
+that is not removed in that time is removed at the next start."""
 
 
 class WorkspaceCleanup:
@@ -35,20 +36,23 @@ class WorkspaceCleanup:
         self._registry = registry
         self._workspace = workspace
         self._open: dict[str, Callable[[], Awaitable[object]]] = {}
-        """Removals that are queued or under way, by session; ``""``: those that an earlier supervisor left."""
+        """Removals that are queued or under way, by session; the key ``""`` stands for workspaces that an earlier
+        supervisor left."""
         self._queued: list[str] = []
         self._changed, self._removed = ResettableEvent(), ResettableEvent()
         self.clearing = WaitGroup()
-        """Shared workspaces from which the work of a task that was given up is being taken, or is to be: no attempt
-        begins there meanwhile. The end of a supervisor does not wait for that: it may take until a disk is back."""
+        """Counter of the shared workspaces in which the work of a given-up task is being rolled back, or will be: no
+        attempt begins there meanwhile. The end of a supervisor does not wait for that: it may take until a disk is
+        back."""
 
     @property
     def needed(self) -> bool:
-        """False if sessions work where their work stays, so that nothing is removed."""
+        """False if sessions work in the directory itself, so that no workspace is removed."""
         return self._workspace.temporary
 
     async def clean_up(self, session_id: str, message: str) -> Released:
-        """Remove the workspace of a session. What cannot be removed is left, and logged."""
+        """Remove the workspace of a session, and return the result. Anything that cannot be removed is left, and
+        logged."""
         if isinstance(self._registry.journal_writer.error, JournalLost):
             return Released()
         released = Released(problem=f"the workspace was not removed within {REMOVE_S:g} s")
@@ -64,7 +68,8 @@ class WorkspaceCleanup:
         return released
 
     def remove_after(self, session: LiveSession) -> None:
-        """Have the workspace of a root session removed after its last record, unless the session's owner keeps it."""
+        """Queue the removal of a root session's workspace for the time after the session's last record, unless the
+        specification of the workspace says that it is kept."""
         if self.needed and session.root_id == session.session_id:
             session.reached(SessionPhase.RECORDED).then(lambda: self._remove_recorded(session))
 
@@ -74,7 +79,8 @@ class WorkspaceCleanup:
             self._queue(session_id, partial(self.clean_up, session_id, f"what {session_id} left"))
 
     def remove_left(self) -> None:
-        """Have the workspaces removed that an earlier supervisor left of sessions that do not live any more."""
+        """Queue the removal of workspaces that an earlier supervisor left, and whose sessions are not alive any
+        more."""
         if self.needed:
             self._queue("", self._remove_left)
 
@@ -90,7 +96,7 @@ class WorkspaceCleanup:
 
     # ------------------------------------------------------------------ the service
     async def run(self) -> None:
-        """Remove what is queued, until cancelled. This is the loop of a service."""
+        """Remove queued workspaces until cancelled. This is the loop of a service."""
         self._queued = list(self._open)  # with those that the crash of an earlier loop has interrupted
         self._changed.set()
         async with anyio.create_task_group() as group:
@@ -111,13 +117,13 @@ class WorkspaceCleanup:
         self._removed.set()
 
     async def wait_until_done(self) -> None:
-        """Wait until every queued workspace is removed, or :meth:`give_up`."""
+        """Wait until every queued workspace is removed, or until :meth:`give_up` is called."""
         while self._open:
             self._removed.clear()
             await self._removed.wait()
 
     def give_up(self) -> None:
-        """Forget what is queued, since the service does not run any more. The next start removes it."""
+        """Drop all queued removals, since the service does not run any more. The next start removes the workspaces."""
         if self._open:
             _log.error("workspaces are left: the next start removes them", sessions=[*self._open])
         self._open.clear()

@@ -1,7 +1,7 @@
 """Plug-ins: additions to the supervisor by hooks, which pluggy finds and this package calls.
 
-A plug-in gets records, gives opinions where there is a choice, and adds adapters and verifiers. Its errors and its
-slowness affect nothing else. docs/how-to/plugins.md lists the guarantees.
+A plug-in receives records, gives opinions where the supervisor has a choice, and adds adapters and verifiers. The
+errors and the slowness of a plug-in affect nothing else. docs/how-to/plugins.md lists the guarantees.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Guard around a plug-in's codec: an error in it ends its agent, and nothing else.
+"""Guard around a plug-in's codec: an error in the codec ends the agent of that codec, and nothing else.
 
 ``supervisor.ports.Codec`` says that a codec never raises. The built-in codecs are tested for that. For a plug-in's
 codec an exception, or a value that is no ``Out``, becomes :class:`Malformed`; after that the codec is not called any
@@ -15,18 +15,19 @@ from supervisor.ports import Codec, Launch, Malformed, Out, Process, SpawnError
 
 _OUTS = get_args(Out)
 _MAY_DECLINE = ("steer", "end_call")
-"""Methods that return None if the protocol cannot do this."""
+"""Methods of a codec that return None if the protocol does not support the operation."""
 
 Failed = Callable[[str, BaseException], None]
-"""Called with the name of the method and its exception."""
+"""Function that is called with the name of the method that failed, and its exception."""
 
 
 class AdapterFailed(Exception):
-    """An adapter of a plug-in could not say how its agent is launched."""
+    """Raised when a plug-in's adapter could not make a codec, or the command line that launches its agent."""
 
 
 class NoHost:
-    """``supervisor.ports.ProcessHost`` where there is nothing to start: every launch fails for the same reason."""
+    """Implementation of ``supervisor.ports.ProcessHost`` for an agent that cannot be launched: every launch fails with
+    the same error."""
 
     def __init__(self, why: str) -> None:
         self._why = why
@@ -40,10 +41,10 @@ class NoHost:
 
 
 class GuardedCodec:
-    """Guarded codec of a plug-in, for one conversation.
+    """Wrapper of a plug-in's codec, for one conversation, that turns each error of the codec into ``Malformed``.
 
     Raises:
-        AdapterFailed: (here, and from ``argv``) the codec cannot be made, or gives no command line.
+        AdapterFailed: (here, and from ``argv``) the codec cannot be made, or returns no command line.
     """
 
     def __init__(self, name: str, make: Callable[[], Codec], failed: Failed) -> None:
@@ -114,7 +115,8 @@ class GuardedCodec:
         return self._call(method, *arguments) or []
 
     def _call(self, method: str, *arguments: Any) -> list[Out] | None:
-        """Call the codec; return None only from a method that may do so."""
+        """Call a method of the codec; return None only from a method that may do so. A failure is returned as
+        ``Malformed``."""
         if self._broken:
             return []
         try:

@@ -1,8 +1,8 @@
-"""Loading of plug-ins: installed ones by their entry points, and those that the embedding program gives.
+"""Loading of plug-ins: installed plug-ins by their entry points, and plug-ins passed by the embedding program.
 
 An entry point of the group ``supervisor.plugins`` names a module, or an object, with hook implementations. A plug-in
 that cannot be imported, takes too long, or implements a hook wrongly is reported and not used. Unknown hooks are
-reported and left out, so that a plug-in for a newer version works with the hooks of this one.
+reported and left out, so that a plug-in for a newer version works with the hooks of this version.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from supervisor.plugins.worker import Counts, PluginThread
 from supervisor.ports.logs import get_logger
 
 GROUP: Final = "supervisor.plugins"
-"""The entry point group."""
+"""Name of the entry point group of plug-ins."""
 
 LOAD_S: Final = 10.0
 """Seconds that the import of a plug-in may take."""
@@ -31,11 +31,11 @@ _log = get_logger()
 
 
 class UnknownPlugin(ValueError):
-    """A plug-in that was named is not installed; the message lists those that are."""
+    """Raised when a named plug-in is not installed; the message lists the installed plug-ins."""
 
 
 class Impl(msgspec.Struct, frozen=True):
-    """A plug-in's implementation of a hook, called with the arguments that it names."""
+    """A plug-in's implementation of a hook, called with the arguments that the implementation names."""
 
     hook: str
     function: Callable[..., Any]
@@ -58,7 +58,7 @@ class Loaded(msgspec.Struct, kw_only=True):
 
 
 class _Found(msgspec.Struct, frozen=True):
-    """A plug-in before its import."""
+    """A plug-in that was found, before its import."""
 
     name: str
     version: str
@@ -67,13 +67,13 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 def installed() -> dict[str, tuple[EntryPoint, str, str]]:
-    """Return entry point, distribution and version of each installed plug-in, by name, without importing any."""
+    """Return entry point, distribution and version of each installed plug-in, by name, without importing a plug-in."""
     return dict(_installed(tuple(sys.path)))
 
 
 @cache
 def _installed(path: tuple[str, ...]) -> tuple[tuple[str, tuple[EntryPoint, str, str]], ...]:
-    """Read the entry points, once for each import path: that takes milliseconds, and some programs open many
+    """Read the entry points, only once for each import path: reading takes milliseconds, and some programs open many
     supervisors."""
     found: dict[str, tuple[EntryPoint, str, str]] = {}
     for one in distributions():
@@ -86,7 +86,7 @@ def _installed(path: tuple[str, ...]) -> tuple[tuple[str, tuple[EntryPoint, str,
 def load(
     names: Sequence[str] | None, given: Sequence[object], *, limit_s: float
 ) -> tuple[pluggy.PluginManager, list[Loaded]]:
-    """Load the plug-ins of *names* (``None``: all that are installed) and those that are *given*.
+    """Load the installed plug-ins of *names* (``None``: all), and the plug-ins *given* by the embedding program.
 
     Raises:
         UnknownPlugin: one of *names* is not installed.
@@ -133,7 +133,7 @@ def _loaded(manager: pluggy.PluginManager, found: _Found, limit_s: float) -> Loa
 
 
 def _examined(manager: pluggy.PluginManager, plugin: object, one: Loaded) -> Loaded:
-    """Find the hooks of a registered plug-in; refuse one with a wrapper or an async hook."""
+    """Find the hooks of a registered plug-in; refuse a plug-in with a hook that is a wrapper or async."""
     hooks: list[str] = []
     for caller in manager.get_hookcallers(plugin) or ():
         impl = next(impl for impl in caller.get_hookimpls() if impl.plugin is plugin)

@@ -1,4 +1,4 @@
-"""Reading of plans that name adapters or verifiers of plug-ins; these are loaded only if the plan needs them."""
+"""Reading of plans that name adapters or verifiers of plug-ins; the plug-ins are loaded only if the plan needs them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def load_plan(
     installed: bool = True,
     instead: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
-    """Read and check a plan. Relative programs and directories in it are relative to the plan's own directory.
+    """Read and check a plan. Relative paths of programs and directories are relative to the directory of the plan file.
 
     Args:
-        plugins: plug-ins of the embedding program, beside the installed ones.
-        installed: whether installed plug-ins count; the plan may choose among them.
+        plugins: plug-ins of the embedding program, beside the installed plug-ins.
+        installed: whether installed plug-ins are used; the plan may choose among them.
         instead: agents of the catalogue that replace agents of the plan.
 
     Raises:
-        BadPlan: with one line for every problem.
+        BadPlan: the plan is invalid; the message has one line for every problem.
     """
     plan = plans.load_plan(path, partial(_added, plugins, installed), instead)
     return plan if installed else plan.model_copy(update={"plugins": ()})

@@ -1,7 +1,7 @@
-"""Plug-ins of one supervisor: they get records and give opinions; each wait for a plug-in is bounded.
+"""Plug-ins of one supervisor: plug-ins receive records and give opinions; each wait for a plug-in is bounded.
 
-A plug-in cannot disturb the supervisor: records are queued for it, and an opinion that comes too late is ignored. Only
-a verifier has power: work that it does not accept, also by an error or too late, is not accepted.
+A plug-in cannot disturb the supervisor: records are queued for the plug-in, and an opinion that comes too late is
+ignored. Only a verifier can reject: work is not accepted if the verifier rejects it, fails, or is late.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ WATCH_S: Final = 1.0
 """Seconds between two checks of the plug-ins' threads."""
 
 THREADS: Final = 4
-"""Opinions that are waited for at the same time."""
+"""Maximal number of opinions that are waited for at the same time."""
 
 _log = get_logger()
 
 
 class PluginReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Report on one plug-in, for people. ``used`` is False if its problems keep it from being used."""
+    """Report on one plug-in, for people. ``used`` is False if problems prevent the use of the plug-in."""
 
     name: str
     version: str
@@ -64,14 +64,14 @@ class PluginReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Served(msgspec.Struct):
-    """Adapters and verifiers that a plug-in has registered under free names."""
+    """Adapters and verifiers of one plug-in, registered under names that no other plug-in had taken."""
 
     adapters: dict[str, Callable[[], Codec]] = {}
     verifiers: dict[str, Verifier] = {}
 
 
 class Plugins:
-    """All plug-ins of one supervisor. Made by :meth:`load`; ``Plugins()`` has none, and costs nothing.
+    """All plug-ins of one supervisor, made by :meth:`load`. ``Plugins()`` stands for no plug-ins, and costs nothing.
 
     Args:
         loaded: the plug-ins, in the order in which they were found.
@@ -86,7 +86,7 @@ class Plugins:
         self._served: dict[str, _Served] = {}
         self._waiters: anyio.CapacityLimiter | None = None
         self.listens = any(name in self._impls for name in (*EVENT_HOOKS.values(), ABORT_HOOK))
-        """True if any plug-in wants records."""
+        """Whether any plug-in implements a hook for records."""
 
     @classmethod
     def load(
@@ -123,7 +123,8 @@ class Plugins:
 
     # ------------------------------------------------------------------ registrations
     def _register(self, reserved: Collection[str]) -> None:
-        """Register the adapters and verifiers of each plug-in; the first plug-in with a name gets it."""
+        """Register the adapters and verifiers of each plug-in; a name belongs to the first plug-in that uses
+        the name."""
         self._served = {one.name: _Served() for one in self.loaded}
         for hook, field, taken in (
             ("supervisor_adapters", "adapters", set(reserved)),
@@ -145,7 +146,7 @@ class Plugins:
 
     @property
     def adapters(self) -> dict[str, Callable[[], Codec]]:
-        """Functions that make the codecs of plug-ins, by adapter. An error in a codec ends the turn only."""
+        """Functions that make guarded codecs of plug-ins, by adapter name. An error in a codec ends only its turn."""
         return {
             name: partial(GuardedCodec, name, make, partial(self._codec_failed, one))
             for one in self.loaded
@@ -154,7 +155,7 @@ class Plugins:
 
     @property
     def verifiers(self) -> dict[str, Verifier]:
-        """Verifiers by name."""
+        """Verifiers of all plug-ins, by name."""
         return {name: made for served in self._served.values() for name, made in served.verifiers.items()}
 
     def reports(self) -> tuple[PluginReport, ...]:
@@ -180,7 +181,7 @@ class Plugins:
 
     # ------------------------------------------------------------------ records
     def publish(self, record: LifecycleEvent) -> None:
-        """Queue a durable record for the plug-ins that want it; never waits, never raises."""
+        """Queue a durable record for the plug-ins with a hook for it; never waits, never raises."""
         hooks = [EVENT_HOOKS.get(record.entity_type, ""), *([ABORT_HOOK] if record.event in ABORT_RECORDS else [])]
         for hook in hooks:
             for one, impl in self._impls.get(hook, ()):
@@ -188,7 +189,7 @@ class Plugins:
 
     # ------------------------------------------------------------------ opinions
     async def priority(self, item: WorkItem) -> int:
-        """Return the priority of *item* by the first opinion, or its own."""
+        """Return the priority of *item* by the first opinion of a plug-in, or the item's own priority."""
         opinion = await self._opinion(
             "supervisor_priority",
             lambda value: isinstance(value, int) and not isinstance(value, bool),
@@ -197,15 +198,16 @@ class Plugins:
         return item.priority if opinion is None else int(opinion)
 
     async def escalation(self, attempt: FailedAttempt) -> str | None:
-        """Return the agent, one of ``attempt.agents``, that makes the next attempt; ``None``: as the plan has it."""
+        """Return the agent, one of ``attempt.agents``, for the next attempt; ``None`` if no plug-in has an opinion."""
         return await self._opinion("supervisor_escalate", lambda value: value in attempt.agents, attempt=attempt)  # type: ignore[no-any-return]
 
     async def retry(self, attempt: FailedAttempt) -> bool | None:
-        """Return whether to try again; ``None``: no plug-in has an opinion."""
+        """Return whether to try again, by the first opinion of a plug-in; ``None`` if no plug-in has an opinion."""
         return await self._opinion("supervisor_judge_retry", lambda value: isinstance(value, bool), attempt=attempt)  # type: ignore[no-any-return]
 
     async def _opinion(self, hook: str, fits: Callable[[Any], bool], **given: Any) -> Any:
-        """Return the first result that *fits*; ``None`` if there is none."""
+        """Call the hook of each plug-in in turn, and return the first result for which *fits* holds; ``None`` if there
+        is none."""
         self._waiters = self._waiters or anyio.CapacityLimiter(THREADS)
         for one, impl in self._impls.get(hook, ()):
             wait = partial(one.thread.answer, hook, partial(impl, **given))
@@ -220,7 +222,8 @@ class Plugins:
 
     # ------------------------------------------------------------------ verifiers
     async def verified(self, test: AcceptanceTest, directory: str, env: Mapping[str, str]) -> str:
-        """Return why the verifier that *test* names does not accept the work in *directory*; ``""`` if it does."""
+        """Return the reason why the verifier named by *test* does not accept the work in *directory*; ``""`` if it
+        accepts."""
         asked = Verification(
             name=test.words[0], directory=directory, options=test.options, env=env, timeout_s=test.timeout_s
         )
@@ -240,7 +243,8 @@ class Plugins:
     async def watch(self) -> None:
         """Check the thread of each plug-in every second, until cancelled: log a late call, replace a dead thread.
 
-        This is the loop of a service. What waits for a plug-in lies in its queue, and survives thread and loop.
+        This is the loop of a service. Calls that wait are in the plug-in's queue, and survive the end of thread and
+        loop.
         """
         while True:
             failpoint.crash("service", "plug-ins")
@@ -256,7 +260,8 @@ class Plugins:
             one.thread.stop()
 
     async def close(self) -> None:
-        """Let each plug-in process its queued records, at most ``CLOSE_S`` seconds; then leave its thread behind."""
+        """Let each plug-in process its queued records, at most ``CLOSE_S`` seconds in all; then do not wait for its
+        thread."""
         self.dismiss()
         if self.loaded:
             with anyio.CancelScope(shield=True):

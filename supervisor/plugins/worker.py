@@ -2,8 +2,8 @@
 
 Records are queued for the thread without a wait. The queue is bounded: records that do not fit are dropped and counted.
 A call that takes longer than its limit cannot be ended, since a thread cannot. The call is counted and logged once, and
-the plug-in is asked nothing until the call returns. The thread is a daemon, so that it does not delay the end of the
-program.
+the plug-in is not asked for opinions until the call returns. The thread is a daemon, so that it does not delay the end
+of the program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 from supervisor.ports.logs import get_logger
 
 QUEUE_MAX: Final = 4_096
-"""Records that may wait for a plug-in, as for any subscriber."""
+"""Maximal number of records that may wait for a plug-in, as for any subscriber."""
 
 CALL_S: Final = 5.0
 """Seconds that one call of a hook may take before its plug-in counts as late."""
@@ -40,7 +40,7 @@ class Counts(msgspec.Struct, kw_only=True):
 
 
 class Answer(NamedTuple):
-    """Result of a call: its value, or its exception."""
+    """Result of a call to a plug-in: its value, or its exception."""
 
     value: Any = None
     error: BaseException | None = None
@@ -51,7 +51,7 @@ _Asked = tuple[str, Call, "Future[Answer]"]
 
 
 class PluginThread:
-    """Calls for one plug-in.
+    """Makes the calls of one plug-in in a thread of its own.
 
     Args:
         name: name of the plug-in.
@@ -66,9 +66,9 @@ class PluginThread:
         self._events: deque[tuple[str, Call]] = deque()
         self._asked: deque[_Asked] = deque()
         self._tokens: SimpleQueue[bool] = SimpleQueue()
-        """Holds True for each call that waits, and False at the end."""
+        """Queue that wakes the thread: True for each call that waits, and False at the end."""
         self._since: float | None = None
-        """Start of the call that runs now (monotonic seconds)."""
+        """Start of the call that runs now (monotonic seconds); ``None`` if no call runs."""
         self._logged_late = self._logged_dropped = False
         self._logged_failed: set[str] = set()
         self._stopping = False
@@ -93,7 +93,8 @@ class PluginThread:
         self._tokens.put(True)
 
     def ask(self, what: str, call: Call) -> Future[Answer] | None:
-        """Queue *call* before the records that wait; return None if the plug-in is late with another call."""
+        """Queue *call* before the records that wait, and return its future; return None if the plug-in is late with
+        another call."""
         if self.look():
             return None
         future: Future[Answer] = Future()
@@ -102,7 +103,8 @@ class PluginThread:
         return future
 
     def answer(self, what: str, call: Call, limit_s: float | None = None) -> Answer | None:
-        """Wait for the result of *call*; return None if it is late. Blocks: call this in a worker thread."""
+        """Queue *call* and wait for its result; return None if the result is late. Blocks: call this method in a worker
+        thread."""
         future = self.ask(what, call)
         if future is None:
             return None
@@ -114,7 +116,7 @@ class PluginThread:
             return None
 
     def look(self) -> bool:
-        """Return whether the call that runs now is late."""
+        """Return whether the call that runs now is late; log a late call once."""
         since = self._since
         late = since is not None and monotonic() - since > self.limit_s
         if late:
@@ -128,7 +130,7 @@ class PluginThread:
             _log.warning("a plug-in is late: it is asked nothing until it returns", plugin=self.name, hook=what)
 
     def _note_failure(self, what: str, error: BaseException) -> None:
-        """Count a failure; log only the first one of each hook, since the log would hold nothing else."""
+        """Count a failure; log only the first failure of each hook, since the log would be filled with them."""
         self.counts.failed += 1
         if what not in self._logged_failed:
             self._logged_failed.add(what)
@@ -145,7 +147,7 @@ class PluginThread:
 
     # ------------------------------------------------------------------ the end
     def stop(self) -> None:
-        """Have the thread end after the calls that wait."""
+        """Make the thread end after the calls that wait, without waiting for its end."""
         self._stopping = True
         self._tokens.put(False)
 

@@ -1,7 +1,7 @@
-"""State that a dead supervisor left in the journal: live entities, pending effects, the history of each session.
+"""Read the state that a dead supervisor left in the journal: live entities, pending effects, histories of sessions.
 
-The history is what a session's log shows and its data do not keep: policy and workspace, recent crashes, the
-conversation that its agent could load, the abort that was under way. Nothing is written here.
+The history of a session consists of the facts that are in its log, but not in its data: policy and workspace, recent
+crashes, the conversation that its agent could load, the abort that was under way. This module writes nothing.
 """
 
 from __future__ import annotations
@@ -43,11 +43,13 @@ from supervisor.runtime.journal_writer import JournalWriter
 from supervisor.sessions.monitor_registry import RecordedUsage
 
 PLACED = "Placed"
-"""Name of the fact that holds how a session differs from what its parent, or the settings, would have given it."""
+"""Name of the fact with a session's settings that differ from those of its parent, or from the supervisor's
+settings."""
 RESUMED = "Resumed"
-"""Name of the fact that a session goes on under another supervisor."""
+"""Name of the fact that a session is continued by another supervisor."""
 LOST = "ActorLost"
-"""Name of the fact that a session's actor crashed. Its requests were answered so; the session never goes on."""
+"""Name of the fact that a session's actor crashed. The requests of that session received this as their reply; the
+session is never continued."""
 
 LIFECYCLES: dict[str, Lifecycle] = {
     Kind.SESSION: SESSION_KIND,
@@ -60,13 +62,14 @@ LIFECYCLES: dict[str, Lifecycle] = {
     Kind.WORKER: WORKER_KIND,
 }
 CLAIMED_BY = 8
-"""Records of a turn: it is claimed for its prompt right after its birth, unless an abort names it before."""
+"""Number of first records of a turn that are searched for its claim: a turn is claimed for its prompt right after its
+first record, unless an abort names the turn before."""
 _RECEIVERS = (Kind.SESSION, Kind.TURN, Kind.AGENT)
 """Kinds of entities to which an effect can send an event."""
 
 
 class RecoveredEffect(NamedTuple):
-    """A pending effect: its id, its entity, and the record that it follows from."""
+    """A pending effect: its id, its entity, the number of the record that it follows from, and the effect itself."""
 
     effect_id: str
     entity_id: str
@@ -104,8 +107,8 @@ def entity_of(row: EntityRow, journal_writer: JournalWriter) -> Entity:
 
 
 def at_rest(rows: Sequence[EntityRow]) -> set[str]:
-    """Return the ids of failed tasks that are not tried again, since their workstream has ended, and of their runs.
-    Recovery leaves these entities as they are."""
+    """Return the ids of failed tasks that are not tried again, since their workstream has ended, and the ids of their
+    runs. Recovery leaves these entities unchanged."""
     live = {row.id for row in rows if row.kind == Kind.WORKSTREAM and not row.ended}
     failed = [row for row in rows if (row.kind, row.state) == (Kind.TASK, "FAILED")]
     tasks = {row.id for row in failed if msgspec.json.decode(row.data, type=TaskData).workstream not in live}
@@ -114,8 +117,8 @@ def at_rest(rows: Sequence[EntityRow]) -> set[str]:
 
 
 def left_over(rows: Sequence[EntityRow]) -> set[str]:
-    """Return the ids of live entities that belong to ended workstreams: tasks, the sessions that hold them, task runs,
-    jobs and workers. No plan can continue these."""
+    """Return the ids of live entities that belong to ended workstreams: tasks, the sessions that hold these tasks, task
+    runs, jobs and workers. No plan can continue these entities."""
     over = {row.id for row in rows if row.kind == Kind.WORKSTREAM and row.ended}
     held = {row.id: msgspec.json.decode(row.data, type=TaskData) for row in rows if row.kind == Kind.TASK}
     holders = {task_id: data.claimed_by for task_id, data in held.items() if data.workstream in over}
@@ -124,7 +127,7 @@ def left_over(rows: Sequence[EntityRow]) -> set[str]:
 
 
 class RecordedOutcome(NamedTuple):
-    """Outcome of a prompt, with the record that holds it."""
+    """Outcome of a prompt, with the number of the record of that outcome."""
 
     outcome: str
     error: str
@@ -132,45 +135,47 @@ class RecordedOutcome(NamedTuple):
 
 
 class SessionHistory:
-    """Facts of a session that only its log holds, not its data."""
+    """Facts about a session that are only in its log, not in its data."""
 
     def __init__(self) -> None:
         self.policy: AbortPolicy | None = None
         self.mode = CancelMode.WAIT_COMPLETED
         self.workspace_spec = NO_WORKSPACE
         self.started_by: str | None = None
-        """Tool call that asked for the session."""
+        """Tool call that requested the start of the session, if any."""
         self.requests = 0
         self.crashes: tuple[float, ...] = ()
-        """Times (monotonic seconds) at which the agent failed after a start."""
+        """Times (monotonic seconds) at which the agent crashed after a successful start."""
         self.entered_seq, self.entered_s = 0, 0.0
-        """Record that brought the session into its state, and its time."""
+        """Number of the record that brought the session into its present state, and the time of that record."""
         self.born_by: int | None = None
         self.joined_seq = 0
-        """Record by which the session got its present parent."""
+        """Number of the record by which the session got its present parent."""
         self.directory: str | None = None
-        """Working directory, if that was ready."""
+        """Working directory of the session; ``None`` if it was not ready."""
         self.resume_id: str | None = None
         self.interrupted = False
         self.aborts: list[LifecycleEvent] = []
-        """Records of aborts of this session, policy edges included, that may not have reached all of their targets. An
-        abort of the session alone is removed when the session's stop is recorded."""
+        """Records of aborts of this session, policy edges included, that may not have reached all of their targets. The
+        record of an abort that reaches only this session is removed when the session's stop is recorded."""
         self.later: tuple[LaterCause, ...] = ()
         """Aborts that came while the session was already terminating."""
         self.lost = False
         self.budget = RecordedUsage()
         """Amounts used, and budget scopes."""
         self.counted_seq = 0
-        """Newest record that holds the usage of the session's scopes."""
+        """Number of the newest record with the usage of the session's budget scopes."""
         self.once: dict[str, bool] = {}
-        """Whether each prompt is tried once, oldest first."""
+        """For each prompt, oldest first, whether it may be tried only once."""
         self.spent = False
-        """True if the one try of a prompt has failed."""
+        """True if a prompt that may be tried only once has failed."""
         self.answer: RecordedOutcome | None = None
-        """Outcome of the last prompt that is tried once, if it has ended; prompts of other kinds do not count."""
+        """Outcome of the last prompt that may be tried only once, if that prompt has ended; other prompts do
+        not count."""
 
     def apply(self, record: LifecycleEvent, asked: str | None = None) -> None:
-        """Apply the next record of the log. *asked*: the prompt whose turn the record ends; ``None``: the last one."""
+        """Apply the next record of the session's log. *asked* is the prompt whose turn the record ends; ``None`` stands
+        for the last prompt."""
         match record.outcome:
             case "born":
                 self.born_by, self.joined_seq = record.cause_id, record.seq
@@ -181,7 +186,8 @@ class SessionHistory:
                 self._moved(record, asked)
 
     def depends_on_prompt(self, record: LifecycleEvent) -> bool:
-        """True if the meaning of *record* depends on the prompt: another waiting prompt may be tried another way."""
+        """Return whether the meaning of *record* depends on its prompt: another waiting prompt may be allowed a
+        different number of tries."""
         return (_is_crash(record) or record.event == "TurnReaped") and any(self.once.values())
 
     def _is_once(self, asked: str | None) -> bool:
@@ -251,25 +257,27 @@ class SessionHistory:
 
 
 def is_own(abort: LifecycleEvent) -> bool:
-    """True if the abort ends the session that its record names, and not others because of that session."""
+    """Return whether the abort ends the session that its record names, rather than other sessions because of that
+    session."""
     return abort.metadata["scope"] == AbortScope.SESSION and abort.metadata["policy_edge"] is None
 
 
 def _is_crash(record: LifecycleEvent) -> bool:
-    """True if the agent failed after a start and is started again; not if its supervisor died."""
+    """Return whether *record* says that the agent failed after a start and is started again; false if its supervisor
+    died."""
     edge = (record.event, record.from_status, record.to_status)
     lost = record.transition_reason == TransitionReason.ORPHAN_RECOVERED
     return edge == ("SessionExited", "Running", "CoolingDown") and not lost
 
 
 def _is_final(record: LifecycleEvent) -> bool:
-    """True if the record ends a turn because of a final error of the model API."""
+    """Return whether the record ends a turn because of a final error of the model's API."""
     verdict = record.metadata.get("verdict") or {}
     return bool((verdict.get("model") or {}).get("final"))
 
 
 async def past_of(journal: Journal, session_id: str) -> SessionHistory:
-    """Read a session's whole log."""
+    """Read the whole log of a session, and return its history."""
     past = SessionHistory()
     async for page in _pages(journal, session_id):
         for record in page:
@@ -279,7 +287,7 @@ async def past_of(journal: Journal, session_id: str) -> SessionHistory:
 
 
 async def used_in(journal: Journal, session_id: str, after_seq: int = 0) -> dict[str, Amounts]:
-    """Return the usage of each scope that a session counts in, from the records of its log after *after_seq*."""
+    """Return the usage of each budget scope that a session counts in, from the records of its log after *after_seq*."""
     used: dict[str, Amounts] = {}
     async for page in _pages(journal, session_id, after_seq):
         facts = (record.metadata for record in page if record.event in ("Usage", "Budgeted"))
@@ -289,17 +297,19 @@ async def used_in(journal: Journal, session_id: str, after_seq: int = 0) -> dict
 
 
 def _at_least(used: dict[str, Amounts], scope_id: str, amounts: Amounts) -> None:
-    """Raise the usage of a scope to *amounts*: each record holds the scope's whole usage until then."""
+    """Raise the usage of a budget scope to at least *amounts*: each record has the whole usage of the scope
+    until then."""
     used[scope_id] = used.get(scope_id, Amounts()).at_least(amounts)
 
 
 async def used_meanwhile(
     journal: Journal, pasts: Mapping[str, SessionHistory], rows: Sequence[EntityRow]
 ) -> dict[str, Amounts]:
-    """Return usage of the live sessions' scopes that only the logs of ended sessions hold.
+    """Return the usage of the live sessions' budget scopes that is recorded only in the logs of ended sessions.
 
-    A session counts in the scopes of the sessions above it, and may count in any scope of the host. Records of an ended
-    session matter if they are newer than the last usage record (``counted_seq``) of the live sessions in that scope.
+    A session counts in the budget scopes of the sessions above it, and may count in any budget scope of the host.
+    Records of an ended session matter if they are newer than the last usage record (``counted_seq``) of the live
+    sessions in that budget scope.
 
     Args:
         pasts: histories of the live sessions.
@@ -333,7 +343,7 @@ async def crossed_from(journal: Journal, turn_id: str) -> list[LifecycleEvent]:
 
 
 async def is_stalled(journal: Journal, session_id: str) -> bool:
-    """True if a session was ended only because its agent was stuck, and no other abort asked for its end."""
+    """Return whether a session was ended only because its agent was stuck, and no other abort requested its end."""
     first: LifecycleEvent | None = None
     others: set[str | None] = set()
     async for page in _pages(journal, session_id):
@@ -349,14 +359,15 @@ async def is_stalled(journal: Journal, session_id: str) -> bool:
 
 
 async def _asked_of(journal: Journal, turn_id: str) -> str | None:
-    """Return the prompt of a turn; ``None`` if the id is not that of a turn, or the turn is in an archive."""
+    """Return the id of the prompt of a turn; ``None`` if the id is not the id of a turn, or the turn is in an
+    archive."""
     first = await journal.events(entity_id=turn_id, limit=CLAIMED_BY)
     return next((str(one.metadata["request_id"]) for one in first if one.event == "task_claimed"), None)
 
 
 async def due_of(journal: Journal, turn: Entity) -> float | None:
-    """Return when a turn times out (monotonic seconds), for data of earlier versions, which do not hold that: computed
-    from the record by which it began to run. ``None``: it has not begun."""
+    """Return the time at which a turn times out (monotonic seconds), for data of earlier versions, which lack that
+    time: computed from the record by which the turn began to run. Return ``None`` if it has not begun."""
     began_s: float | None = None
     async for page in _pages(journal, turn.id):
         for record in page:
@@ -372,7 +383,7 @@ async def _pages(journal: Journal, entity_id: str, after: int = 0) -> AsyncItera
 
 
 async def _call_of(journal: Journal, seq: int | None) -> str | None:
-    """Return the tool call that record *seq* began; ``None`` if it is another record, or was archived."""
+    """Return the tool call that began with record *seq*; ``None`` if that is another record, or was archived."""
     for one in await journal.events(after_seq=seq - 1, limit=1) if seq else ():
         if one.seq == seq and one.event == "tool_started":
             return f"{one.entity_id}:c{one.metadata['number']}"

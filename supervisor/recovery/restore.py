@@ -1,10 +1,10 @@
-"""Recovery of the live entities of a dead supervisor: each is restored, and continues by its own state machine.
+"""Recovery of the live entities of a dead supervisor: each entity is restored, and continues by its own state machine.
 
-The processes are dead already: fork server and shims end with their supervisor. So each agent gets ``AgentExited``
-before any other event. Running turns fail, uncharged to any agent, and their sessions try again. A pending effect is
-performed once, under its own id. An effect that cannot be repeated, or of which it is unknown whether it was performed,
-is acknowledged, and the session's ``Resumed`` record names it. Timers count from where they began. A session that does
-not go on is stopped, and terminates like any other.
+The processes are dead already: fork server and shims end with their supervisor. So each agent receives ``AgentExited``
+before any other event. Running turns fail, without a charge to any agent, and their sessions try again. A pending
+effect is performed once, under its own id. An effect that cannot be repeated, or that may have been performed already,
+is acknowledged without being performed, and the session's ``Resumed`` record names the effect. Timers count from their
+original start. A session that is not continued is stopped, and terminates like any other session.
 """
 
 from __future__ import annotations
@@ -111,21 +111,22 @@ REPEATED: Final = (
     SendEvent,
     Verify,
 )
-"""Effects that may be performed again: messages, and effects that have the same result each time."""
+"""Effects that may be performed again: sent messages, and effects that have the same result each time."""
 BY_PROMPT: Final = frozenset({"command", "inprocess"})
 """Adapters whose agents handle each prompt on its own, without a conversation."""
 WORKING: Final = frozenset({Session.RUNNING, Session.INTERRUPTING})
 SETTLED: Final = frozenset({Turn.COMPLETING, Turn.FAILED})
 
 Admit = Callable[[EntityRow, SessionHistory], LiveSession]
-"""Makes the live session of a restored entity, and adds it to the registry."""
+"""Function that makes the live session of a restored entity, and adds the live session to the registry."""
 GoesOn = Callable[[Entity, SessionHistory, Entity | None], bool]
-"""Decides whether a session goes on, given its entity, its history, and its agent (``None``: none was alive)."""
+"""Function that decides whether a session is continued, given its entity, its history, and its agent (``None``: no
+agent was alive)."""
 
 
 class Recovered(NamedTuple):
-    """Result of a takeover: ids of the sessions that go on and of those that were stopped, ids of the workstreams,
-    tasks, task runs and jobs that wait for a plan, and the last outcome of each session."""
+    """Result of a takeover: ids of the sessions that are continued and of the sessions that were stopped, ids of the
+    workstreams, tasks, task runs and jobs that wait for a plan, and the last recorded outcome of each session."""
 
     resumed: tuple[str, ...]
     stopped: tuple[str, ...]
@@ -134,13 +135,13 @@ class Recovered(NamedTuple):
 
 
 class Recovery:
-    """Recovery of the live entities that one dead supervisor left.
+    """Restores and continues the live entities that one dead supervisor left.
 
     Args:
-        registry, journal, effect_executor, endings: of the supervisor that takes over.
-        goes_on: decides which sessions go on.
-        stays: decides which tasks wait for a plan.
-        ended: waits for a session's last record.
+        registry, journal, effect_executor, endings: parts of the supervisor that takes over.
+        goes_on: function that decides whether a session is continued.
+        stays: function that decides whether a task or other work waits for a plan.
+        ended: function that waits for a session's last record.
     """
 
     def __init__(
@@ -164,22 +165,24 @@ class Recovery:
         self._admit, self._decides, self._stays, self._ended = admit, goes_on, stays, ended
         self._pasts: dict[str, SessionHistory] = {}
         self._states: dict[str, Session] = {}
-        """State of each session when its supervisor died."""
+        """State of each session at the time when its supervisor died."""
         self._turns: list[tuple[Entity, Turn]] = []
         self._crossed: dict[str, list[LifecycleEvent]] = {}
-        """By session: records of policy edges that aborts of its turns' tool calls crossed."""
+        """For each session, the records of policy edges that aborts of its turns' tool calls crossed."""
         self._agents: list[Entity] = []
         self._work: list[Entity] = []
-        """Workstreams, tasks, runs and jobs."""
+        """Entities of plans: workstreams, tasks, runs, jobs and workers."""
         self._going: set[str] = set()
         self._given_up: set[str] = set()
         self._opening: set[str] = set()
-        """Turns that are about to be born."""
+        """Ids of the turns that are about to be opened."""
         self._causes: dict[str, Cause] = {}
-        """Cause of the later steps of a session's recovery: its ``Resumed`` record, or the record of its stop."""
+        """For each session, the cause of the later steps of its recovery: its ``Resumed`` record, or the record of its
+        stop."""
 
     async def run(self, rows: Sequence[EntityRow], sessions: Sequence[EntityRow]) -> Recovered:
-        """Take over *rows*, every live entity of the journal. *sessions* are all its sessions, ended ones included.
+        """Take over *rows*, all live entities of the journal. *sessions* are all sessions of the journal, ended ones
+        included.
 
         Raises:
             JournalError: the journal failed meanwhile.
@@ -218,7 +221,7 @@ class Recovery:
     async def _read(
         self, rows: Sequence[EntityRow], sessions: Sequence[EntityRow]
     ) -> tuple[list[tuple[EntityRow, Entity]], list[RecoveredEffect]]:
-        """Read all that is needed from the journal, so that damage is found before any entity is restored."""
+        """Read everything that is needed from the journal, so that damage is found before any entity is restored."""
         found = [(row, entity_of(row, self._registry.journal_writer)) for row in rows]
         roots = {row.id for row in rows if row.parent_id is None}
         for row, entity in found:
@@ -255,11 +258,11 @@ class Recovery:
         self._registry.restore_entity(entity)
 
     def _had(self, session_id: str) -> Entity | None:
-        """Return the agent that was alive; a session has at most one."""
+        """Return the agent of the session that was alive, or ``None``; a session has at most one."""
         return next((one for one in self._agents if one.parent_id == session_id), None)
 
     def _turn_of(self, session: LiveSession) -> Entity | None:
-        """Return the turn of the last prompt, if it is alive."""
+        """Return the turn of the session's last prompt, if that turn is alive."""
         return self._registry.entities.get(self._registry.entity(session.session_id).data.turn_id)
 
     # ------------------------------------------------------------------ pending effects
@@ -295,8 +298,8 @@ class Recovery:
 
     # ------------------------------------------------------------------ the Resumed record
     def _note(self, session: LiveSession, owed: Sequence[RecoveredEffect], again: Sequence[RecoveredEffect]) -> None:
-        """Record for a session that goes on which effects are repeated, and of which it is unknown whether they were
-        performed."""
+        """Record, for a session that is continued, which effects are repeated, and for which effects it is unknown
+        whether they were performed."""
         session_id, past = session.session_id, self._pasts[session.session_id]
         if not self._goes_on(session_id):
             return
@@ -326,8 +329,8 @@ class Recovery:
 
     # ------------------------------------------------------------------ ends
     async def _stop(self, live: Sequence[LiveSession]) -> None:
-        """Continue terminations that were under way, and stop sessions that do not go on, parents first. When this
-        returns, all of them, and the sessions that end with them, are terminating."""
+        """Continue terminations that were under way, and stop sessions that are not continued, parents first. When this
+        returns, all of these sessions, and the sessions that end with them, are terminating."""
         for session in live:
             if self._states[session.session_id] is Session.STOPPED:
                 self._end(session)
@@ -350,7 +353,7 @@ class Recovery:
                 self._causes[session.session_id] = Cause(session.stopped_by_seq, None, CAUSE.actor)
 
     def _end(self, session: LiveSession) -> None:
-        """Continue a termination that was under way; the time that has passed counts."""
+        """Continue a termination that was under way; the time that has passed since its begin counts."""
         data, past = self._registry.entity(session.session_id).data, self._pasts[session.session_id]
         elapsed_s = max(0.0, self._registry.journal_writer.clock.now() - past.entered_s)
         deadline = anyio.current_time() - elapsed_s + session.policy.ladder.total_s
@@ -366,7 +369,8 @@ class Recovery:
         self._endings.begin(session, cause, data.abort_id, now=False, elapsed_s=elapsed_s)
 
     def _finish_aborts(self, session: LiveSession) -> None:
-        """Stop the remaining targets of recorded aborts, and those of the policy edges that these crossed."""
+        """Stop the remaining targets of recorded aborts, and the targets of the policy edges that these aborts
+        crossed."""
         for record in (*self._pasts[session.session_id].aborts, *self._crossed.get(session.session_id, ())):
             siblings = record.metadata["scope"] == AbortScope.SIBLING
             stop = OperatorStop(
@@ -380,8 +384,8 @@ class Recovery:
                 self._registry.request_stop(one.session_id, stop, cause=Cause(record.seq, None, CAUSE.actor))
 
     def _reach(self, session: LiveSession, record: LifecycleEvent) -> list[LiveSession]:
-        """Return the targets of an abort record of *session*, or of one of its tool calls: sessions that had their
-        present parent when the record was made. Sessions below a target end with it."""
+        """Return the targets of an abort record of *session*, or of a tool call of *session*: sessions that had their
+        present parent when the record was made. Sessions below a target end with the target."""
         if is_own(record):
             return [session] if self._states[session.session_id] is not Session.STOPPED else []
         family = [session, *session.parent.children.values()] if session.parent is not None else []
@@ -394,7 +398,8 @@ class Recovery:
 
     # ------------------------------------------------------------------ sessions that go on
     def _go_on(self, live: Sequence[LiveSession], again: Sequence[RecoveredEffect]) -> None:
-        """Continue the sessions: first send what is known, so that nothing begins on outdated state. Awaits nothing."""
+        """Continue the sessions: first send the events that are already known, so that nothing begins on outdated
+        state. Awaits nothing."""
         for agent in self._agents:
             self._send(agent.id, AgentExited(reason=WHY, ended_by="kill", abort_reason=AbortReason.UNKNOWN))
         for session in live:
@@ -411,7 +416,8 @@ class Recovery:
             self._continue_turn(turn, state, begun)
 
     def _is_late(self, one: RecoveredEffect) -> bool:
-        """True for ``AgentSpawned``, the progress of an agent, to a turn whose session is ending."""
+        """Return whether the effect is an ``AgentSpawned`` (progress of an agent) for a turn whose session is
+        ending."""
         session = self._registry.sessions.get(one.entity_id)
         return (
             isinstance(one.effect, SendEvent)
@@ -421,7 +427,7 @@ class Recovery:
 
     def _watch_again(self, session: LiveSession) -> None:
         """Monitor and bound a turn that no agent has begun, before its prompt is built, since the prompt may state the
-        bounds. A turn that is opened now is monitored from its first event on."""
+        bounds. A turn that is opened now is monitored from its first event on, and not here."""
         if session.monitor is None or session.is_stopping or not self._goes_on(session.session_id):
             return
         turn_id = self._registry.entity(session.session_id).data.turn_id
@@ -429,7 +435,8 @@ class Recovery:
             session.monitor.turn_opened(turn_id)
 
     def _unbegun(self, session: LiveSession) -> PrepareWorktree | BuildPrompt | None:
-        """Return the step that prepares the session's turn and was under way; ``None`` once an agent has begun it."""
+        """Return the preparing step of the session's turn that was under way; ``None`` once an agent has begun the
+        turn."""
         match self._states[session.session_id]:
             case Session.INITIALIZING | Session.SESSION_COMPLETE:
                 turn_id = self._registry.entity(session.session_id).data.turn_id
@@ -440,7 +447,7 @@ class Recovery:
                 return None
 
     def _step(self, session: LiveSession, begun: set[tuple[str, type]]) -> None:
-        """Begin the step again that was under way, unless it was a pending effect and has been performed."""
+        """Begin the step that was under way again, unless that step is a pending effect and has been performed."""
         session_id = session.session_id
         if session.is_stopping or not self._goes_on(session_id):
             return
@@ -458,7 +465,7 @@ class Recovery:
                 self._perform(session_id, timer, past.entered_seq)
 
     def _waits_for_worktree(self, turn_id: str) -> bool:
-        """True if the turn is live, or about to be opened, and has no agent yet."""
+        """Return whether the turn is live, or about to be opened, and has no agent yet."""
         turn = next((state for one, state in self._turns if one.id == turn_id), None)
         return turn_id in self._opening or turn in (Turn.IDLE, Turn.CLAIMING)
 
@@ -469,7 +476,8 @@ class Recovery:
 
     # ------------------------------------------------------------------ turns
     def _continue_turn(self, turn: Entity, state: Turn, begun: set[tuple[str, type]]) -> None:
-        """Fail a turn that had begun, since its agent is dead; verify or clean up after a turn that is over."""
+        """Fail a turn that had begun, since its agent is dead; continue the verification or clean-up of a turn that is
+        over."""
         session = self._registry.sessions.get(turn.parent_id or "")
         if turn.id not in self._registry.entities:
             return
@@ -488,14 +496,16 @@ class Recovery:
             self._send(turn.id, TaskFailed(verdict=LOSS))
 
     def _recall_failure(self, session: LiveSession, turn: Entity) -> None:
-        """Count a turn that failed on its own, which its session has not processed yet, as a failure of its agent."""
+        """Count a turn that failed on its own, and that its session has not processed yet, as a failure of the
+        session's agent."""
         data, verdict = self._registry.entity(session.session_id).data, turn.data.verdict
         mine = data.turn_id == turn.id and self._states[session.session_id] is Session.RUNNING
         if mine and verdict is not None and verdict.transition_reason != TransitionReason.ORPHAN_RECOVERED:
             session.prompted = data.incarnation
 
     def _waits(self, session: LiveSession, turn: Entity) -> bool:
-        """True if the turn has no agent yet, and its session will start one, or report that this has failed."""
+        """Return whether the turn has no agent yet, and its session will start an agent, or report that the start has
+        failed."""
         data = self._registry.entity(session.session_id).data
         if data.turn_id != turn.id or data.current is None:
             return False
@@ -507,7 +517,7 @@ class Recovery:
         return session.data.current.id if session is not None and session.data.current is not None else ""
 
     def _end_alone(self, turn: Entity, state: Turn) -> None:
-        """End a turn whose session was given up before the turn had ended: no session does so."""
+        """End a turn whose session was given up before the turn had ended, since no session ends the turn."""
         if state not in SETTLED:
             self._send(turn.id, TaskFailed(verdict=LOSS))
         for call in turn.data.open:
@@ -517,7 +527,7 @@ class Recovery:
 
 
 async def end_work(registry: EntityRegistry, work: Sequence[Entity]) -> None:
-    """End work that no plan continues.
+    """Record the end of the entities *work*, which no plan continues, and remove them from memory.
 
     Raises:
         JournalError: the journal failed meanwhile.
@@ -529,10 +539,11 @@ async def end_work(registry: EntityRegistry, work: Sequence[Entity]) -> None:
 
 
 def record_end_of_work(registry: EntityRegistry, work: Sequence[Entity]) -> None:
-    """Record the ends of *work*, without waiting for the journal.
+    """Record the ends of the entities *work*, without waiting for the journal.
 
-    Workstreams end first: if the rest is cut short, no plan goes on with a part of one (``left_over``). A task ends
-    with its job and its run, in one append; workers end last, after the jobs that they held.
+    Workstreams end first: if the remaining records are lost in a crash, no plan continues a part of a workstream
+    (``left_over``). A task ends with its job and its run, in one append; workers end last, after the jobs that they
+    held.
     """
     groups: dict[str, list[Entity]] = {}
     for entity in sorted(work, key=lambda one: _ORDER_OF_ENDS.index(one.kind)):
@@ -567,7 +578,7 @@ def _end_of(entity: Entity, registry: EntityRegistry) -> Sequence[Event]:
 
 
 def end_of_worker(entity: Entity) -> list[Event]:
-    """Return the events that end a worker of a dead supervisor; the worker holds no job any more."""
+    """Return the events that end a worker of a dead supervisor; the worker must hold no job any more."""
     shut_down = worker.ShutdownRequested(reason=WHY)
     match worker.Worker(entity.state):
         case worker.Worker.INITIALIZING:
@@ -581,11 +592,13 @@ def end_of_worker(entity: Entity) -> list[Event]:
 VERIFIED: Final = Closed(
     reason="verified; nobody goes on with its plan: what a worktree held is on its branch", unmerged=True
 )
-"""Event that closes a task that is DONE and that no plan continues. A plan that resumes the run merges its work."""
+"""Event that closes a task that is DONE and that no plan continues. A plan that resumes the run merges the
+task's work."""
 
 
 def _end_of_task(state: Task) -> list[TaskEvent]:
-    """Return the events that end a task that no plan continues; none for a task that has failed."""
+    """Return the events that end a task that no plan continues; none for a task in any other state, such as a failed
+    task."""
     match state:
         case Task.PLANNED:
             return [Rejected(reason=WHY)]
@@ -603,8 +616,8 @@ def _end_of_task(state: Task) -> list[TaskEvent]:
 
 
 def loses_nothing(profile: AgentProfile, session: Entity, agent: Entity | None, turn: Entity | None = None) -> bool:
-    """True if a session goes on without a loss: its agent's conversation can be loaded, or there is none. *turn* is the
-    turn of its last prompt, if it is alive."""
+    """Return whether a session can be continued without a loss: its agent's conversation can be loaded, or there is
+    none. *turn* is the turn of the session's last prompt, if that turn is alive."""
     if agent is None or agent.state is Agent.STARTING:
         return True
     if agent.data.resume_id is not None and profile.adapter == agent.data.adapter:
@@ -613,7 +626,7 @@ def loses_nothing(profile: AgentProfile, session: Entity, agent: Entity | None, 
 
 
 def is_done(turn: Entity | None) -> bool:
-    """True if the turn's agent had reported success."""
+    """Return whether the agent of the turn had reported success."""
     return turn is not None and turn.data.verdict is not None and turn.data.verdict.exit is Exit.SUCCESS
 
 

@@ -1,4 +1,4 @@
-"""Interrupted runs of plans: which of them a plan continues, and the state of their tasks. Pure.
+"""Interrupted runs of plans: find the run that a plan continues, and the state of its tasks. Pure.
 
 A run is interrupted if its workstream has not ended in the journal of a supervisor that died. A plan continues the run
 if each task of the run is in the plan unchanged: same id, agent, prompt, dependencies and tests, and the same kind of
@@ -29,7 +29,7 @@ _SAID_FIRST: Final = {"id", "agent", "prompt", "depends_on", "acceptance"}
 
 
 class InterruptedTask(NamedTuple):
-    """A task of an interrupted run, as the journal has it."""
+    """A task of an interrupted run, with its state and data as recorded in the journal."""
 
     entity_id: str
     state: Task
@@ -37,7 +37,7 @@ class InterruptedTask(NamedTuple):
 
     @property
     def is_unmerged(self) -> bool:
-        """True if the task's work is still to be merged; not if its agent went on to write after the work was verified,
+        """Whether the task's work is still to be merged. False if its agent wrote more after the work was verified,
         since that rest is untested."""
         return self.data.unmerged and not self.data.rest
 
@@ -53,22 +53,22 @@ def digest_of(task: TaskConfig, settings: Settings) -> str:
 
 
 class FinishedRuns(NamedTuple):
-    """Ids of the newest runs' workstreams, as far as these have ended, by the digest of the plan's tasks and by the
-    plan's name."""
+    """Ids of workstreams whose runs are the newest of their plans and have ended: by the digest of the plan's tasks,
+    and by the plan's name."""
 
     by_tasks: dict[str, str]
     by_name: dict[str, str]
 
     def forget(self, workstream_id: str) -> None:
-        """Remove a run whose result was reported, or that has none."""
+        """Remove a run whose result was reported, or that has no result."""
         for known in (self.by_tasks, self.by_name):
             for key in [key for key, value in known.items() if value == workstream_id]:
                 del known[key]
 
 
 def finished(rows: Collection[EntityRow]) -> FinishedRuns:
-    """Return the ended runs of plans whose newest run has ended. Subtasks do not count: they follow from their parents,
-    or from the run."""
+    """Find the plans whose newest run has ended, and return these runs. Subtasks do not count for the digest: they
+    follow from their parents, or from the run."""
     tasks: dict[str, dict[str, str]] = {}
     by_tasks, by_name = dict[str, str](), dict[str, str]()
     for row in rows:
@@ -94,7 +94,7 @@ def _digest(tasks: Mapping[str, str]) -> str:
 
 
 def _runs(rows: Collection[EntityRow]) -> dict[str, dict[str, InterruptedTask]]:
-    """Return the tasks of every interrupted run, by run and name."""
+    """Return the tasks of every interrupted run, by the run's workstream and the task's name."""
     runs: dict[str, dict[str, InterruptedTask]] = {}
     live = {row.id for row in rows if row.kind == Kind.WORKSTREAM and not row.ended}
     for row in rows:
@@ -106,7 +106,8 @@ def _runs(rows: Collection[EntityRow]) -> dict[str, dict[str, InterruptedTask]]:
 
 
 def continued(plan: Plan, settings: Settings, rows: Collection[EntityRow]) -> Mapping[str, InterruptedTask]:
-    """Return the tasks that *plan* continues, by name: those of the newest interrupted run that it can continue."""
+    """Return the tasks that *plan* continues, by name: the tasks of the newest interrupted run that *plan* can
+    continue."""
     for tasks in reversed(_runs(rows).values()):
         with suppress(BadPlan):  # the subtasks of that run do not fit into this plan
             if _continues(plan, settings, tasks):
@@ -119,8 +120,9 @@ def _parts(task: InterruptedTask) -> tuple[TaskConfig, ...]:
 
 
 def grown(plan: Plan, tasks: Mapping[str, InterruptedTask]) -> Iterator[Plan]:
-    """Yield *plan*, then the plan with the subtasks of *tasks* that were split, then with the subtasks of these, and so
-    on. The first of these plans that has a task has it as it was when it was created.
+    """Yield *plan*, then the plan with the subtasks of the *tasks* that were split, then with the subtasks of these
+    subtasks, and so on. The first of these plans that contains a task has that task's entry as it was when the task was
+    created.
 
     Raises:
         BadPlan: the subtasks do not fit into the plan.
@@ -136,7 +138,7 @@ def grown(plan: Plan, tasks: Mapping[str, InterruptedTask]) -> Iterator[Plan]:
 
 
 def _continues(plan: Plan, settings: Settings, tasks: Mapping[str, InterruptedTask]) -> bool:
-    """True if each of *tasks* is unchanged in *plan*, or in the plan with subtasks."""
+    """Return whether each of *tasks* is unchanged in *plan*, or in the plan with subtasks."""
     digests: dict[str, str] = {}
     for one in grown(plan, tasks):
         new = (placed.task for placed in every_task(one.tasks) if placed.task.id not in digests)
@@ -145,8 +147,8 @@ def _continues(plan: Plan, settings: Settings, tasks: Mapping[str, InterruptedTa
 
 
 def resumed_ids(plan: Plan, rows: Collection[EntityRow]) -> Collection[str]:
-    """Return the ids of all that a run of *plan* continues: tasks, the sessions that hold them, task runs, jobs and
-    workers."""
+    """Return the ids of all entities that a run of *plan* continues: tasks, the sessions that hold them, task runs,
+    jobs and workers."""
     tasks = continued(plan, plan, rows).values()
     found = {one for task in tasks for one in (task.entity_id, task.data.claimed_by, task.data.workstream) if one}
     return found | {row.id for row in rows if row.kind in (Kind.RUN, Kind.JOB, Kind.WORKER) and row.parent_id in found}

@@ -1,4 +1,4 @@
-"""Takeover of a dead supervisor's sessions and work; settings and the embedding program decide what goes on."""
+"""Takeover of a dead supervisor's sessions and work; settings and the embedding program decide which are continued."""
 
 from __future__ import annotations
 
@@ -24,38 +24,39 @@ from supervisor.runtime.live_session import AgentProfile, LiveSession
 from supervisor.sessions.effect_executor import EffectExecutor
 
 Choose = Callable[[Sequence[EntityRow]], Collection[str]]
-"""Returns, given all entities of the journal, the ids of the sessions and tasks that go on."""
+"""Function that returns, given all entities of the journal, the ids of the sessions and tasks that may be continued."""
 Admit = Callable[[str, LiveSession | None, AgentProfile, AbortPolicy, str | None, CancelMode], LiveSession]
-"""Makes a live session, given its id, parent, agent, policy, the tool call that asked for it, and its cancel mode."""
+"""Function that makes a live session, given its id, parent, agent, policy, the tool call that requested it, and its
+cancel mode."""
 
 _WORK: Final = (Kind.WORKSTREAM, Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKER, Kind.SESSION)
-"""Kinds of entities that a plan reads to find out what it continues."""
+"""Kinds of entities that a plan reads to find out which work it continues."""
 
 HELD = frozenset({Task.CLAIMED, Task.IN_PROGRESS, Task.DONE})
 """States in which a session works, or has worked, on the task."""
 
 
 class RecoveredWork(NamedTuple):
-    """Work of an earlier supervisor's plans."""
+    """Recovered work of an earlier supervisor's plans."""
 
     work: set[str]
-    """Ids of work that no plan has taken up yet."""
+    """Ids of tasks, runs, jobs, workers and workstreams that no plan has taken over yet."""
     answers: Mapping[str, RecordedOutcome]
-    """Last outcome of each session."""
+    """Last recorded outcome of each session."""
     rows: Mapping[str, EntityRow]
-    """All work and all sessions of the journal as found, by id."""
+    """All work and all sessions of the journal as found at the takeover, by id."""
     finished: FinishedRuns
-    """Runs that had ended, of which some may not have reported their results."""
+    """Runs of plans that had ended; some of them may not have reported their results."""
 
 
 class Takeover:
-    """Takeover from one dead supervisor, and the recovered work that no plan has taken up yet.
+    """Takes over from one dead supervisor, and holds the recovered work that no plan has taken over yet.
 
     Args:
-        registry, journal, effect_executor, endings: of the supervisor that takes over.
-        ended: waits for a session's last record.
+        registry, journal, effect_executor, endings: parts of the supervisor that takes over.
+        ended: function that waits for a session's last record.
         revived: called for each restored session, with its history.
-        inherit: called with all sessions of the earlier supervisor, before any of them goes on.
+        inherit: called with all sessions of the earlier supervisor, before any of these sessions is continued.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Takeover:
         settings: Settings,
         choose: Choose | None,
     ) -> Recovered:
-        """Take over the sessions and the work in *rows*, every entity of the journal.
+        """Take over the sessions and the work in *rows*, which are all entities of the journal.
 
         Raises:
             JournalError: the journal failed meanwhile.
@@ -113,7 +114,7 @@ class Takeover:
         return recovered
 
     async def end_work(self) -> None:
-        """End the work that no plan has taken up."""
+        """End the recovered work that no plan has taken over."""
         with suppress(JournalError):
             left = [self._registry.entity(one) for one in sorted(self.left.work)]
             await end_work(self._registry, left)
@@ -135,7 +136,7 @@ class Takeover:
 
 
 def _sessions(rows: Iterable[EntityRow]) -> Iterator[SessionData]:
-    """Yield the data of each session; skip those that are damaged, which the recovery reports."""
+    """Yield the data of each session; skip damaged data, which the recovery reports."""
     for row in rows:
         if row.kind == Kind.SESSION:
             with suppress(msgspec.DecodeError):
@@ -143,8 +144,8 @@ def _sessions(rows: Iterable[EntityRow]) -> Iterator[SessionData]:
 
 
 class _TakeoverPolicy(NamedTuple):
-    """Decides which sessions and tasks go on: with *agents* and *settings*, those *among* the ids (``None``: all) that
-    are not *left_over* of ended workstreams."""
+    """Decides which sessions and tasks are continued: only ids in *among* (``None``: all ids) that are not *left_over*
+    from ended workstreams, depending on *agents* and *settings*."""
 
     registry: EntityRegistry
     agents: Mapping[str, AgentProfile]
@@ -153,12 +154,12 @@ class _TakeoverPolicy(NamedTuple):
     left_over: Collection[str]
 
     def stays(self, work: Entity) -> bool:
-        """True if *work* waits for a run of its plan."""
+        """Return whether *work* waits for a run of its plan."""
         wanted = self.settings.recovery.sessions != "stop" and self._is_wanted(work.id)
         return wanted and (work.kind is not Kind.TASK or bool(work.data.workstream))
 
     def goes_on(self, session: Entity, past: SessionHistory, agent: Entity | None) -> bool:
-        """True if a session goes on; *agent* is the agent that was alive."""
+        """Return whether a session is continued; *agent* is the agent that was alive, if any."""
         how, profile = self.settings.recovery.sessions, self.agents.get(session.data.agent)
         if how == "stop" or profile is None or not self._is_among(session.id):
             return False
@@ -166,14 +167,16 @@ class _TakeoverPolicy(NamedTuple):
         return how == "restart" or loses_nothing(profile, session, agent, turn) or self._has_answered(session, past)
 
     def _has_answered(self, session: Entity, past: SessionHistory) -> bool:
-        """True if the session has answered its only prompt, that of a task: verification needs no agent."""
+        """Return whether the session has completed its only prompt, the prompt of a task: then the session is needed,
+        but no agent, since only the verification is left."""
         if past.answer is None or session.data.current is not None or session.data.queue:
             return False
         tasks = [one for one in self.registry.entities.values() if one.kind is Kind.TASK and one.data.workstream]
         return any(one.data.claimed_by == session.id and one.state in HELD for one in tasks)
 
     def _is_among(self, session_id: str) -> bool:
-        """True if the session, or a session above it, is chosen; false below a session that is left over."""
+        """Return whether the session, or a session above it, is chosen; false if the session, or one above it, is left
+        over."""
         session, found = self.registry.sessions.get(session_id), self.among is None
         while session is not None and session.session_id not in self.left_over:
             found, session = found or self._is_wanted(session.session_id), session.parent
@@ -184,7 +187,7 @@ class _TakeoverPolicy(NamedTuple):
 
 
 def _launches(rows: Iterable[EntityRow]) -> dict[str, int]:
-    """Return the number of each session's last agent in the journal."""
+    """Return, for each session, the number of its last agent in the journal."""
     found: dict[str, int] = {}
     for row in rows:
         if row.kind == Kind.AGENT and row.parent_id is not None:

@@ -1,3 +1,3 @@
-"""The work side: what is to be done, who does it, and what becomes of what went wrong."""
+"""Work on plans: backlog, scheduler and workers, attempts, completion of tasks, retries and recovery."""
 
 __all__: list[str] = []

@@ -1,28 +1,28 @@
-"""Carry out claims: a session and a prompt, attempt after attempt, until the run of the task is over, waits, or is
-taken.
+"""Carry out claims of tasks: a session and a prompt, attempt after attempt, until the claim of the task is over.
 
 Theory of operation
 -------------------
-A claim is a worker's slot for one task. ``carry_out`` runs as a task of its own, and passes through::
+A claim is a worker's slot for one task. ``carry_out`` runs as a task of its own, and passes through these steps::
 
-    lock         enter ATTEMPT, unless the claim is stale or the task is not wanted any more
-    take         record that the worker has the task and that the job runs
+    lock         enter ATTEMPT, unless the claim is stale or the task was cancelled or is over
+    take         record that the worker works on the task and that the job runs
     attempt      workspace, session, claim of the task, prompt, outcome        <- may be interrupted
-    decide       wait for processes of the turn; completion checks; charge the failure, or have the work completed
+    decide       wait for processes of the turn; completion checks; charge the failure, or complete the work
     next         another attempt here (after a cool-down), or the claim is over
-    lock         leave ATTEMPT; carry out an interruption that came meanwhile
+    lock         leave ATTEMPT; carry out an interruption requested meanwhile
 
-While an attempt is under way, ``ActiveClaim.interrupt`` cancels it. From the agent's answer on what follows is shielded
-(``decided`` is not set) and finished whatever is asked meanwhile: a decision takes time (a checkpoint, a plug-in's
-opinion), and is recorded of run, job and task at once when it is made. Commands about the task wait for ``decided``,
-except a cancel; while the work is being checked they are refused.
+While an attempt is under way, ``ActiveClaim.interrupt`` cancels it. After the turn has ended, the decision is shielded
+from interruptions (``decided`` is not set) until it is finished: a decision takes time (for a checkpoint, for the reply
+of a plug-in), and is recorded of run, job and task together. Commands about the task wait for ``decided``, except a
+cancel; while the work is being checked, such commands are refused.
 
-Each failure is charged once: before its agent was ready to the session, which launches the agent again by itself;
-afterwards to the run, whose table decides about another attempt (``PlanRun.decide_retry``). A session that has given
-up, or was lost, has had all its tries: the rest is the task's, which may be claimed anew.
+Each failure is charged once: a failure before the agent was ready to the session, which launches the agent again by
+itself; a later failure to the run, whose table decides about another attempt (``PlanRun.decide_retry``). A session that
+has given up, or was lost, makes no further attempt; the task itself may be claimed anew.
 
 Example: the agent of ``a`` fails, and the run may retry in 10 s. The run goes FAILED, RETRYING; the job RETRYING; the
-claim is given back, and ``wait`` runs beside. After 10 s the job is QUEUED again, and the task offered to any worker.
+claim is released, and ``wait`` runs concurrently. After 10 s the job is QUEUED again, and the task is offered to any
+worker.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ from supervisor.work.task_execution import ACTOR, ActiveClaim, Interruption, Pha
 _log = get_logger()
 
 WORKED_ON = frozenset({Job.QUEUED, Job.RUNNING, Job.RETRYING})
-"""States of a job that has a worker, or waits for one."""
+"""States of a job that a worker works on, or that waits for a worker."""
 
 
 class AttemptRunner:
-    """Carries out claims, each in a task of the plan run's group."""
+    """Carries out claims, each in an asynchronous task of the plan run's task group."""
 
     def __init__(self, plan_run: PlanRun, pipeline: CompletionPipeline) -> None:
         self._plan_run, self._pipeline = plan_run, pipeline
         self._sup = plan_run.sup
 
     async def carry_out(self, execution: TaskExecution, claim: Claim) -> None:
-        """Carry out a claim until the task is settled, waits, or is taken away."""
+        """Carry out a claim until the task is settled, waits, or is taken away from the worker."""
         async with self._plan_run.moving(execution):  # a cancel either came first, or finds the claim active
             if not await self._may_begin(execution, claim):
                 self._plan_run.note_withdrawn(execution)
@@ -95,7 +95,7 @@ class AttemptRunner:
             self._plan_run.publish(TaskReleased(execution))
 
     async def _may_begin(self, execution: TaskExecution, claim: Claim) -> bool:
-        """Return whether the claim is to be carried out; if not, give its slot back."""
+        """Return whether the claim is to be carried out; if not, release its slot."""
         holder = self._plan_run.backlog.holder(execution.name)
         if holder != claim:  # taken away, or its worker was lost, before this
             # If the same worker holds the task by another claim, the slot is that of the other claim.
@@ -128,8 +128,8 @@ class AttemptRunner:
             _log.info("a claim has come to its end", task=execution.name, why=str(refusal))
 
     async def _attempt(self, execution: TaskExecution, active: ActiveClaim, follows: bool) -> bool:
-        """Make one attempt, or follow the one that an earlier supervisor began. Return whether the next one is due, in
-        the same slot."""
+        """Make one attempt, or follow the attempt that an earlier supervisor began. Return whether another attempt is
+        due in the same slot."""
         if execution.state is Task.WAITING_FOR_SUBTASKS and not follows:
             if all(subtask.is_met for subtask in execution.subtasks):
                 await self._begin_decision(execution, active)
@@ -149,17 +149,17 @@ class AttemptRunner:
         return not begun or await self._decide(execution, active, await self._ask(execution))
 
     async def _begin_decision(self, execution: TaskExecution, active: ActiveClaim) -> None:
-        """Have commands wait from now on. A split or block that holds the lock just now comes first."""
+        """Make commands about the task wait from now on. A split or block that holds the lock now is finished first."""
         async with self._plan_run.moving(execution):
             active.decided = OneShotEvent()
 
     # ------------------------------------------------------------------ an attempt
     async def _begin(self, execution: TaskExecution, active: ActiveClaim) -> bool:
-        """Have a session for the task, and record that its run is in progress. Return false if the task was split
-        before it had a session.
+        """Start a session for the task unless one lives, and record that the run is in progress. Return false if the
+        task was split before a session was started.
 
         Raises:
-            Refused: nothing is begun any more.
+            Refused: the supervisor begins no work any more.
         """
         try:
             await prepare_workspace(self._sup, execution)
@@ -207,7 +207,7 @@ class AttemptRunner:
             raise
 
     async def _start_session(self, execution: TaskExecution) -> Session:
-        """Start the task's session. A disk that is down is waited for: a plan loses only time by that."""
+        """Start the task's session. While the disk is down, wait for the disk: the plan loses only time."""
         while True:
             await self._sup.recovered()
             with suppress(Degraded):  # the disk went down again in between
@@ -226,7 +226,7 @@ class AttemptRunner:
                     )
 
     async def _ask(self, execution: TaskExecution) -> Outcome:
-        """Prompt the session, and return how its turn ends."""
+        """Prompt the session of the task, and return the outcome of the turn."""
         async with anyio.create_task_group() as group:
             if execution.state is Task.CLAIMED:
                 group.start_soon(self._note_start, execution)
@@ -245,8 +245,8 @@ class AttemptRunner:
             return Outcome("aborted", str(error), "")
 
     async def _follow(self, execution: TaskExecution) -> Outcome:
-        """Return how the turn ends that was begun under an earlier supervisor. If its prompt had not reached the
-        journal, prompt now."""
+        """Return the outcome of the turn that was begun under an earlier supervisor. If the prompt of that turn is not
+        in the journal, prompt now."""
         async with anyio.create_task_group() as group:
             if execution.state is Task.CLAIMED:
                 group.start_soon(self._note_start, execution)
@@ -265,14 +265,14 @@ class AttemptRunner:
         return outcome
 
     async def _began_seq(self, execution: TaskExecution) -> int:
-        """Return the number of the record with which the attempt under way began."""
+        """Return the number of the record with which the attempt under way began: the run entered IN_PROGRESS."""
         records = await self._sup.journal.events(entity_id=execution.run_id)
         return max(
             (one.seq for one in records if one.to_status == TaskRun.IN_PROGRESS.value != one.from_status), default=0
         )
 
     async def _note_start(self, execution: TaskExecution) -> None:
-        """Record that the task is in progress, when its agent is ready."""
+        """Record that the task is in progress, once its agent has received the first prompt."""
         session = self._sup.registry.sessions.get(execution.session_id)
         if session is not None:
             await session.first_prompt_sent.wait()
@@ -282,7 +282,8 @@ class AttemptRunner:
 
     # ------------------------------------------------------------------ the decision
     async def _decide(self, execution: TaskExecution, active: ActiveClaim, outcome: Outcome) -> bool:
-        """Decide, to the end, what follows an attempt. Return whether the next one is due, in the same slot."""
+        """Decide, shielded from interruptions, what follows an attempt. Return whether another attempt is due in the
+        same slot."""
         await self._begin_decision(execution, active)
         execution.output = outcome.text
         with anyio.CancelScope(shield=True):
@@ -293,8 +294,7 @@ class AttemptRunner:
         return await self._cool_down_here(execution)
 
     async def _judge(self, execution: TaskExecution, outcome: Outcome) -> bool:
-        """Have the work completed, or charge the failure. Return whether the task waits in its slot for another
-        attempt."""
+        """Complete the work, or charge the failure. Return whether the task waits in its slot for another attempt."""
         if outcome.outcome == "completed":
             await settle_turn(self._sup, execution)
             session = self._sup.registry.sessions.get(execution.session_id)
@@ -318,7 +318,7 @@ class AttemptRunner:
         return await self._plan_next(execution, outcome, await self.failure_of(execution, outcome))
 
     async def _find_missing(self, execution: TaskExecution, outcome: Outcome) -> str:
-        """Return the completion checks that fail, in words; ``""`` if none does."""
+        """Return a text with the completion signals that are absent; ``""`` if none is."""
         session = self._sup.registry.sessions.get(execution.session_id)
         wanted = [one.value() for one in execution.task.completion]
         if wanted and session is not None:
@@ -329,7 +329,8 @@ class AttemptRunner:
     async def failure_of(
         self, execution: TaskExecution, outcome: Outcome
     ) -> task_run.ExecutionFailed | task_run.ExecutionTimedOut:
-        """Return the event of the run that says how the attempt has failed, as the plug-ins see it."""
+        """Return the event of the run that describes the failure of the attempt, classified with the help of
+        plug-ins."""
         how = outcome.how
         failure = classify(
             outcome.error,
@@ -349,7 +350,7 @@ class AttemptRunner:
 
     async def _plan_next(self, execution: TaskExecution, outcome: Outcome, failed: Event) -> bool:
         """Decide about the run that ends with the event *failed*: another attempt, now or later, or none. Return
-        whether the task waits in its slot."""
+        whether the task waits in its slot for another attempt."""
         error, model = outcome.error, outcome.how.model if outcome.how is not None else None
         spent = f"the model of its agent has had its tries ({model.problem})" if model and model.final else ""
         decision = await self._plan_run.decide_retry(execution, failed, spent=spent)
@@ -369,14 +370,16 @@ class AttemptRunner:
         return in_slot
 
     def is_spent(self, run: TaskRun, data: TaskRunData) -> bool:
-        """Return whether a run has no attempt and no probe left, or nothing is begun any more."""
+        """Return whether a run has no attempt and no probe left, or the supervisor is stopping and begins no work any
+        more."""
         no_probe = self._sup.stopping.is_set() or not probes_left(data, task_run.CooldownExpired())
         return run is TaskRun.CIRCUIT_OPEN and no_probe
 
     # ------------------------------------------------------------------ delays
     async def _cool_down_here(self, execution: TaskExecution) -> bool:
-        """Wait in the slot of the claim, since the job has no retry left to wait in: until the circuit lets a probe
-        through, or, where the run was reset and counts anew, until the run may try again. Return whether to go on."""
+        """Wait in the slot of the claim, since the job has no retry left: until the circuit lets a probe through, or,
+        where the run was reset and counts its attempts anew, until the run may try again. Return whether to make
+        another attempt."""
         await self._plan_run.sleep(_delay_s(execution))
         if self._sup.stopping.is_set() and execution.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
             await self._pipeline.give_up(execution, STOPPING)
@@ -393,8 +396,8 @@ class AttemptRunner:
         return True
 
     async def wait(self, execution: TaskExecution, delay_s: float) -> None:
-        """Offer the task again after *delay_s* seconds, unless something else became of it, or nothing is begun
-        then."""
+        """Offer the task again after *delay_s* seconds, unless the task was reset, cancelled or blocked meanwhile. If
+        the supervisor is stopping by then, end the task instead."""
         since = execution.job_id, execution.job_seq
         await self._plan_run.sleep(delay_s)
         async with self._plan_run.moving(execution):
@@ -416,14 +419,15 @@ class AttemptRunner:
             self._release(execution)
 
     def _release(self, execution: TaskExecution) -> None:
-        """Offer a task whose delay is over; one that was split meanwhile goes on waiting for its subtasks."""
+        """Offer a task whose delay is over to the workers; a task that was split meanwhile goes on waiting for its
+        subtasks."""
         if execution.state is Task.WAITING_FOR_SUBTASKS:
             self._plan_run.publish(TaskReleased(execution))
         else:
             self._plan_run.offer(execution)
 
     async def try_now(self, execution: TaskExecution, reset: task_run.ManualReset) -> None:
-        """Reset the run, and offer the task now, although its delay is not over."""
+        """Reset the run, and offer the task to the workers now, although its delay is not over."""
         if execution.job in (Job.RETRYING, Job.QUEUED) and execution.state is not Task.BLOCKED:
             await self._elapse(execution, reset)
             self._plan_run.offer(execution)
@@ -432,7 +436,7 @@ class AttemptRunner:
 
     @staticmethod
     async def _elapse(execution: TaskExecution, *events: Event) -> None:
-        """Record *events*, and that the delay is over."""
+        """Record *events*, and that the delay of the job is over; end the phase DELAYED."""
         elapsed = (job.RetryDelayElapsed(),) if execution.job is Job.RETRYING else ()
         await execution.post(*events, *elapsed)
         if execution.phase is Phase.DELAYED:
@@ -440,8 +444,9 @@ class AttemptRunner:
 
     # ------------------------------------------------------------------ taken away
     async def take(self, execution: TaskExecution, why: str, blocked_on: tuple[str, ...] = ()) -> Interruption:
-        """Take the task away, for another worker, or until what it is *blocked_on* is there. The caller holds the
-        lock of the task, and waits for ``done`` of the result when it has released the lock."""
+        """Take the task away from its worker: for another worker, or until everything that it is *blocked_on* is
+        available. The caller holds the lock of the task, and waits for ``done`` of the result after it has released the
+        lock."""
         if execution.active is not None:
             return execution.active.interrupt(why, blocked_on)
         if execution.claim is None:
@@ -452,8 +457,8 @@ class AttemptRunner:
         return interruption
 
     async def take_away(self, execution: TaskExecution, interruption: Interruption) -> None:
-        """End the session of the task, and have the task wait for another worker or for what it is blocked on. The
-        caller holds the lock of the task, and no attempt runner has it any more."""
+        """End the session of the task, and make the task wait for another worker or for the things that it is blocked
+        on. The caller holds the lock of the task, and no attempt runner works on the task any more."""
         why, lost = interruption.why, interruption.lost
         self._plan_run.backlog.hold(execution.name)  # nobody claims it meanwhile, also if its worker is lost just now
         self._plan_run.note_withdrawn(execution)
@@ -480,7 +485,7 @@ class AttemptRunner:
         self._plan_run.wake()
 
     async def put_back(self, execution: TaskExecution, why: str, *events: TaskEvent) -> None:
-        """Record *events*, and that run and job wait, charged with nothing: nobody carries the task out."""
+        """Record *events*, and that run and job wait, without charging a failure: nobody carries the task out."""
         if execution.phase is Phase.FOLLOWED:
             execution.phase = Phase.IDLE
         works, run_events = execution.run is TaskRun.IN_PROGRESS, tuple[Event, ...]()
@@ -496,12 +501,12 @@ class AttemptRunner:
         await self._plan_run.give_back(execution)
 
     def try_again(self, execution: TaskExecution) -> None:
-        """Have the task claimed: now, or after its delay."""
+        """Offer the task to the workers: now, or after its delay."""
         if not self.wait_again(execution):
             self._plan_run.offer(execution)
 
     def wait_again(self, execution: TaskExecution) -> bool:
-        """Begin to wait for the delay of the task, if it has one; return whether it has. (While a task is blocked
+        """Begin to wait for the delay of the task, if there is one; return whether there is. (While a task is blocked,
         nobody waits for its delay.)"""
         if delayed := is_delayed(execution):
             self._plan_run.start(self.wait, execution, _delay_s(execution))
@@ -509,8 +514,8 @@ class AttemptRunner:
 
 
 def is_delayed(execution: TaskExecution) -> bool:
-    """Return whether the task is not to be tried yet: its job waits for a retry, or its run does although the job waits
-    for a worker (the task was taken from its worker, or from an earlier supervisor's session)."""
+    """Return whether the task is not to be tried yet: its job waits for a retry, or its run waits for one although the
+    job waits for a worker (the task was taken from its worker, or from an earlier supervisor's session)."""
     waits = execution.run is TaskRun.CIRCUIT_OPEN or (
         execution.run is TaskRun.RETRYING and execution.phase is Phase.DELAYED
     )
@@ -518,15 +523,15 @@ def is_delayed(execution: TaskExecution) -> bool:
 
 
 def _delay_s(execution: TaskExecution) -> float:
-    """Return the seconds until the run may try again, or until its circuit may be probed (a probe may have been
-    lost)."""
+    """Return the seconds until the run may try again, or until its circuit may be probed (an earlier probe may have
+    been lost)."""
     data = execution.run_data
     return data.cooldown_s if execution.run is TaskRun.CIRCUIT_OPEN else data.delay_s
 
 
 def _with_stall(outcome: Outcome, session: LiveSession | None) -> Outcome:
-    """Return *outcome*, as timed out if the session was ended by its monitor since nothing was heard of its agent: the
-    attempt took too long, and nobody wanted the task ended."""
+    """Return *outcome*, changed to timed out if the monitor ended the session because its agent was silent: the attempt
+    took too long, and nobody requested the end of the task."""
     asked = session.stop_request if session is not None else None
     if outcome.outcome != "aborted" or asked is None or asked.abort_reason != AbortReason.TIMEOUT or asked.later:
         return outcome
@@ -534,7 +539,7 @@ def _with_stall(outcome: Outcome, session: LiveSession | None) -> Outcome:
 
 
 def as_timed_out(outcome: Outcome) -> Outcome:
-    """Return *outcome* as that of an attempt that took too long."""
+    """Return *outcome*, changed to a failed attempt that took too long."""
     how = Verdict(exit=Exit.TIMEOUT, error=outcome.error, abort_reason=AbortReason.TIMEOUT)
     return outcome._replace(outcome="failed", how=how)
 

@@ -1,6 +1,7 @@
-"""Graduated access: which agent may have a task, which work may be merged, and what counts for an agent's trust score.
+"""Graduated access: which agent may claim a task, which work may be merged, and which events count for a trust score.
 
-Each refusal is a fact on its task, with the reason. Where no access is configured everything passes, unrecorded.
+Each refusal is recorded as a fact of its task, with the reason. Where no graduated access is configured, everything is
+allowed, and nothing is recorded.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ REFUSED = "AccessRefused"
 
 
 def admit(plan_run: PlanRun, execution: TaskExecution) -> None:
-    """Give the task to its agent, or to the first of its ``fallback_agents`` that may have it.
+    """Assign the task to its agent, or to the first of its ``fallback_agents`` that may claim the task.
 
     Raises:
-        Refused: none of them may.
+        Refused: none of these agents may claim the task.
     """
     trust = plan_run.sup.trust
     if trust.policy is None:
@@ -46,7 +47,7 @@ def _claim_refusal(plan_run: PlanRun, execution: TaskExecution, agent: str) -> s
 
 
 def allows(plan_run: PlanRun, execution: TaskExecution, transition: str) -> bool:
-    """Return whether the agent of the task may cause that transition of it."""
+    """Return whether the agent of the task may cause *transition* of the task."""
     agent = _worker(plan_run, execution)
     rights, level = plan_run.sup.trust.rights(agent), plan_run.sup.trust.level(agent)
     why = "" if rights is None else transition_refusal(level, rights, transition)
@@ -56,15 +57,15 @@ def allows(plan_run: PlanRun, execution: TaskExecution, transition: str) -> bool
 
 
 def may_split(plan_run: PlanRun, execution: TaskExecution) -> bool:
-    """Return whether the agent of the task may split it, by the plan and by its trust score."""
+    """Return whether the agent of the task may split the task, by the plan and by the agent's trust level."""
     return execution.task.may_split and allows(plan_run, execution, "split")
 
 
 async def refused_changes(plan_run: PlanRun, execution: TaskExecution, commit: str, *, on: str = "") -> str:
-    """Return why the work on the task, up to *commit* or all of it, may not be merged, or ``""``.
+    """Return the reason why the work on the task, up to *commit* or all of it, may not be merged; ``""`` if it may.
 
-    A refusal is a violation, and counts. *on* is the entity that the facts are recorded of, if the task was closed
-    before.
+    A refusal because of the changed files is a violation, and counts for the trust score. *on* is the entity that the
+    facts are recorded of, if the task was closed before.
     """
     agent = _worker(plan_run, execution)
     rights, level = plan_run.sup.trust.rights(agent), plan_run.sup.trust.level(agent)
@@ -86,14 +87,15 @@ async def refused_changes(plan_run: PlanRun, execution: TaskExecution, commit: s
 
 
 def count_success(plan_run: PlanRun, execution: TaskExecution, *, on: str = "") -> None:
-    """Count a success of the task's agent. The task is about to be closed, or was closed before (*on*: the entity that
-    the fact is recorded of). The work of a split task counts for the agents of its subtasks."""
+    """Count a success of the task's agent. The task is about to be closed, or was closed before (then *on* is the
+    entity that the fact is recorded of). The work of a split task counts for the agents of its subtasks."""
     if execution.session_id:
         plan_run.sup.trust.success(_worker(plan_run, execution), execution.id, execution.cause, on=on)
 
 
 def _worker(plan_run: PlanRun, execution: TaskExecution) -> str:
-    """Return the agent that did the work: its session knows, whatever agent is next."""
+    """Return the agent that did the work: the agent of the task's session, not the agent planned for the next
+    attempt."""
     session = plan_run.sup.registry.sessions.get(execution.session_id)
     if session is not None:
         return session.profile.name

@@ -1,23 +1,24 @@
-"""The backlog: what is to be done, in which order, and who holds it. Every claim is decided here, at one point.
+"""The backlog: the items to be done, their order, and the worker that holds each. Every claim is decided here.
 
-Pure: no clock, no I/O, no chance; times are arguments. A worker is given the best item that it can claim: by priority
-(the highest first), then by the order of adding. An item can be claimed if
+Pure: no clock, no I/O, nothing random; times are arguments. A worker receives the best item that it can claim: by
+priority (the highest first), then by the order of adding. An item can be claimed if
 
-- it is neither settled nor held, and its own conditions allow it (``ready``, ``hold``);
-- every item that it depends on was completed, and every item that it comes after is settled;
-- no held item owns a path that overlaps one of its own;
-- the worker has the capabilities that the item needs, and the gate of its provider is open.
+- the item is neither settled nor held, and not on hold (``ready``, ``hold``);
+- every item in its ``depends_on`` was completed, and every item in its ``after`` is settled;
+- no held item owns a path that overlaps a path of this item;
+- the worker has the capabilities that the item needs, and the gate of the item's provider is open.
 
 So each item is settled, held, claimable, or waiting for something that ``refusal`` names. A claim has a fencing token
-that is larger than all before it, also over release, fence and reopen; a claim with an older token is refused.
+that is larger than all earlier tokens, also after release, fence and reopen; a claim with an older token is refused.
 
 When an item was not completed, its direct dependants are named once (``dependency_failed``). Nothing is decided about
-them: their own dependants are named when they are settled.
+these dependants: the next level of dependants is named when they are settled.
 
-An item that owns files is passed over while others hold them; nothing is kept free for it, whatever its priority.
+An item that owns files is passed over while other items hold those files; no file is reserved for the item, whatever
+its priority.
 
 Every operation costs O(log n), amortised, and a step for each combination of capabilities and provider in the backlog;
-settling, also one for each dependant; giving back files, one for each set of files that waits for them.
+settling costs also a step for each dependant; releasing files, a step for each set of files that waits for them.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ from supervisor.work.owned_paths import OwnedPaths, spelled
 from supervisor.work.ready_queue import Bucket, Partition, Rank
 
 Gate = Callable[[str], bool]
-"""Whether work for that provider may be begun now. A question only: it must change nothing."""
+"""Return whether work for the named provider may be begun now. The function must change nothing."""
 
 
 class BacklogItem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to be done.
+    """A piece of work in the backlog, such as a task of a plan.
 
-    ``needs`` are capabilities, a role is one of them (``role:backend``); ``files`` the paths that it owns, a directory
-    with everything below it; ``provider`` is the provider whose gate must be open, ``""`` for none. The item waits for
-    the items that it ``depends_on`` to be completed, and for those that it comes ``after`` to be settled in whatever
-    way.
+    ``needs`` are the capabilities that a worker must have, roles among them (``role:backend``); ``files`` are the paths
+    that the item owns, a directory with everything below it; ``provider`` is the provider of models whose gate must be
+    open, ``""`` for none. The item waits until the items in ``depends_on`` are completed, and until the items in
+    ``after`` are settled in whatever way.
     """
 
     id: str
@@ -56,7 +57,7 @@ class BacklogItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DependantChanges(NamedTuple):
-    """Items whose state changed as another item was settled.
+    """Items for which the settling of another item changed something.
 
     Items in ``ready`` wait for no other item any more. Items in ``dependency_failed`` depend on an item that was
     settled without being completed, and depended on no such item before.
@@ -67,7 +68,7 @@ class DependantChanges(NamedTuple):
 
 
 class RefusalReason(StrEnum):
-    """Why an item cannot be claimed. The first reason that holds, in this order, is told."""
+    """Reason why an item cannot be claimed. Where several hold, the first in this order is reported."""
 
     SETTLED = "settled"
     HELD = "held"
@@ -92,7 +93,8 @@ _WORDS = {
 
 
 class Refusal(NamedTuple):
-    """Why *item_id* cannot be claimed; ``named`` are the workers, items, capabilities or providers that it is about."""
+    """Refusal of a claim: *item_id* cannot be claimed for the reason ``why``; ``named`` are the workers, items,
+    capabilities or providers that stand in the way."""
 
     item_id: str
     why: RefusalReason
@@ -104,7 +106,7 @@ class Refusal(NamedTuple):
 
 
 class UnknownItem(LookupError):
-    """No item of that id was added."""
+    """Raised when no item with the given id was added."""
 
     def __init__(self, item_id: str) -> None:
         self.item_id = item_id
@@ -112,11 +114,11 @@ class UnknownItem(LookupError):
 
 
 _ORDER_BITS = 48
-"""Bits for the order of adding: so many items can be told apart."""
+"""Number of bits for the order of adding: 2 to this power items can be added."""
 
 
 class _Entry:
-    """An item with its state."""
+    """An item of the backlog with its state."""
 
     __slots__ = (
         "claimed",
@@ -138,9 +140,9 @@ class _Entry:
         self.queued = False
         self.claimed = False
         self.completed: bool | None = None
-        """``None`` until it is settled."""
+        """``None`` until the item is settled; then whether it was completed."""
         self.waits_for = 0
-        """Number of items that it waits for, failed dependencies among them."""
+        """Number of items that this item waits for, failed dependencies among them."""
         self.failed_dependencies = 0
 
     @property
@@ -149,11 +151,12 @@ class _Entry:
 
 
 class Backlog:
-    """The items of a plan run, and who holds them.
+    """The items of a plan run, and the worker that holds each.
 
     Args:
-        last_token: the largest fencing token of an earlier backlog of the same work: those of this one are larger.
-        paths: the paths that are held; by default none are.
+        last_token: the largest fencing token of an earlier backlog of the same work: the tokens of this backlog are
+            larger.
+        paths: the paths that are held when the backlog is created; by default none.
     """
 
     def __init__(self, last_token: int = 0, *, paths: OwnedPaths | None = None) -> None:
@@ -174,11 +177,11 @@ class Backlog:
 
     # ------------------------------------------------------------------ what is to be done
     def add(self, item: BacklogItem, *, on_hold: bool = False) -> DependantChanges:
-        """Add an item; the items that it depends on may be added later. Return whether it is ready, or a dependency has
-        failed, at once.
+        """Add an item; the items that it depends on may be added later. Return whether the new item is ready at once,
+        or has a failed dependency.
 
         Raises:
-            ValueError: the item is there already, depends on itself, or owns a path outside of the workspace.
+            ValueError: the item was added before, depends on itself, or owns a path outside of the workspace.
         """
         if item.id in self._entries:
             raise ValueError(f"{item.id!r} is in the backlog already; use another id, or reopen it")
@@ -194,14 +197,16 @@ class Backlog:
         return DependantChanges((item.id,) * (not entry.waits_for), (item.id,) * bool(entry.failed_dependencies))
 
     def settle(self, item_id: str, *, completed: bool, token: int | None = None) -> DependantChanges:
-        """End an item for good; nobody holds it any more. Return what that means to its dependants.
+        """Settle an item; nobody holds the item any more. Return the dependants that became ready or whose dependency
+        failed.
 
-        With a *token* only its holder can settle it. To settle it again in the same way changes nothing.
+        With a *token* only the holder of that token can settle the item. Settling the item again in the same way
+        changes nothing.
 
         Raises:
             UnknownItem: there is no such item.
-            StaleClaim: *token* is not that of the claim that stands.
-            ValueError: the item was settled in the other way; ``reopen`` it first.
+            StaleClaim: *token* is not the token of the current claim.
+            ValueError: the item was settled with the opposite *completed*; ``reopen`` the item first.
         """
         entry = self._entry(item_id)
         if token is not None:
@@ -220,10 +225,9 @@ class Backlog:
         return DependantChanges(tuple(one.item.id for one in ready), tuple(dependency_failed))
 
     def reopen(self, item_id: str) -> tuple[str, ...]:
-        """Have a settled item done again. Return the unsettled dependants that wait for it again.
+        """Open a settled item, so that it is done again. Return the unsettled dependants that wait for the item again.
 
-        A worker that holds a dependant goes on holding it. An item that is not settled is open already: nothing
-        changes.
+        A worker that holds a dependant goes on holding the dependant. For an item that is not settled, nothing changes.
 
         Raises:
             UnknownItem: there is no such item.
@@ -244,7 +248,7 @@ class Backlog:
         return tuple(one.item.id for one in waiting if one.completed is None)
 
     def ready(self, item_id: str) -> None:
-        """Let the item be claimed as far as its own conditions go: a delay is over, it was approved.
+        """Take the item off hold, so that it can be claimed: a delay is over, or the item was approved.
 
         Raises:
             UnknownItem: there is no such item.
@@ -254,7 +258,7 @@ class Backlog:
         self._offer(entry)
 
     def hold(self, item_id: str) -> None:
-        """Let nobody claim the item. A worker that holds it goes on.
+        """Put the item on hold: nobody can claim it. A worker that holds the item already goes on.
 
         Raises:
             UnknownItem: there is no such item.
@@ -262,7 +266,7 @@ class Backlog:
         self._entry(item_id).on_hold = True
 
     def rank(self, item_id: str, priority: int) -> None:
-        """Order the item by that priority instead of its own; a queued item keeps its place until it is queued again.
+        """Set the priority of the item; an item that is queued already stays in its position, and nothing changes.
 
         Raises:
             UnknownItem: there is no such item.
@@ -283,8 +287,8 @@ class Backlog:
         lease_s: float,
         gate: Gate = lambda provider: True,
     ) -> Claim | None:
-        """Claim the best item for a worker with these *capabilities*, for *lease_s* seconds; ``None``: there is none.
-        *capabilities* ``None`` are all that there are; an infinite lease has no end."""
+        """Claim the best item for a worker with these *capabilities*, for *lease_s* seconds; return ``None`` if the
+        worker can claim none. *capabilities* ``None`` stands for all capabilities; an infinite lease has no end."""
         best: _Entry | None = None
         for bucket in self._buckets_for(capabilities):
             found = bucket.best(self._is_blocked, before=best.rank if best is not None else inf)
@@ -303,7 +307,7 @@ class Backlog:
         lease_s: float,
         gate: Gate = lambda provider: True,
     ) -> Claim | Refusal:
-        """Claim that item, whatever comes before it, or return why not.
+        """Claim the named item, whatever other items come before it, or return the reason why it cannot be claimed.
 
         Raises:
             UnknownItem: there is no such item.
@@ -314,7 +318,8 @@ class Backlog:
     def refusal(
         self, item_id: str, capabilities: frozenset[str] | None = None, *, gate: Gate = lambda provider: True
     ) -> Refusal | None:
-        """Return why a worker with these *capabilities* (``None``: all) cannot claim the item, if it cannot.
+        """Return the reason why a worker with these *capabilities* (``None``: all) cannot claim the item; ``None`` if
+        it can.
 
         Raises:
             UnknownItem: there is no such item.
@@ -322,56 +327,58 @@ class Backlog:
         return next(self._refusals(self._entry(item_id), capabilities, gate), None)
 
     def renew(self, item_id: str, token: int, now_s: float) -> Claim:
-        """Extend the claim by its lease, counted from *now_s*.
+        """Extend the claim by the duration of its lease, counted from *now_s*.
 
         Raises:
-            StaleClaim: the claim does not stand any more.
+            StaleClaim: *token* is not the token of the current claim.
         """
         return self._leases.renew(item_id, token, now_s)
 
     def check(self, item_id: str, token: int) -> Claim:
-        """Return the claim that *token* is for.
+        """Return the current claim of the item, if *token* is its token.
 
         Raises:
-            StaleClaim: the claim does not stand any more.
+            StaleClaim: *token* is not the token of the current claim.
         """
         return self._leases.check(item_id, token)
 
     def release(self, item_id: str, token: int) -> Claim:
-        """Give the item back by its holder: it can be claimed again.
+        """Release the item on behalf of its holder, so that it can be claimed again. Return the claim that was
+        released.
 
         Raises:
-            StaleClaim: the claim does not stand any more.
+            StaleClaim: *token* is not the token of the current claim.
         """
         claim = self._leases.check(item_id, token)
         self.revoke(item_id)
         return claim
 
     def revoke(self, item_id: str) -> Claim | None:
-        """Take the item from its holder, and return the claim that stood. It can be claimed again, if it is not on
-        hold."""
+        """Take the item from its holder, and return the claim that was ended, if any. The item can be claimed again,
+        unless it is on hold."""
         claim = self._leases.drop(item_id)
         if claim is not None:
             self._let_go(claim)
         return claim
 
     def fence(self, worker_id: str) -> list[Claim]:
-        """Take every item from that worker; return the claims that stood, oldest first."""
+        """Take every item from that worker; return the claims that were ended, oldest first."""
         return [self._revoked(claim) for claim in self._leases.of(worker_id)]
 
     def expired(self, now_s: float) -> list[Claim]:
-        """Take away every item whose lease has run out; return the claims that stood, in the order of their ends."""
+        """Take away every item whose lease has run out; return the claims that were ended, ordered by the ends of their
+        leases."""
         claims = self._leases.expired(now_s)
         for claim in claims:
             self._let_go(claim)
         return claims
 
     def holder(self, item_id: str) -> Claim | None:
-        """Return the claim that stands on the item."""
+        """Return the current claim of the item; ``None`` if nobody holds the item."""
         return self._leases.holder(item_id)
 
     def claims(self, worker_id: str | None = None) -> list[Claim]:
-        """Return every claim that stands, or those of that worker, oldest first."""
+        """Return every current claim, or every one of that worker, oldest first."""
         return self._leases.all() if worker_id is None else self._leases.of(worker_id)
 
     # ------------------------------------------------------------------ how items stand to each other
@@ -386,7 +393,7 @@ class Backlog:
         return None if entry is None else entry.completed
 
     def _is_met(self, item: BacklogItem, needed: str) -> bool:
-        """Return whether *item* does not wait for *needed* any more."""
+        """Return whether *item* does not wait for the item *needed* (any more)."""
         outcome = self._outcome(needed)
         return outcome is not None and (outcome or needed not in item.depends_on)
 
@@ -394,14 +401,15 @@ class Backlog:
         return self._outcome(needed) is False and needed in item.depends_on
 
     def _meets(self, entry: _Entry, needed: str) -> bool:
-        """Note that *needed* is settled; return whether the item waits for nothing any more."""
+        """Count that the item *needed* is settled; return whether the entry waits for no other item any more."""
         if not self._is_met(entry.item, needed):
             return False
         entry.waits_for -= 1
         return not entry.waits_for and entry.completed is None
 
     def _note_failed_dependency(self, entry: _Entry, needed: str) -> bool:
-        """Note that *needed* is settled; return whether it is the first failed dependency of the item."""
+        """Count a failed dependency if *needed* was not completed; return whether it is the first failed dependency of
+        the item."""
         if not self._is_failed_dependency(entry.item, needed):
             return False
         entry.failed_dependencies += 1
@@ -409,7 +417,7 @@ class Backlog:
 
     # ------------------------------------------------------------------ where items stand
     def _rank(self, item: BacklogItem) -> Rank:
-        """Return the rank of a new item: the higher priority first, then the one that was added first."""
+        """Return the rank of a new item: a higher priority comes first, then the item that was added earlier."""
         return len(self._entries) - (item.priority << _ORDER_BITS)
 
     def _partition(self, item: BacklogItem) -> Partition:
@@ -442,7 +450,7 @@ class Backlog:
             entry.partition.push(entry)
 
     def _is_blocked(self, partition: Partition) -> bool:
-        """Return whether the files of a partition are held; it is woken then when the holder gives them back."""
+        """Return whether the files of a partition are held; if so, wake the partition when the holder releases them."""
         blocker = self._paths.blocker(partition.files)
         if blocker is None:
             return False
@@ -462,7 +470,7 @@ class Backlog:
         return claim
 
     def _let_go(self, claim: Claim) -> None:
-        """Free the files of a claim whose lease is gone, and wake the partitions that waited for them."""
+        """Release the files of a claim whose lease has ended, and wake the partitions that waited for those files."""
         entry = self._entries[claim.item_id]
         entry.claimed = False
         self._paths.give_back(entry.partition.files)
@@ -499,7 +507,7 @@ class Backlog:
 
 
 def _waits_for(item: BacklogItem) -> tuple[str, ...]:
-    """Return the ids of the items that the item waits for, each once."""
+    """Return the ids of the items that *item* waits for, each once."""
     return tuple(dict.fromkeys((*item.depends_on, *item.after)))
 
 

@@ -1,9 +1,10 @@
-"""Tasks that were begun and wait: for other tasks, for a person, or for subtasks that do not end in time.
+"""Blocked tasks: begun, and waiting for other tasks, for a person, or for subtasks that do not end in time.
 
-A blocked task has no session and no slot. Its run and its job wait, charged with nothing. Blocked on tasks of the plan
-alone, it goes on by itself when they are closed; blocked on anything else, when a person says so. When nothing else of
-the plan can go on, tasks that wait for a task that did not complete are cancelled, and tasks that wait for a person
-keep the plan running. A parent whose subtask does not end in time is blocked on that subtask.
+A blocked task has no session and no slot. Its run and its job wait, and no failure is charged. A task that is blocked
+only on tasks of the plan goes on by itself when those tasks are closed; a task that is blocked on anything else goes on
+when a person unblocks it. When nothing else of the plan can go on, tasks that wait for a task that did not complete are
+cancelled, and tasks that wait for a person keep the plan running. A parent whose subtask does not end in time is
+blocked on that subtask.
 """
 
 from __future__ import annotations
@@ -26,27 +27,28 @@ from supervisor.work.timeouts import Timeouts
 _log = get_logger()
 
 PARENTS = (Task.WAITING_FOR_SUBTASKS, Task.BLOCKED)
-"""States of a task whose subtasks are worked on."""
+"""States of a task while its subtasks are worked on."""
 
 
 class BlockedTasks:
-    """The blocked tasks of one plan run."""
+    """Keeps the blocked tasks of one plan run, and unblocks, blocks or cancels them."""
 
     def __init__(self, plan_run: PlanRun, pipeline: CompletionPipeline, attempt_runner: AttemptRunner) -> None:
         self._plan_run, self._pipeline, self._attempt_runner = plan_run, pipeline, attempt_runner
         self._blocked: dict[str, TaskExecution] = {}
         self._reported: set[str] = set()
-        """Names of the tasks about which it is on record that they wait for a person."""
+        """Names of the tasks for which the fact that they wait for a person was recorded."""
         self._overdue: set[str] = set()
-        """Names of the tasks whose subtasks did not end in time, and whose own turn, which an earlier supervisor began,
-        has no worker yet: they are blocked when the worker has let go of them."""
+        """Names of the tasks whose subtasks did not end in time, and whose own turn, begun under an earlier supervisor,
+        has no worker yet: each of these tasks is blocked after a worker has taken and released it."""
 
     def named(self, execution: TaskExecution, on: Sequence[str]) -> tuple[str, ...]:
-        """Return what *execution* is to wait for: tasks of the plan by their ids, anything else by its name.
+        """Return the names in *on* in the form that is recorded: tasks of the plan as their ids, anything else as
+        given.
 
         Raises:
-            Refused: *on* is empty, or names the task itself, a task that waits for it, or one of its own subtasks,
-                which were all settled before the task was worked on itself.
+            Refused: *on* is empty, or names the task itself, a task that waits for this task, or one of its own
+                subtasks, all of which were settled before the work on the task itself began.
         """
         if not on or not all(one.strip() for one in on):
             raise Refused(f"task {execution.name!r} cannot be blocked on nothing; name what it waits for")
@@ -64,7 +66,7 @@ class BlockedTasks:
         return tuple(name if one is None else one.id for name, one in found.items())
 
     def _task(self, name: str) -> TaskExecution | None:
-        """Return the task of that name or id."""
+        """Return the task of the plan with that name or id, or ``None``."""
         executions = self._plan_run.executions
         return executions.get(name) or executions.get(name.removeprefix("task:")) or self._by_id(name)
 
@@ -72,7 +74,7 @@ class BlockedTasks:
         return next((one for one in self._plan_run.executions.values() if one.id == entity_id), None)
 
     def _needs(self, execution: TaskExecution) -> set[TaskExecution]:
-        """Return the task, and every task that has to be settled before it."""
+        """Return the task, and every task that has to be settled before that task."""
         needed, new = set[TaskExecution](), [execution]
         while new:
             one = new.pop()
@@ -84,8 +86,8 @@ class BlockedTasks:
 
     # ------------------------------------------------------------------ it is blocked
     def look_at(self, execution: TaskExecution) -> None:
-        """Let a blocked task go on if what it waits for is there; block a parent now whose own turn has just ended, if
-        its subtasks are overdue."""
+        """Unblock a blocked task if everything that it waits for is available; block a parent task whose own turn has
+        just ended, if its subtasks are overdue."""
         if execution.name in self._overdue:
             self._overdue.discard(execution.name)
             self.watch(execution)
@@ -97,7 +99,7 @@ class BlockedTasks:
         self._plan_run.wake()
 
     def settled(self, execution: TaskExecution) -> None:
-        """Look at the tasks that are blocked on one that was settled."""
+        """Check every task that is blocked on *execution*, which was settled."""
         self._blocked.pop(execution.name, None)
         for one in list(self._blocked.values()):
             if execution.id in one.data.waiting_for:
@@ -105,15 +107,15 @@ class BlockedTasks:
 
     @staticmethod
     def _is_free(execution: TaskExecution) -> bool:
-        """Return whether nobody is about to do something with the task."""
+        """Return whether nothing is under way for the task: no attempt, no end and no command."""
         return execution.active is None and execution.phase is not Phase.ENDING and not execution.lock.locked()
 
     def _awaited(self, execution: TaskExecution) -> list[TaskExecution | None]:
-        """Return the tasks that the task waits for, with ``None`` for each other thing."""
+        """Return the tasks that *execution* waits for, with ``None`` for each thing that is no task of the plan."""
         return [self._by_id(one) for one in execution.data.waiting_for]
 
     def _is_there(self, execution: TaskExecution) -> bool:
-        """Return whether the task waits for tasks alone, and they are all closed or were skipped."""
+        """Return whether *execution* waits for tasks of the plan only, and all of them are closed or were skipped."""
         return all(one is not None and _outcome(one) in WELL for one in self._awaited(execution))
 
     # ------------------------------------------------------------------ it goes on
@@ -129,8 +131,8 @@ class BlockedTasks:
         return ", ".join(name if one is None else one.name for name, one in awaited)
 
     async def unblock(self, execution: TaskExecution, why: str) -> None:
-        """Have the task wait for its subtasks again, if it was blocked on them, or else be claimed. The caller holds
-        its lock."""
+        """Unblock the task: it waits for its subtasks again if it was blocked on them, or else may be claimed. The
+        caller holds the lock of the task."""
         ours = {subtask.id for subtask in execution.subtasks}
         for_subtasks = bool(ours) and ours.issuperset(execution.data.waiting_for)
         split = (task.Split(subtasks=execution.subtask_ids, reason=why),) if for_subtasks else ()
@@ -147,8 +149,8 @@ class BlockedTasks:
 
     # ------------------------------------------------------------------ subtasks that do not answer
     def watch(self, execution: TaskExecution) -> None:
-        """Bound the time that the task waits for its subtasks, counted from when it began to, also under an earlier
-        supervisor."""
+        """Limit the time that the task waits for its subtasks, counted from the begin of the wait, also if that was
+        under an earlier supervisor."""
         self._plan_run.start(self._watch, execution)
 
     async def _watch(self, execution: TaskExecution) -> None:
@@ -167,7 +169,8 @@ class BlockedTasks:
                     return
 
     async def _end_wait(self, execution: TaskExecution, limit_s: float) -> None:
-        """Block the task on a subtask that did not end in time. The caller holds its lock; nobody carries it out."""
+        """Block the task on a subtask that did not end in time. The caller holds the lock of the task, and no attempt
+        runner works on the task."""
         late = _unsettled(execution)
         if late is None or execution.state is not Task.WAITING_FOR_SUBTASKS or execution.is_over:
             return
@@ -181,7 +184,8 @@ class BlockedTasks:
 
     # ------------------------------------------------------------------ dead ends
     def end_dead_ends(self) -> None:
-        """If nothing else can go on: cancel the tasks that wait in vain, and record which ones wait for a person."""
+        """If nothing else in the plan can go on: cancel the blocked tasks that wait for a task that did not complete,
+        and record which blocked tasks wait for a person."""
         plan_run = self._plan_run
         if plan_run.sup.stopping.is_set():
             self._cancel(self._blocked.values(), STOPPING)
@@ -211,7 +215,7 @@ class BlockedTasks:
                 self._plan_run.look_again = True  # the release of the lock then wakes the dispatcher
 
     def _ended(self, execution: TaskExecution) -> list[str]:
-        """Return the names of the tasks that the task waits for in vain."""
+        """Return the names of the tasks that *execution* waits for although they ended without being completed."""
         return [one.name for one in self._awaited(execution) if one is not None and _outcome(one) not in ("", *WELL)]
 
     def _report(self, execution: TaskExecution) -> None:
@@ -224,7 +228,7 @@ class BlockedTasks:
             )
 
     def _moves(self, execution: TaskExecution) -> bool:
-        """Return whether the task may go on without any of the blocked tasks."""
+        """Return whether the task may go on although no blocked task does."""
         if not self._is_free(execution):
             return True
         if execution.state is Task.BLOCKED:
@@ -241,10 +245,10 @@ class BlockedTasks:
 
 
 def _unsettled(execution: TaskExecution) -> TaskExecution | None:
-    """Return the first subtask that is not settled."""
+    """Return the first subtask that is not settled, or ``None``."""
     return next((subtask for subtask in execution.subtasks if subtask.result is None), None)
 
 
 def _outcome(execution: TaskExecution) -> str:
-    """``""`` while it is not settled."""
+    """Return the outcome of the task; ``""`` while the task is not settled."""
     return execution.result.outcome if execution.result is not None else ""

@@ -1,6 +1,6 @@
-"""Budget scopes of a plan run: one for the workstream, one in it for each task, and those of subtasks below.
+"""Budget scopes of a plan run: one for the workstream, below it one for each task, and below that the subtasks' scopes.
 
-A run that continues after a takeover goes on with what was used before: the logs of its sessions have the amounts.
+A plan run that continues after a takeover counts the amounts used before: they are read from the logs of its sessions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from supervisor.work.task_execution import TaskExecution
 
 
 def scope_of(plan_run: PlanRun, execution: TaskExecution) -> BudgetScope | None:
-    """Return the budget scope of a task's sessions; ``None`` where nothing bounds it."""
+    """Return the budget scope for the sessions of a task; ``None`` if no budget applies."""
     above = scope_of(plan_run, execution.parent) if execution.parent is not None else _whole(plan_run)
     return plan_run.sup.monitors.scope(execution.id, f"task {execution.name}", execution.task.budget.value(), above)
 
@@ -31,12 +31,12 @@ def _whole(plan_run: PlanRun) -> BudgetScope | None:
 
 
 def patience_of(execution: TaskExecution) -> StallProfileName:
-    """Return the patience with a silent agent: a large task may be silent for longer."""
+    """Return the stall profile, which says how long an agent may be silent: longer for a large task."""
     return StallProfileName.LARGE if execution.task.scope in ("large", "xl") else StallProfileName.DEFAULT
 
 
 async def recall_use(plan_run: PlanRun) -> None:
-    """Add to every scope what was used under an earlier supervisor.
+    """Add to every budget scope the amounts that were used under an earlier supervisor.
 
     Raises:
         JournalError: the journal cannot be read.
@@ -57,7 +57,7 @@ async def recall_use(plan_run: PlanRun) -> None:
 
 
 def close_scopes(plan_run: PlanRun) -> None:
-    """Close the scopes of the run, which is over."""
+    """Close the budget scopes of a plan run that is over."""
     for entity_id in (
         plan_run.workstream.id,
         *(execution.id for execution in plan_run.executions.values() if execution.is_opened),
@@ -66,7 +66,8 @@ def close_scopes(plan_run: PlanRun) -> None:
 
 
 def narrowings(plan: Plan) -> Iterator[str]:
-    """Yield a sentence for each budget of a task that asks for more than the budget around it has."""
+    """Yield a sentence for each limit in a task's budget that is larger than the limit of the budget around the
+    task."""
     for one in every_task(plan.tasks):
         above, whose = (one.parent.task.budget, f"task {one.parent.task.id}") if one.parent else (plan.budget, "plan")
         limits = above.value()

@@ -1,8 +1,9 @@
-"""Checkpoints: save the work of a run when it enters certain states, so that another run can go on with it.
+"""Checkpoints: save the work of a task run when it enters certain states, so that another run can continue that work.
 
-A checkpoint is recorded with the decision that it belongs to, before anything follows from it. Only the work of a run
-that failed or was cancelled is continued: work that was completed and could not be merged would be in conflict for
-ever. Work that is to be taken back before the next attempt is continued only if a person wants that (``--resume``).
+A checkpoint is recorded together with the decision that it belongs to, before any effect of that decision. Only the
+work of a run that failed or was cancelled is continued: work that was completed and could not be merged would be in
+conflict at every merge. Work that is to be rolled back before the next attempt is continued only if a person requests
+that (``--resume``).
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ _log = get_logger()
 PARTIAL_OUTPUT: Final = "PartialOutput"
 ROLLED_BACK: Final = "RolledBack"
 OUTPUT_MAX: Final = 4_000
-"""Characters of the end of an agent's answer that are kept with the run: the transcript has the whole."""
+"""Number of characters of the end of an agent's output that are recorded with the run: the transcript has the whole."""
 PARTIAL: Final = frozenset({TaskRun.FAILED, TaskRun.TIMEOUT, TaskRun.CANCELLED})
-"""States in which an attempt may end before its agent has said everything."""
+"""States in which an attempt may end before its agent has written all of its output."""
 
 
 def left_at(execution: TaskExecution) -> str:
-    """Return the message of the commit of what was not committed."""
+    """Return the commit message for changes that the task left uncommitted."""
     return f"what the task {execution.name} left"
 
 
 def workspace_of(sup: Supervisor, execution: TaskExecution, starts_at: str = "") -> WorkspaceSpec:
-    """Return the workspace of the task as it is known: owner, directory and files, and the commit that it
-    *starts_at*."""
+    """Return the specification of the task's workspace: owner, directory, files, and the commit *starts_at* from which
+    the work begins."""
     profile = sup.profile(execution.agent)
     directory = sup.workdir if profile is None else profile.directory
     task = execution.task
@@ -50,8 +51,8 @@ def workspace_of(sup: Supervisor, execution: TaskExecution, starts_at: str = "")
 async def make_checkpoint(
     sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution, state: TaskRun, data: TaskRunData
 ) -> tuple[task_run.CheckpointSaved, ...]:
-    """Save what the plan wants saved when the run enters *state*, with *data*. Return the event that says so, if
-    any."""
+    """Save the partial output and the checkpoint that the plan requests when the run enters *state*, with *data*.
+    Return the event for a saved checkpoint, if one was saved."""
     if not (execution.session_id and data.attempts):
         return ()
     said, execution.output = execution.output, ""
@@ -81,10 +82,10 @@ async def make_checkpoint(
 
 # -------------------------------------------------------------------------------------------------- taken back
 async def prepare_workspace(sup: Supervisor, execution: TaskExecution) -> None:
-    """Before an attempt: take back the work of a failed one, if the plan says so.
+    """Before an attempt: roll back the work of a failed attempt, if the plan says ``rollback``.
 
     Raises:
-        Refused: the work cannot be taken back; nothing is begun.
+        Refused: the work cannot be rolled back; the attempt is not begun.
     """
     if sup.verification.in_place:
         await sup.cleanup.clearing.none()
@@ -100,13 +101,14 @@ async def prepare_workspace(sup: Supervisor, execution: TaskExecution) -> None:
 
 
 def must_take_back(sup: Supervisor, execution: TaskExecution) -> bool:
-    """Return whether the work of a failed attempt, which is done in place, must be taken back."""
+    """Return whether the work of a failed attempt must be rolled back in the directory itself (there is no
+    worktree)."""
     return execution.task.rollback and sup.verification.in_place
 
 
 async def take_back(sup: Supervisor, execution: TaskExecution) -> None:
-    """After an attempt that failed or was cancelled: take back its work in place, if the plan says so. Work in a
-    worktree goes with the worktree."""
+    """After an attempt that failed or was cancelled: roll back its work, if the plan says so and the work was done in
+    the directory itself. Work in a git worktree disappears with the worktree."""
     if not must_take_back(sup, execution):
         return
     try:
@@ -125,7 +127,7 @@ async def _roll_back(sup: Supervisor, execution: TaskExecution) -> None:
 
 # -------------------------------------------------------------------------------------------------- gone on with
 def next_workspace(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution) -> WorkspaceSpec:
-    """Return the workspace that the task's next session is to have."""
+    """Return the specification of the workspace for the task's next session."""
     if sup.verification.in_place:
         return NO_WORKSPACE
     data = execution.run_data
@@ -135,7 +137,7 @@ def next_workspace(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExe
 
 
 def with_checkpoint(execution: TaskExecution, limits: TaskRunData) -> TaskRunData:
-    """Return *limits*, extended by the checkpoint that the task's next run begins with."""
+    """Return *limits*, extended by the checkpoint from which the task's next run begins, if there is one."""
     found = execution.checkpoint
     execution.checkpoint = None
     return (

@@ -1,8 +1,8 @@
-"""Commands that take effect once: a command is a record, and a repetition of its id gets the first reply.
+"""Commands that take effect once: a command with an id is recorded, and a repetition of the id returns the first reply.
 
-A command is a fact in the log of the task that it is about, and its effect stands behind it: both are there after a
-crash, and nothing else has to be kept. A refusal is a fact too; the id may be used again then, as where a crash came
-before the command did anything. The memory is bounded: the newest ``KEPT_MAX`` replies.
+A command is a fact in the log of its task, and the effect of the command is recorded after that fact: both are in the
+journal after a crash, and nothing else has to be stored. A refusal is a fact too; then the id may be used again, as
+after a crash before the command had an effect. Memory is bounded: the newest ``KEPT_MAX`` replies are remembered.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
 
 COMMANDED: Final = "Commanded"
-"""The fact of a command."""
+"""Name of the fact that a command was given."""
 REFUSED: Final = "CommandRefused"
-"""The fact that a command was refused, and changed nothing."""
+"""Name of the fact that a command was refused, and changed nothing."""
 EFFECTS: Final[Mapping[Verb, frozenset[str]]] = {
     Verb.APPROVE: frozenset({"approved", "approval_granted", "approval_denied"}),
     Verb.REJECT: frozenset({"rejected", "approval_denied"}),
@@ -37,30 +37,30 @@ EFFECTS: Final[Mapping[Verb, frozenset[str]]] = {
     Verb.BLOCK: frozenset({"blocked"}),
     Verb.UNBLOCK: frozenset({"unblocked"}),
 }
-"""The events that each command may cause. A task that was approved and cannot be merged is denied."""
+"""The events that each command may cause. A task that was approved and cannot be merged gets the event of a denial."""
 KEPT_MAX: Final = 10_000
-"""Number of replies that are remembered, the newest first."""
+"""Number of replies that are remembered: the newest ones."""
 ID_MAX: Final = 200
-"""Characters of a command's id, at most."""
+"""Maximal number of characters of a command's id."""
 
 Note = Callable[[str, str, Cause, dict[str, Any], str], LifecycleEvent]
-"""Records a fact: entity, name, cause, metadata, reason."""
+"""Function that records a fact; arguments: entity, name, cause, metadata, reason."""
 
 
 class CommandEffect(NamedTuple):
-    """The result of a command: the state of its task (or of the task's run), and the subtasks that it was split
-    into."""
+    """The effect of a command: the new state of its task (or of the task's run), and the subtasks that the task was
+    split into."""
 
     state: str
     subtasks: tuple[str, ...] = ()
 
 
 CommandAction = Callable[[Cause], Awaitable[CommandEffect]]
-"""Carries a command out, for the given cause."""
+"""Function that carries a command out for the given cause, and returns the effect."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """A command about an entity. *given* stands for its other arguments (``digest_of``)."""
+    """A command about an entity. *given* is the digest of the command's other arguments (``digest_of``)."""
 
     verb: Verb
     entity_id: str
@@ -71,12 +71,12 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wish(self) -> tuple[Verb, str, str]:
-        """The fields that must be the same in a repetition."""
+        """The fields that must be the same when a command is repeated."""
         return (self.verb, self.entity_id, self.given)
 
 
 class CommandReused(ValueError):
-    """Raised when an id was given to another command before."""
+    """Raised when a command has an id that was given to a different command before."""
 
     def __init__(self, command: Command, first: Command) -> None:
         used = f"{first.verb} {first.entity_id}{_other(first) if first.given != command.given else ''}"
@@ -93,10 +93,10 @@ class _KnownResult(NamedTuple):
 
 
 class CommandLog:
-    """The commands of one supervisor.
+    """Log of the commands of one supervisor; carries each command out at most once.
 
     Args:
-        note: records a fact about an entity.
+        note: function that records a fact about an entity.
         kept_max: number of replies that are remembered.
     """
 
@@ -106,12 +106,12 @@ class CommandLog:
         self._under_way: dict[str, tuple[Command, anyio.Event]] = {}
 
     async def once(self, command: Command, take: CommandAction) -> CommandResult:
-        """Carry *command* out, unless it has taken effect: then return its first reply. A command under way is waited
-        for.
+        """Carry *command* out, unless it has taken effect before: then return its first reply. If a command with the
+        same id is under way, wait for its end first.
 
         Raises:
-            CommandReused: its id was given to another command.
-            ValueError: its id is empty or too long.
+            CommandReused: the id was given to a different command.
+            ValueError: the id is empty or too long.
         """
         if command.id is None:
             return await self._perform(command, take)
@@ -157,7 +157,8 @@ class CommandLog:
 
     # ------------------------------------------------------------------ after a start
     def fold(self, records: Iterable[LifecycleEvent]) -> None:
-        """Remember the commands that took effect before: *records* are those of tasks and their runs, by number."""
+        """Remember the commands that took effect under an earlier supervisor: *records* are the records of tasks and
+        their runs, ordered by number."""
         given: dict[int, Command] = {}
         newest: dict[str, int] = {}
         for record in records:
@@ -179,7 +180,7 @@ class CommandLog:
 
 
 def digest_of(value: object) -> str:
-    """Return 16 characters that stand for *value* (of plain data) in a command."""
+    """Return a digest of 16 characters that stands for *value* (of plain data) in a command."""
     return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:16]
 
 

@@ -2,26 +2,27 @@
 
 Theory of operation
 -------------------
-Every way to the end of a task leads through this module. Work that an agent calls done takes these steps::
+Every end of a task is reached through this module. Work that an agent states to be done takes these steps::
 
     complete    run VALIDATING, job VALIDATING
     check       commit the work; run the acceptance tests on that commit; have it reviewed
                     passed: run COMPLETED, job COMPLETED, task DONE
                     failed: run CIRCUIT_OPEN, job FAILED, task FAILED
     deliver     ask a person, if the plan says so                                              -> deny
-    merge       merge exactly the commit that was judged                                       -> reject
-    close       end the session, then task CLOSED; forget what was saved; clear the workspace
+    merge       merge exactly the commit that was checked                                       -> reject
+    close       end the session, then task CLOSED; delete the checkpoint; clear the workspace
 
 Each line that names several states is one append of the journal (``TaskExecution.post``).
 
-The commit comes first, since it is what is tested, reviewed and merged: what is written afterwards is on the branch,
-and in the result as ``unmerged``. The session is ended before the task is closed: a late message might open another
-turn.
+The commit comes first, since exactly that commit is tested, reviewed and merged: changes written afterwards stay on the
+branch, and the result lists them as ``unmerged``. The session is ended before the task is closed: a late message might
+open another turn.
 
 A task that was rejected or failed is tried again within its own retries and the retry budget (``_fail_for_now``), or
-settled as failed. A task that is cancelled is in phase ENDING while that is recorded: whoever ends it first has ended
-it. The caller of a step holds the task's lock, or is its attempt runner. ``cancel`` and ``skip`` may be called without:
-phase ENDING keeps a second end away. ``merge_late`` has a task that no other part knows.
+settled as failed. A task that is cancelled is in phase ENDING while the cancellation is recorded: the first end counts.
+The caller of a step holds the task's lock, or is the task's attempt runner. ``cancel`` and ``skip`` may be called
+without the lock: phase ENDING prevents a second end. ``merge_late`` needs no lock: no other part of the run works on
+its task.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ SUBTASKS_COMPLETED: Final = task.SubtasksCompleted(reason="its subtasks are clos
 
 MERGED: Final = "Merged"
 MERGE_REFUSED: Final = "MergeRefused"
-"""Facts of a workstream about a task that was closed in an earlier workstream, before its work was merged."""
+"""Facts of a workstream about the late merge of a task that was closed in an earlier workstream before its work was
+merged."""
 
 
 class CompletionPipeline:
@@ -70,7 +72,8 @@ class CompletionPipeline:
 
     # ------------------------------------------------------------------ checked
     async def complete(self, execution: TaskExecution) -> None:
-        """Have the work checked that the agent calls done. A task that was split meanwhile waits for its subtasks."""
+        """Check the work that the agent states to be done. A task that was split meanwhile waits for its subtasks
+        instead."""
         await execution.post(task_run.ExecutionCompleted(), job.ExecutionCompleted())
         if execution.state is Task.WAITING_FOR_SUBTASKS:
             await self._plan_run.give_back(execution)
@@ -78,7 +81,7 @@ class CompletionPipeline:
         await self.check(execution)
 
     async def check(self, execution: TaskExecution) -> None:
-        """Check the work of the task's session, and carry out what follows."""
+        """Check the work of the task's session, and then deliver it, fail the task, or cancel the task."""
         session_id = execution.session_id
         try:
             # First the commit: it is what is tested, reviewed and merged. Whatever is written from here on is not.
@@ -110,7 +113,7 @@ class CompletionPipeline:
         return [test.value(timeout_s) for test in execution.task.acceptance]
 
     async def _pass_checks(self, execution: TaskExecution) -> None:
-        """Record that the task is done, after its run and job have passed their checks, and deliver the work."""
+        """Record that run and job have passed their checks and that the task is done; then deliver the work."""
         saved = await self._plan_run.make_checkpoint(execution, TaskRun.COMPLETED)
         done: task.TaskEvent = task.Completed(reason="the turn was verified", judged=execution.judged)
         if execution.state is Task.WAITING_FOR_SUBTASKS:
@@ -122,13 +125,14 @@ class CompletionPipeline:
     async def _fail_checks(
         self, execution: TaskExecution, error: str, rules: Sequence[str], *ends: task.TaskEvent
     ) -> None:
-        """Record that run and job have failed their checks, by those *rules*, and with *ends* the same of the task."""
+        """Record that run and job have failed their checks by these *rules*, and record the events *ends* of
+        the task."""
         decision = await self._plan_run.decide_retry(execution, task_run.TestsFailed(error=error))
         await execution.post(*decision.events, job.ValidationFailed(failed_rules=tuple(rules)), *ends)
 
     # ------------------------------------------------------------------ split
     async def integrate(self, execution: TaskExecution) -> None:
-        """Check what the subtasks made together. They are all closed."""
+        """Check the joint work of the subtasks, which are all closed."""
         await self._end_own_part(execution)
         tests, directory = self._acceptance(execution), self._plan_run.directory_of(execution)
         problem = await self._sup.verification.inspect(f"{execution.name}.whole", tests, directory, self._sup.stop_now)
@@ -141,13 +145,13 @@ class CompletionPipeline:
         await self._fail_for_now(execution, why)
 
     async def leave_to_subtasks(self, execution: TaskExecution) -> None:
-        """Give the worker of a task back that was split: the rest of the work is its subtasks'."""
+        """Release the worker of a task that was split: the rest of the work is done in the subtasks."""
         with anyio.CancelScope(shield=True):
             await self._end_own_part(execution)
             await self._plan_run.give_back(execution)
 
     async def _end_own_part(self, execution: TaskExecution) -> None:
-        """Record that the work on a task that was split is over."""
+        """Record that run and job of a task that was split have ended their own part of the work."""
         starts = execution.run_start()
         run_ends = (task_run.ExecutionCompleted(),) if starts or execution.run is TaskRun.IN_PROGRESS else ()
         job_ends = (job.ExecutionCompleted(),) if execution.job is Job.RUNNING else ()
@@ -155,7 +159,7 @@ class CompletionPipeline:
 
     # ------------------------------------------------------------------ approved, merged, closed
     async def deliver(self, execution: TaskExecution) -> None:
-        """Merge the work of a task that is done, or ask a person first, if the plan says so."""
+        """Merge the work of a task that is done, or request the approval of a person first, if the plan says so."""
         if execution.data.needs_approval:
             await execution.post(task.ApprovalRequested(reason="the plan wants it approved"))
             await self._end_session(execution)
@@ -182,8 +186,9 @@ class CompletionPipeline:
         await self._end_completed(execution)
 
     async def merge_late(self, execution: TaskExecution) -> tuple[bool, str]:
-        """Merge the work of a task that was closed in an earlier run, before its merge. Return whether it is merged,
-        and a sentence about that. The log of the task has ended, so the facts are recorded of the workstream."""
+        """Merge the work of a task that was closed in an earlier run before its merge. Return whether the work was
+        merged, and a sentence about the merge. The log of the task has ended, so the facts are recorded of the
+        workstream."""
         workstream = self._plan_run.workstream
         execution.seq = workstream.born_seq
         if execution.task.approval == "after":  # it was closed before it came to that
@@ -201,7 +206,7 @@ class CompletionPipeline:
         return is_merged, merge
 
     async def approve(self, execution: TaskExecution, by: str) -> None:
-        """Merge and close a task that a person approved: both or neither, although the caller may be cancelled."""
+        """Merge and close a task that a person approved: both or neither, even if the caller is cancelled."""
         with anyio.CancelScope(shield=True):
             merge = await self._merged(execution, execution.data.judged)
             if merge.startswith("not merged"):
@@ -215,13 +220,13 @@ class CompletionPipeline:
             await self._end_completed(execution)
 
     async def deny(self, execution: TaskExecution, by: str, reason: str) -> None:
-        """Fail a task whose result a person rejected."""
+        """Record that a person rejected the result of a task; then try the task again or settle it."""
         await execution.post(task.ApprovalDenied(by=by, reason=reason))
         await self._fail_for_now(execution, f"denied by {by}: {reason}")
 
     async def _with_rest(self, execution: TaskExecution, merge: str) -> str:
-        """Return the sentence *merge*, extended by what was written after the work had been judged: that was not
-        tested, and stays on its branch. The session has ended, so nobody writes there any more."""
+        """Return the sentence *merge*, extended by a remark on changes that were written after the work was checked:
+        they were not tested, and stay on their branch. The session has ended, so nobody writes there any more."""
         if not execution.session_id or self._sup.verification.in_place:
             return merge
         left = await self._sup.cleanup.clean_up(execution.session_id, left_at(execution))
@@ -237,8 +242,8 @@ class CompletionPipeline:
         return f"{merge}; {rest}"
 
     async def _merged(self, execution: TaskExecution, judged: str, *, on: str = "") -> str:
-        """Merge the commit *judged*, and return a sentence about that, which begins with ``not merged`` if it failed.
-        *on* is the entity that facts are recorded of, if the task was closed before."""
+        """Merge the commit *judged*, and return a sentence about the merge, which begins with ``not merged`` if the
+        merge failed. *on* is the entity that facts are recorded of, if the task was closed before."""
         if not execution.session_id:
             return "nothing to merge: its subtasks did the work"
         if why := await authorization.refused_changes(self._plan_run, execution, judged, on=on):
@@ -254,16 +259,17 @@ class CompletionPipeline:
 
     # ------------------------------------------------------------------ failed
     async def fail(self, execution: TaskExecution, error: str, *ends: Event) -> None:
-        """Record that the task has failed, after its run and its job, which end with *ends*."""
+        """Record the events *ends* of run and job, and that the task has failed; then try the task again or
+        settle it."""
         await execution.post(*ends, task.Failed(reason=error))
         await self._fail_for_now(execution, error)
 
     async def continue_failed(self, execution: TaskExecution) -> None:
-        """Go on with a task that was recorded as failed when its supervisor died."""
+        """Continue a task that was recorded as failed when its supervisor died: try it again, or settle it."""
         await self._fail_for_now(execution, execution.data.last_failure)
 
     async def _fail_for_now(self, execution: TaskExecution, error: str) -> None:
-        """Leave the workspace of a failed task, and try the task again within its retries, or settle it as failed."""
+        """Clear the workspace of a failed task, and try the task again within its retries, or settle it as failed."""
         plan_run, left = self._plan_run, await self.leave_workspace(execution)
         if not plan_run.running:  # the plan was given up while a command was recorded: nobody tries again
             await plan_run.give_back(execution)
@@ -281,12 +287,12 @@ class CompletionPipeline:
         await self._settle(execution, error, left)
 
     async def settle_failed(self, execution: TaskExecution, error: str) -> None:
-        """Settle a failed task that is not tried again without a person."""
+        """Settle a failed task that only a person can have tried again."""
         await self._settle(execution, error, await self.leave_workspace(execution))
 
     async def _settle(self, execution: TaskExecution, error: str, branch: str = "") -> None:
-        """Settle the task as failed. Its slot is given back just before: no task that ends with this failure may have
-        been given the slot. *branch* has the work, if it is left."""
+        """Settle the task as failed. The slot is released just before, so that no other task that ends because of this
+        failure is given the slot. *branch* is the branch with the task's work, if the work is left."""
         error = f"{error}; its work is on the branch {branch}" if branch else error
         attempts = execution.run_data.attempts if execution.has_run else 0  # the run may have ended before a takeover
         told = {"attempts": attempts, "claims": execution.data.claims, "error": error}
@@ -296,7 +302,7 @@ class CompletionPipeline:
         self._plan_run.settle(execution, "failed", error)
 
     async def give_up(self, execution: TaskExecution, why: str) -> None:
-        """End a task that waited for another attempt, which is not made."""
+        """End a task that waited for another attempt which will not be made."""
         if execution.run is TaskRun.PENDING:  # no attempt was made: nobody failed
             await self.cancel(execution, why)
             return
@@ -315,7 +321,7 @@ class CompletionPipeline:
     # ------------------------------------------------------------------ cancelled, skipped
     async def cancel(self, execution: TaskExecution, reason: str, *first: task.TaskEvent) -> None:
         """Cancel the task, unless it is over or already being ended: the first end counts. The events *first* are
-        recorded with the cancellation, before it."""
+        recorded together with the cancellation, before it."""
         if execution.is_over:
             return
         execution.phase = Phase.ENDING
@@ -334,15 +340,15 @@ class CompletionPipeline:
         self._plan_run.settle(execution, "failed" if execution.state is Task.FAILED else "aborted", reason)
 
     async def run_end(self, execution: TaskExecution, reason: str) -> tuple[Event, ...]:
-        """Return the events that cancel the run, with its last checkpoint, unless the run is over."""
+        """Return the events that cancel the run, with its last checkpoint; none if the run is over."""
         if not execution.has_run or task_run.Cancelled not in RUN.allowed(execution.run):
             return ()
         saved = await self._plan_run.make_checkpoint(execution, TaskRun.CANCELLED)
         return (*saved, task_run.Cancelled(reason=reason))
 
     async def record_given_up(self, execution: TaskExecution, reason: str) -> None:
-        """Record that the task, its run and its job are cancelled, or that a task that is done is closed. The journal
-        is not waited for: the records are written when it can be."""
+        """Record that the task, its run and its job are cancelled, or that a task that is done is closed. Do not wait
+        for the journal: the records are written when the disk allows."""
         run_end: tuple[Event, ...] = (task_run.Cancelled(reason=reason),) if execution.has_run else ()
         with anyio.CancelScope(shield=True):  # a checkpoint that was begun is made, or gives up by itself
             try:
@@ -355,7 +361,8 @@ class CompletionPipeline:
     async def skip(
         self, execution: TaskExecution, cause: SkipCause, reason: str, *, dependency: TaskExecution | None = None
     ) -> None:
-        """Skip a task that is never begun: *cause* says why, *dependency* is the task that did not complete."""
+        """Skip a task that was never begun: *cause* is the kind of the reason, *dependency* the task that did not
+        complete."""
         if execution.is_over:
             return
         execution.phase = Phase.ENDING
@@ -374,7 +381,7 @@ class CompletionPipeline:
         self._plan_run.settle(execution, "completed", "")
 
     async def leave_workspace(self, execution: TaskExecution) -> str:
-        """End the session, and clear the workspace away. Return the branch that the work is left on, or ``""``."""
+        """End the session, and clear the workspace. Return the branch that holds left-over work, or ``""``."""
         if not execution.session_id:
             return ""
         await self._end_session(execution)
@@ -390,20 +397,20 @@ class CompletionPipeline:
 
 
 def _message(execution: TaskExecution) -> str:
-    """Return the message of the commits that hold the work."""
+    """Return the message for the commits of the task's work."""
     return f"{execution.name}: the work of session {execution.session_id}"
 
 
 def job_end(execution: TaskExecution, reason: str) -> tuple[Event, ...]:
-    """Return the event that cancels the job, if it is not over."""
+    """Return the event that cancels the job; none if the job is over."""
     if execution.job is None or job.UserCancelled not in JOB.allowed(execution.job):
         return ()
     return (job.UserCancelled(reason=reason),)
 
 
 def _task_end(execution: TaskExecution, reason: str) -> tuple[Event, ...]:
-    """Return the event that ends a task on purpose: a task that was never approved is rejected, any other one
-    cancelled; none for a failed task."""
+    """Return the event that ends a task on purpose: a rejection for a task that was never approved, a cancellation for
+    any other task; none for a failed task."""
     allowed = TASK.allowed(execution.state)
     if task.Cancelled in allowed:
         return (task.Cancelled(reason=reason),)

@@ -1,9 +1,9 @@
-"""Leases: who holds which item, until when, under which fencing token.
+"""Leases: for each held item, its holder, the end of the lease, and the fencing token.
 
 Pure: times are arguments, in seconds of one clock. An item has at most one holder. Tokens only grow, over all items and
-for ever: a former holder has a smaller token than the holder of now, so that a late action is known by its number,
-whatever happened in between. A lease that has run out stands until it is taken away (``expired``): an item is never
-free without somebody having been told.
+for ever: a former holder has a smaller token than the present holder, so that a late action is recognised by its token,
+whatever happened in between. A lease that has run out stays in force until ``expired`` takes it away and returns its
+claim: no item becomes free without the caller knowing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 
 class Claim(NamedTuple):
-    """*worker_id* holds *item_id* until *expires_s*; *token* is larger than every one that was granted before."""
+    """The right of a worker to an item: *worker_id* holds *item_id* until *expires_s*; *token* is larger than every
+    token that was granted before."""
 
     item_id: str
     worker_id: str
@@ -23,7 +24,7 @@ class Claim(NamedTuple):
 
 
 class StaleClaim(LookupError):
-    """Raised when the holder of an old claim acts on it; nothing was changed."""
+    """Raised when a worker uses the token of a claim that is not current any more; nothing was changed."""
 
     def __init__(self, item_id: str, token: int, holder: Claim | None, last: int) -> None:
         now = f"{holder.worker_id!r} holds it with token {holder.token}" if holder else f"its last token was {last}"
@@ -46,7 +47,7 @@ class Leases:
         self._ends: list[tuple[float, int, str]] = []
 
     def grant(self, item_id: str, worker_id: str, now_s: float, lease_s: float) -> Claim:
-        """Grant a lease on an item that nobody holds; it has no end if *lease_s* is infinite.
+        """Grant a lease on an item that nobody holds; the lease has no end if *lease_s* is infinite.
 
         Raises:
             ValueError: the item is held, or *lease_s* is not above 0.
@@ -65,10 +66,10 @@ class Leases:
         return claim
 
     def check(self, item_id: str, token: int) -> Claim:
-        """Return the claim that *token* is for.
+        """Return the current claim of the item, if *token* is its token.
 
         Raises:
-            StaleClaim: the claim does not stand any more.
+            StaleClaim: *token* is not the token of the current claim.
         """
         claim = self._held.get(item_id)
         if claim is None or claim.token != token:
@@ -76,10 +77,10 @@ class Leases:
         return claim
 
     def renew(self, item_id: str, token: int, now_s: float) -> Claim:
-        """Extend the claim by its lease, counted from *now_s*; never to an earlier end than it had. O(1).
+        """Extend the claim by the duration of its lease, counted from *now_s*; the end never becomes earlier. O(1).
 
         Raises:
-            StaleClaim: the claim does not stand any more.
+            StaleClaim: *token* is not the token of the current claim.
         """
         claim = self.check(item_id, token)
         claim = claim._replace(expires_s=max(claim.expires_s, now_s + self._lease_s[item_id]))
@@ -87,7 +88,7 @@ class Leases:
         return claim
 
     def drop(self, item_id: str) -> Claim | None:
-        """Take the item from its holder, and return the claim that stood."""
+        """Take the item from its holder, and return the claim that was ended; ``None`` if nobody held the item."""
         claim = self._held.pop(item_id, None)
         if claim is not None:
             del self._lease_s[item_id]
@@ -98,19 +99,20 @@ class Leases:
         return claim
 
     def holder(self, item_id: str) -> Claim | None:
-        """Return the claim that stands on the item."""
+        """Return the current claim of the item; ``None`` if nobody holds the item."""
         return self._held.get(item_id)
 
     def of(self, worker_id: str) -> list[Claim]:
-        """Return the claims of that worker, oldest first."""
+        """Return the current claims of the worker, oldest first."""
         return [self._held[item_id] for item_id in self._workers.get(worker_id, ())]
 
     def all(self) -> list[Claim]:
-        """Return every claim that stands, oldest first."""
+        """Return every current claim, oldest first."""
         return sorted(self._held.values(), key=lambda claim: claim.token)
 
     def expired(self, now_s: float) -> list[Claim]:
-        """Take away every lease that has run out at *now_s* (``>=``); return those claims, by their ends."""
+        """Take away every lease that has run out at *now_s* (``>=``); return the claims that were ended, ordered by the
+        ends of their leases."""
         found = []
         while self._ends and self._ends[0][0] <= now_s:
             _, token, item_id = heappop(self._ends)
@@ -125,7 +127,7 @@ class Leases:
         return sorted(found, key=lambda one: (one.expires_s, one.token))  # renewed claims come out of order
 
     def _watch(self, claim: Claim) -> None:
-        """Look at the claim at its end. A renewed claim is looked at when its earlier end has come, so that renewing
-        costs nothing."""
+        """Enter the claim into the heap of lease ends. A renewed claim is entered anew only when its earlier end has
+        come, so that renewing costs nothing."""
         if isfinite(claim.expires_s):
             heappush(self._ends, (claim.expires_s, claim.token, claim.item_id))

@@ -1,8 +1,8 @@
 """Owned paths: no two holders have paths that overlap.
 
-Pure. A path owns what is below it: ``src`` overlaps ``src/a.py`` and is overlapped by it, and the root (``.``) overlaps
-everything. Paths are relative to one root and compared as they are spelled; nothing looks at a disk. Every operation
-costs the number of parts of the paths that it is given, however many are held.
+Pure. A path owns everything below it: ``src`` overlaps ``src/a.py`` and is overlapped by it, and the root (``.``)
+overlaps everything. Paths are relative to one root and compared as they are spelled; nothing looks at a disk. Every
+operation costs the number of parts of the paths that it is given, however many are held.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 
 def spelled(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return *paths* in their one spelling, sorted, without those that another one owns already.
+    """Return *paths* in a canonical spelling, sorted, without any path that lies below another of the paths.
 
     Raises:
         ValueError: a path is absolute, or leads out of the root.
@@ -31,36 +31,37 @@ def _one_spelling(path: str) -> str:
 
 
 def _above(path: str) -> Iterator[str]:
-    """Yield the directories that the path is in, the nearest first, the root last."""
+    """Yield the directories above *path*, the nearest first, the root last."""
     while path:
         path = path.rpartition("/")[0]
         yield path
 
 
 class OwnedPaths:
-    """Paths and their holders. The paths given are in their one spelling (``spelled``)."""
+    """Paths and their holders. Every path given must be in the canonical spelling (``spelled``)."""
 
     def __init__(self) -> None:
         self._held: dict[str, str] = {}
         self._below: dict[str, dict[str, str]] = {}
 
     def blocker(self, paths: Sequence[str]) -> str | None:
-        """Return one holder of something that overlaps *paths*: the same one, as long as the same paths are held."""
+        """Return one holder of a path that overlaps *paths*, or ``None``: the same holder, as long as the same paths
+        are held."""
         return next(self._blockers(paths), None)
 
     def blockers(self, paths: Sequence[str]) -> tuple[str, ...]:
-        """Return every holder of something that overlaps *paths*, each once."""
+        """Return every holder of a path that overlaps *paths*, each once."""
         return tuple(dict.fromkeys(self._blockers(paths)))
 
     def take(self, owner: str, paths: Sequence[str]) -> None:
-        """Have *owner* hold *paths*, which overlap no held one."""
+        """Give *paths*, which overlap no held path, to *owner*."""
         for path in paths:
             self._held[path] = owner
             for above in _above(path):
                 self._below.setdefault(above, {})[path] = owner
 
     def give_back(self, paths: Sequence[str]) -> None:
-        """Free *paths*."""
+        """Free *paths*, so that another owner can take them."""
         for path in paths:
             del self._held[path]
             for above in _above(path):

@@ -1,13 +1,14 @@
-"""Cancel a plan run that is given up: nothing of it goes on working, and nothing of it looks alive in the journal.
+"""Cancel a plan run that is given up: end all of its work, and record the end of each of its entities.
 
 The journal may be unwritable while that happens, and the time is limited (``limit_s``). So the ends of a task, its run
-and its job are recorded together, after the last checkpoint, and written when the journal allows; what must come after
-a durable record waits for that record alone:
+and its job are recorded together, after the last checkpoint, and written when the journal allows; an action that must
+follow a durable record waits for that record alone:
 
 * a worker is shut down after the last records of its jobs are made;
-* what a task did in place is taken back after its cancellation is durable: else the next supervisor would go on with
+* changes that a task made in the directory itself are rolled back after its cancellation is durable: else the next
+  supervisor would go on with
   the attempt, on files that are not there any more;
-* a task that is being merged for a person who approved it is closed as well: both or neither.
+* a task that is being merged after a person approved it is closed as well: both or neither.
 """
 
 from __future__ import annotations
@@ -37,18 +38,18 @@ GIVEN_UP = "the plan was given up"
 
 
 class PlanCancellation:
-    """Cancels one plan run, whose tasks (of the event loop) have all ended."""
+    """Cancels one plan run after all of its asynchronous tasks have ended."""
 
     def __init__(self, plan_run: PlanRun, pipeline: CompletionPipeline, recovery: PlanRecovery) -> None:
         self._plan_run, self._pipeline, self._recovery = plan_run, pipeline, recovery
         self._sup = plan_run.sup
         self.untouched: list[Entity] = []
-        """Entities that an earlier supervisor left, and that the run had not come to."""
+        """Entities that an earlier supervisor left, and that this run had not continued yet."""
 
     @property
     def limit_s(self) -> float:
-        """Seconds that ``run`` may take: for the last records, for merges under way, and for agents that must have
-        ended before their files are taken back."""
+        """Seconds that ``run`` may take: for the last records, for merges under way, and for the end of agents whose
+        files are rolled back afterwards."""
         merging_s = LAST_RECORDS_S if self._approving() else 0.0
         executions = self._plan_run.executions.values()
         begun = [one.session_id for one in executions if one.task.rollback and not one.is_rolled_back]
@@ -57,7 +58,7 @@ class PlanCancellation:
         return merging_s + ends_s + LAST_RECORDS_S
 
     async def run(self) -> None:
-        """Cancel what is not settled."""
+        """Cancel everything in the plan run that is not settled."""
         plan_run = self._plan_run
         approving = self._approving()
         unsettled = [execution for execution in self._unsettled() if execution not in approving]
@@ -81,11 +82,11 @@ class PlanCancellation:
         return [one for one in self._plan_run.executions.values() if one.result is None and one.is_opened]
 
     def _approving(self) -> list[TaskExecution]:
-        """Return the tasks that are being merged, or denied, for the person whose approval they waited for."""
+        """Return the tasks whose approval or denial by a person is being carried out now."""
         return [one for one in self._unsettled() if one.state is Task.PENDING_APPROVAL and one.lock.locked()]
 
     async def _end_workstream(self, approving: Sequence[TaskExecution]) -> None:
-        """Cancel the workstream, after the tasks that are being merged are closed, or their time is over."""
+        """Cancel the workstream, after the tasks that are being merged are closed, or after the time limit."""
         with self._sup.timers.limit(LAST_RECORDS_S, shield=True):
             for execution in approving:
                 async with execution.lock:
@@ -96,7 +97,8 @@ class PlanCancellation:
             await self._plan_run.workstream.cancel(GIVEN_UP)
 
     async def _end_execution(self, execution: TaskExecution) -> None:
-        """Save what the task has, end its session, and then take back what it did in place, if the plan says so."""
+        """Record the end of the task, save its work, end its session, and then roll back its changes in the directory
+        itself, if the plan says so."""
         is_done = execution.is_done
         if must_take_back(self._sup, execution) and not is_done:
             with suppress(Refused):  # a disk that is down may be back when nobody waits for this any more
@@ -124,7 +126,8 @@ class PlanCancellation:
             group.start_soon(self._end_session, execution.session_id)
 
     def _end_of(self, entity_id: str) -> OneShotEvent:
-        """Return the event of an entity's last record: made, not durable, so that no disk is waited for."""
+        """Return an asynchronous event that is set when the entity's last record is made (not yet durable, so that no
+        disk is waited for)."""
         over, entity = OneShotEvent(), self._sup.registry.entities.get(entity_id)
         if entity is None or entity.ended:
             over.set()
@@ -147,7 +150,7 @@ class PlanCancellation:
                 await self._sup.abort(session_id, AbortScope.SESSION, reason=GIVEN_UP)
 
     async def _end_unclaimed(self) -> None:
-        """End the sessions that an earlier supervisor began for tasks, and that hold none."""
+        """End the sessions that an earlier supervisor started for tasks, and that hold no task."""
         with suppress(JournalError):
             for session_id in await self._recovery.unclaimed():
                 await self._end_session(session_id)

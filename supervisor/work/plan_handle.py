@@ -9,10 +9,10 @@ Theory of operation
     result = await run
 
 Awaiting the handle waits for the end of the run. The run belongs to the code that awaits it: if that code is cancelled,
-the run is cancelled, and the await ends after the run has ended, so that no task of the plan goes on unnoticed. This is
-what ``asyncio`` does with a task that is awaited. A run that is not awaited ends with its supervisor: leaving the block
-of ``open_supervisor`` drains it like sessions, within ``drain_s``, and then cancels it; an exception that leaves the
-block cancels it at once.
+the run is cancelled, and the await ends after the run has ended, so that no task of the plan goes on unnoticed.
+``asyncio`` treats an awaited task in the same way. A run that is not awaited ends with its supervisor: leaving the
+block of ``open_supervisor`` drains the run like sessions, within ``drain_s``, and then cancels the run; an exception
+that leaves the block cancels the run at once.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.results import PlanResult, TaskResult
 
 HOST = "host"
-"""Name that the records have for a command of the embedding program, unless the program gives another one."""
+"""Name under which a command of the embedding program is recorded, unless the program gives another name."""
 
 _log = get_logger()
 
 
 def run_plan(sup: Supervisor, plan: Plan, *, resume: bool = False, fresh: bool = False) -> PlanHandle:
-    """Run every task of *plan* on *sup*, and validate the whole. Await the returned handle for the result.
+    """Run every task of *plan* on *sup*, then run the plan's validation. Await the returned handle for the result.
 
-    If an earlier supervisor was killed after the last run of *plan* had ended, and before its host had the result, that
-    result is returned (``earlier`` names its workstream), and nothing is started.
+    If an earlier supervisor was killed after the last run of *plan* had ended, and before its host received the result,
+    that result is returned (``earlier`` names its workstream), and nothing is started.
 
     Args:
         sup: the supervisor to run on.
         plan: the plan.
-        resume: do only what the last run of *plan* did not close, each task from its checkpoint.
+        resume: do only the tasks that the last run of *plan* did not close, each from its checkpoint.
         fresh: run the plan although an earlier result was never reported.
     """
     return PlanHandle(sup, plan, resume=resume, fresh=fresh)
 
 
 class PlanHandle:
-    """A plan that runs. ``await handle`` returns its :class:`PlanResult`.
+    """Handle of a running plan. ``await handle`` returns the :class:`PlanResult` of the plan.
 
     Awaiting raises:
         Refused: the last run of the plan has left nothing to resume, or the run was cancelled.
@@ -76,7 +76,7 @@ class PlanHandle:
         self._runner = PlanRunner(sup)
         self._scope = anyio.CancelScope()
         self.ended = anyio.Event()
-        """Set when the run has ended, well or not."""
+        """Set when the run has ended, with success or without."""
         self._result: PlanResult | None = None
         self._error: Exception | None = None
         self._is_awaited = False
@@ -130,11 +130,13 @@ class PlanHandle:
         return self._runner.results
 
     def tree(self) -> tuple[Node, ...]:
-        """Return what lives on the supervisor now, as ``supervisor tree`` shows it: roots with what is below them."""
+        """Return the live entities of the supervisor, as ``supervisor tree`` shows them: root nodes with the nodes
+        below them."""
         return tree(self._sup.rows())
 
     async def why(self, entity_id: str) -> Explanation:
-        """Return the causes of the last change of a task, session, turn, agent or tool call, as ``supervisor why``.
+        """Return the causes of the last change of a task, session, turn, agent or tool call, as ``supervisor why``
+        does.
 
         Raises:
             NoSuchEntity: no record is about *entity_id*.
@@ -148,14 +150,15 @@ class PlanHandle:
         raise NoSuchEntity(entity_id)
 
     async def usage(self) -> Mapping[str, Amounts]:
-        """Return what was used (tokens, money, turns) by the id of each task, session and turn, with all below it."""
+        """Return the amounts used (tokens, money, turns), by the id of each task, session and turn; an amount includes
+        everything below the entity."""
         return UsageTotals(await self._sup.journal.events()).sums()
 
     # ------------------------------------------------------------------ commands
     async def approve(
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
-        """Approve a planned task, or the result of a task, which is then merged."""
+        """Approve a planned task, or the result of a task; an approved result is merged."""
         return await self._runner.commands.approve(task, by=by, reason=reason, command_id=command_id)
 
     async def reject(self, task: str, *, reason: str, by: str = HOST, command_id: str | None = None) -> CommandResult:
@@ -201,8 +204,8 @@ class PlanHandle:
     async def block(
         self, task: str, on: Sequence[str], *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
-        """Take a task from its session until *on* is there: other tasks of the plan, or conditions that a person
-        knows."""
+        """Take a task from its session until everything in *on* is available: other tasks of the plan, or conditions
+        that a person knows."""
         return await self._runner.commands.block(task, on, by=by, reason=reason, command_id=command_id)
 
     async def unblock(
@@ -212,7 +215,7 @@ class PlanHandle:
         return await self._runner.commands.unblock(task, by=by, reason=reason, command_id=command_id)
 
     async def add(self, plan: Plan) -> list[str]:
-        """Run the tasks of *plan* that are new, beside those that run. Return their ids.
+        """Run the tasks of *plan* that are new, beside the running tasks. Return the ids of the new tasks.
 
         Raises:
             BadPlan: *plan* changes settings or tasks that are fixed while the run goes on, or every task has ended.

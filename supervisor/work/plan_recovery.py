@@ -2,19 +2,20 @@
 
 Theory of operation
 -------------------
-* A task that is settled stays so.
-* A task whose session goes on is followed there (phase FOLLOWED): the session works on, and a worker joins it.
-* A task whose session is lost is an orphan. ``recovery.orphans`` decides about it.
+* A task that is settled stays settled.
+* A task whose session goes on is followed (phase FOLLOWED): the session works on, and a worker is assigned to it.
+* A task whose session is lost is an orphan. The setting ``recovery.orphans`` decides about the orphan.
 * The worker died with the supervisor: the job waits for another worker, and nobody is charged for that.
-* Task, run and job are three logs, and always agree: what one decision says of them is one append of the journal. So
-  the state of the task says what is next.
+* Task, run and job have three logs, which always agree: the records of one decision are one append of the journal. So
+  the state of the task determines the next step.
 
 Example: the supervisor was killed after the work of a task had passed its checks (run COMPLETED, job COMPLETED, task
-DONE, in one append), and before it was merged. ``_take_further`` finds the task DONE, and has the pipeline deliver it.
+DONE, in one append), and before it was merged. ``_take_further`` finds the task DONE, and makes the completion pipeline
+deliver it.
 
-The order of ``go_on`` matters. Sessions without a task are told to end, beside the rest. The files of tasks that are
-over are taken back first; then the tasks go on. A task that only waits goes on at once; any other task under its lock,
-since commands may come as soon as all have begun.
+The order of ``go_on`` matters. Sessions without a task are closed, concurrently with the rest. The files of tasks that
+are over are rolled back first; then the tasks go on. A task that only waits goes on at once; any other task under its
+lock, since commands may come as soon as all of these steps have begun.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ FINAL = frozenset({Task.CLOSED, Task.CANCELLED})
 
 
 class PlanRecovery:
-    """Takes up the tasks that an earlier supervisor left of a plan."""
+    """Continues the tasks of a plan that an earlier supervisor left unfinished or settled."""
 
     def __init__(self, plan_run: PlanRun, pipeline: CompletionPipeline, attempt_runner: AttemptRunner) -> None:
         self._plan_run, self._pipeline, self._attempt_runner = plan_run, pipeline, attempt_runner
@@ -71,16 +72,17 @@ class PlanRecovery:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The tasks that were left, each with its state, in words."""
+        """The tasks that an earlier supervisor left, each as a text with name and state."""
         return tuple(f"{name} ({left.state.value})" for name, left in self._left.items())
 
     @property
     def ids(self) -> Mapping[str, str]:
-        """The entities of the tasks that were left, by name."""
+        """The entity ids of the tasks that an earlier supervisor left, by task name."""
         return {name: left.entity_id for name, left in self._left.items()}
 
     def find(self, plan: Plan) -> bool:
-        """Return whether an interrupted run of *plan* was found. The first caller has it."""
+        """Return whether an interrupted run of *plan* was found. The first caller takes that run over; a later caller
+        finds none."""
         inherited = self._sup.recovered_work
         tasks = continued(plan, self._sup.settings, inherited.rows.values())
         if not tasks:
@@ -99,20 +101,20 @@ class PlanRecovery:
         return True
 
     def untouched(self, executions: Iterable[TaskExecution]) -> list[Entity]:
-        """Return the entities that were taken over and have not ended, except those of *executions* and the workers
-        that were ended with the earlier supervisor."""
+        """Return the entities that were taken over and have not ended, except the entities of *executions* and the
+        workers that ended with the earlier supervisor."""
         known = {one for execution in executions for one in execution.entity_ids} | self._plan_run.worker_pool.left
         alive = (self._sup.registry.entities.get(one) for one in sorted(self._taken - known))
         return [one for one in alive if one is not None and not one.ended]
 
     @property
     def over(self) -> list[Entity]:
-        """The entities that were taken over and have ended meanwhile."""
+        """The entities that this run took over from an earlier supervisor, and that have ended meanwhile."""
         known = (self._sup.registry.entities.get(one) for one in sorted(self._taken))
         return [one for one in known if one is not None and one.ended]
 
     def _read(self) -> None:
-        """Collect the runs and jobs of all tasks, and count the retries that they have spent."""
+        """Collect the runs and jobs of all tasks that were left, and count the retries that these tasks have used."""
         for one in self._sup.registry.entities.values():
             if one.kind in (Kind.RUN, Kind.JOB):
                 self._living.setdefault((one.kind, one.parent_id or ""), []).append(one)
@@ -127,23 +129,25 @@ class PlanRecovery:
 
     @property
     def unmerged(self) -> Mapping[str, InterruptedTask]:
-        """The tasks that were closed with their work on its branch, as the run was given up; by name."""
+        """The tasks, by name, that were closed when the run was given up, while their work was not merged from its
+        branch."""
         return {name: left for name, left in self._left.items() if left.state is Task.CLOSED and left.is_unmerged}
 
     def do_again(self, names: Collection[str]) -> None:
-        """Have the tasks with these names count as new ones."""
+        """Treat the tasks with these names as new tasks, as if no earlier supervisor had left them."""
         self._left = {name: left for name, left in self._left.items() if name not in names}
 
     def grown(self, plan: Plan) -> Iterator[Plan]:
-        """Yield *plan*, and then each plan that it grew to when its tasks were split."""
+        """Yield *plan*, and then each larger plan that resulted when its tasks were split."""
         return grown(plan, self._left)
 
     def has(self, execution: TaskExecution) -> bool:
-        """Return whether the task was left."""
+        """Return whether an earlier supervisor left the task."""
         return execution.name in self._left
 
     def take_up(self, execution: TaskExecution) -> bool:
-        """Take over the entities, or the result, of a task that was left. Return whether it was."""
+        """Take over the entities, or the result, of a task that an earlier supervisor left. Return false if the task
+        was not left by one."""
         left = self._left.get(execution.name)
         if left is None:
             return False
@@ -165,8 +169,8 @@ class PlanRecovery:
         return True
 
     def _alive(self, kind: Kind, left: InterruptedTask) -> Entity | None:
-        """Return the newest run or job of the task, unless it is over. Earlier runs, whose circuits are open, rest for
-        good, and leave memory: they say nothing of the attempt that was under way."""
+        """Return the newest run or job of the task, unless it is over. Earlier runs, whose circuits stay open for good,
+        are removed from memory: they are irrelevant to the attempt that was under way."""
         row = self._last.get((kind, left.entity_id))
         newest = None
         for one in self._living.get((kind, left.entity_id), []):
@@ -177,7 +181,8 @@ class PlanRecovery:
         return newest
 
     def _last_job(self, task_id: str) -> str:
-        """Return the job that completed the task, or ``""``: a task that was recovered as done may have none."""
+        """Return the id of the job that completed the task, or ``""``: a task that was recovered as done may have no
+        such job."""
         row = self._last.get((Kind.JOB, task_id))
         return row.id if row is not None and row.state == Job.COMPLETED.value else ""
 
@@ -191,7 +196,7 @@ class PlanRecovery:
         return TaskResult(name, by, outcome if skipped is not None else "aborted", BEFORE, 0.0)
 
     async def go_on(self) -> list[TaskExecution]:
-        """Bring every task to where it goes on. Return the tasks that only wait for others."""
+        """Continue every task from its recorded state. Return the tasks that only wait for other tasks."""
         for session_id in await self.unclaimed():
             self._plan_run.start(self._end_session, session_id)
         for execution in [one for one in self._plan_run.executions.values() if one.result is not None]:
@@ -216,8 +221,8 @@ class PlanRecovery:
         return waiting
 
     async def unclaimed(self) -> list[str]:
-        """Return the sessions that were begun for a task and do not hold it: their claim is not on record, or the task
-        is settled."""
+        """Return the ids of the sessions that were started for a task and do not hold the task: their claim was not
+        recorded, or the task is settled."""
         ids, rows = set(self.ids.values()), self._sup.recovered_work.rows
         if not ids:
             return []
@@ -227,7 +232,7 @@ class PlanRecovery:
         return [one for one in idle if rows[one].parent_id is None and await self._begun_for(one) in ours]
 
     async def _begun_for(self, session_id: str) -> str:
-        """Return the entity whose record caused the session."""
+        """Return the id of the entity whose record is the cause of the session."""
         journal = self._sup.journal
         [born] = await journal.events(entity_id=session_id, limit=1)
         if not born.cause_id:
@@ -241,8 +246,8 @@ class PlanRecovery:
         await self._sup.cleanup.clean_up(session_id, f"what {session_id} left")
 
     def _is_untouched(self, execution: TaskExecution) -> bool:
-        """Return whether the run of the task was never begun. (A run that rests in its open circuit is of an earlier
-        claim: another run is due.)"""
+        """Return whether the run of the task was never begun. (A run with an open circuit belongs to an earlier claim:
+        the task gets another run.)"""
         fresh = execution.has_run and execution.run is TaskRun.PENDING and execution.job in (None, Job.PENDING)
         if execution.state is not Task.OPEN or not fresh:
             return False
@@ -259,7 +264,7 @@ class PlanRecovery:
                 await self._take_further(execution)
 
     async def _take_further(self, execution: TaskExecution) -> None:
-        """Have the task go on, by its state."""
+        """Continue the task, depending on its state."""
         match execution.state:
             case Task.OPEN:
                 await self._queue(execution)
@@ -280,7 +285,7 @@ class PlanRecovery:
 
     # ------------------------------------------------------------------ it waits for a worker
     async def _queue(self, execution: TaskExecution, *events: TaskEvent) -> None:
-        """Record *events*, with which the task is OPEN, and have run and job wait for another worker."""
+        """Record *events*, after which the task is OPEN, and make run and job wait for another worker."""
         if execution.run is TaskRun.PENDING and execution.job in (None, Job.PENDING):
             await self._plan_run.queue(execution, execution.task.depends_on)
             self._plan_run.offer(execution)
@@ -298,13 +303,13 @@ class PlanRecovery:
                 self._plan_run.offer(execution)
 
     def _delay_left_s(self, execution: TaskExecution) -> float:
-        """Return the seconds that are left of the task's delay. It went on while there was no supervisor."""
+        """Return the remaining seconds of the task's delay. The delay went on while there was no supervisor."""
         delay_s = execution.run_data.cooldown_s if execution.run is TaskRun.CIRCUIT_OPEN else execution.run_data.delay_s
         return max(0.0, delay_s - max(0.0, self._sup.journal_writer.clock.wall.time() - execution.run_changed_at))
 
     async def _let_wait(self, execution: TaskExecution) -> None:
-        """Continue a task that was split: follow its own turn if that goes on, else leave the rest to its subtasks. If
-        it was to be tried again, its delay goes on."""
+        """Continue a task that was split: follow its own turn if that goes on, else leave the rest of the work to its
+        subtasks. If the task was to be tried again, its delay goes on."""
         delayed = execution.run in (TaskRun.CIRCUIT_OPEN, TaskRun.RETRYING)
         if execution.job is Job.RUNNING:
             lost = job.WorkerLost(error=ORPHANED)
@@ -334,7 +339,7 @@ class PlanRecovery:
 
     # ------------------------------------------------------------------ it is lost
     async def _without_session(self, execution: TaskExecution) -> None:
-        """Continue a task whose session is lost, by the end that the journal has of the session."""
+        """Continue a task whose session is lost; the recorded end of the session decides how."""
         row = self._sup.recovered_work.rows.get(execution.session_id)
         data = msgspec.json.decode(row.data, type=SessionData) if row is not None else None
         how, error = ("", "") if data is None or data.last_error == WHY else (data.outcome, data.last_error)
@@ -359,7 +364,8 @@ class PlanRecovery:
                 await self._adopt(execution)
 
     async def _time_out(self, execution: TaskExecution, error: str) -> None:
-        """Charge the attempt of a session that was ended since it hung, and have it tried again, if it may be."""
+        """Charge the attempt of a session that was ended because its agent hung; then try the task again, if its limits
+        allow, or fail the task."""
         failed = await self._attempt_runner.failure_of(execution, as_timed_out(Outcome("aborted", error, "")))
         decision = await self._plan_run.decide_retry(execution, failed)
         if self._attempt_runner.is_spent(decision.state, decision.data):
@@ -374,7 +380,8 @@ class PlanRecovery:
         await self._queue(execution)
 
     async def _adopt(self, execution: TaskExecution) -> None:
-        """Decide about a task in progress whose session is lost, by ``recovery.orphans`` and within its retries."""
+        """Decide about a task in progress whose session is lost, by the setting ``recovery.orphans`` and within the
+        task's retries."""
         orphaned, recovered = task.Orphaned(reason=ORPHANED), TransitionReason.ORPHAN_RECOVERED
         is_at_work = execution.run in (TaskRun.IN_PROGRESS, TaskRun.VALIDATING)
         match self._sup.settings.recovery.orphans:
@@ -396,7 +403,7 @@ class PlanRecovery:
                 await self._pipeline.settle_failed(execution, ORPHANED)
 
     async def _finish(self, execution: TaskExecution, orphaned: task.Orphaned) -> None:
-        """Count the work of an orphan as the whole."""
+        """Treat the work of an orphaned task as complete, and deliver the work."""
         events: list[Event] = [orphaned]
         if execution.run is TaskRun.IN_PROGRESS:
             events.append(task_run.ExecutionCompleted())
@@ -413,7 +420,7 @@ class PlanRecovery:
         await self._pipeline.deliver(execution)
 
     async def _fail(self, execution: TaskExecution, error: str) -> None:
-        """Fail a task whose session had given up, which the task had no record of yet."""
+        """Fail a task whose session had given up before the task had a record of that."""
         failed: Event | None = None
         match execution.run:
             case TaskRun.RETRYING:  # a plug-in wanted another attempt
@@ -432,7 +439,7 @@ class PlanRecovery:
 
     @staticmethod
     def _job_failed(execution: TaskExecution, error: str) -> tuple[Event, ...]:
-        """Return the event with which the job ends, since its run has failed for good."""
+        """Return the event that ends the job after its run has failed for good."""
         match execution.job:
             case Job.RUNNING:
                 return (job.ExecutionFailed(error=error, final=True),)
@@ -442,5 +449,5 @@ class PlanRecovery:
 
 
 def _run_data(row: EntityRow | None) -> TaskRunData:
-    """Return the data of a run as the journal has it; the defaults where there is no run."""
+    """Return the recorded data of a run; the defaults if there is no run."""
     return TaskRunData() if row is None else msgspec.json.decode(row.data, type=TaskRunData)

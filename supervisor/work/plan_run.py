@@ -1,22 +1,22 @@
-"""The state of one plan run: its tasks, the backlog, the workers, the budget of retries and the breakers of providers.
+"""The state of one plan run: tasks, backlog, workers, retry budget and provider breakers.
 
 Theory of operation
 -------------------
-Six parts work on a run. Each is given only parts that stand before it, so that calls go one way::
+Six classes work on a run. Each receives only objects of the classes listed before it, so that calls go one way::
 
     PlanRun             state; offers, claims and ends of tasks change here; only ``give_back`` awaits in between
     CompletionPipeline  brings a task to its end: checked, reviewed, merged, failed, cancelled, skipped
     AttemptRunner       carries out a claim: session, prompt, attempt after attempt
     PlanRecovery        continues the tasks that an earlier supervisor left
     BlockedTasks        tasks that were begun, and wait for other tasks or for a person
-    TaskScheduler       decides which task is next, and what the end of one means to the others
+    TaskScheduler       decides which task is next, and how the end of one task affects the others
 
-What a lower part must tell a higher one is an event: ``publish`` hands it to all who have subscribed, before it
-returns. For example the pipeline settles task ``a``: ``settle`` publishes ``TaskSettled``, and the scheduler starts to
-consider ``b``, which depended on ``a``, before ``settle`` returns.
+A class notifies the classes listed after it by an event: ``publish`` calls every subscriber with the event before
+``publish`` returns. For example the pipeline settles task ``a``: ``settle`` publishes ``TaskSettled``, and the
+scheduler starts to consider ``b``, which depended on ``a``, before ``settle`` returns.
 
-Invariants: a task has at most one claim; it is settled once (``result``), unless an operator resets it; nothing is
-begun when ``running`` is false.
+Invariants: a task has at most one claim; a task is settled once (``result``), unless an operator resets the task; no
+work is begun when ``running`` is false.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ STOPPING = "the supervisor is ending"
 
 
 class RetryDecision(NamedTuple):
-    """The decision about a run that has failed: the *events* that move the run, and its state and data after them. Task
-    and job follow in the same append (``TaskExecution.post``)."""
+    """The decision about a run that has failed: the *events* that move the run, and the state and data of the run after
+    them. The events of task and job follow in the same append (``TaskExecution.post``)."""
 
     events: tuple[Event, ...]
     state: TaskRun
@@ -86,20 +86,20 @@ class RetryDecision(NamedTuple):
 
 
 class TaskSettled(NamedTuple):
-    """A task has a result."""
+    """Event: a task is settled and has a result."""
 
     execution: TaskExecution
 
 
 class TaskReleased(NamedTuple):
-    """A task that waits for its subtasks, or is blocked, is carried out no more; or the delay of such a task is
-    over."""
+    """Event: a task that waits for its subtasks, or is blocked, is not carried out any more; or the delay of such a
+    task is over."""
 
     execution: TaskExecution
 
 
 class SubtasksAwaited(NamedTuple):
-    """A task that was blocked waits for its subtasks again."""
+    """Event: a task that was blocked waits for its subtasks again."""
 
     execution: TaskExecution
 
@@ -108,7 +108,7 @@ PlanEvent: TypeAlias = TaskSettled | TaskReleased | SubtasksAwaited
 
 
 class OwnTaskCommands(Protocol):
-    """Commands that an agent may give about the task that it works on."""
+    """Protocol of the commands that an agent may give about its own task."""
 
     @property
     def split(self) -> Callable[..., Awaitable[CommandResult]]: ...
@@ -122,9 +122,9 @@ class PlanRun:
 
     Args:
         sup: the supervisor that the plan runs on.
-        plan: the plan. Subtasks that a task is split into are added to it.
-        commands: commands that agents give about their own tasks.
-        heartbeat: replaces the heartbeats of the workers.
+        plan: the plan. Subtasks that a task is split into are added to the plan.
+        commands: object with the commands that agents may give about their own tasks.
+        heartbeat: function that sends the heartbeats of the workers, instead of the usual one.
     """
 
     def __init__(
@@ -144,20 +144,20 @@ class PlanRun:
         self.unsettled = 0
         """Number of tasks that have no result yet."""
         self.previous: PreviousRun | None = None
-        """The run of the plan that this one resumes."""
+        """The earlier run of the plan that this run resumes, if any."""
         self.backlog = Backlog(last_token=_last_token(sup))
         self.budget = RetryBudget(share=plan.retry_budget.share, retries_min=plan.retry_budget.least)
         self.providers = ProviderBreakers()
         self.concluded = False
-        """Whether every task is settled, and stays so: the workstream is being validated and closed."""
+        """Whether every task is settled for good: the workstream is being validated and closed."""
         self.over = OneShotEvent()
-        """Set when nothing is begun any more."""
+        """Set when the run begins no work any more."""
         self.look_again = False
-        """Whether a look for dead ends found a task that was being moved."""
+        """Whether the last check for dead ends found a task whose lock was held, so that the check must be repeated."""
         self._asked: dict[str, str] = {}
-        """The provider that the attempt of a task asks now, by the task's name."""
+        """The provider that the current attempt of a task uses, by the task's name."""
         self._began_s: dict[str, float] = {}
-        """When this process launched the last attempt of a task (seconds), by the task's name."""
+        """The time (seconds) at which this process launched the last attempt of a task, by the task's name."""
         self._by_session: dict[str, TaskExecution] = {}
         self._durations = Durations()
         self._timeouts = Timeouts()
@@ -168,25 +168,26 @@ class PlanRun:
 
     # ------------------------------------------------------------------ the run
     def begin(self, group: TaskGroup) -> None:
-        """Run whatever is started from now on in *group*."""
+        """Use *group* for all asynchronous tasks that are started from now on."""
         self._group = group
         self.sup.monitors.on_model_failed.append(self._model_failed)
 
     def end(self) -> None:
-        """Start nothing any more."""
+        """Start no asynchronous task any more."""
         self._group = None
         self.over.set()
         if self._model_failed in self.sup.monitors.on_model_failed:
             self.sup.monitors.on_model_failed.remove(self._model_failed)
 
     def start(self, fn: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
-        """Start a task of the run; nothing, if the run has ended or is ending. (A command may outlive the run. A task
-        that is started in a cancelled group of asyncio would spin until the last task of the group has ended.)"""
+        """Start an asynchronous task of the run; do nothing if the run has ended or is ending. (A command may outlive
+        the run. A task that is started in a cancelled group of asyncio would spin until the last task of the group has
+        ended.)"""
         if self._group is not None and not self._group.cancel_scope.cancel_called:
             self._group.start_soon(fn, *args)
 
     async def started(self, fn: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
-        """Start a task of the run, and wait until it reports that it has begun (``task_status``)."""
+        """Start an asynchronous task of the run, and wait until it reports that it has begun (``task_status``)."""
         if self._group is not None and not self._group.cancel_scope.cancel_called:
             await self._group.start(fn, *args)
 
@@ -200,7 +201,7 @@ class PlanRun:
         return [execution.result for execution in self.executions.values() if execution.result is not None]
 
     def subscribe(self, listener: Callable[[PlanEvent], None]) -> None:
-        """Have *listener* called with every event from now on. It must not wait for anything."""
+        """Call *listener* with every event from now on. The listener must not wait for anything."""
         self._listeners.append(listener)
 
     def publish(self, event: PlanEvent) -> None:
@@ -209,11 +210,11 @@ class PlanRun:
             listener(event)
 
     def wake(self) -> None:
-        """Have the scheduler look for work: something may be claimable now."""
+        """Wake the scheduler, so that it looks for work: something may be claimable now."""
         self._woken.set()
 
     async def woken(self) -> None:
-        """Wait until something may be claimable, or a provider may be probed."""
+        """Wait until ``wake`` is called, or until the next provider may be probed."""
         now_s = self.now()
         free_at_s = self.providers.free_at_s(now_s)
         with anyio.move_on_after(None if free_at_s is None else free_at_s - now_s):
@@ -222,8 +223,9 @@ class PlanRun:
 
     @asynccontextmanager
     async def moving(self, execution: TaskExecution) -> AsyncIterator[None]:
-        """Hold the lock of *execution*. Afterwards the scheduler looks for dead ends again, if it did so meanwhile: a
-        task that is being moved may still bring others forward, so that none is found."""
+        """Hold the lock of *execution* within the block. Afterwards wake the scheduler to repeat its check for dead
+        ends, if it checked meanwhile: while a lock is held, the check finds no dead end, since that task may still
+        bring others forward."""
         try:
             async with execution.lock:
                 yield
@@ -233,7 +235,7 @@ class PlanRun:
                 self.wake()
 
     def now(self) -> float:
-        """Seconds of the clock that decisions are made with."""
+        """Return the time in seconds of the clock on which decisions are based."""
         return self.sup.journal_writer.clock.now()
 
     async def sleep(self, delay_s: float) -> None:
@@ -243,13 +245,13 @@ class PlanRun:
 
     # ------------------------------------------------------------------ claims
     def offer(self, execution: TaskExecution) -> None:
-        """Let a worker claim the task, unless the task is to be cancelled or is over."""
+        """Make the task claimable by a worker, unless the task is to be cancelled or is over."""
         if not (execution.cancel_reason or execution.is_over):
             self.backlog.ready(execution.name)
             self.wake()
 
     async def give_back(self, execution: TaskExecution) -> None:
-        """Release the claim of the task: its worker has a slot again."""
+        """Release the claim of the task, so that the slot of its worker is free again."""
         claim, execution.claim = execution.claim, None
         self.backlog.hold(execution.name)
         if claim is None:
@@ -262,7 +264,7 @@ class PlanRun:
             self.wake()
 
     def take_from_lost_worker(self, worker_id: str, tasks: list[str]) -> None:
-        """Take from a lost worker whatever it holds."""
+        """Take every item from a lost worker, and interrupt the attempts that need the worker."""
         for claim in self.backlog.fence(worker_id):
             execution = self.executions[claim.item_id]
             if execution.active is None:
@@ -272,11 +274,11 @@ class PlanRun:
                 execution.active.interrupt(LOST, lost=True)
 
     def together(self) -> AbstractContextManager[None]:
-        """Write what is recorded in this block, which must not await, in one append of the journal."""
+        """Write the records made in this block, which must not await, in one append of the journal."""
         return self.sup.journal_writer.together()
 
     async def open_again(self, execution: TaskExecution, *events: Event) -> None:
-        """Record *events*, and open another run and job for the task, which wait for a worker."""
+        """Record *events*, and open a new run and a new job for the task, which wait for a worker."""
         with self.together():
             execution.record(*events)
             execution.checkpoint = execution.checkpoint or execution.last_checkpoint
@@ -285,15 +287,15 @@ class PlanRun:
         await execution.recorded()
 
     async def queue_again(self, execution: TaskExecution, *events: Event) -> None:
-        """Record *events*, and open another job for the run, which waits for a worker."""
+        """Record *events*, and open a new job for the run, which waits for a worker."""
         with self.together():
             execution.record(*events)
             self._open_job(execution, execution.task.depends_on)
         await execution.recorded()
 
     async def queue(self, execution: TaskExecution, needed: tuple[str, ...]) -> None:
-        """Have the job of a task that was not begun, opened now if there is none, wait for a worker, after the jobs of
-        the *needed* tasks."""
+        """Make the job of a task that was not begun wait for a worker, after the jobs of the *needed* tasks. Open the
+        job if there is none."""
         if execution.job is None:
             with self.together():
                 self._open_job(execution, needed)
@@ -310,11 +312,11 @@ class PlanRun:
         return SchedulerAssigned(depends_on=tuple(one for one in jobs if one))
 
     def limits_of(self, execution: TaskExecution) -> TaskRunData:
-        """Return the limits of the task's next run, with the checkpoint that it begins with."""
+        """Return the limits of the task's next run, with the checkpoint from which the run begins."""
         return checkpoints.with_checkpoint(execution, self.plan.task_lifecycle.value())
 
     def lives(self, session_id: str) -> bool:
-        """Return whether that session can be prompted."""
+        """Return whether the session is live, not stopping, and so can be prompted."""
         session, entity = self.sup.registry.sessions.get(session_id), self.sup.registry.entities.get(session_id)
         return (
             session is not None
@@ -324,7 +326,8 @@ class PlanRun:
         )
 
     def attach_session(self, execution: TaskExecution, *, may_split: bool) -> None:
-        """Let the session of the task give commands about it, and count the model errors of the session as its."""
+        """Allow the session of the task to give commands about the task, and attribute model errors of the session to
+        the task."""
         self._by_session[execution.session_id] = execution
         session = self.sup.registry.sessions.get(execution.session_id)
         if session is not None:
@@ -332,7 +335,7 @@ class PlanRun:
             session.assigned_task = AssignedTask(execution.name, split, self._commands.block_own, state_dir)
 
     def directory_of(self, execution: TaskExecution) -> str:
-        """Return the directory that the task's agent is configured to work in."""
+        """Return the directory in which the task's agent is configured to work."""
         profile = self.sup.profile(execution.agent)
         return self.sup.workdir if profile is None else profile.directory
 
@@ -340,14 +343,15 @@ class PlanRun:
     async def decide_retry(
         self, execution: TaskExecution, *failed: Event, charged: bool = True, spent: str = ""
     ) -> RetryDecision:
-        """Decide whether the task's run, which ends with the event *failed*, is tried again. This is the only place
-        that decides so. The caller records the decision, before it awaits anything else.
+        """Decide whether the task's run, which ends with the event *failed*, is tried again. Only this function decides
+        that. The caller records the decision before awaiting anything else.
 
         The table of the run decides, by attempts, error signature and category. A retry that the table grants is
-        charged to the retry budget of the workstream, unless it is not to be *charged*; if nothing is left there, or
-        the reason *spent* says that the agent has used up its tries, the run's circuit is opened all the same. Without
-        *failed*, a run that is RETRYING already is charged in the same way, and a run in a state other than RETRYING or
-        CIRCUIT_OPEN stays as it is. Work that the plan wants saved is saved now, and recorded with the decision.
+        charged to the retry budget of the workstream, unless *charged* is false; if the budget is used up, or *spent*
+        gives a reason why the agent may not try again, the run's circuit is opened although the table granted a retry.
+        Without *failed*, a run that is RETRYING already is charged in the same way, and a run in a state other than
+        RETRYING or CIRCUIT_OPEN stays as it is. If the plan requests a checkpoint, it is saved now, and recorded with
+        the decision.
         """
         decision = RetryDecision((), execution.run, execution.run_data)
         for event in failed:
@@ -368,13 +372,13 @@ class PlanRun:
         return decision
 
     async def take_back_failed(self, execution: TaskExecution) -> None:
-        """Take back the work in place of a failed attempt, if the plan says so. It is taken back before the task is
-        given back, while the task owns its files: then another task may work on them."""
+        """Roll back the changes of a failed attempt in the directory itself, if the plan says so. This happens before
+        the task is released, while the task owns its files; afterwards another task may work on them."""
         if execution.run in (TaskRun.CIRCUIT_OPEN, TaskRun.RETRYING):
             await checkpoints.take_back(self.sup, execution)
 
     def spend_retry(self) -> str:
-        """Spend one retry of the workstream's budget. Return why there is none, or ``""``."""
+        """Use one retry of the workstream's retry budget. Return the reason why no retry is left, or ``""``."""
         if self.sup.stopping.is_set():
             return STOPPING
         left = self.budget.spend()
@@ -386,18 +390,18 @@ class PlanRun:
     async def make_checkpoint(
         self, execution: TaskExecution, state: TaskRun, data: TaskRunData | None = None
     ) -> tuple[Event, ...]:
-        """Save what the plan wants saved when a run enters *state*, and return the event that says so, if any. *data*:
-        of the run before the event; by default as it is now."""
+        """Save the checkpoint that the plan requests when a run enters *state*, and return the event that records it,
+        if any. *data* is the data of the run before the event; by default the current data."""
         lifecycle = self.plan.task_lifecycle
         return await checkpoints.make_checkpoint(self.sup, lifecycle, execution, state, data or execution.run_data)
 
     def agent_of(self, execution: TaskExecution, retries: int) -> str:
-        """Return the agent of the attempt after *retries* of the task: after each failure the next one of its
+        """Return the agent of the attempt after *retries* retries of the task: after each failure the next agent of its
         ``fallback_agents``."""
         return next_agent(execution.task.agent, execution.task.fallback_agents, retries)
 
     def time_limit(self, execution: TaskExecution) -> TimeLimit:
-        """Return the time limit of an attempt: of the task, else of tasks of its size, else of the plan."""
+        """Return the time limit of an attempt: the limit of the task, else of tasks of its size, else of the plan."""
         lifecycle = self.plan.task_lifecycle
         if execution.task.timeout_s is not None:
             return TimeLimit(execution.task.timeout_s)
@@ -407,18 +411,19 @@ class PlanRun:
 
     # ------------------------------------------------------------------ providers
     def provider_of(self, agent: str) -> str:
-        """Return the provider of an agent: agents that run the same program by the same adapter share it."""
+        """Return the provider of an agent: agents that run the same program with the same adapter have the same
+        provider."""
         config = self.plan.agents.get(agent)
         return provider_key(config.adapter, config.command[0] if config.command else "") if config is not None else ""
 
     def note_claimed(self, execution: TaskExecution) -> None:
         """Count the task as the probe of its provider, if the provider's breaker is open: no other task is launched
-        before this one has an answer. (A task that waits for its subtasks is not launched.)"""
+        until the provider has replied to this task. (A task that waits for its subtasks is not launched.)"""
         if execution.state is not Task.WAITING_FOR_SUBTASKS:
             self._ask(execution)
 
     def note_launched(self, execution: TaskExecution) -> None:
-        """Note that an attempt begins."""
+        """Register the begin of an attempt: its start time, and its provider."""
         self._began_s[execution.name] = self.now()
         # Another agent has it than was claimed for, or it is tried again in its slot.
         if self._asked.get(execution.name, "") != self.provider_of(execution.agent):
@@ -432,7 +437,7 @@ class PlanRun:
             self._record_transition(execution, self.providers.launched(key, execution.name, now_s))
 
     def note_ended(self, execution: TaskExecution, failure: Failure | None) -> None:
-        """Note that an attempt has ended, with *failure* or well."""
+        """Register the end of an attempt, with *failure* or with success, at the breaker of its provider."""
         now_s, began_s = self.now(), self._began_s.get(execution.name)
         if failure is None and began_s is not None:
             self._durations.note(_kind_of(execution), now_s - began_s)
@@ -440,13 +445,13 @@ class PlanRun:
         self._record_transition(execution, self.providers.ended(asked, execution.name, now_s, failure))
 
     def note_withdrawn(self, execution: TaskExecution) -> None:
-        """Note that an attempt was ended before it could say anything about its provider."""
+        """Register that an attempt was ended before it could show whether its provider works."""
         if asked := self._asked.pop(execution.name, ""):
             self.providers.withdrawn(asked, execution.name, self.now())
             self.wake()
 
     def _model_failed(self, session_id: str, failure: ModelFailure) -> None:
-        """Count one error of the model that an agent works with; the agent may try again by itself."""
+        """Count one error of the model that an agent uses; the agent may try again by itself."""
         execution = self._by_session.get(session_id.partition("/")[0])
         session = self.sup.registry.sessions.get(session_id)
         _, provider, why = PROBLEMS[failure.problem]
@@ -463,7 +468,7 @@ class PlanRun:
 
     # ------------------------------------------------------------------ ends
     def settle(self, execution: TaskExecution, outcome: str, error: str) -> None:
-        """Give the task its result, unless it has one."""
+        """Set the result of the task, unless the task has one."""
         if execution.result is None:
             execution.result = execution.result_of(outcome, error)
             self._by_session.pop(execution.session_id, None)
@@ -476,20 +481,20 @@ class PlanRun:
         execution.settled.set()
 
     def unsettle(self, execution: TaskExecution) -> None:
-        """Take the result away: the task is to be done after all, and the run must not end meanwhile."""
+        """Remove the result of the task: the task is to be done after all, and the run must not end meanwhile."""
         execution.result, execution.settled = None, OneShotEvent()
         execution.phase, execution.cancel_reason = Phase.IDLE, ""
         self.unsettled += 1
 
     def resettle(self, execution: TaskExecution, result: TaskResult) -> None:
-        """Give the task its former result again: it is not done after all."""
+        """Set the former result of the task again: the task is not done after all."""
         execution.result = result
         self._count(execution)
         self.wake()
 
 
 def _last_token(sup: Supervisor) -> int:
-    """Return the largest fencing token that an earlier supervisor granted, as far as the journal has it."""
+    """Return the largest fencing token that an earlier supervisor granted, as recorded in the journal."""
     jobs = (row for row in sup.recovered_work.rows.values() if row.kind == Kind.JOB)
     return max((msgspec.json.decode(row.data, type=JobData).token for row in jobs), default=0)
 

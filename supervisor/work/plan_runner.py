@@ -1,15 +1,16 @@
-"""Run a plan: as a workstream of tasks, from its first task to the validation of the whole.
+"""Run a plan as a workstream of tasks, from its first task to the validation of the plan.
 
 Theory of operation
 -------------------
 ``plan_handle.run_plan`` is the entry point of a host. A run goes through these steps::
 
-    earlier result   the last run of the same plan ended, and its host never had the result: return that, start nothing
-    look back        go on with a run that an earlier supervisor left (PlanRecovery), or resume one that ended
-    begin            open the workstream and its tasks; merge what was closed before its merge; start the workers
-    dispatch         until every task is settled (TaskScheduler; the parts and their order stand in ``plan_run``)
-    conclude         record the result, validate the whole, shut the workers down, export the workstream
-    report           the host has the result: ``note_reported``
+    earlier result   the last run of the same plan ended, and its host did not receive the result: return that, start
+        nothing
+    look back        go on with a run that an earlier supervisor left (PlanRecovery), or resume a run that ended
+    begin            open the workstream and its tasks; merge tasks closed before their merge; start the workers
+    dispatch         until every task is settled (TaskScheduler; ``plan_run`` lists the classes and their order)
+    conclude         record the result, validate the plan, shut the workers down, export the workstream
+    report           the host has received the result: ``note_reported``
 
 A run that is cancelled, or whose journal is lost, ends with ``PlanCancellation`` instead of ``conclude``.
 """
@@ -54,27 +55,29 @@ class PlanRunner:
 
     Args:
         sup: the supervisor to run on.
-        heartbeat: replaces the heartbeats of the plan's workers.
+        heartbeat: function that sends the heartbeats of the plan's workers, instead of the usual one.
     """
 
     def __init__(self, sup: Supervisor, *, heartbeat: Heartbeat | None = None) -> None:
         self._sup = sup
         self._heartbeat = heartbeat
         self.begun = anyio.Event()
-        """Set when it is known what this run goes on with."""
+        """Set when it is known which tasks of earlier runs this run continues."""
         self.taken_over: tuple[str, ...] = ()
-        """The tasks of an earlier supervisor that this run goes on with: name and state, in words."""
+        """The tasks of an earlier supervisor that this run continues, each as a text with name and state."""
         self.merged: tuple[str, ...] = ()
-        """The tasks that were closed in an earlier run and are merged in this one, each with a sentence about that."""
+        """The tasks that were closed in an earlier run and are merged in this run, each with a sentence about the
+        merge."""
         self.resumed: tuple[str, ...] = ()
-        """The tasks of the resumed run that are done again: name and checkpoint, in words."""
+        """The tasks of the resumed run that are done again, each as a text with name and checkpoint."""
         self.unshown = ""
-        """A sentence about the result of an earlier run that was never reported, and is not returned now either."""
+        """A sentence about an earlier run's result that was never reported and is not returned by this run either;
+        ``""`` if none."""
         self.commands = TaskCommands(sup)
-        """Commands about the tasks of the run."""
+        """Commands of operators and agents about the tasks of the run."""
         self._scheduler: TaskScheduler | None = None
         self._superseded: WorkstreamEntity | None = None
-        """The workstream whose result was never reported, and that this run takes the place of."""
+        """The workstream with an unreported result that this run supersedes."""
 
     @property
     def scheduler(self) -> TaskScheduler:
@@ -83,7 +86,7 @@ class PlanRunner:
 
     @property
     def plan_run(self) -> PlanRun:
-        """The state of the run, once ``run`` was called."""
+        """The state of the run; available once ``run`` was called."""
         return self.scheduler.plan_run
 
     @property
@@ -94,11 +97,11 @@ class PlanRunner:
 
     # ------------------------------------------------------------------ the run
     async def run(self, plan: Plan, *, resume: bool = False, fresh: bool = False) -> PlanResult:
-        """Run every task of *plan*, and of the plans that are added meanwhile. If an earlier supervisor was
-        killed before the result of the last run was reported, return that result, and start nothing.
+        """Run every task of *plan*, and of the plans that are added meanwhile. If an earlier supervisor was killed
+        before the result of the last run was reported, return that result, and start nothing.
 
-        Whoever has given the result to a person or to the host calls ``note_reported``: until then the next run of the
-        plan returns the result again.
+        After passing the result to a person or to the host, the caller calls ``note_reported``: until then the next run
+        of the plan returns the result again.
 
         Raises:
             Refused: the last run of the plan has left nothing to *resume*.
@@ -144,15 +147,15 @@ class PlanRunner:
         return PlanResult(self.results, error)
 
     def note_reported(self, how: str) -> None:
-        """Record that the result was printed, or returned, as *how* says. The run is over then."""
+        """Record that the result was printed, or returned; *how* says which. This ends the run."""
         workstream = self.plan_run.workstream
         if workstream.owes_result:
             workstream.note_reported(how)
             self._sup.recovered_work.finished.forget(workstream.id)
 
     async def _earlier_result(self, plan: Plan, *, anew: bool) -> PlanResult | None:
-        """Return the result of the last run of *plan*, if it was never reported. If the plan is to be run *anew*, or
-        has other tasks now, only note that there is such a result."""
+        """Return the result of the last run of *plan*, if the result was never reported. If the plan is to be run
+        *anew*, or has other tasks now, only remember that there is such a result."""
         known = self._sup.recovered_work.finished
         same = known.by_tasks.get(tasks_digest(plan, self._sup.settings), "")
         last = same or known.by_name.get(plan.workstream, "")
@@ -179,10 +182,10 @@ class PlanRunner:
         return left.result
 
     async def _look_back(self, plan: Plan, recovery: PlanRecovery, resume: bool) -> bool:
-        """Find the earlier runs of *plan*. Return whether this one continues a run of an earlier supervisor.
+        """Find the earlier runs of *plan*. Return whether this run continues a run of an earlier supervisor.
 
         Raises:
-            Refused: there is nothing to *resume*.
+            Refused: *resume* was requested, and every task of the plan is closed and merged.
         """
         continues = recovery.find(plan)
         resumes = self.plan_run.workstream.resumes if continues else ""
@@ -216,14 +219,16 @@ class PlanRunner:
             self.plan_run.end()
 
     async def _watch_journal(self) -> None:
-        """End a run whose journal is lost, whatever its tasks wait for: nothing can be recorded of them any more."""
+        """End the run if its journal is lost, whatever its tasks wait for: nothing about them can be recorded
+        any more."""
         raise await self._sup.journal_lost()
 
     async def _begin(self, plan: Plan, recovery: PlanRecovery, continues: bool) -> None:
         """Open the workstream and its tasks, or, if the run *continues* one of an earlier supervisor, restore them.
 
-        The order matters: work that was closed and not merged is merged before a task begins that may depend on it;
-        commands are accepted when each task stands where it goes on; only then do tasks wait for workers.
+        The order matters: work that was closed and not merged is merged before a task begins that may depend on that
+        work; commands are accepted when each task is in the state from which it continues; only then do tasks wait for
+        workers.
         """
         plan_run, scheduler, workstream = self.plan_run, self.scheduler, self.plan_run.workstream
         unmerged = self._unmerged(plan, recovery)
@@ -267,8 +272,8 @@ class PlanRunner:
                 scheduler.blocked_tasks.watch(execution)
 
     def _unmerged(self, plan: Plan, recovery: PlanRecovery) -> list[TaskExecution]:
-        """Return the tasks that were closed as their run ended, with their work still on its branch, as the plan orders
-        them."""
+        """Return, in the order of the plan, the tasks that were closed as their run ended, while their work was not
+        merged from its branch."""
         if self._sup.verification.in_place:
             return []
         resumed = self.plan_run.previous.unmerged if self.plan_run.previous is not None else {}
@@ -282,8 +287,8 @@ class PlanRunner:
         return executions
 
     async def _merge_late(self, unmerged: list[TaskExecution]) -> tuple[list[str], list[str]]:
-        """Merge these tasks. Return the ids of those that are merged, and the names of those that cannot be, which are
-        done again."""
+        """Merge the tasks *unmerged*. Return the ids of the tasks that were merged, and the names of the tasks that
+        cannot be merged and are done again."""
         merged, refused = dict[str, str](), list[str]()
         for execution in unmerged:
             is_merged, words = await self.scheduler.pipeline.merge_late(execution)
@@ -295,7 +300,7 @@ class PlanRunner:
         return list(merged), refused
 
     async def _conclude(self) -> str:
-        """Record the result, validate the whole, and shut the workers down. Return the error of the whole, or
+        """Record the result, validate the plan, and shut the workers down. Return the error of the validation, or
         ``""``."""
         plan_run, workstream = self.plan_run, self.plan_run.workstream
         await record_usage(plan_run)
@@ -316,8 +321,8 @@ class PlanRunner:
         """Return the names of the tasks of *plan* that are new.
 
         Raises:
-            BadPlan: *plan* changes settings or tasks that are fixed while the run goes on, or leaves a task that goes
-                on without its agent or a worker; or every task of the run has ended.
+            BadPlan: *plan* changes settings or tasks that are fixed while the run goes on, or takes the agent or
+                the worker away from a task that goes on; or every task of the run has ended.
         """
         if plan.plugins != self._sup.settings.plugins:
             raise BadPlan("plugins: not as they were when the run began; start another run")
@@ -337,8 +342,8 @@ class PlanRunner:
         return [one.task.id for one in every_task(plan.tasks) if one.task.id not in executions]
 
     def _missed(self, plan: Plan) -> Iterator[str]:
-        """Yield a sentence for each agent or capability that *plan* has no more, although a task that goes on, and that
-        *plan* leaves out, needs it."""
+        """Yield a sentence for each agent or capability that *plan* lacks, and that a running task which *plan* leaves
+        out needs."""
         known = {one.task.id for one in every_task(plan.tasks)}
         for execution in self.plan_run.executions.values():
             if execution.result is None and execution.name not in known:
@@ -347,7 +352,7 @@ class PlanRunner:
                     yield f"task {execution.name}, which is left out and goes on: {spelled(path)}: {words}"
 
     def add(self, plan: Plan) -> None:
-        """Open the tasks of *plan* that are new (``check``). Tasks that *plan* does not have any more go on."""
+        """Open the tasks of *plan* that are new (``check``). Running tasks that *plan* leaves out go on."""
         self.plan_run.worker_pool.resize(plan.workers, plan.max_sessions)
         self.plan_run.plan = self._split_as_before(plan)
         with self.plan_run.together():
@@ -363,7 +368,7 @@ class PlanRunner:
         self.plan_run.start(self._consider, new)
 
     def _split_as_before(self, plan: Plan) -> Plan:
-        """Return *plan* with the subtasks that its tasks were split into meanwhile."""
+        """Return *plan* with the subtasks that the tasks of the run were split into meanwhile."""
         known = {one.task.id for one in every_task(plan.tasks)}
         for execution in [one for one in self.plan_run.executions.values() if one.subtasks]:
             if execution.name in known and not any(subtask.name in known for subtask in execution.subtasks):

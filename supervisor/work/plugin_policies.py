@@ -1,6 +1,7 @@
-"""Opinions of plug-ins: which task is first, which agent tries next, and whether a task is tried again.
+"""Ask plug-ins for preferences: which task is first, which agent tries next, and whether a task is tried again.
 
-An opinion chooses among what the plan allows. It lifts no bound: retries, budgets and breakers hold in any case.
+A preference chooses among the possibilities that the plan allows. No preference lifts a limit: retries, budgets and
+breakers apply in any case.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from supervisor.work.task_execution import TaskExecution
 
 
 async def rank(plan_run: PlanRun, execution: TaskExecution) -> None:
-    """Order a task among the claimable ones as the plug-ins want it, before it is offered."""
+    """Set the priority that the plug-ins prefer for a task, before the task is offered to workers."""
     task = execution.task
     item = WorkItem(
         id=execution.name,
@@ -29,7 +30,7 @@ async def rank(plan_run: PlanRun, execution: TaskExecution) -> None:
 
 
 async def reclassify_failure(plan_run: PlanRun, execution: TaskExecution, failure: Failure, error: str) -> Failure:
-    """Return *failure* as the plug-ins see it: one that rules out another attempt, or one that does not."""
+    """Return *failure*, with the category changed if the plug-ins disagree on whether another attempt may be made."""
     attempt = _failed(plan_run, execution, error, failure.category.value)
     again = await plan_run.sup.plugins.retry(attempt)
     permanent = failure.category is ErrorCategory.PERMANENT
@@ -41,7 +42,8 @@ async def reclassify_failure(plan_run: PlanRun, execution: TaskExecution, failur
 
 
 async def next_agent(plan_run: PlanRun, execution: TaskExecution, planned: str) -> str:
-    """Return the agent that tries a failed task: *planned*, or another agent of the plan that a plug-in prefers."""
+    """Return the agent for the next try of a failed task: *planned*, or another agent of the plan that a plug-in
+    prefers."""
     chosen = await plan_run.sup.plugins.escalation(_failed(plan_run, execution, execution.data.last_failure, ""))
     if chosen is None or chosen == planned:
         return planned

@@ -1,10 +1,11 @@
-"""Find what there is to resume of a plan: another run, linked to the last one, of what that one did not close.
+"""Find the earlier run of a plan that a new run can resume: the new run does the tasks that the earlier run did not
+close.
 
-A closed task stays closed and counts as done for the tasks that depend on it; if it was closed before its merge, once
-it is merged. A task that was cancelled or given up is a new task with a new run, which begins with the checkpoint of
-the last one; a task that cannot be merged is a new one too, which begins from the target, as after any conflict. Each
-task must stand in the plan as it was (same id, agent, prompt, dependencies and tests), else it is a new task. Pure:
-rows come in.
+A closed task stays closed and counts as done for the tasks that depend on it; a task that was closed before its merge
+counts once it is merged. A task that was cancelled or given up is a new task with a new run, which begins from the
+checkpoint of the last run; a task that cannot be merged is a new task too, which begins from the target branch, as
+after any conflict. Each task must be in the plan unchanged (same id, agent, prompt, dependencies and tests), else it is
+a new task. Pure: the rows of the journal are arguments.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _AGAIN: Final = frozenset({Task.CANCELLED, Task.FAILED})
 
 
 class PreviousRun(NamedTuple):
-    """The run that can be resumed: its workstream; its closed tasks by name, with the jobs that closed them, and those
-    of them that are still to be merged; and the checkpoints of tasks that were cancelled or given up."""
+    """An earlier run that can be resumed: its workstream; its closed tasks by name, with the jobs that completed them,
+    and which of these tasks are still to be merged; and the checkpoints of tasks that were cancelled or given up."""
 
     workstream: str
     closed: Mapping[str, EntityRow]
@@ -42,7 +43,7 @@ class PreviousRun(NamedTuple):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The tasks that are done again, each with the checkpoint that it begins with, in words."""
+        """The tasks that are done again, each as a text with name and checkpoint."""
         where = {
             name: f"{checkpoint_name(found.saved_as)} of {found.run}" if found is not None else "its beginning"
             for name, found in self.again.items()
@@ -57,13 +58,13 @@ def find_previous_run(
     workstream: str = "",
     refused: Collection[str] = (),
 ) -> PreviousRun | None:
-    """Return the run that *plan* resumes: *workstream*, or the newest one with tasks of the plan; ``None`` if there is
-    none.
+    """Return the run that *plan* resumes: the run of *workstream*, or else the newest run with tasks of the plan;
+    ``None`` if there is none.
 
     Args:
         plan: the plan as it is now.
         settings: settings that the digests of tasks depend on.
-        rows: every entity of the journal.
+        rows: the rows of all entities in the journal.
         workstream: the workstream to resume; ``""`` for the newest.
         refused: names of tasks that could not be merged, and are done again.
     """
@@ -91,7 +92,7 @@ def find_previous_run(
 
 
 def _chain(newest: str, rows: Sequence[EntityRow]) -> set[str]:
-    """Return that workstream, the one that it resumed, and so on."""
+    """Return the ids of the workstream *newest*, of the workstream that it resumed, and so on."""
     resumed = {
         row.id: msgspec.json.decode(row.data, type=WorkstreamData).resumes
         for row in rows
@@ -104,7 +105,7 @@ def _chain(newest: str, rows: Sequence[EntityRow]) -> set[str]:
 
 
 def _with_wholes(placed: Sequence[PlacedTask], names: Collection[str]) -> AbstractSet[str]:
-    """Return *names*, and the names of the tasks that these are parts of."""
+    """Return *names*, and the names of all tasks above them: the tasks that were split into the named tasks."""
     found: set[str] = set()
     for one in placed:
         if one.task.id in names:
@@ -118,7 +119,7 @@ def _with_wholes(placed: Sequence[PlacedTask], names: Collection[str]) -> Abstra
 def _closed(
     placed: Sequence[PlacedTask], last: Mapping[str, EntityRow], refused: AbstractSet[str]
 ) -> Mapping[str, EntityRow]:
-    """Return the closed tasks, with all that they were split into; no part of a task that is to be done again."""
+    """Return the closed tasks, with all of their subtasks; no subtask of a task that is to be done again."""
     closed: dict[str, EntityRow] = {}
     for one in placed:
         row, above = last.get(one.task.id), one.parent
@@ -132,8 +133,8 @@ def _closed(
 def _unmerged(
     closed: Mapping[str, EntityRow], rows: Sequence[EntityRow], chain: AbstractSet[str]
 ) -> Mapping[str, InterruptedTask]:
-    """Return the tasks that were not merged, neither when they were closed nor in a run that resumed theirs and was
-    completed."""
+    """Return the closed tasks whose work was not merged, neither when they were closed nor in a completed run that
+    resumed their run."""
     merged_by = [
         row.born_seq
         for row in rows

@@ -1,10 +1,11 @@
-"""Keep one breaker per provider: while one provider fails everybody, nothing is launched against it, and all others go
-on.
+"""A breaker for each provider of models: while a provider fails for all agents, no agent is launched against that
+provider, and the agents of other providers go on.
 
-A provider is the adapter that drives its agents and a name. Only errors that are the provider's count
-(``Failure.provider``), so that one bad task stops nobody else. An attempt that fails for any other reason says nothing
-about the provider; one that succeeds says that the provider answers. Failures that an agent meets and retries by itself
-count when it meets them. A transition of a breaker is returned, for the record.
+A provider is identified by the adapter that runs its agents, and a name. Only errors of the provider count
+(``Failure.provider``), so that one bad task stops no other task. An attempt that fails for any other reason shows
+nothing about the provider; an attempt that succeeds shows that the provider works. A failure that an agent meets and
+retries by itself counts when the agent meets it. A transition of a breaker is returned, so that the caller can record
+it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from supervisor.policies.error_classification import Failure
 
 
 def provider_key(adapter: str, provider: str) -> str:
-    """Return the key of a provider: agents with the same *adapter* and *provider* share its breaker."""
+    """Return the key of a provider: agents with the same *adapter* and *provider* share one breaker."""
     return f"{adapter}:{provider}"
 
 
 class BreakerTransition(NamedTuple):
-    """A change of the breaker of *key* to *state*, because of *why*; ``free_at_s`` is when the next probe may go."""
+    """A transition of the breaker of provider *key* to *state*, for the reason *why*; ``free_at_s`` is the time from
+    which the next probe is allowed."""
 
     key: str
     state: Circuit
@@ -31,27 +33,28 @@ class BreakerTransition(NamedTuple):
 
 
 class ProviderBreakers:
-    """The breakers of all providers that anything was launched against. An unknown one is closed; ``""`` is no
-    provider."""
+    """The breakers of all providers against which an agent was launched. The breaker of an unknown provider is closed;
+    the key ``""`` stands for no provider."""
 
     def __init__(self, limits: BreakerLimits | None = None) -> None:
         self._limits = limits or BreakerLimits()
         self._breakers: dict[str, Breaker] = {}
 
     def allows(self, key: str, now_s: float) -> bool:
-        """Return whether something may be launched against the provider now."""
+        """Return whether an agent may be launched against the provider now."""
         breaker = self._breakers.get(key)
         return breaker is None or breaker.allows(now_s)
 
     def gate(self, now_s: float) -> Callable[[str], bool]:
-        """Return ``allows`` for the time *now_s*."""
+        """Return a function that tells for a provider whether ``allows`` holds at the time *now_s*."""
         return lambda key: self.allows(key, now_s)
 
     def launched(self, key: str, who: str, now_s: float) -> BreakerTransition | None:
-        """Note that *who* is launched. An attempt that an open breaker lets through is its probe.
+        """Register the launch of the task *who*. An attempt that an open breaker lets through is the probe of the
+        breaker.
 
         Raises:
-            IllegalTransition: the breaker does not allow that now.
+            IllegalTransition: the breaker allows no launch now.
         """
         if not key:
             return None
@@ -60,8 +63,8 @@ class ProviderBreakers:
         return BreakerTransition(key, breaker.state, f"{who} probes it", breaker.data.free_at_s) if turned else None
 
     def ended(self, key: str, who: str, now_s: float, failure: Failure | None) -> BreakerTransition | None:
-        """Note that *who* has ended, with *failure* or well. Nothing changes if *who* was not launched against the
-        provider, or if the failure was counted when the agent met it."""
+        """Register that the attempt of *who* has ended, with *failure* or with success. Nothing changes if *who* was
+        not launched against the provider, or if the failure was counted when the agent met it."""
         if failure is not None and failure.provider and failure.met:
             return None
         breaker = self._breakers.get(key)
@@ -71,19 +74,20 @@ class ProviderBreakers:
         return BreakerTransition(key, breaker.state, why, breaker.data.free_at_s)
 
     def troubled(self, key: str, who: str, now_s: float, why: str) -> BreakerTransition | None:
-        """Note that *who* met a failure of the provider and goes on: others that would be launched may have to wait."""
+        """Register that *who* met a failure of the provider and goes on: other launches may have to wait."""
         breaker = self._breakers.get(key)
         if breaker is None or not breaker.apply(Failed(who=who, at=now_s)):
             return None
         return BreakerTransition(key, breaker.state, why, breaker.data.free_at_s)
 
     def withdrawn(self, key: str, who: str, now_s: float) -> None:
-        """Note that *who* ended without finding out anything: it was stopped, or its worker was lost."""
+        """Register that *who* ended without showing anything about the provider: it was stopped, or its worker was
+        lost."""
         if key in self._breakers:
             self._breakers[key].apply(Withdrawn(who=who, at=now_s))
 
     def free_at_s(self, now_s: float) -> float | None:
-        """Return when the first open breaker allows a probe, if that is after *now_s*."""
+        """Return the time at which the first open breaker allows a probe, if that is after *now_s*; else ``None``."""
         waiting = (one for one in self._breakers.values() if one.state is Circuit.OPEN)
         return min((at for one in waiting if (at := one.data.free_at_s) > now_s), default=None)
 

@@ -1,12 +1,12 @@
-"""Queues of claimable items, best first, that skip whatever cannot be claimed without looking at each item.
+"""Queues of claimable items, best first; items that cannot be claimed are skipped without looking at each of them.
 
-Pure. Items that need the same capabilities, provider and files stand in one **partition**; partitions that differ in
-their files only stand in one **bucket**, each by its best item. A partition whose files are held waits as a whole, and
-stands in its bucket again when it is woken. So a search for work looks at one item per bucket, and a hundred items that
-want the same file cost as much as one.
+Pure. Items that need the same capabilities, provider and files are in one **partition**; partitions that differ only in
+their files are in one **bucket**, each ranked by its best item. A partition whose files are held waits as a whole
+outside of its bucket, and returns to the bucket when it is woken. So a search for work looks at one item per bucket,
+and a hundred items that need the same file cost as much as a single item.
 
-Queues are cleaned when they are looked at: an item that stopped being claimable stays where it is until it comes to the
-front, and is never there twice.
+Queues are cleaned when they are read: an item that stopped being claimable stays in its queue until it comes to the
+front, and is never in the queue twice.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 Rank = float
-"""Order of items: the smaller one comes first. No two items share a rank. A whole number, since heaps compare ranks
-more than anything else."""
+"""Order of items: the item with the smaller rank comes first. No two items have the same rank. Ranks are whole numbers,
+since heaps spend most of their time on comparing ranks."""
 
 
 class Waiting(Protocol):
-    """An item as its partition sees it."""
+    """Protocol of a queued item: the attributes that its partition needs."""
 
     rank: Rank
     queued: bool
-    """Whether the item stands in its partition. Only the partition sets it."""
+    """Whether the item is in the queue of its partition. Only the partition sets this attribute."""
 
     @property
     def claimable(self) -> bool:
-        """Whether nothing but files, capabilities or a provider can keep the item from being claimed."""
+        """Whether nothing but files, capabilities or a provider can prevent a claim of the item."""
         ...
 
 
 class Partition:
-    """Items that need the same capabilities, provider and files, best first."""
+    """Queue of the items that need the same capabilities, provider and files, best first."""
 
     __slots__ = ("_queue", "bucket", "files", "shown", "waits_for_files")
 
@@ -43,7 +43,7 @@ class Partition:
         self.files = files
         self.waits_for_files = False
         self.shown: Rank | None = None
-        """The rank that the partition stands in its bucket with."""
+        """The rank under which the partition is in its bucket; ``None`` while it is not there."""
         self._queue: list[tuple[Rank, Waiting]] = []
 
     def push(self, item: Waiting) -> None:
@@ -54,14 +54,15 @@ class Partition:
         self.show()
 
     def front(self) -> Waiting | None:
-        """Return the best claimable item."""
+        """Return the best claimable item of the partition, or ``None``."""
         queue = self._queue
         while queue and not queue[0][1].claimable:
             heappop(queue)[1].queued = False
         return queue[0][1] if queue else None
 
     def show(self) -> None:
-        """Stand in the bucket with the best item, unless the partition waits for its files."""
+        """Enter the partition into its bucket with the rank of its best item, unless the partition waits for
+        its files."""
         front = None if self.waits_for_files else self.front()
         rank = front.rank if front is not None else None
         if rank is not None and rank != self.shown:
@@ -69,18 +70,19 @@ class Partition:
         self.shown = rank
 
     def wait_for_files(self) -> None:
-        """Leave the bucket: the files are held, so that nothing here can be claimed."""
+        """Mark the partition as waiting, outside of its bucket: the files are held, so that no item of the partition
+        can be claimed."""
         self.waits_for_files = True
         self.shown = None
 
     def wake(self) -> None:
-        """Stand in the bucket again: the files may be free."""
+        """Enter the partition into its bucket again: the files may be free."""
         self.waits_for_files = False
         self.show()
 
 
 class Bucket:
-    """The partitions of items that need the same capabilities and the same provider."""
+    """Queue of the partitions whose items need the same capabilities and the same provider."""
 
     __slots__ = ("_partitions", "needs", "provider")
 
@@ -90,12 +92,12 @@ class Bucket:
         self._partitions: list[tuple[Rank, Partition]] = []
 
     def push(self, rank: Rank, partition: Partition) -> None:
-        """Have the partition stand here with that rank."""
+        """Enter the partition into the bucket with that rank."""
         heappush(self._partitions, (rank, partition))
 
     def best(self, blocked: Callable[[Partition], bool], before: Rank) -> Waiting | None:
-        """Return the best claimable item whose files are free, if it comes *before* that rank. *blocked* tells whether
-        a partition's files are held, and then has it wait for them."""
+        """Return the best claimable item whose files are free, if its rank is smaller than *before*. *blocked* returns
+        whether a partition's files are held, and if so makes the partition wait for them."""
         partitions = self._partitions
         while partitions and partitions[0][0] < before:
             rank, partition = partitions[0]
@@ -106,7 +108,7 @@ class Bucket:
 
     @staticmethod
     def _stands(partition: Partition, rank: Rank) -> bool:
-        """Return whether the partition still stands here with that rank."""
+        """Return whether the partition is still in the bucket with that rank."""
         if partition.shown == rank:
             partition.show()
         return partition.shown == rank

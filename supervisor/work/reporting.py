@@ -1,15 +1,15 @@
-"""Find the result of a run that was never reported.
+"""Find the result of an earlier plan run if the result was never reported.
 
 A run is over when its result has been printed, or returned to the host, and not when its workstream has ended: a
-supervisor may be killed in between. So two facts stand in the log of each workstream. ``Result``, with how every task
-ended, comes before the record that ends the workstream: a reader that finds that end finds the result.
-``ResultReported`` comes after the result was printed or returned. Where it is missing, the next run of the same plan
-returns the first one, and starts nothing. A kill between the print and its record has the result printed twice; no work
-is done twice.
+supervisor may be killed in between. So the log of each workstream has two facts. ``Result``, with the end of every
+task, comes before the record that ends the workstream: a reader that finds that end finds the result.
+``ResultReported`` comes after the result was printed or returned. Where ``ResultReported`` is missing, the next run of
+the same plan returns the recorded result, and starts nothing. After a kill between the print and its record, the result
+is printed twice; no work is done twice.
 
-Tasks that a ``Result`` does not have (a critical task fails the workstream while others are at work) are read from
-their rows. Only a workstream that its own run has ended has a result: one that a later supervisor ended was
-interrupted, or given up.
+Tasks that are missing in a ``Result`` (a critical task fails the workstream while others are at work) are read from
+their rows in the journal. Only a workstream that was ended by its own run has a result: a workstream that a later
+supervisor ended was interrupted, or given up.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from supervisor.work.results import PlanResult, TaskResult, not_accepted, unmerg
 from supervisor.work.task_execution import ACTOR
 
 RESULT: Final = "Result"
-"""The fact that says how the tasks of a workstream ended."""
+"""Name of the fact that lists the ends of the tasks of a workstream."""
 REPORTED: Final = "ResultReported"
-"""The fact that the result was printed, or returned to the host, or that a run took its place."""
+"""Name of the fact that the result was printed, or returned to the host, or superseded by another run."""
 
 _OUTCOMES: Final[Mapping[Task, str]] = {Task.CLOSED: "completed", Task.FAILED: "failed"}
 
 
 class UnreportedResult(NamedTuple):
-    """A result that was never reported: its workstream as the journal has it, and the last record of that."""
+    """A result that was never reported, with the row of its workstream in the journal and the number of that
+    workstream's last record."""
 
     result: PlanResult
     row: EntityRow
@@ -44,7 +45,7 @@ class UnreportedResult(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The result in a sentence."""
+        """A sentence about the result."""
         done = sum(1 for one in self.result.tasks.values() if one.outcome == "completed")
         how = "well" if self.result.ok else "not well"
         return f"{self.row.id}, which ended {how}: {done} of {len(self.result.tasks)} tasks completed"
@@ -81,8 +82,8 @@ async def read_unreported_result(journal: Journal, workstream_id: str) -> Unrepo
 
 
 async def _log(journal: Journal, entity_id: str) -> list[LifecycleEvent]:
-    """Return all records of one entity. (A list, since a generator that is left halfway is finished by the garbage
-    collector.)"""
+    """Return all records of one entity. (The function returns a list, since a generator that is left halfway is
+    finished by the garbage collector.)"""
     records: list[LifecycleEvent] = []
     while page := await journal.events(entity_id=entity_id, after_seq=records[-1].seq if records else 0):
         records += page
@@ -90,8 +91,8 @@ async def _log(journal: Journal, entity_id: str) -> list[LifecycleEvent]:
 
 
 def _of_tasks(rows: Iterable[EntityRow], workstream_id: str, why: str) -> Iterable[TaskResult]:
-    """Yield how the tasks of a workstream have ended, by their rows. A task that was ended only by the next supervisor
-    was at work, or waited, when the workstream had failed: *why* is the reason for that failure."""
+    """Yield the results of the tasks of a workstream, read from their rows. A task that was ended only by the next
+    supervisor was at work, or waited, when the workstream failed: *why* is the reason for that failure."""
     for row in rows:
         if row.kind == Kind.TASK:
             data = msgspec.json.decode(row.data, type=TaskData)

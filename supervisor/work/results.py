@@ -1,4 +1,4 @@
-"""Results of a plan: of each task, and of the whole."""
+"""Results of a plan run: of each task, and of the plan as a whole."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ WELL: Final = frozenset({"completed", "skipped"})
 
 
 class TaskResult(NamedTuple):
-    """The end of a task: ``completed``, ``failed``, ``aborted``, ``skipped`` since its condition was not met, or
-    ``blocked`` by a task that it depends on.
+    """The result of a task; its outcome is ``completed``, ``failed``, ``aborted``, ``skipped`` (its condition was not
+    met), or ``blocked`` (by a task that it depends on).
 
-    ``unmerged`` is the branch with what was written after the work was judged, which was not merged; ``remarks`` say
-    that in words, and which processes of the task had to be ended.
+    ``unmerged`` is the branch with changes that were written after the work was checked, and that were not merged;
+    ``remarks`` are sentences about such changes, and about processes of the task that had to be ended.
     """
 
     id: str
@@ -27,21 +27,23 @@ class TaskResult(NamedTuple):
 
 
 def remark_of_rest(branch: str, directory: str = "") -> str:
-    """Return the sentence about what was written after the work had been judged, and is on *branch* alone."""
+    """Return the sentence about changes that were written after the work was checked, and exist only on *branch*."""
     where = f"in {directory} and " if directory else ""
     return f"what was written after it was judged is not merged: it is {where}on the branch {branch}"
 
 
 def unmerged_of(branch: str) -> tuple[str, tuple[str, ...]]:
-    """Return the last two fields of the result of a task whose rest is on *branch* (``""``: it has none)."""
+    """Return the values of ``unmerged`` and ``remarks`` for the result of a task with unmerged changes on *branch*
+    (``""``: no such changes)."""
     return branch, (remark_of_rest(branch),) if branch else ()
 
 
 class PlanResult(NamedTuple):
-    """The ends of all tasks, and why the whole is not accepted, if it is not (``error``).
+    """The result of a plan run: the results of all tasks, and the reason why the plan's validation failed (``error``;
+    ``""`` if it did not).
 
-    ``earlier`` names the workstream of an earlier run of the plan, if this is its result: its supervisor was killed
-    before the result was reported, and nothing was started now.
+    ``earlier`` is the id of the workstream of an earlier run, if this is the result of that run: its supervisor was
+    killed before the result was reported, and nothing was started now.
     """
 
     tasks: Mapping[str, TaskResult]
@@ -54,5 +56,5 @@ class PlanResult(NamedTuple):
 
 
 def not_accepted(problem: str) -> str:
-    """Return the ``error`` of a plan whose validation found *problem*; ``""`` if it found none."""
+    """Return the ``error`` of a plan result for the *problem* that the validation found; ``""`` if it found none."""
     return f"the whole is not accepted: {problem}" if problem else ""

@@ -1,9 +1,9 @@
-"""Review: a second agent looks at a piece of work before it is closed, and says whether it may be.
+"""Review: a second agent examines the work on a task before the task is closed, and approves or rejects the work.
 
-The reviewer is a child session of the session that did the work, in the same place, so an abort of that session ends
-the review too. It is given the task and the diff, and must end its answer with a verdict on a line of its own, which is
-read strictly: anything else is a failed review, and asked for once more. Silence approves of nothing; neither does a
-reviewer that changes what it reviews.
+The reviewer is a child session of the session that did the work, in the same directory, so that an abort of that
+session ends the review too. The reviewer's prompt has the task and the diff, and the reviewer must end its text with a
+verdict on a line of its own, which is parsed strictly: anything else is a failed review, which is requested once more.
+Without a verdict, or if the reviewer changes the reviewed work, the work is not approved.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
 
 TRIES: Final = 2
-"""Number of attempts at a review whose verdict cannot be read."""
+"""Number of attempts at a review, counting those without a readable verdict."""
 FINDINGS_MAX: Final = 50
 FINDING_CHARS_MAX: Final = 500
-"""Bounds of the findings that are kept: they go into the journal."""
+"""Limits for the findings that are recorded in the journal: their number, and the characters of each."""
 REVIEWED: Final = "Reviewed"
-"""The fact of a review in the log of the session that did the work."""
+"""Name of the fact of a review, in the log of the session that did the work."""
 
 _FORM: Final = """\
 Change nothing here. End your answer with one line of JSON, and nothing after it, either
@@ -42,8 +42,8 @@ or, if this must not be merged as it is, with every reason that speaks against i
 class ReviewVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a review.
 
-    ``problem`` says why there is no verdict, where there is none: then the work is not *approved* either. ``findings``
-    are the reviewer's words; ``session_id`` is the reviewer's session, the last one.
+    ``problem`` is the reason why there is no verdict, if there is none: then ``approved`` is false. ``findings`` are
+    sentences of the reviewer; ``session_id`` is the reviewer's session (the last, if there were several).
     """
 
     approved: bool
@@ -53,14 +53,14 @@ class ReviewVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """Why the work is not accepted; ``""`` if it is."""
+        """The reason why the work is not accepted, as a text; ``""`` if the work is accepted."""
         if self.approved:
             return ""
         return f"not reviewed: {self.problem}" if self.problem else f"rejected by review: {'; '.join(self.findings)}"
 
 
 class _VerdictLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The line of JSON that ends a review."""
+    """The verdict on the last line of a review, as decoded from JSON."""
 
     verdict: str
     findings: list[str] = []
@@ -69,7 +69,7 @@ class _VerdictLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def review_work(
     sup: Supervisor, session_id: str, review: ReviewConfig, task: TaskConfig, cause: Cause, judged: str = ""
 ) -> ReviewVerdict:
-    """Have the work of *session_id* on *task* reviewed, up to the commit *judged*. The verdict is on record.
+    """Start a review of the work of *session_id* on *task*, up to the commit *judged*; return and record the verdict.
 
     Raises:
         Refused, NoSuchEntity: the session ended before there was a verdict.
@@ -99,14 +99,14 @@ async def review_work(
 
 
 async def _end_earlier(sup: Supervisor, session_id: str) -> None:
-    """End a review that an earlier supervisor began: it is begun anew, and its reviewer has nobody to answer to."""
+    """End a review that an earlier supervisor began: nobody waits for its verdict, since the review is begun anew."""
     for child in sup.registry.children_of(session_id):
         if child.session_id.rpartition("/")[2].partition("-")[0] == "review":
             await sup.close_session(child.session_id, reason="its review is begun anew", cause=Cause(actor="review"))
 
 
 async def _ask(sup: Supervisor, session_id: str, review: ReviewConfig, prompt: str, cause: Cause) -> ReviewVerdict:
-    """Ask for a verdict once, in a session of its own."""
+    """Request a verdict once, in a new child session of the reviewer."""
     parent = sup.registry.sessions.get(session_id)
     if parent is None:
         raise NoSuchEntity(session_id)
@@ -125,7 +125,8 @@ async def _ask(sup: Supervisor, session_id: str, review: ReviewConfig, prompt: s
 
 
 def read_verdict(text: str, session_id: str = "") -> ReviewVerdict:
-    """Return the verdict on the last line of an answer; one with a ``problem`` where there is none."""
+    """Return the verdict on the last line of the reviewer's *text*; a verdict with a ``problem`` if that line is no
+    verdict."""
     line = next((line for line in reversed(text.splitlines()) if line.strip()), "").strip()
     try:
         said = msgspec.json.decode(line, type=_VerdictLine)
@@ -161,6 +162,7 @@ def _work(changes: Changes | None) -> str:
 
 
 def _fenced(text: str) -> str:
-    """Return *text* between marks that it cannot contain: it is to be judged, and asks for nothing."""
+    """Return *text* between marks that the text cannot contain: the reviewer is to judge the text, not to follow
+    instructions in it."""
     mark = f"--- {hashlib.sha256(text.encode()).hexdigest()[:16]} ---"
     return f"{mark}\n{text}\n{mark}"

@@ -1,8 +1,8 @@
-"""Decide which task of a plan is next, and what the end of one task means to the others.
+"""Decide which task of a plan is next, and how the end of one task affects the others.
 
-What became ready is queued (its job waits for a worker), what is queued is claimed for a free worker, and what was
-settled makes other tasks ready, has them skipped, or cancels them. Whether a task can begin is decided in ``consider``
-alone, under the lock of the task: any number of reasons to look at a task may come together.
+A task that became ready is queued (its job waits for a worker), a queued task is claimed for a free worker, and a task
+that was settled makes other tasks ready, skips them, or cancels them. Whether a task can begin is decided in
+``consider`` alone, under the lock of the task: ``consider`` may be called any number of times for the same task.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from supervisor.work.plan_run import STOPPING, PlanEvent, PlanRun, SubtasksAwait
 from supervisor.work.task_execution import TaskExecution
 
 WAITING = frozenset({Task.PLANNED, Task.BLOCKED, Task.PENDING_APPROVAL})
-"""States that only a person, or the end of another task, moves a task out of."""
+"""States that a task leaves only by the act of a person, or by the end of another task."""
 
 
 class TaskScheduler:
@@ -48,19 +48,20 @@ class TaskScheduler:
         self._recovery = recovery
         self._sup = plan_run.sup
         self._considered: set[str] = set()
-        """Names of the tasks that are being considered: another reason to consider one of them adds nothing."""
+        """Names of the tasks for which a call of ``consider`` is under way: a second call does nothing."""
         plan_run.subscribe(self._on_event)
 
     # ------------------------------------------------------------------ claims
     async def dispatch(self) -> None:
-        """Have tasks claimed until every task of the plan is settled."""
+        """Claim tasks for workers until every task of the plan is settled."""
         while self.plan_run.unsettled:
             self._claim()
             self.blocked_tasks.end_dead_ends()
             await self.plan_run.woken()
 
     def _claim(self) -> None:
-        """Give each free worker the best task that it can have. Without an await: no task is claimed twice."""
+        """Claim for each free worker the best task that the worker can do. Without an await: no task is claimed
+        twice."""
         plan_run, stopping = self.plan_run, self._sup.stopping.is_set()
         for worker in plan_run.worker_pool.free():
             now_s = plan_run.now()
@@ -75,8 +76,9 @@ class TaskScheduler:
             plan_run.start(self.attempt_runner.carry_out, plan_run.executions[claim.item_id], claim)
 
     async def watch_stop(self) -> None:
-        """When the supervisor stops, cancel the tasks that wait for a worker or a person: they must not keep it. The
-        tasks of a long queue end side by side; through a few slots that would take as long as there are tasks."""
+        """When the supervisor stops, cancel the tasks that wait for a worker or a person: they must not delay the stop.
+        The tasks of a long queue are cancelled concurrently; through a few slots this would take as long as there are
+        tasks."""
         await self._sup.stopping.wait()
         self.plan_run.wake()
         executions = [execution for execution in self.plan_run.executions.values() if execution.result is None]
@@ -86,8 +88,8 @@ class TaskScheduler:
                 self.plan_run.start(self._end_waiting, execution)
 
     def _is_queued(self, execution: TaskExecution) -> bool:
-        """Return whether nobody has the task, and any worker may have it. (A task whose delay the stop cuts short is
-        ended by whoever waits for the delay.)"""
+        """Return whether nobody holds the task, and any worker may claim it. (A task whose delay the stop cuts short is
+        ended by the function that waits for the delay.)"""
         held = execution.active is not None or self.plan_run.backlog.holder(execution.name) is not None
         if execution.cancel_reason or held:
             return False
@@ -100,8 +102,8 @@ class TaskScheduler:
 
     # ------------------------------------------------------------------ new tasks
     def open_tasks(self, plan: Plan) -> list[TaskExecution]:
-        """Open the tasks of *plan* that are new, and return them. Tasks that an earlier supervisor left, or that the
-        run that this one resumes has closed, are taken over."""
+        """Open the tasks of *plan* that are new, and return them. A task that an earlier supervisor left, or that was
+        closed by the run that this run resumes, is taken over instead."""
         plan_run = self.plan_run
         placed = [one for one in every_task(plan.tasks) if one.task.id not in plan_run.executions]
         plan_run.budget = plan_run.budget.grown(len(placed))
@@ -135,7 +137,7 @@ class TaskScheduler:
         return execution
 
     def _import_closed(self, execution: TaskExecution) -> bool:
-        """Have the task count as done, if the run that this one resumes has closed it."""
+        """Count the task as done, if the run that this run resumes has closed it; return whether it has."""
         previous = self.plan_run.previous
         if previous is None or (row := previous.closed.get(execution.name)) is None:
             return False
@@ -148,13 +150,13 @@ class TaskScheduler:
 
     # ------------------------------------------------------------------ what can begin
     def consider_all(self, executions: Iterable[TaskExecution]) -> None:
-        """Consider each of these tasks, in tasks of their own."""
+        """Call ``consider`` for each of the given tasks, concurrently."""
         for execution in executions:
             self.plan_run.start(self.consider, execution)
 
     async def consider(self, execution: TaskExecution) -> None:
-        """Begin what can be begun of the task, or skip it if it can never begin. A task that is to be cancelled is left
-        to whoever cancels it."""
+        """Begin the task if it can begin, or skip it if it can never begin. A task that is to be cancelled is left to
+        the function that cancels it."""
         if execution.name in self._considered:
             return
         self._considered.add(execution.name)
@@ -183,7 +185,7 @@ class TaskScheduler:
 
     def _is_due(self, execution: TaskExecution) -> bool:
         """Return whether the task is not begun, and waits for nothing any more or depends on a task that failed; or
-        waits for its subtasks, which are all settled."""
+        whether the task waits for its subtasks, and all of them are settled."""
         if execution.state is Task.WAITING_FOR_SUBTASKS:
             return execution.active is None and all(subtask.result is not None for subtask in execution.subtasks)
         parent = execution.parent
@@ -195,7 +197,8 @@ class TaskScheduler:
         return unbegun and (refusal is None or refusal.why in expected)
 
     async def _queue(self, execution: TaskExecution) -> None:
-        """Split the task, or have its job wait for a worker; skip it if its condition is not met."""
+        """Split the task as the plan says, or make its job wait for a worker; skip the task if its condition is not
+        met."""
         if execution.task.when is not None and (why := self._unmet(execution, execution.task.when)):
             await self.pipeline.skip(execution, SkipCause.CONDITION_NOT_MET, why)
             return
@@ -218,7 +221,8 @@ class TaskScheduler:
         self.plan_run.offer(execution)
 
     async def _join(self, execution: TaskExecution) -> None:
-        """Go on with a task whose subtasks are all settled."""
+        """Continue a task whose subtasks are all settled: do its own part, integrate the subtasks, or cancel
+        the task."""
         for subtask in execution.subtasks:
             if subtask.result is not None and not subtask.is_met:
                 failed = task.SubtaskFailed(subtask=subtask.id, reason=subtask.result.error)
@@ -234,7 +238,7 @@ class TaskScheduler:
             await self.pipeline.integrate(execution)
 
     def _unmet(self, execution: TaskExecution, when: ConditionConfig) -> str:
-        """Return why the condition of a task is not met, or ``""``."""
+        """Return the reason why the condition of a task is not met, or ``""`` if it is met."""
         if when.task is not None:
             result = self.plan_run.executions[when.task].result
             outcome = result.outcome if result is not None else "open"
@@ -273,7 +277,8 @@ class TaskScheduler:
             self._cancel_all(rest, f"the critical task {execution.name} failed")
 
     def drop_subtasks(self, execution: TaskExecution) -> None:
-        """End the subtasks of a task that is settled: they are skipped as it was, or cancelled."""
+        """End the unsettled subtasks of a task that is settled: skip them if the task was skipped, otherwise cancel
+        them."""
         outcome = execution.result.outcome if execution.result is not None else ""
         left = [subtask for subtask in execution.subtasks if subtask.result is None]
         if outcome != "skipped":
@@ -288,7 +293,8 @@ class TaskScheduler:
 
     # ------------------------------------------------------------------ cancel
     def _cancel_all(self, executions: Collection[TaskExecution], why: str) -> None:
-        """Cancel these tasks side by side, since each agent may take its time. None of them begins meanwhile."""
+        """Cancel the given tasks concurrently, since each agent may take its time. None of the tasks begins
+        meanwhile."""
         for execution in executions:
             self._hold(execution, why)
         for execution in executions:
@@ -299,11 +305,11 @@ class TaskScheduler:
         self.plan_run.backlog.hold(execution.name)
 
     async def cancel(self, execution: TaskExecution, why: str, begins: Callable[[], None] = lambda: None) -> None:
-        """Cancel a task, for the reason that was given first.
+        """Cancel a task; the recorded reason is the reason of the first cancellation.
 
-        A task that nobody carries out is cancelled here. An attempt is ended, and its attempt runner cancels the task.
-        A check or merge goes on; a task that is not settled by it is cancelled afterwards. *begins* is called just
-        before something is ended.
+        A task that nobody carries out is cancelled here. An attempt under way is ended, and its attempt runner cancels
+        the task. A check or merge goes on; a task that the check or merge does not settle is cancelled afterwards.
+        *begins* is called just before something is ended.
         """
         self._hold(execution, why)
         why = execution.cancel_reason

@@ -1,14 +1,15 @@
-"""Wait until the processes of a turn have ended, so that the work which is judged afterwards does not change any more.
+"""Wait until the processes of a turn have ended, so that the work does not change while it is checked.
 
-An agent may say that it is done while a command that it has started still runs in the background and writes. Therefore
-work is judged (completion checks, acceptance tests, review), merged and closed only when nothing of its turn runs any
-more: everything below the agent that was born since its first prompt. The agent itself is not waited for, nor what it
-had started before that prompt, nor its servers (``policies/call_processes.py``): they serve the next turn as well.
+An agent may state that it is done while a command that it has started still runs in the background and writes.
+Therefore work is checked (completion signals, acceptance tests, review), merged and closed only when no process of its
+turn runs any more: every descendant of the agent that was started since the agent's first prompt. The agent itself is
+not waited for, nor processes that it had started before that prompt, nor its servers (``policies/call_processes.py``):
+they serve the next turn as well.
 
-The processes have ``settle_s`` to end by themselves. Then they are ended by the last two stages of an abort, SIGTERM
-and SIGKILL with the times of the session's policy, and are named in the result. A process that cannot be ended, or
-cannot be listed, is reported as unknown. Where an agent has no such process, the answer to one question is all that is
-waited for.
+The processes have ``settle_s`` to end by themselves. Then they are ended by the stages terminate and kill (SIGTERM and
+SIGKILL, with the times of the session's policy), and are named in the result. A process that cannot be ended, or cannot
+be listed, is reported as unknown. If there is no such process, the only wait is that for the shim's reply to one
+request.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from supervisor.runtime.live_session import Connection, LiveSession
 from supervisor.work.task_execution import TaskExecution
 
 ANSWER_S: Final = 5.0
-"""Seconds in which a shim says what runs below it; measured: a few ms."""
+"""Seconds within which a shim must reply with the processes below it; measured: a few ms."""
 
 NAMED_MAX: Final = 10
-"""Number of processes that are named in a remark."""
+"""Maximal number of processes that are named in a remark."""
 
 SETTLED: Final = "TurnSettled"
-"""The fact of a task that says which processes of its turn had to be ended, or are unknown."""
+"""Name of the fact of a task about the processes of its turn that had to be ended, or are unknown."""
 
 UNKNOWN: Final = "unknown whether processes of its turn still ran when it was judged: they cannot be listed"
 
 
 async def settle_turn(sup: Supervisor, execution: TaskExecution) -> None:
-    """Return when no process of the task's turn runs. Processes that were ended, or are unknown, are among its
-    remarks."""
+    """Wait until no process of the task's turn runs. Processes that had to be ended, or are unknown, are added to the
+    remarks of the task."""
     session = sup.registry.sessions.get(execution.session_id)
     if session is None or session.connection is None:
         return
@@ -49,7 +50,7 @@ async def settle_turn(sup: Supervisor, execution: TaskExecution) -> None:
 
 
 class _TurnSettlement:
-    """The wait for the processes of one turn."""
+    """Waits for the processes of one turn, and ends those that do not end by themselves."""
 
     def __init__(self, sup: Supervisor, execution: TaskExecution, session: LiveSession, connection: Connection) -> None:
         self._sup, self._execution, self._connection = sup, execution, connection
@@ -75,8 +76,8 @@ class _TurnSettlement:
         await self._record(TurnSettling())
 
     async def _look(self, number: int = 0) -> tuple[ProcessSeen, ...] | None:
-        """Return the processes that run, each sent signal *number* unless that is 0; ``None`` where they cannot be
-        listed. An agent may have stopped its shim: then no answer comes."""
+        """Return the processes of the turn that run, after sending each of them signal *number* unless that is 0;
+        ``None`` if they cannot be listed. (An agent may have stopped its shim, which then does not reply.)"""
         with self._timers.limit(ANSWER_S):
             found = await self._connection.processes_of_turn()
             if found and number:
@@ -85,8 +86,8 @@ class _TurnSettlement:
         return None
 
     async def _wait(self, within_s: float, number: int = 0) -> tuple[ProcessSeen, ...] | None:
-        """Return the processes that still run when all have ended, or after *within_s* seconds. A process that ends may
-        have started another one, so each round asks anew."""
+        """Wait until all processes of the turn have ended, or for *within_s* seconds; return the processes that still
+        run. A process that ends may have started another one, so each round lists the processes anew."""
         with self._timers.limit(within_s):
             while found := await self._look(number):
                 for one in found:
@@ -94,7 +95,8 @@ class _TurnSettlement:
         return await self._look()
 
     async def _record(self, event: TurnSettling) -> None:
-        """Record that the run settles. A run that was cancelled or split just now has no such record."""
+        """Record that the run waits for its processes. For a run that was cancelled or split just now, record
+        nothing."""
         if self._execution.has_run and self._execution.run is TaskRun.IN_PROGRESS:
             with suppress(Refused):
                 await self._execution.post(event)
@@ -116,7 +118,7 @@ def _remark(execution: TaskExecution, words: str) -> None:
 
 
 def _named(processes: Iterable[ProcessSeen]) -> str:
-    """Return ``make -j4 (pid 12), ...``, in one line."""
+    """Return the processes as a text in one line: ``make -j4 (pid 12), ...``."""
     words = [f"{one.command or '(no command line)'} (pid {one.pid})" for one in processes]
     more = f" and {len(words) - NAMED_MAX} more" if len(words) > NAMED_MAX else ""
     return f"{', '.join(words[:NAMED_MAX])}{more}"

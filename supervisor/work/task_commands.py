@@ -1,9 +1,9 @@
 """Commands of operators and agents about the tasks of a plan run (a ``WorkControl``).
 
-Each command is on record before it does anything, and its effects follow from that record. Commands about one task come
-one after the other. A command that the table of the task does not allow is refused in the table's words, and changes
-nothing. A caller that is cancelled meanwhile misses the reply, but the command is carried out: half of one would leave
-a task that nobody moves on.
+Each command is recorded before it has an effect, and that record is the cause of its effects. Commands about one task
+are carried out one after the other. A command that the table of the task does not allow is refused with the table's
+message, and changes nothing. A caller that is cancelled meanwhile does not receive the reply, but the command is
+carried out to its end: half a command would leave a task that nobody continues.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ from supervisor.work.task_execution import Phase, TaskExecution
 
 
 class CommandRequest:
-    """A command that is being carried out: its task, who gives it, and why; *cause* is its record."""
+    """A command that is being carried out: its task, its giver (*by*), its reason, and its record as the *cause* of the
+    effects."""
 
     def __init__(self, execution: TaskExecution, by: str, reason: str, cause: Cause) -> None:
         self.execution, self.by, self.reason, self._cause = execution, by, reason, cause
         self._before: int | None = None
 
     def begin(self) -> None:
-        """Have the next records of the task follow from the command, which has waited for everybody else."""
+        """Make the command the cause of the next records of the task; every earlier step of the task is over."""
         self._before, self.execution.seq = self.execution.seq, self._cause.seq
 
     def refused(self) -> None:
-        """Have nothing follow from the command."""
+        """Restore the earlier cause of the task's records: nothing follows from the command."""
         if self.execution.seq == self._cause.seq:
             self.execution.seq = self._before
 
@@ -57,11 +58,12 @@ class CommandRequest:
 
 CommandStep = Callable[[CommandRequest], Awaitable[CommandEffect]]
 LOCK_THEMSELVES = frozenset({Verb.REQUEUE, Verb.UNCLAIM, Verb.CANCEL, Verb.BLOCK})
-"""Commands that release the lock of the task before they wait for its attempt runner; the others hold it throughout."""
+"""Commands that release the lock of the task before they wait for its attempt runner; the other commands hold the lock
+throughout."""
 
 
 class TaskCommands:
-    """Carries out commands about the tasks that run on *sup*."""
+    """Carries out commands about the tasks of a plan that runs on *sup*."""
 
     def __init__(self, sup: Supervisor) -> None:
         self._sup = sup
@@ -72,8 +74,8 @@ class TaskCommands:
         self._left: Mapping[str, str] = {}
 
     async def begin(self, scheduler: TaskScheduler, left: Mapping[str, str]) -> None:
-        """Accept commands from now on. *left* are the tasks of an earlier supervisor with their ids: the commands that
-        were given about them are remembered."""
+        """Accept commands from now on. *left* are the names and ids of the tasks that an earlier supervisor left:
+        earlier commands about them are read from the journal."""
         self._left = left
         runs: dict[str, list[str]] = {}
         for row in self._sup.recovered_work.rows.values():
@@ -85,7 +87,7 @@ class TaskCommands:
         self._begun.set()
 
     def end(self) -> None:
-        """Refuse the commands that wait for a run that has not begun, and never will."""
+        """Refuse the commands that wait for the begin of a run that will never begin."""
         self._begun.set()
 
     async def _wait_begun(self) -> None:
@@ -112,7 +114,8 @@ class TaskCommands:
 
     # ------------------------------------------------------------------ the way in
     async def planned(self) -> tuple[str, ...]:
-        """Return the tasks that wait to be approved before anything is done for them, once the run has begun."""
+        """Wait until the run has begun; return the names of the tasks that must be approved before any work on them
+        begins."""
         await self._wait_begun()
         executions = self.scheduler.plan_run.executions.values()
         return tuple(
@@ -161,7 +164,7 @@ class TaskCommands:
         return await self._give(Verb.BLOCK, do, task, by, reason, command_id, digest_of(sorted(set(on))))
 
     async def block_own(self, task: str, on: Sequence[str], *, by: str, reason: str = "") -> CommandResult:
-        """Block a task for its own agent, whose turn ends with that."""
+        """Block a task at the request of its own agent; the block ends the agent's turn."""
         if not self.scheduler.plan_run.running:
             raise Refused(f"the run of task {task!r} has ended")
         return await self.block(task, on, by=by, reason=reason)
@@ -193,7 +196,7 @@ class TaskCommands:
         return await self._sup.run_to_completion(lambda: self._commands.once(command, take), f"{verb.value} {name}")
 
     def _id_of(self, name: str) -> str:
-        """Return the entity of a task that is named as in the plan, or by its id."""
+        """Return the entity id of a task that is given by its name in the plan or by its id."""
         ids = {
             execution.name: execution.id
             for execution in self.scheduler.plan_run.executions.values()
@@ -214,8 +217,8 @@ class TaskCommands:
 
     @staticmethod
     def _refuse(execution: TaskExecution, event: task.TaskEvent) -> NoReturn:
-        """Refuse an event: in the table's words, if the table does not allow it; otherwise because it comes at the
-        wrong moment. The refusal is recorded of the command, so the table need not record one too."""
+        """Refuse an event: with the table's message, if the table does not allow the event; otherwise because it comes
+        at the wrong moment. The refusal is recorded for the command, so the table need not record one too."""
         allowed = TASK.allowed(execution.state)
         if type(event) not in allowed:
             raise Refused(str(IllegalTransition(TASK.name, execution.state, event, allowed)))
@@ -245,10 +248,11 @@ class TaskCommands:
     # ------------------------------------------------------------------ another try
     @asynccontextmanager
     async def _decided(self, request: CommandRequest) -> AsyncIterator[None]:
-        """Hold the lock of the task, once it is recorded what follows an attempt that is just over.
+        """Hold the lock of the task within the block, after the decision about an attempt that has just ended is
+        recorded.
 
         Raises:
-            Refused: its work is being checked, which may take long; or its plan was given up meanwhile.
+            Refused: the work of the task is being checked, which may take long; or the plan was given up meanwhile.
         """
         execution = request.execution
         while True:
@@ -282,7 +286,7 @@ class TaskCommands:
         return CommandEffect(TaskRun.PENDING.value)
 
     async def _reopen(self, request: CommandRequest) -> CommandEffect:
-        """Open a failed task again. Tasks that depended on it stay given up."""
+        """Open a failed task again. Tasks that were given up because they depended on it stay given up."""
         execution, before = request.execution, request.execution.result
         if before is None or self.scheduler.plan_run.workstream.state in WORKSTREAM.terminal:
             raise Refused(f"task {execution.name!r} has failed with its workstream, or is about to be tried again")
@@ -333,10 +337,10 @@ class TaskCommands:
 
     @staticmethod
     def _check_unjudged(execution: TaskExecution) -> None:
-        """Check that the work of the task is not being checked just now.
+        """Refuse the command if the work of the task is being checked just now.
 
         Raises:
-            Refused: the agent says that it is done, and its work is being checked.
+            Refused: the agent has stated that it is done, and its work is being checked.
         """
         if execution.run is TaskRun.VALIDATING:
             raise Refused(
@@ -412,10 +416,10 @@ class TaskCommands:
         return CommandEffect(Task.WAITING_FOR_SUBTASKS.value, ids)
 
     def _check_begun_above(self, execution: TaskExecution) -> None:
-        """Check that the subtasks of a split may begin.
+        """Check that the task is far enough for a split: its parent has begun, its condition was checked.
 
         Raises:
-            Refused: subtasks would begin although it is not known yet whether the task itself is wanted.
+            Refused: subtasks would begin although it is not known yet whether the task itself will be done.
         """
         above = execution.parent
         if above is not None and above.result is not None:
@@ -434,7 +438,7 @@ class TaskCommands:
         return [one for one in execution.task.depends_on if self.scheduler.plan_run.executions[one].result is None]
 
     def _after_the_same(self, execution: TaskExecution, subtask: TaskConfig) -> TaskConfig:
-        """Return *subtask*, which waits for whatever the task still waits for."""
+        """Return *subtask*, which now also depends on every task that *execution* still waits for."""
         own = subtask.depends_on
         more = [one for one in self._waits_for(execution) if one not in own]
         return subtask.model_copy(update={"depends_on": (*own, *more)}) if more else subtask

@@ -1,11 +1,10 @@
-"""The execution of one plan task in this process: its task, task run and job, and the phase that the scheduler has it
-in.
+"""The execution of one plan task in this process: its task, task run and job, and its phase (``Phase``).
 
-The tables of the three entities (``lifecycles``) say what a task is to everybody, also after a crash. ``Phase`` says
-only what a table cannot: what this process does with the task at the moment. Every record of the three entities is
-made here, each caused by the one before it, so that the log of a task is a chain from the plan to the task's end.
-Records of one decision are made by one call of ``post`` (or in one block of ``PlanRun.together``), and written in one
-append of the journal: so task, run and job agree after a crash, whenever it comes. Nothing is decided here.
+The states of the three entities (``lifecycles``) are recorded, and known to everybody, also after a crash. ``Phase`` is
+what no table has: the present activity of this process on the task. Every record of the three entities is made here,
+each caused by the one before it, so that the log of a task is a chain from the plan to the task's end. Records of one
+decision are made by one call of ``post`` (or in one block of ``PlanRun.together``), and written in one append of the
+journal: so task, run and job agree after a crash at any time. This module makes no decisions.
 
 Example: ``await execution.post(TestsPassed(), ValidationPassed(), Completed())`` moves the run, the job and the task.
 """
@@ -35,7 +34,7 @@ from supervisor.work.results import WELL, TaskResult, unmerged_of
 ACTOR = "plan"
 
 KINDS = {event: one.name for one in (TASK, RUN, JOB) for event in one.events.values()}
-"""The table that has an event: of the task, its run or its job."""
+"""The table that each event belongs to: the table of the task, of its run or of its job."""
 
 
 class Phase(Enum):
@@ -45,8 +44,8 @@ class Phase(Enum):
     """
 
     IDLE = "idle"
-    """Nobody works on the task. It waits for its dependencies, a worker, its subtasks or a person: the tables say
-    which."""
+    """Nobody works on the task. The task waits for its dependencies, a worker, its subtasks or a person; the states say
+    for which."""
     DELAYED = "delayed"
     """The run waits for the end of its retry delay after the task was taken from its worker. (After a failed attempt
     the job is RETRYING until the end of the delay, and the phase is IDLE.)"""
@@ -55,33 +54,35 @@ class Phase(Enum):
     ATTEMPT = "attempt"
     """An attempt runner carries out a claim of the task (``TaskExecution.active``)."""
     ENDING = "ending"
-    """The task is being cancelled or skipped; not all of that is on record yet."""
+    """The task is being cancelled or skipped; some records of that are not made yet."""
     SETTLED = "settled"
-    """The task has a result. Only a reset by an operator leads away from here."""
+    """The task has a result. Only a reset by an operator leads out of this phase."""
 
 
 class Interruption:
-    """The request to take a task away from the attempt runner that carries it out, and what came of the request.
+    """The request to take a task away from the attempt runner that carries it out, and the outcome of the request.
 
     Args:
         why: the reason, for the records.
-        blocked_on: ids of tasks, or names of other things, that the task is to wait for; empty: for another worker.
-        lost: whether the worker of the claim was lost. Then the task is not blocked: it is tried by another worker.
+        blocked_on: ids of tasks, or names of other things, that the task then waits for; if empty, it waits for a
+            worker.
+        lost: whether the worker of the claim was lost. Then the task is not blocked, but offered to another worker.
     """
 
     def __init__(self, why: str, blocked_on: tuple[str, ...] = (), *, lost: bool = False) -> None:
         self.why, self.blocked_on, self.lost = why, blocked_on, lost
         self.event: Event | None = None
-        """The event that took the task away; ``None`` if the task came to its end before."""
+        """The event that took the task away; ``None`` if the task ended before."""
         self.done = OneShotEvent()
-        """Set when the task was taken away, or cannot be any more."""
+        """Set when the task was taken away, or cannot be taken away any more."""
 
 
 class ActiveClaim:
     """A claim that an attempt runner carries out.
 
-    While ``decided`` is not set the attempt is over and the runner records what follows; commands other than a cancel
-    wait for that. It is set from the start, and whenever the runner goes on with another attempt.
+    While ``decided`` is not set, the attempt is over and the runner records the decision about the next step; commands
+    other than a cancel wait for ``decided``. The event ``decided`` is set at the start, and whenever the runner goes on
+    with another attempt.
     """
 
     def __init__(self) -> None:
@@ -89,12 +90,12 @@ class ActiveClaim:
         self.decided = OneShotEvent()
         self.decided.set()
         self.released = OneShotEvent()
-        """Set when the runner has let go of the task."""
+        """Set when the runner has stopped working on the task."""
         self.interruption: Interruption | None = None
 
     def interrupt(self, why: str, blocked_on: tuple[str, ...] = (), *, lost: bool = False) -> Interruption:
-        """Cancel the attempt, and return the interruption. The latest reason counts; whoever asked earlier has the same
-        object, and learns from its ``event`` which request was met."""
+        """Cancel the attempt, and return the interruption. The latest reason counts; an earlier caller has the same
+        object, and can see by its ``event`` which request was carried out."""
         if self.interruption is None:
             self.interruption = Interruption(why, blocked_on, lost=lost)
         else:
@@ -104,7 +105,7 @@ class ActiveClaim:
         return self.interruption
 
     def release(self) -> None:
-        """Release everybody that waits for the runner, also where the plan is given up."""
+        """Wake everything that waits for the attempt runner, also when the plan is given up."""
         if self.interruption is not None:
             self.interruption.done.set()
         self.decided.set()
@@ -112,16 +113,16 @@ class ActiveClaim:
 
 
 class Checkpoint(NamedTuple):
-    """The work that a run begins with: the run that saved it, and the commit; ``""`` where the files stayed in
-    place."""
+    """Saved work from which a run begins: the run that saved the work, and the commit; ``""`` if the files stayed in
+    the directory itself."""
 
     run: str
     saved_as: str
 
 
 def checkpoint_after(run_id: str, state: TaskRun, data: TaskRunData, *, rollback: bool = False) -> Checkpoint | None:
-    """Return the checkpoint that the next run begins with: the last one of this run, or, if *rollback* takes its work
-    back, the one that this run began with. A completed run leaves none."""
+    """Return the checkpoint from which the next run begins: the last checkpoint of the given run, or, if *rollback*
+    undoes the work of that run, the checkpoint from which that run began. After a completed run there is none."""
     if state is TaskRun.COMPLETED:
         return None
     if data.saved_in is not None and not rollback:
@@ -133,9 +134,9 @@ class TaskExecution:
     """The execution of one task of a plan.
 
     Args:
-        sup: the supervisor whose journal has the records.
-        task: the task as the plan has it.
-        parent: the task that was split into this one and others.
+        sup: the supervisor whose journal receives the records.
+        task: the task, as configured in the plan.
+        parent: the task that was split into this task and others, if any.
     """
 
     def __init__(self, sup: Supervisor, task: TaskConfig, parent: TaskExecution | None = None) -> None:
@@ -145,41 +146,43 @@ class TaskExecution:
         self.subtasks: list[TaskExecution] = []
         self.phase = Phase.IDLE
         self.lock = anyio.Lock()
-        """Held by whoever moves the task on while no attempt runner has it (``PlanRun.moving``)."""
+        """Held by the function that works on the task while no attempt runner does (``PlanRun.moving``)."""
         self.active: ActiveClaim | None = None
         """The claim that an attempt runner carries out now."""
         self.claim: Claim | None = None
         """The claim whose worker still has a slot reserved for the task."""
         self.cancel_reason = ""
-        """Why the task is to be cancelled; ``""`` while it is wanted. The attempt runner, if there is one, ends it."""
+        """Reason why the task is to be cancelled; ``""`` if it is not. The attempt runner, if there is one, then ends
+        the task."""
         self.result: TaskResult | None = None
         self.settled = OneShotEvent()
         self.seq: int | None = None
-        """Number of the record that the next one follows from."""
+        """Number of the record that is the cause of the task's next record."""
         self.earlier_id = ""
-        """Id of the task, if it was settled under an earlier supervisor, or in the run that this one resumes."""
+        """Id of the task's entity, if the task was settled under an earlier supervisor, or in the run that this run
+        resumes."""
         self.earlier_job = ""
         """The job that completed the task under an earlier supervisor."""
         self.is_imported = False
-        """Whether the task was closed in the run that this one resumes."""
+        """Whether the task was closed in the run that this run resumes."""
         self.agent = task.agent
         """The agent of the next attempt."""
         self.session_id = ""
-        """The session that has the task, or had it last."""
+        """The session that works on the task, or worked on it last."""
         self.missing = ""
-        """The completion checks that failed in the last attempt, for the next prompt."""
+        """A text about the completion signals that were absent after the last attempt, for the next prompt."""
         self.output = ""
-        """The answer of the agent in its last attempt."""
+        """The text of the agent in its last attempt."""
         self.judged = ""
-        """The commit at which the last attempt was judged."""
+        """The commit that was checked after the last attempt."""
         self.rest = ""
-        """The branch with what was written after the work was judged."""
+        """The branch with changes that were written after the work was checked; ``""`` if there are none."""
         self.remarks: list[str] = []
-        """Sentences for people, beside the outcome."""
+        """Sentences for people, reported beside the outcome of the task."""
         self.is_rolled_back = True
-        """Whether the workspace holds nothing of an attempt that would have to be taken back."""
+        """Whether the workspace has no changes of an attempt that would have to be rolled back."""
         self.checkpoint: Checkpoint | None = None
-        """The work that the next run begins with."""
+        """The saved work from which the next run begins."""
         self._born_s = anyio.current_time()
         self._entity: Entity | None = None
         self._run: Entity | None = None
@@ -212,7 +215,7 @@ class TaskExecution:
 
     @property
     def changed_at(self) -> float:
-        """When the task changed last (Unix time, seconds)."""
+        """Time of the task's last change (Unix time, seconds)."""
         return self._opened(self._entity).changed_at
 
     @property
@@ -230,13 +233,13 @@ class TaskExecution:
 
     @property
     def run_changed_at(self) -> float:
-        """When the run changed last (Unix time, seconds)."""
+        """Time of the run's last change (Unix time, seconds)."""
         return self._opened(self._run).changed_at
 
     @property
     def knows_run(self) -> bool:
-        """Whether this process has the run, over or not. (Runs that ended under an earlier supervisor are only in the
-        journal.)"""
+        """Whether the run is in the memory of this process, over or not. (Runs that ended under an earlier supervisor
+        are only in the journal.)"""
         return self._run is not None
 
     @property
@@ -246,7 +249,8 @@ class TaskExecution:
 
     @property
     def job(self) -> Job | None:
-        """The state of the job; ``None`` while it is not known whether there will be anything to do."""
+        """The state of the job; ``None`` while the task has no job, since it is not certain that the task will
+        be done."""
         return None if self._job is None else Job(self._job.state)
 
     @property
@@ -265,17 +269,17 @@ class TaskExecution:
 
     @property
     def job_changed_at(self) -> float:
-        """When the job changed last (Unix time, seconds)."""
+        """Time of the job's last change (Unix time, seconds)."""
         return self._opened(self._job).changed_at
 
     @property
     def completed_job(self) -> str:
-        """The job that completed the task; ``""`` if none did."""
+        """The id of the job that completed the task; ``""`` if none did."""
         return self.job_id if self.job is Job.COMPLETED else self.earlier_job
 
     @property
     def entity_ids(self) -> tuple[str, ...]:
-        """The ids of the task, its run and its job, as far as there are such."""
+        """The ids of the entities of the task, its run and its job, as far as they exist."""
         return tuple(one.id for one in (self._entity, self._run, self._job) if one is not None)
 
     @property
@@ -284,24 +288,24 @@ class TaskExecution:
 
     @property
     def last_checkpoint(self) -> Checkpoint | None:
-        """The checkpoint that the last run leaves to the next one."""
+        """The checkpoint that the last run leaves for the next run."""
         if self._run is None:
             return None
         return checkpoint_after(self.run_id, self.run, self.run_data, rollback=self.task.rollback)
 
     @property
     def is_over(self) -> bool:
-        """Whether the task is settled, or about to be: it must not be begun."""
+        """Whether the task is settled or being ended, so that its work must not be begun."""
         return self.phase in (Phase.ENDING, Phase.SETTLED)
 
     @property
     def is_done(self) -> bool:
-        """Whether the task only has to be merged."""
+        """Whether the work is checked, and only has to be merged."""
         return self.state is Task.DONE
 
     @property
     def is_met(self) -> bool:
-        """Whether the tasks that depend on this one can begin."""
+        """Whether the task was completed or skipped, so that the tasks that depend on it can begin."""
         return self.result is not None and self.result.outcome in WELL
 
     @property
@@ -310,7 +314,7 @@ class TaskExecution:
 
     @property
     def works(self) -> bool:
-        """Whether the session is at work on an attempt."""
+        """Whether the task's session is working on an attempt."""
         return self.session_lives and self.has_run and self.run is TaskRun.IN_PROGRESS
 
     @property
@@ -320,7 +324,7 @@ class TaskExecution:
         return (*self.task.depends_on, *((when,) if when is not None else ()))
 
     def backlog_item(self, provider: str) -> BacklogItem:
-        """Return the item of the backlog that stands for the task; its agent is served by *provider*."""
+        """Return the backlog item for the task; *provider* is the provider of the task's agent."""
         return BacklogItem(
             id=self.name,
             priority=self.task.priority,
@@ -332,7 +336,7 @@ class TaskExecution:
         )
 
     def result_of(self, outcome: str, error: str) -> TaskResult:
-        """Return the result of the task if it ends now."""
+        """Return the result that the task has if it ends now."""
         took_s = round(anyio.current_time() - self._born_s, 6)
         remarks = tuple(dict.fromkeys(self.remarks))
         return TaskResult(self.name, self.session_id, outcome, error, took_s, self.rest, remarks)
@@ -344,7 +348,7 @@ class TaskExecution:
 
     # ------------------------------------------------------------------ births
     def open(self, workstream_id: str, digest: str, *, planned: bool, cause: int | None) -> None:
-        """Begin the log of the task, as PLANNED if a person must approve it first."""
+        """Create the task's entity and begin its log, in state PLANNED if a person must approve the task first."""
         data = TaskData(
             max_retries=self.task.max_retries,
             needs_approval=self.task.approval == "after",
@@ -360,15 +364,15 @@ class TaskExecution:
         self.seq = self._entity.born_seq
 
     def open_run(self, limits: TaskRunData) -> None:
-        """Begin the run of the next claim. An earlier run of the task leaves memory; if its circuit is open, it rests
-        in the journal."""
+        """Create the run for the next claim. An earlier run of the task is removed from memory; if its circuit is open,
+        it stays open in the journal."""
         if self._run is not None:
             self._sup.registry.remove(self._run.id)
         wanted = self._sup.new_id(f"run:{self.name}")
         self._run = self._birth(RUN_KIND, wanted, self.id, TaskRun.PENDING, replace(limits, task=self.id), self.seq)
 
     def open_job(self) -> None:
-        """Begin the job of the run. An earlier job of the task leaves memory."""
+        """Create the job of the run. An earlier job of the task is removed from memory."""
         if self._job is not None:
             self._sup.registry.remove(self._job.id)
         limits = self.run_data
@@ -384,13 +388,13 @@ class TaskExecution:
         self._job = self._birth(JOB_KIND, wanted, self.id, Job.PENDING, data, self.seq)
 
     def import_closed(self, task_id: str, by: str, job_id: str, outcome: str, rest: str) -> None:
-        """Take over the result that the task had in the run that this one resumes. Nothing is opened."""
+        """Take over the result of the task from the run that this run resumes. No entity is created."""
         self.is_imported, self.phase = True, Phase.SETTLED
         self.earlier_id, self.session_id, self.earlier_job = task_id, by, job_id
         self.result = TaskResult(self.name, by, outcome, "", 0.0, *unmerged_of(rest))
 
     def take_up(self, task: Entity, run: Entity | None, job: Entity | None) -> None:
-        """Continue the logs that an earlier supervisor began."""
+        """Continue the entities that an earlier supervisor created."""
         self._entity, self._run, self._job = task, run, job
         self.is_rolled_back = run is None or TaskRun(run.state) not in (TaskRun.IN_PROGRESS, TaskRun.VALIDATING)
         self.session_id = task.data.claimed_by
@@ -408,22 +412,23 @@ class TaskExecution:
 
     # ------------------------------------------------------------------ claims
     def begin_claim(self, claim: Claim) -> ActiveClaim:
-        """Enter ATTEMPT: an attempt runner carries out *claim*."""
+        """Enter phase ATTEMPT: an attempt runner now carries out *claim*."""
         self.claim, self.phase, self.active = claim, Phase.ATTEMPT, ActiveClaim()
         return self.active
 
     def end_claim(self) -> None:
-        """Leave ATTEMPT, unless the claim has brought the task to its end."""
+        """Leave phase ATTEMPT, unless the claim has settled the task."""
         self.active = None
         if self.phase is Phase.ATTEMPT:
             self.phase = Phase.IDLE
 
     # ------------------------------------------------------------------ records
     def record(self, *events: Event) -> None:
-        """Append the records of one decision: each event moves the task, its run or its job, by the table that has it.
+        """Append the records of one decision: each event moves the task, its run or its job, by the table it belongs
+        to.
 
         Raises:
-            Refused: a table does not allow its event; nothing has moved.
+            Refused: a table does not allow an event; no entity has moved.
         """
         moved = {TASK.name: self._entity, RUN.name: self._run, JOB.name: self._job}
         if events:
@@ -432,7 +437,7 @@ class TaskExecution:
 
     async def post(self, *events: Event) -> None:
         """Append the records of one decision (``record``), and wait until they are durable, even if the caller is
-        cancelled: a command that is answered is on the disk."""
+        cancelled: a command that received its reply is on the disk."""
         self.record(*events)
         if events:
             await self.recorded()
@@ -443,8 +448,8 @@ class TaskExecution:
             await self._sup.journal_writer.flush()
 
     def run_start(self) -> tuple[Event, ...]:
-        """Return the event with which the run is in progress: its first attempt, another one, or a probe; none if the
-        run is in progress."""
+        """Return the event that brings the run in progress: with its first attempt, another attempt, or a probe; none
+        if the run is in progress already."""
         match self.run:
             case TaskRun.PENDING:
                 return (ExecutorStarted(),)
@@ -464,10 +469,10 @@ class TaskExecution:
 
     @property
     def cause(self) -> Cause:
-        """The record that the next one follows from, as a cause."""
+        """The record that the task's next record follows from, as a ``Cause``."""
         return Cause(self.seq, None, ACTOR)
 
     def remove(self) -> None:
-        """Remove the task, its run and its job from memory. A failed task rests in the journal."""
+        """Remove the task, its run and its job from memory. A failed task keeps its state in the journal."""
         for entity_id in self.entity_ids[::-1]:
             self._sup.registry.remove(entity_id)

@@ -1,8 +1,8 @@
 """Time limits of attempts: from the size of the task, then from the durations of tasks of its kind.
 
-A task without a size has a flat limit. A task with one begins with the seconds of its size times the factor of its
-complexity; as soon as enough tasks of the same kind are completed, their durations decide instead. Seconds in, seconds
-out: no clock is read here.
+A task without a size has a fixed limit. The limit of a task with a size is at first the seconds of its size times the
+factor of its complexity; as soon as enough tasks of the same kind are completed, their durations determine the limit
+instead. All times are arguments and results in seconds: no clock is read here.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 KINDS_MAX: Final = 256
-"""Kinds of task whose durations are remembered; the one that was used longest ago is forgotten first."""
+"""Maximal number of task kinds whose durations are remembered; the kind that was used longest ago is dropped first."""
 SAMPLES_MAX: Final = 100
-"""The latest durations of one kind: enough for a 95th percentile, and old habits fade."""
+"""Maximal number of durations remembered for one kind, the latest ones: enough for a 95th percentile, while old
+durations disappear."""
 
 
 class TaskSize(StrEnum):
@@ -42,15 +43,16 @@ class Complexity(StrEnum):
 BASES_S: Final[Mapping[TaskSize, float]] = MappingProxyType(
     {TaskSize.SMALL: 900.0, TaskSize.MEDIUM: 1800.0, TaskSize.LARGE: 3600.0, TaskSize.XL: 7200.0}
 )
-"""Seconds for a task of that size at medium complexity: 15 minutes to 2 hours, as the spec was resolved."""
+"""Seconds for a task of each size at medium complexity: 15 minutes to 2 hours, as the ambiguity in the specification
+was resolved."""
 FACTORS: Final[Mapping[Complexity, float]] = MappingProxyType(
     {Complexity.LOW: 0.7, Complexity.MEDIUM: 1.0, Complexity.HIGH: 1.5}
 )
-"""Factors of the complexity on these seconds."""
+"""Factors by which the complexity multiplies the seconds of the size."""
 
 
 class TaskKind(NamedTuple):
-    """Tasks that take about as long as each other: the same role, size and complexity."""
+    """Kind of task; tasks of one kind (same role, size and complexity) take about the same time."""
 
     scope: TaskSize
     complexity: Complexity = Complexity.MEDIUM
@@ -58,10 +60,11 @@ class TaskKind(NamedTuple):
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The limits in seconds, and how they adapt.
+    """Settings of the time limits, in seconds, and of their adaptation to observed durations.
 
-    ``default_s`` is for tasks without a size. ``min_s`` and ``max_s`` bound what adapts; ``hard_cap_s`` is the limit up
-    to which an attempt at a task with a size is extended while progress is seen, and of the wait for subtasks.
+    ``default_s`` is for tasks without a size. ``min_s`` and ``max_s`` bound the adapted limit; ``hard_cap_s`` is the
+    limit up to which an attempt at a task with a size is extended while progress is seen, and also the limit of the
+    wait for subtasks.
     """
 
     default_s: float = 300.0
@@ -76,7 +79,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Return the limit of an attempt, in seconds.
 
         Args:
-            kind: the kind of the task; ``None`` for one without a size.
+            kind: the kind of the task; ``None`` for a task without a size.
             finished: durations of completed tasks of that kind, in seconds.
         """
         if kind is None:
@@ -86,19 +89,19 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return min(max(wanted_s, self.min_s), self.max_s)
 
     def _usual_s(self, finished: Sequence[float]) -> float:
-        """Return the percentile by nearest rank (an observed duration, no mixture of two) times the margin."""
+        """Return the percentile by nearest rank (an observed duration, not a mean of two) times the margin."""
         rank = math.ceil(len(finished) * self.percentile / 100.0)
         return sorted(finished)[max(rank, 1) - 1] * self.margin
 
 
 class Durations:
-    """The latest durations of completed tasks, of the kinds that were used last."""
+    """The latest durations of completed tasks, for the most recently used kinds of task."""
 
     def __init__(self) -> None:
         self._taken: OrderedDict[TaskKind, deque[float]] = OrderedDict()
 
     def note(self, kind: TaskKind | None, took_s: float) -> None:
-        """Add a duration in seconds. A task without a kind adds nothing."""
+        """Add a duration in seconds. For a task without a kind, nothing is added."""
         if kind is None:
             return
         self._taken.setdefault(kind, deque(maxlen=SAMPLES_MAX)).append(took_s)
@@ -107,5 +110,5 @@ class Durations:
             self._taken.popitem(last=False)
 
     def of(self, kind: TaskKind | None) -> tuple[float, ...]:
-        """Return the known durations of that kind, oldest first."""
+        """Return the remembered durations of that kind, oldest first."""
         return tuple(self._taken.get(kind, ())) if kind is not None else ()

@@ -1,11 +1,11 @@
-"""Workers: which worker has slots for tasks, and whether each worker is still there.
+"""Workers: the slots of each worker for tasks, and the check of whether each worker is alive.
 
-Every worker is an entity with a log. A worker of this process beats from a task in its own actor's scope; for a worker
-that runs elsewhere the host calls ``beat``. The pool checks each worker at fixed intervals, by the clock that stands
-still while the process is suspended, so that a pause of the process is no silence of anybody. A worker that was silent
-for too many checks is **lost**: its tasks are taken away at once (``on_lost``). A lost worker that beats again comes
-back with nothing, and not before all that it held was given back (``done``); if it stays silent it is shut down, and
-another worker takes its place.
+Every worker is an entity with a log. The heartbeat of a worker of this process is sent by an asynchronous task of the
+worker's actor; for a worker that runs elsewhere the host calls ``beat``. The pool checks each worker at fixed
+intervals, by the clock that stands still while the process is suspended, so that a pause of the process does not count
+as silence. A worker without a heartbeat for too many checks is **lost**: its tasks are taken away at once
+(``on_lost``). A lost worker whose heartbeat comes again returns without tasks, and only after all tasks that it held
+were released (``done``); if it stays silent, it is shut down and replaced by another worker.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ from supervisor.runtime.one_shot_event import OneShotEvent
 
 ACTOR = "pool"
 LOCAL = "local"
-"""Name of the worker of a plan that names none: it has every capability."""
+"""Name of the worker of a plan that names no worker: this worker has every capability."""
 
 _log = get_logger()
 
 
 Heartbeat: TypeAlias = "Callable[[WorkerPool, str, float], Coroutine[Any, Any, None]]"
-"""Calls ``WorkerPool.beat`` for the worker of that id, every so many seconds, until it returns false."""
+"""Function that calls ``WorkerPool.beat`` for the worker of that id, every so many seconds, until ``beat`` returns
+false."""
 
 
 class FreeWorker(NamedTuple):
@@ -62,7 +63,7 @@ class FreeWorker(NamedTuple):
 
 
 class _WorkerSpec(NamedTuple):
-    """Registration of a worker. The worker that takes its place is registered with the same."""
+    """Registration of a worker. Its replacement is registered with the same values."""
 
     name: str
     config: WorkerConfig
@@ -74,12 +75,12 @@ class _WorkerSpec(NamedTuple):
 
     @property
     def spelled(self) -> tuple[str, ...]:
-        """Capabilities as the worker's log has them."""
+        """Capabilities in the form that is recorded in the worker's log."""
         return (EVERY,) if self.everything else tuple(sorted(self.config.provides))
 
 
 class _Worker:
-    """The pool's view of one worker; the worker's own table follows it."""
+    """The pool's own data of one worker; the worker's entity is updated from them."""
 
     def __init__(self, spec: _WorkerSpec, entity: Entity, now_s: float) -> None:
         self.spec, self.entity = spec, entity
@@ -87,17 +88,17 @@ class _Worker:
         self.id = entity.id
         self.seq = entity.born_seq
         self.held: dict[str, bool] = {}
-        """Names of its tasks, each with whether ``TaskAssigned`` was sent for it."""
+        """Names of the worker's tasks, each with whether ``TaskAssigned`` was recorded for the task."""
         self.lost: set[str] = set()
-        """Tasks that it held when it was lost, until each is given back."""
+        """Tasks that the worker held when it was lost, until each of them is released."""
         self.is_lost = False
         self.draining = self.drain_requested = self.ending = False
         self.active = 0
-        """Number of tasks for which ``TaskAssigned`` was sent, and not ``TaskCompleted``."""
+        """Number of tasks for which ``TaskAssigned`` was recorded, but not ``TaskCompleted``."""
         self.returning: OneShotEvent | None = None
-        """Set when its return is on record; ``None`` while it is not about to return."""
+        """Set when the return of the lost worker is recorded; ``None`` while no return is under way."""
         self.beat_s = self.looked_s = now_s
-        """Times of its last beat and of its last check, in seconds of the clock of timers."""
+        """Times of the worker's last heartbeat and of its last check, in seconds of the timers' clock."""
         self.missed = 0
         self.timer: Timer | None = None
         self.registered = OneShotEvent()
@@ -113,12 +114,12 @@ class WorkerPool:
     """The workers of one plan run.
 
     Args:
-        sup: the supervisor whose journal has their records.
-        workers: the workers of the plan, by name; without any there is ``local``, which can do everything.
-        slots: how many tasks ``local`` takes at once; each named worker has its own number.
-        heartbeat: beats for a worker, in the scope of its actor.
-        on_lost: called with a worker that is lost and the tasks that it held; each must be given back by ``done``.
-        on_free: called when a worker has a slot again although no task was given back.
+        sup: the supervisor whose journal receives the workers' records.
+        workers: the workers of the plan, by name; if empty, there is ``local``, which has every capability.
+        slots: number of tasks that ``local`` takes at once; each named worker has its own number.
+        heartbeat: function that sends the heartbeats of a worker, in the cancel scope of the worker's actor.
+        on_lost: called with a lost worker and the tasks that it held; each task must be released by ``done``.
+        on_free: called when a worker has a free slot again although no task was released.
     """
 
     def __init__(
@@ -139,15 +140,15 @@ class WorkerPool:
         self._parent_id = ""
         self._workers: dict[str, _Worker] = {}
         self._free: dict[str, None] = {}
-        """Ids of the workers with a slot; the one that was given a task last is the last."""
+        """Ids of the workers with a free slot; the worker that received a task most recently is last."""
         self._left: list[Entity] = []
-        """Workers of an earlier supervisor that are still to be shut down."""
+        """Workers of an earlier supervisor that this pool still has to shut down."""
         self._ended_left: set[str] = set()
         self._stopped = False
 
     # ------------------------------------------------------------------ beginning and end
     async def start(self, parent_id: str, cause: Cause) -> None:
-        """Register every worker, below *parent_id*, the workstream that they work for.
+        """Register every worker; *parent_id* is the workstream that the workers work for.
 
         Raises:
             JournalError: the journal could not be written.
@@ -165,7 +166,7 @@ class WorkerPool:
         self._free = {worker.id: None for worker in workers if worker.has_slot}  # as the plan has them
 
     async def stop(self) -> None:
-        """Shut every worker down, and wait until that is on record. Their tasks are over."""
+        """Shut every worker down, and wait until that is recorded. Tasks still held count as over."""
         self._stopped = True
         for worker in [*self._workers.values()]:
             await worker.registered.wait()
@@ -176,8 +177,8 @@ class WorkerPool:
             await over.wait()
 
     def stop_waiting(self) -> None:
-        """Shut down the workers that a cancelled ``stop`` had not come to: that is recorded when the journal can be
-        written."""
+        """Shut down the workers that a cancelled ``stop`` did not shut down: the records are written when the journal
+        can be written."""
         for worker in [*self._workers.values()]:
             self._end(worker)
         self._end_all_left()
@@ -202,7 +203,8 @@ class WorkerPool:
         return entity.kind is Kind.WORKER and entity.parent_id == self._parent_id
 
     async def _end_most_of(self, entity: Entity) -> None:
-        """Record that a worker died with its supervisor. Its last record comes when no task is held by it any more."""
+        """Record that a worker died with its supervisor, except for the last record, which is made when the worker
+        holds no task any more."""
         self._left.append(entity)
         self._sup.recovered_work.work.discard(entity.id)
         for event in end_of_worker(entity)[:-1]:
@@ -216,7 +218,7 @@ class WorkerPool:
         return over
 
     def _let_all_go(self, worker: _Worker) -> None:
-        """Count the tasks that the worker still holds as over."""
+        """Count the tasks that the worker still holds as completed."""
         if worker.timer is not None:
             self._timers.cancel(worker.timer)
         for name, told in [*worker.held.items()]:
@@ -251,7 +253,7 @@ class WorkerPool:
         ctx.start_task(self._live, worker, name="heartbeat")
 
     async def _live(self, worker: _Worker) -> None:
-        """Register the worker, then beat for it. It has no slot before its registration is on record."""
+        """Register the worker, then send its heartbeats. The worker has no slot before its registration is recorded."""
         spec = worker.spec
         try:
             registered = RegistrationComplete(capabilities=spec.spelled, max_concurrent_tasks=worker.slots)
@@ -266,7 +268,8 @@ class WorkerPool:
         await self._heartbeat(self, worker.id, spec.config.heartbeat_s)
 
     def _remove_at_its_end(self, entity: Entity) -> OneShotEvent:
-        """Return the event of the worker's removal from memory: its last record is durable, or never will be."""
+        """Return an asynchronous event that is set when the worker is removed from memory: after its last record is
+        durable, or can never be."""
         over = OneShotEvent()
         entity.on_ended = lambda: self._sup.journal_writer.when_durable(partial(self._registry.remove, entity.id))
         entity.on_buried = over.set
@@ -281,8 +284,8 @@ class WorkerPool:
     def resize(self, workers: Mapping[str, WorkerConfig], slots: int) -> None:
         """Change the workers to *workers*, or the slots of ``local`` to *slots* where the plan names none.
 
-        A worker that is new, or not as it was, is hired. One that is not wanted any more takes nothing new, and
-        finishes what it has.
+        A worker that is new or changed is registered. A worker that is not wanted any more takes no new task, and
+        finishes its tasks.
         """
         self._named, self._slots = dict(workers), inf if workers else slots
         wanted = {_WorkerSpec(name, config, everything=False) for name, config in workers.items()}
@@ -304,7 +307,8 @@ class WorkerPool:
 
     # ------------------------------------------------------------------ slots
     def free(self) -> list[FreeWorker]:
-        """Return the workers that can take one more task, each once; the one that was given a task last comes last."""
+        """Return the workers that can take one more task, each once; the worker that received a task most recently is
+        last."""
         left = self._slots - sum(len(worker.held) for worker in self._workers.values()) if not self._named else inf
         return [FreeWorker(one, self._workers[one].spec.capabilities) for one in self._free] if left > 0 else []
 
@@ -312,7 +316,7 @@ class WorkerPool:
         """Reserve a slot of that worker for the task *name*.
 
         Raises:
-            LookupError: the worker has no slot; ``free`` returns those that have.
+            LookupError: the worker has no free slot; ``free`` returns the workers with one.
         """
         if worker_id not in self._free:
             raise LookupError(f"worker {worker_id!r} has no slot for {name!r}; claim for those that `free` names")
@@ -322,8 +326,8 @@ class WorkerPool:
         self._offer(worker)
 
     def assign(self, worker_id: str, name: str, cause: Cause, needs: Iterable[str] = ()) -> None:
-        """Record that the worker has the task that a slot was reserved for; nothing, if it was lost meanwhile. The
-        caller waits for the journal."""
+        """Record that the worker has the task for which a slot was reserved; do nothing if the worker was lost
+        meanwhile. The caller waits for the journal."""
         worker = self._workers.get(worker_id)
         if worker is None or name not in worker.held:
             return
@@ -334,7 +338,7 @@ class WorkerPool:
         self._shut_down(worker)
 
     async def done(self, worker_id: str, name: str, cause: Cause) -> None:
-        """Free the slot of the task *name*, however the task ended, or count it as given back by a lost worker."""
+        """Free the slot of the task *name*, however the task ended, or count the task as released by a lost worker."""
         worker = self._workers.get(worker_id)
         if worker is None:
             return
@@ -355,7 +359,7 @@ class WorkerPool:
 
     # ------------------------------------------------------------------ draining
     def drain(self, worker_id: str) -> None:
-        """Give the worker nothing new, and shut it down when it holds nothing any more.
+        """Give the worker no new task, and shut the worker down when it holds no task any more.
 
         Raises:
             NoSuchEntity: there is no such worker.
@@ -368,7 +372,8 @@ class WorkerPool:
         self._shut_down(worker)
 
     def _shut_down(self, worker: _Worker) -> None:
-        """Send a draining worker ``ShutdownRequested``: once when it is to drain, and again when it holds nothing."""
+        """Record ``ShutdownRequested`` for a draining worker: once at the begin of the drain, and again when the worker
+        holds no task."""
         wanted = worker.draining or worker.entity.data.draining
         if not wanted or worker.is_lost or worker.ending or self._stopped or not worker.registered.is_set():
             return
@@ -381,7 +386,7 @@ class WorkerPool:
 
     # ------------------------------------------------------------------ health
     def beat(self, worker_id: str) -> bool:
-        """Note a sign of life of the worker. Return false if the worker was shut down and needs no more of them."""
+        """Register a heartbeat of the worker. Return false if the worker was shut down and needs no more heartbeats."""
         worker = self._workers.get(worker_id)
         if worker is None:
             return False
@@ -391,7 +396,7 @@ class WorkerPool:
         return True
 
     async def pause(self, seconds: float) -> None:
-        """Wait for *seconds* of the clock that stands still while the process is suspended."""
+        """Wait for *seconds* by the clock that stands still while the process is suspended."""
         with self._timers.limit(seconds):
             await anyio.sleep_forever()
 
@@ -401,7 +406,8 @@ class WorkerPool:
         worker.timer = self._timers.set("look", None, worker.config.check_s, lambda _: self._look(worker))
 
     def _look(self, worker: _Worker) -> None:
-        """Check whether the worker has beaten since the last check: lose it, give it up, or go on."""
+        """Check whether the worker has sent a heartbeat since the last check: declare it lost, shut it down, or
+        go on."""
         now_s = self._timers.now()
         worker.missed += worker.beat_s <= worker.looked_s
         worker.looked_s = now_s
@@ -425,7 +431,8 @@ class WorkerPool:
         self._on_lost(worker.id, sorted(worker.lost))
 
     def _take_back(self, worker: _Worker) -> None:
-        """Begin the return of a lost worker that beats again, when all that it held was given back."""
+        """Begin the return of a lost worker whose heartbeat has come again, after all tasks that it held were
+        released."""
         if not worker.is_lost or worker.returning or worker.lost or worker.ending or self._stopped:
             return
         ctx = self._registry.system.context(worker.id)
@@ -434,7 +441,7 @@ class WorkerPool:
             ctx.start_task(self._return, worker, worker.returning, name="return")
 
     async def _return(self, worker: _Worker, on_record: OneShotEvent) -> None:
-        """Record the return of a lost worker, and only then offer its slots."""
+        """Record the return of a lost worker, and only then offer the worker's slots."""
         try:
             await self._post(worker, HealthCheckRecovered())
         finally:
@@ -445,8 +452,7 @@ class WorkerPool:
         self._on_free()
 
     def _give_up(self, worker: _Worker, silent_s: float) -> None:
-        """Shut down a lost worker that stays silent, and hire another in its place: the plan may have no other
-        worker."""
+        """Shut down a lost worker that stays silent, and register a replacement: the plan may have no other worker."""
         worker.ending = True
         _log.warning("a worker is given up", worker=worker.id, silent_s=silent_s)
         self._record(worker, MaxTimeoutExceeded(silent_s=silent_s))

@@ -1,7 +1,7 @@
-"""The workstream of a plan run: its log, moved by what becomes of the tasks.
+"""The workstream of a plan run: its entity and log, moved by the results of the tasks.
 
-A terminal state is final. A critical task that failed ends the workstream at once; otherwise it stays executing until
-all its tasks are settled. Then it is validated as a whole, if nothing failed and nothing was cancelled.
+A terminal state is final. A critical task that failed ends the workstream at once; otherwise the workstream stays
+EXECUTING until all its tasks are settled. Then the plan's validation runs, if no task failed and no task was cancelled.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class WorkstreamEntity:
         self._entity: Entity | None = None
         self._seq: int | None = None
         self._withdrawn = 0
-        """Number of counted tasks that were never made: the split was not recorded or refused, or they were only
-        merged."""
+        """Number of counted tasks that have no entity in this run: their split was not recorded or was refused, or they
+        were only merged."""
         self._merged = ""
-        """Id of a task that was only merged."""
+        """Id of a task that was only merged in this run, since it was done before; ``""`` if there is none."""
         self.owes_result = False
-        """Whether its result is on record, and nobody was given it yet."""
+        """Whether the result of the workstream is recorded, but was not reported yet."""
 
     @property
     def is_opened(self) -> bool:
-        """Whether its log has begun, or goes on. It has not where the plan is given up before."""
+        """Whether the log of the workstream was begun or taken over. False if the plan is given up before."""
         return self._entity is not None
 
     @property
@@ -55,18 +55,18 @@ class WorkstreamEntity:
 
     @property
     def tasks(self) -> int:
-        """Number of its tasks."""
+        """Number of the workstream's tasks."""
         tasks: int = self._the().data.tasks
         return tasks
 
     @property
     def born_seq(self) -> int:
-        """Number of its first record."""
+        """Number of the workstream's first record."""
         return self._the().born_seq
 
     @property
     def seq(self) -> int | None:
-        """Number of the record that its tasks follow from."""
+        """Number of the record that the records of its tasks follow from."""
         return self._seq
 
     def _the(self) -> Entity:
@@ -75,12 +75,12 @@ class WorkstreamEntity:
 
     @property
     def resumes(self) -> str:
-        """Id of the workstream that it resumes, or ``""``."""
+        """Id of the workstream that this workstream resumes, or ``""``."""
         resumes: str = self._the().data.resumes
         return resumes
 
     def open(self, name: str, tasks: int, resumes: str = "") -> None:
-        """Begin its log."""
+        """Create the workstream's entity, which begins its log."""
         wanted = self._sup.new_id(f"workstream:{name}")
         self._entity = self._sup.registry.create_entity(
             WORKSTREAM_KIND,
@@ -93,23 +93,24 @@ class WorkstreamEntity:
         self._seq = self._entity.born_seq
 
     def take_up(self, entity: Entity) -> None:
-        """Continue the log that an earlier supervisor began."""
+        """Continue the log of a workstream that an earlier supervisor began."""
         self._entity = entity
 
     def take_up_ended(self, entity: Entity, last_seq: int) -> None:
-        """Take up a workstream that has ended, and whose result was never reported: *last_seq* is its last record."""
+        """Take over a workstream that has ended, and whose result was never reported; *last_seq* is the number of its
+        last record."""
         self._entity, self._seq, self.owes_result = entity, last_seq, True
 
     async def go_on(self, known: int, fresh: int) -> None:
-        """Continue with *known* tasks, and *fresh* ones. An earlier supervisor may have made more of them than it had
-        counted, or counted more than it had made."""
+        """Continue with *known* tasks, and *fresh* (new) ones. An earlier supervisor may have created more tasks than
+        it had counted, or counted more than it had created."""
         self._withdrawn = max(0, self.tasks - known)
         if more := fresh + max(0, known - self.tasks):
             self.add_tasks(more)
 
     async def record_merged(self, tasks: Sequence[str], born: int) -> None:
-        """Count *tasks* as merged only, since they were done before; *born* is how many were made. There may be more
-        than were counted: a task that cannot be merged is made again, with its subtasks."""
+        """Count *tasks* as only merged, since they were done before; *born* is the number of tasks created. There may
+        be more than were counted: a task that cannot be merged is created again, with its subtasks."""
         self._withdrawn, self._merged = len(tasks), tasks[0] if tasks else ""
         if more := born + len(tasks) - self.tasks:
             self.add_tasks(more)
@@ -123,51 +124,52 @@ class WorkstreamEntity:
         await self._sup.journal_writer.flush()
 
     async def record_opened(self) -> None:
-        """Record that all its tasks are made."""
+        """Record that all tasks of the workstream are created."""
         if self.state is Workstream.PLANNED:
             await self._post(workstream.AllTasksCreated(count=self.tasks))
 
     def add_tasks(self, count: int) -> None:
-        """Record that it has *count* more tasks; without waiting for the journal.
+        """Record that the workstream has *count* more tasks, without waiting for the journal.
 
         Raises:
-            Refused: it has ended.
+            Refused: the workstream has ended.
         """
         self._record(workstream.TasksAdded(count=count))
 
     def record_begun(self, execution: TaskExecution) -> None:
-        """Record that its first job runs; without waiting for the journal."""
+        """Record that the workstream's first job runs, without waiting for the journal."""
         if self.state is Workstream.READY:
             self._record(workstream.FirstTaskStarted(task_id=execution.id), execution.seq)
 
     async def record_failed(self, execution: TaskExecution, error: str, settled: Sequence[TaskResult]) -> None:
-        """End the workstream if the failed task was critical. The result of what is *settled* is on record first."""
+        """End the workstream if the failed task was critical. The results of the tasks in *settled* and of the failed
+        task are recorded first."""
         if execution.task.critical and self.state is Workstream.EXECUTING:
             self.note_result([*settled, execution.result_of("failed", error)])
             await self._post(workstream.CriticalTaskFailed(task_id=execution.id, error=error), execution.seq)
 
     def record_usage(self, used: Amounts) -> None:
-        """Record all that the agents of its tasks have used, by their own account."""
+        """Record the total amounts that the agents of the workstream's tasks have used, as the agents reported them."""
         self._sup.registry.record_fact(
             self.id, "Used", Cause(self._seq, None, ACTOR), {"used": used.as_record}, reason=used.words
         )
 
     def note_result(self, results: Iterable[TaskResult]) -> None:
-        """Record how its tasks ended. Its own end comes after that record, so that this end is never there without a
-        result."""
+        """Record the results of the workstream's tasks. The workstream's end is recorded afterwards, so that no end is
+        in the journal without a result."""
         told = {"tasks": [one._asdict() for one in results]}
         self._the().record_fact(RESULT, Cause(self._seq, None, ACTOR), told)
         self.owes_result = True
 
     def note_reported(self, how: str) -> None:
-        """Record that its result was given to somebody, or is not wanted, as *how* says. Without an await: the record
-        is on its way when this returns, and no other task has run in between."""
+        """Record that the result was reported, or is not wanted; *how* says which. Without an await: the record is on
+        its way to the journal when this returns, and no other task has run in between."""
         if self.owes_result:
             self._the().record_fact(REPORTED, Cause(self._seq, None, ACTOR), {}, reason=how)
             self.owes_result = False
 
     async def record_settled(self, executions: Iterable[TaskExecution]) -> None:
-        """Record that all its tasks are settled: it is validated next, or has ended."""
+        """Record that all tasks of the workstream are settled: the workstream is validated next, or has ended."""
         if self.state not in (Workstream.READY, Workstream.EXECUTING):
             return
         count = Counter(_how(execution) for execution in executions if not execution.is_imported)
@@ -184,7 +186,7 @@ class WorkstreamEntity:
             await self._post(workstream.AllTasksCompleted(completed=completed))
 
     async def record_validated(self, problem: str) -> None:
-        """Record the outcome of its validation: *problem* says what is wrong, ``""`` if nothing is."""
+        """Record the outcome of the plan's validation: *problem* describes the failure, ``""`` stands for success."""
         passed = workstream.ValidationPassed()
         await self._post(passed if not problem else workstream.ValidationFailed(error=problem))
 

@@ -1,7 +1,9 @@
-"""Export of a workstream: every record of it, its tasks and their sessions, in one file of the archive (the dossier).
+"""Export of a workstream: all records of the workstream, its tasks and their sessions, in one archive file (the
+dossier).
 
-It is written when the workstream has ended, completed or failed, whatever later becomes of the journal: a reader finds
-everything in one file. It is a copy; the journal counts. An export that cannot be written ends nothing.
+The dossier is written when the workstream has completed or failed, whatever later happens to the journal, so that a
+reader finds everything in one file. The dossier is a copy; the journal is authoritative. If an export cannot be
+written, only a warning is logged.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from supervisor.ports.logs import get_logger
 from supervisor.work.plan_run import PlanRun
 
 _ABOVE: Final = ("workstream", "workstream_id", "task")
-"""Keys with which the birth of a task, a worker, a job or a run names what it belongs to."""
+"""Keys in the first record of a task, worker, job or run that name the entity above it."""
 _log = get_logger()
 
 
 async def record_usage(plan_run: PlanRun) -> None:
-    """Record, before the workstream ends, what it has used in all, under however many supervisors."""
+    """Record, before the workstream ends, the total amounts that it has used, under all supervisors."""
     books = UsageTotals()
     try:
         async for record in _since(plan_run):
@@ -37,7 +39,7 @@ async def record_usage(plan_run: PlanRun) -> None:
 
 
 async def export_workstream(plan_run: PlanRun) -> None:
-    """Write all that was recorded of the workstream into the archive, if there is one."""
+    """Write all records of the workstream into the archive, if there is one."""
     upkeep = plan_run.sup.upkeep
     if upkeep is None:
         return
@@ -51,8 +53,8 @@ async def export_workstream(plan_run: PlanRun) -> None:
 
 
 async def _records(plan_run: PlanRun) -> list[LifecycleEvent]:
-    """Return the records in their order. They are all there: nothing of a workstream leaves the journal while it is
-    under way."""
+    """Return the records of the workstream in their order. The list is complete: no record of a workstream is removed
+    from the journal while the workstream is under way."""
     about: set[str] = {plan_run.workstream.id}
     async for record in _since(plan_run):
         _follow(record, about)
@@ -60,7 +62,7 @@ async def _records(plan_run: PlanRun) -> list[LifecycleEvent]:
 
 
 async def _since(plan_run: PlanRun) -> AsyncIterator[LifecycleEvent]:
-    """Yield what was recorded since the workstream was born."""
+    """Yield all records since the first record of the workstream."""
     after = plan_run.workstream.born_seq - 1
     while page := await plan_run.sup.journal.events(after_seq=after):
         for record in page:
@@ -69,7 +71,8 @@ async def _since(plan_run: PlanRun) -> AsyncIterator[LifecycleEvent]:
 
 
 def _follow(record: LifecycleEvent, about: set[str]) -> None:
-    """Add the entity of a record, if its birth or its claim says that it belongs to the workstream."""
+    """Add the entity of a record to *about*, if its first record or its claim shows that it belongs to the
+    workstream."""
     told = record.metadata
     if record.event == "Born" and any(told.get(one) in about for one in _ABOVE):
         about.add(record.entity_id)
@@ -78,5 +81,5 @@ def _follow(record: LifecycleEvent, about: set[str]) -> None:
 
 
 def _is_about(entity_id: str, about: Collection[str]) -> bool:
-    """Return whether the entity is one of *about*, or a turn, agent or child of such a session."""
+    """Return whether the entity is in *about*, or is a turn, agent or child session of a session in *about*."""
     return entity_id in about or entity_id.partition(":")[0].partition("/")[0] in about

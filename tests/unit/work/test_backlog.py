@@ -1,4 +1,4 @@
-"""The backlog: which worker gets what, and what never happens; checked against a model that looks at everything."""
+"""Tests of the backlog: which worker receives which item, and what never happens; also compared with a simple model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def claim_by_id(backlog: Backlog, item_id: str, worker_id: str = "w", **given: A
 
 
 def order_of(backlog: Backlog, capabilities: frozenset[str] | None = EVERY) -> list[str]:
-    """Return the ids in the order in which they are claimed."""
+    """Claim all items, and return their ids in the order in which they are claimed."""
     return [one.item_id for one in iter(lambda: claim(backlog, capabilities=capabilities), None)]
 
 
@@ -45,7 +45,7 @@ def closed(*providers: str) -> Gate:
 
 # ------------------------------------------------------------------------------------------------------------ order
 def test_highest_priority_first_then_oldest() -> None:
-    """Priority decides, then the order of adding."""
+    """Items are claimed by priority, highest first; of equal priority, in the order of adding."""
     backlog = backlog_of(
         BacklogItem(id="a"), BacklogItem(id="b", priority=5), BacklogItem(id="c"), BacklogItem(id="d", priority=5)
     )
@@ -54,7 +54,8 @@ def test_highest_priority_first_then_oldest() -> None:
 
 
 def test_another_priority_is_as_good_as_its_own() -> None:
-    """Between those of one priority the order of adding decides, whichever way they came to it."""
+    """Among items of one priority the order of adding decides, whether the priority is original or was set by
+    ``rank``."""
     backlog = backlog_of(
         *(BacklogItem(id=name, priority=number, depends_on=("x",)) for number, name in enumerate("abcd"))
     )
@@ -67,7 +68,7 @@ def test_another_priority_is_as_good_as_its_own() -> None:
 
 
 def test_released_one_keeps_its_place() -> None:
-    """Giving an item back does not send it to the end of the queue."""
+    """An item that is released is claimed again before items that were added later."""
     backlog = backlog_of(BacklogItem(id="a"), BacklogItem(id="b"))
     first = claim(backlog)
     backlog.release("a", first.token)
@@ -76,14 +77,14 @@ def test_released_one_keeps_its_place() -> None:
 
 
 def test_one_of_two_workers_has_the_item() -> None:
-    """Of two workers that ask, one has the item and the other one nothing."""
+    """Of two workers that claim the same item, the first receives the item and the second nothing."""
     backlog = backlog_of(BacklogItem(id="a"))
 
     assert [claim(backlog, one) for one in ("w1", "w2")] == [Claim("a", "w1", 1, LEASE_S), None]
 
 
 def test_capabilities() -> None:
-    """A worker is given only what it can do; one without limits is given everything."""
+    """A worker receives only items whose needs it can meet; a worker with all capabilities receives any item."""
     backlog = backlog_of(
         BacklogItem(id="a", needs=frozenset({"role:backend", "gpu"}), priority=1),
         BacklogItem(id="b", needs=frozenset({"gpu"})),
@@ -95,7 +96,7 @@ def test_capabilities() -> None:
 
 
 def test_capabilities_of_items_added_later() -> None:
-    """A worker that has asked before is given what is new to it."""
+    """A worker that has claimed before also receives items with a combination of needs that was added later."""
     backlog = backlog_of(BacklogItem(id="a"))
     able = frozenset({"gpu"})
     claim(backlog, capabilities=able)
@@ -106,7 +107,7 @@ def test_capabilities_of_items_added_later() -> None:
 
 
 def test_provider_gate() -> None:
-    """While a provider's gate is closed its items wait, and others are claimed."""
+    """While a provider's gate is closed, the items of that provider wait, and other items are claimed."""
     backlog = backlog_of(BacklogItem(id="a", provider="anthropic", priority=9), BacklogItem(id="b", provider="other"))
 
     assert claim(backlog, gate=closed("anthropic")).item_id == "b"
@@ -115,7 +116,7 @@ def test_provider_gate() -> None:
 
 
 def test_held_back_until_ready() -> None:
-    """An item whose own conditions are not met is not claimed before they are."""
+    """An item that is on hold is claimed only after ``ready``."""
     backlog = Backlog()
     backlog.add(BacklogItem(id="a"), on_hold=True)
 
@@ -125,7 +126,7 @@ def test_held_back_until_ready() -> None:
 
 
 def test_hold_and_ready_any_number_of_times() -> None:
-    """An item that was held back and let go many times is claimed once."""
+    """An item that was put on hold and made ready several times is claimed once."""
     backlog = backlog_of(BacklogItem(id="a"))
     for _ in range(3):
         backlog.hold("a")
@@ -136,7 +137,7 @@ def test_hold_and_ready_any_number_of_times() -> None:
 
 # ------------------------------------------------------------------------------------------------------------ waiting
 def test_waits_for_every_dependency() -> None:
-    """An item is ready with the last one that it depends on, and is told of once."""
+    """An item becomes ready when the last item that it depends on is completed, and is reported as ready once."""
     backlog = backlog_of(
         BacklogItem(id="a"), BacklogItem(id="b"), BacklogItem(id="c", depends_on=("a", "b"), priority=9)
     )
@@ -147,7 +148,7 @@ def test_waits_for_every_dependency() -> None:
 
 
 def test_dependency_added_later() -> None:
-    """An item may depend on one that is not there yet: it waits for its name."""
+    """An item may depend on an item that is not added yet: it waits for that id."""
     backlog = backlog_of(BacklogItem(id="b", depends_on=("a",)))
 
     assert backlog.refusal("b") == Refusal("b", RefusalReason.WAITING, ("a",))
@@ -156,7 +157,7 @@ def test_dependency_added_later() -> None:
 
 
 def test_dependency_settled_before() -> None:
-    """An item that is added after the end of what it depends on is ready, or doomed, at once."""
+    """An item added after its dependencies are settled is reported at once: as ready, or with a failed dependency."""
     backlog = backlog_of(BacklogItem(id="good"), BacklogItem(id="bad"))
     backlog.settle("good", completed=True)
     backlog.settle("bad", completed=False)
@@ -166,7 +167,7 @@ def test_dependency_settled_before() -> None:
 
 
 def test_direct_dependants_of_a_failed_item_are_named_once() -> None:
-    """The direct dependants of a failed item are named at its end, once; their own dependants when they are settled."""
+    """The direct dependants of a failed item are reported once, at its end; the next level when those are settled."""
     backlog = backlog_of(
         BacklogItem(id="a"),
         BacklogItem(id="b"),
@@ -181,7 +182,7 @@ def test_direct_dependants_of_a_failed_item_are_named_once() -> None:
 
 
 def test_an_item_that_comes_after_a_failed_one_is_ready() -> None:
-    """An item that comes after another one, and does not depend on it, is ready when that one has failed."""
+    """An item that only comes after another item, without depending on it, is ready when the other item has failed."""
     backlog = backlog_of(BacklogItem(id="a"), BacklogItem(id="b", after=("a",)))
 
     assert backlog.settle("a", completed=False) == DependantChanges(ready=("b",))
@@ -189,7 +190,7 @@ def test_an_item_that_comes_after_a_failed_one_is_ready() -> None:
 
 
 def test_reopened_dependency_is_waited_for_again() -> None:
-    """A reopened item holds its dependants back until it is settled anew, also those whose dependency had failed."""
+    """The dependants of a reopened item wait until it is settled anew, also those whose dependency had failed."""
     backlog = backlog_of(BacklogItem(id="a"), BacklogItem(id="b", depends_on=("a",)))
     backlog.settle("a", completed=False)
 
@@ -201,7 +202,7 @@ def test_reopened_dependency_is_waited_for_again() -> None:
 
 
 def test_reopening_what_is_open_changes_nothing() -> None:
-    """An item that is not settled cannot be opened twice."""
+    """Reopening an item that is not settled changes nothing."""
     backlog = backlog_of(BacklogItem(id="a"), BacklogItem(id="b", depends_on=("a",)))
 
     assert backlog.reopen("a") == ()
@@ -209,7 +210,8 @@ def test_reopening_what_is_open_changes_nothing() -> None:
 
 
 def test_settling_twice() -> None:
-    """The same end twice is one end; another end needs the item to be reopened."""
+    """Settling an item twice with the same outcome changes nothing; a different outcome is an error until it is
+    reopened."""
     backlog = backlog_of(BacklogItem(id="a"), BacklogItem(id="b", depends_on=("a",)))
     backlog.settle("a", completed=True)
 
@@ -220,7 +222,7 @@ def test_settling_twice() -> None:
 
 # ------------------------------------------------------------------------------------------------------------ claims
 def test_tokens_grow_over_release_fence_revocation_and_reopening() -> None:
-    """The next claim on an item has a larger token, whatever ended the one before."""
+    """The next claim of an item has a larger token, whatever ended the claim before."""
     backlog = backlog_of(BacklogItem(id="a"))
     tokens = []
     for end in (
@@ -237,7 +239,7 @@ def test_tokens_grow_over_release_fence_revocation_and_reopening() -> None:
 
 
 def test_tokens_go_on_after_an_earlier_backlog() -> None:
-    """A backlog that takes over the work of another one grants larger tokens."""
+    """A backlog that continues the work of an earlier backlog grants larger tokens."""
     backlog = Backlog(last_token=41)
     backlog.add(BacklogItem(id="a"))
 
@@ -246,7 +248,8 @@ def test_tokens_go_on_after_an_earlier_backlog() -> None:
 
 @pytest.mark.parametrize("act", ["renew", "release", "settle", "check"])
 def test_stale_token_changes_nothing(act: str) -> None:
-    """A worker that lost a claim can neither renew nor release it, nor settle the item; the error names both tokens."""
+    """A worker that lost a claim can neither renew nor release the claim, nor settle the item; the error names both
+    tokens."""
     backlog = backlog_of(BacklogItem(id="a"))
     old = claim(backlog, "w1")
     backlog.fence("w1")
@@ -264,7 +267,7 @@ def test_stale_token_changes_nothing(act: str) -> None:
 
 
 def test_stale_token_where_nobody_holds_it() -> None:
-    """The error names the last token of an item that is free."""
+    """For an item that nobody holds, the error about a stale token names the last token of the item."""
     backlog = backlog_of(BacklogItem(id="a"))
     backlog.release("a", claim(backlog).token)
 
@@ -273,7 +276,7 @@ def test_stale_token_where_nobody_holds_it() -> None:
 
 
 def test_lease_runs_out_at_its_end() -> None:
-    """A lease stands before its end, and is taken away at it: once, and the item can be claimed again."""
+    """A lease is valid before its end, and taken away at its end, once; then the item can be claimed again."""
     backlog = backlog_of(BacklogItem(id="a"))
     held = claim(backlog)
 
@@ -284,7 +287,7 @@ def test_lease_runs_out_at_its_end() -> None:
 
 
 def test_renewed_lease_lasts() -> None:
-    """A renewed lease ends as long after its renewal as one that is granted then, never earlier than it had."""
+    """A renewed lease lasts its full duration from the renewal on, and never ends earlier than before."""
     backlog = backlog_of(BacklogItem(id="a"))
     held = claim(backlog)
 
@@ -303,7 +306,7 @@ def test_lease_without_end() -> None:
 
 
 def test_leases_run_out_in_the_order_of_their_ends() -> None:
-    """Several leases that have run out are told of as they did."""
+    """Leases that have run out are returned in the order of their ends."""
     backlog = backlog_of(BacklogItem(id="a"), BacklogItem(id="b"), BacklogItem(id="c"))
     for lease_s in (30.0, 10.0, 20.0):
         claim(backlog, lease_s=lease_s)
@@ -313,7 +316,7 @@ def test_leases_run_out_in_the_order_of_their_ends() -> None:
 
 @pytest.mark.parametrize("lease_s", [0.0, -1.0, math.nan])
 def test_lease_without_length_is_refused(lease_s: float) -> None:
-    """A lease that is over when it begins is a mistake; nothing is claimed by it."""
+    """A claim with a lease of no positive length is an error, and the item stays free."""
     backlog = backlog_of(BacklogItem(id="a"))
 
     with pytest.raises(ValueError, match=r"lease_s: .* is not above 0"):
@@ -322,7 +325,7 @@ def test_lease_without_length_is_refused(lease_s: float) -> None:
 
 
 def test_nothing_is_granted_twice() -> None:
-    """The leases refuse a second holder."""
+    """Granting a lease on an item that is held raises an error."""
     leases = Leases(0)
     leases.grant("a", "w1", 0.0, 1.0)
 
@@ -331,7 +334,8 @@ def test_nothing_is_granted_twice() -> None:
 
 
 def test_fence_takes_everything_of_one_worker() -> None:
-    """A lost worker loses all that it holds, in the order of its claims, and nobody else loses anything."""
+    """Fencing a worker takes away all of its items, returned in the order of its claims, and no item of another
+    worker."""
     backlog = backlog_of(BacklogItem(id="a"), BacklogItem(id="b"), BacklogItem(id="c"))
     held = [claim(backlog, one) for one in ("w1", "w2", "w1")]
 
@@ -342,7 +346,7 @@ def test_fence_takes_everything_of_one_worker() -> None:
 
 
 def test_revoked_one_can_be_given_to_another() -> None:
-    """An item is taken from one worker and claimed, by its id, for another one."""
+    """An item that is taken from a worker can be claimed by its id for another worker."""
     backlog = backlog_of(BacklogItem(id="a"), BacklogItem(id="b"))
     held = claim(backlog, "w1")
 
@@ -353,7 +357,7 @@ def test_revoked_one_can_be_given_to_another() -> None:
 
 
 def test_settling_ends_the_claim() -> None:
-    """A settled item is held by nobody, and its files are free."""
+    """Nobody holds a settled item, and its files are free."""
     backlog = backlog_of(BacklogItem(id="a", files=("src",)), BacklogItem(id="b", files=("src/b.py",)))
     backlog.settle("a", completed=True, token=claim(backlog).token)
 
@@ -377,7 +381,8 @@ def test_settling_ends_the_claim() -> None:
     ],
 )
 def test_overlapping_files_are_never_held_at_once(one: str, other: str, overlap: bool) -> None:
-    """A directory owns what is below it, whichever of the two is claimed first; names that only begin alike do not."""
+    """Items with overlapping files are not held at once: a directory owns everything below it; similar names do not
+    overlap."""
     backlog = backlog_of(BacklogItem(id="a", files=(one,)), BacklogItem(id="b", files=(other,)))
 
     assert order_of(backlog) == (["a"] if overlap else ["a", "b"])
@@ -399,7 +404,7 @@ def test_next_one_of_the_same_file_is_claimed_when_it_is_given_back() -> None:
 
 
 def test_waits_for_each_of_its_files() -> None:
-    """An item whose files are held by two waits until both have let go."""
+    """An item whose files are held by two other items waits until both of these are released."""
     backlog = backlog_of(
         BacklogItem(id="a", files=("x",), priority=3),
         BacklogItem(id="b", files=("y",), priority=2),
@@ -418,7 +423,7 @@ def test_waits_for_each_of_its_files() -> None:
 
 
 def test_files_are_named_by_whom_they_wait_for() -> None:
-    """A refusal for files names everyone who holds one."""
+    """A refusal because of files names every item that holds one of the files."""
     backlog = backlog_of(
         BacklogItem(id="a", files=("x",)), BacklogItem(id="b", files=("y",)), BacklogItem(id="c", files=("x/1", "y/1"))
     )
@@ -429,7 +434,8 @@ def test_files_are_named_by_whom_they_wait_for() -> None:
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../other", "src/../../other"])
 def test_path_out_of_the_workspace(path: str) -> None:
-    """A path that leads out of the workspace is refused with the field and the fix, and nothing is added."""
+    """A path that leads out of the workspace is refused; the error names the field and the fix, and no item is
+    added."""
     backlog = Backlog()
 
     with pytest.raises(ValueError, match=r"files: .* leads out of the workspace; give a path relative to it"):
@@ -438,13 +444,13 @@ def test_path_out_of_the_workspace(path: str) -> None:
 
 
 def test_paths_have_one_spelling() -> None:
-    """Paths that mean the same are one, and what a directory owns already is not owned twice."""
+    """Different spellings of a path become one, and a path below another owned path is left out."""
     assert spelled(["./b/", "a//x", "b/c", "a/x"]) == ("a/x", "b")
     assert spelled(["b", "."]) == ("",)
 
 
 def test_nothing_is_left_of_paths_that_were_given_back() -> None:
-    """A holder that has given back everything blocks nobody."""
+    """A holder that has released all of its paths blocks nobody."""
     paths = OwnedPaths()
     paths.take("a", ("x/1", "y"))
     paths.give_back(("x/1", "y"))
@@ -454,7 +460,7 @@ def test_nothing_is_left_of_paths_that_were_given_back() -> None:
 
 # ------------------------------------------------------------------------------------------------------------ why not
 def test_every_reason_has_its_words() -> None:
-    """A refusal gives the reason, and names the workers, items or capabilities that it is about."""
+    """The text of a refusal gives the reason, and names the workers, items, capabilities or providers involved."""
     backlog = backlog_of(
         BacklogItem(id="done"),
         BacklogItem(id="mine", files=("src",)),
@@ -488,13 +494,13 @@ _IDS = ("done", "mine", "waits", "late", "able", "src", "closed", "doomed")
 
 
 def test_unknown_item() -> None:
-    """An item that was never added is told apart from one that cannot be claimed."""
+    """Claiming an id that was never added raises ``UnknownItem``, not a refusal."""
     with pytest.raises(UnknownItem, match="no item 'x' is in the backlog; add it first"):
         claim_by_id(Backlog(), "x")
 
 
 def test_added_once() -> None:
-    """An id stands for one item."""
+    """Adding a second item with the same id raises an error."""
     backlog = backlog_of(BacklogItem(id="a"))
 
     with pytest.raises(ValueError, match="'a' is in the backlog already; use another id, or reopen it"):
@@ -503,14 +509,14 @@ def test_added_once() -> None:
 
 
 def test_waiting_for_itself() -> None:
-    """An item that waits for itself would wait for ever."""
+    """Adding an item that waits for itself raises an error."""
     with pytest.raises(ValueError, match="'a' cannot wait for itself"):
         Backlog().add(BacklogItem(id="a", after=("a",)))
 
 
 # ------------------------------------------------------------------------------------------------------------ the cost
 def test_one_file_wanted_by_many_costs_one_look() -> None:
-    """A search for work looks once at a file that is held, however many items want it."""
+    """A claim checks a held file only once, however many items need the file."""
     looked: list[tuple[str, ...]] = []
 
     class CountedPaths(OwnedPaths):
@@ -541,7 +547,7 @@ def overlap(one: str, other: str) -> bool:
 
 
 class Model:
-    """A backlog in lists; every question is answered by looking at all of it."""
+    """Model of a backlog in plain lists: each result is computed by looking at all items."""
 
     def __init__(self) -> None:
         self.items: list[BacklogItem] = []
@@ -592,7 +598,7 @@ def items(draw: st.DrawFn, item_id: str) -> BacklogItem:
 
 
 class BacklogMachine(RuleBasedStateMachine):
-    """Anything that can be asked of a backlog, in any order: it answers as the model does."""
+    """Calls all operations of a backlog in random order, and checks that the results are those of the model."""
 
     worker = st.sampled_from(["any", "any", "both", "gpu", "none"])
     item_id = st.sampled_from(NAMES)
@@ -738,7 +744,7 @@ class BacklogMachine(RuleBasedStateMachine):
     # ---------------------------------------------------------------- what always holds
     @invariant()
     def one_holder(self) -> None:
-        """Invariant 14: an item has at most one holder, the last one that it was granted to."""
+        """Invariant 14: an item has at most one holder, the worker to which it was granted last."""
         assert {one.item_id: (one.worker_id, one.token) for one in self.backlog.claims()} == self.holders
         assert self.backlog.claims() == sorted(self.model.claims.values(), key=lambda one: one.token)
 
@@ -751,7 +757,7 @@ class BacklogMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_lost(self) -> None:
-        """Invariant 15: every item is settled, held, claimable, or waiting for something that is named."""
+        """Invariant 15: every item is settled, held, claimable, or waiting for something that the refusal names."""
         for item in self.model.items:
             refusal = self.backlog.refusal(item.id)
             claimable = self.model.fits(item, None, "none")
@@ -759,7 +765,8 @@ class BacklogMachine(RuleBasedStateMachine):
             assert refusal is None or refusal.named or refusal.why in (RefusalReason.SETTLED, RefusalReason.ON_HOLD)
 
     def teardown(self) -> None:
-        """Invariant 20: what dead workers held is free within its lease, and everything that can be claimed is."""
+        """Invariant 20: items held by dead workers are free when their leases have ended, and every claimable item is
+        claimed."""
         if not hasattr(self, "backlog"):  # it never began
             return
         self.backlog.expired(self.now_s + 20.0)

@@ -1,4 +1,4 @@
-"""The state of a plan run: its events, its locks, and tasks that are settled, reset and settled again."""
+"""Tests of the state of a plan run: events, locks, and tasks that are settled, reset and settled again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 def plan_run_of(run: Run, *names: str) -> PlanRun:
-    """Return the state of a run with tasks of these names, none of which is opened."""
+    """Return the state of a plan run with tasks of these names, none of which has an entity."""
     plan_run = PlanRun(run.sup, plan_of(*(task(name) for name in names)), TaskCommands(run.sup))
     for config in plan_run.plan.tasks:
         plan_run.executions[config.id] = TaskExecution(run.sup, config)
@@ -26,7 +26,7 @@ def plan_run_of(run: Run, *names: str) -> PlanRun:
 
 
 async def test_an_event_reaches_every_listener_before_publish_returns(tmp_path: Path) -> None:
-    """Listeners are called in the order in which they subscribed."""
+    """Listeners are called before ``publish`` returns, in the order in which they subscribed."""
     async with supervising(tmp_path) as run:
         plan_run, heard = plan_run_of(run, "a"), list[tuple[str, PlanEvent]]()
         plan_run.subscribe(lambda event: heard.append(("first", event)))
@@ -38,7 +38,8 @@ async def test_an_event_reaches_every_listener_before_publish_returns(tmp_path: 
 
 
 async def test_a_task_is_settled_once(tmp_path: Path) -> None:
-    """The first result counts, and is published when everything else says that the task is settled."""
+    """The first result of a task counts, and is published after the task's phase, event and count show it as
+    settled."""
     async with supervising(tmp_path) as run:
         plan_run, settled = plan_run_of(run, "a", "b"), list[tuple[str, int, bool]]()
 
@@ -57,7 +58,8 @@ async def test_a_task_is_settled_once(tmp_path: Path) -> None:
 
 
 async def test_a_reset_that_fails_leaves_the_former_result(tmp_path: Path) -> None:
-    """While it is recorded the task counts as unsettled, so that the run does not end meanwhile."""
+    """While a reset is being recorded, the task counts as unsettled; if the reset fails, the former result is
+    restored."""
     async with supervising(tmp_path) as run:
         plan_run = plan_run_of(run, "a")
         one = plan_run.executions["a"]
@@ -73,7 +75,7 @@ async def test_a_reset_that_fails_leaves_the_former_result(tmp_path: Path) -> No
 
 
 async def test_the_scheduler_looks_again_when_a_task_was_moved(tmp_path: Path) -> None:
-    """A look for dead ends that found a task being moved is repeated when its lock is released."""
+    """If a check for dead ends met a locked task, the scheduler is woken when the lock is released."""
     async with supervising(tmp_path) as run:
         plan_run = plan_run_of(run, "a")
         async with plan_run.moving(plan_run.executions["a"]):
@@ -85,7 +87,7 @@ async def test_the_scheduler_looks_again_when_a_task_was_moved(tmp_path: Path) -
 
 
 async def test_the_scheduler_is_not_woken_for_nothing(tmp_path: Path) -> None:
-    """The release of a lock alone is no reason to look for work."""
+    """The release of a task's lock alone does not wake the scheduler."""
     async with supervising(tmp_path) as run:
         plan_run = plan_run_of(run, "a")
         async with plan_run.moving(plan_run.executions["a"]):
@@ -97,7 +99,7 @@ async def test_the_scheduler_is_not_woken_for_nothing(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_started_when_the_run_has_ended(tmp_path: Path) -> None:
-    """A command may outlive the run: what it would start then is dropped, and the run is over for all who wait."""
+    """After the end of the run, ``start`` does nothing, and the run is reported as over."""
     async with supervising(tmp_path) as run:
         plan_run, started = plan_run_of(run, "a"), list[str]()
 
@@ -117,7 +119,7 @@ async def test_nothing_is_started_when_the_run_has_ended(tmp_path: Path) -> None
 
 
 async def test_a_task_that_is_to_be_cancelled_is_not_offered(tmp_path: Path) -> None:
-    """No worker can claim a task from the moment that its cancellation is asked for."""
+    """A task with a pending cancellation is not offered: no worker can claim it."""
     async with supervising(tmp_path) as run:
         plan_run = plan_run_of(run, "a", "b")
         for one in plan_run.executions.values():

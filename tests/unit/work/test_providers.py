@@ -1,4 +1,4 @@
-"""A breaker for each provider: one that fails stops its own launches and nobody else's."""
+"""Tests of the provider breakers: a failing provider stops only launches against itself."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ def failing(times: int = 2) -> ProviderBreakers:
 
 
 def test_keys() -> None:
-    """Adapter and name together are a provider: the same name behind another adapter is another one."""
+    """Adapter and name together identify a provider: the same name with another adapter is another provider."""
     assert len({A, B, provider_key("command", "anthropic")}) == 3
 
 
 def test_unknown_providers_are_allowed() -> None:
-    """A provider that nothing was launched against is closed, and so is the empty name."""
+    """Launches are allowed against an unknown provider and against the empty name."""
     providers = failing()
     gate = providers.gate(2.0)
     assert [gate(key) for key in (A, B, "")] == [False, True, True]
 
 
 def test_its_own_errors_open_it() -> None:
-    """The failure that is one too many is returned with its reason, for the record; nothing before it is."""
+    """The failure that exceeds the limit opens the breaker, and returns the transition with its reason; earlier ones do
+    not."""
     providers = failing(1)
     assert providers.allows(A, 1.0)
     assert providers.ended(A, "run9", 3.0, OVERLOADED) == BreakerTransition(
@@ -46,7 +47,7 @@ def test_its_own_errors_open_it() -> None:
 
 
 def test_a_bad_task_opens_nothing() -> None:
-    """Errors that are the task's are no provider's, however many there are."""
+    """Errors of a task do not open the breaker of its provider, however many there are."""
     providers = failing(0)
     providers.launched(A, "bad", 0.0)
     assert [providers.ended(A, "bad", 0.0, BAD_TASK) for _ in range(9)] == [None] * 9
@@ -54,14 +55,14 @@ def test_a_bad_task_opens_nothing() -> None:
 
 
 def test_an_answer_clears_what_was_counted() -> None:
-    """A provider that answers in between does not fail everybody."""
+    """A success between two failures clears the count, so that the breaker stays closed."""
     providers = failing(1)
     assert providers.ended(A, "run1", 1.5, None) is None
     assert providers.ended(A, "run2", 2.0, OVERLOADED) is None
 
 
 def test_one_probe_at_a_time_decides() -> None:
-    """After the cool-down one attempt goes through and is the record's; its success lets everybody on."""
+    """After the cool-down only one attempt, the probe, is allowed; its success closes the breaker for all."""
     providers = failing()
     with pytest.raises(IllegalTransition):
         providers.launched(A, "early", 30.0)
@@ -72,7 +73,7 @@ def test_one_probe_at_a_time_decides() -> None:
 
 
 def test_a_probe_that_fails_opens_it_again() -> None:
-    """The next cool-down begins with the probe's failure."""
+    """If the probe fails, the breaker opens again, with a new cool-down from that failure on."""
     providers = failing()
     providers.launched(A, "probe", 31.0)
     assert providers.ended(A, "probe", 40.0, OVERLOADED) == BreakerTransition(
@@ -82,7 +83,7 @@ def test_a_probe_that_fails_opens_it_again() -> None:
 
 @pytest.mark.parametrize("how", ["withdrawn", "bad task"])
 def test_a_probe_that_found_out_nothing_makes_room(how: str) -> None:
-    """A probe that was stopped, or that failed by its own fault, leaves its place to the next."""
+    """After a probe that was stopped, or failed by its own fault, the next attempt becomes the probe."""
     providers = failing()
     providers.launched(A, "probe", 31.0)
     if how == "withdrawn":
@@ -95,7 +96,7 @@ def test_a_probe_that_found_out_nothing_makes_room(how: str) -> None:
 
 
 def test_when_to_ask_again() -> None:
-    """The first cool-down that ends is told; nothing is where none is waited for by time."""
+    """``free_at_s`` returns the end of the next cool-down, and None if no breaker waits for one."""
     providers = failing()
     assert providers.free_at_s(5.0) == 31.0
     for at in (6.0, 7.0):
@@ -111,7 +112,7 @@ def test_when_to_ask_again() -> None:
 
 
 def test_no_provider_has_no_breaker() -> None:
-    """Nothing is counted for the empty name, and the end of something that was never launched changes nothing."""
+    """The empty name has no breaker, and the end of an attempt that was never launched changes nothing."""
     providers = ProviderBreakers()
     assert providers.launched("", "x", 0.0) is None
     assert [providers.ended("", "x", 0.0, OVERLOADED) for _ in range(9)] == [None] * 9

@@ -1,4 +1,4 @@
-"""A second agent: its verdict is read strictly, and work that it does not approve of is not closed."""
+"""Tests of the review: the verdict is parsed strictly, and work that is not approved is not closed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _nothing_left() -> Iterator[None]:
 
 
 def plan_of(reviewer: str, workspace: str = "directory", **more: Any) -> Plan:
-    """Return a plan with one task, whose work a shell script reviews."""
+    """Return a plan with one task, whose work is reviewed by a shell script."""
     agents = {
         "sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}")),
         "critic": AgentConfig(adapter="command", command=("sh", "-c", reviewer)),
@@ -63,7 +63,8 @@ def facts(run: Run) -> list[dict[str, Any]]:
 
 # -------------------------------------------------------------------------------------------------- in a plan
 async def test_approved_work_is_closed(tmp_path: Path) -> None:
-    """The review runs in a session below that of the task, in the same place, and its verdict is on record."""
+    """Approved work is closed; the review runs in a child session in the same directory, and its verdict is
+    recorded."""
     result, run = await carried_out(tmp_path, plan_of(f"cat > asked; ls > there; echo fine; echo '{APPROVE}'"))
     assert result.ok
     assert states_of(run.events(), "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
@@ -75,7 +76,7 @@ async def test_approved_work_is_closed(tmp_path: Path) -> None:
 
 
 async def test_rejected_work_fails_for_good(tmp_path: Path) -> None:
-    """Rejected work fails like a failed test: there is no other attempt, and the findings are the reason."""
+    """Rejected work fails like a failed test: no other attempt follows, and the findings are the reason."""
     result, run = await carried_out(tmp_path, plan_of(f"echo '{REJECT}'"))
     assert result.tasks["t"].error == "rejected by review: no test; wrong name"
     assert states_of(run.events(), "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "FAILED"]
@@ -86,7 +87,7 @@ async def test_rejected_work_fails_for_good(tmp_path: Path) -> None:
 
 
 async def test_a_verdict_that_cannot_be_read_is_asked_for_once_more(tmp_path: Path) -> None:
-    """The second time the reviewer is told why; after that nothing is approved."""
+    """After an unreadable verdict the reviewer is asked once more, and the second prompt says why."""
     script = f"cat > asked; if [ -e first ]; then echo '{APPROVE}'; else touch first; echo looks good to me; fi"
     result, run = await carried_out(tmp_path, plan_of(script))
     assert result.ok
@@ -103,7 +104,7 @@ async def test_a_verdict_that_cannot_be_read_is_asked_for_once_more(tmp_path: Pa
     ],
 )
 async def test_without_a_verdict_nothing_is_approved(tmp_path: Path, script: str, words: str) -> None:
-    """Nothing is approved without a verdict, for whatever reason there is none."""
+    """Without a readable verdict the work is not approved, whatever the reason."""
     result, run = await carried_out(tmp_path, plan_of(script))
     assert result.tasks["t"].outcome == "failed"
     assert re.search(words, result.tasks["t"].error), result.tasks["t"].error
@@ -111,7 +112,7 @@ async def test_without_a_verdict_nothing_is_approved(tmp_path: Path, script: str
 
 
 async def test_it_is_not_asked_about_work_that_fails_its_tests(tmp_path: Path) -> None:
-    """The tests come before the review, since they are cheaper."""
+    """No review is requested for work that fails its tests, since tests are cheaper."""
     plan = plan_of(f"touch asked; echo '{APPROVE}'", acceptance=[{"file_exists": "other"}])
     result, _ = await carried_out(tmp_path, plan)
     assert result.tasks["t"].outcome == "failed"
@@ -119,7 +120,7 @@ async def test_it_is_not_asked_about_work_that_fails_its_tests(tmp_path: Path) -
 
 
 async def test_an_abort_ends_the_review_too(tmp_path: Path) -> None:
-    """The review is a child of the task's session: an abort ends both, and the task is cancelled."""
+    """The review is a child session of the task's session: an abort ends both, and the task is cancelled."""
     results: list[PlanResult] = []
     settings = quick_settings(ladder={"request_s": 0.1})
     plan = plan_of("sleep 1000")
@@ -138,7 +139,8 @@ async def test_an_abort_ends_the_review_too(tmp_path: Path) -> None:
 
 
 async def test_the_plan_has_a_reviewer_for_all(tmp_path: Path) -> None:
-    """A task that names none has the plan's; one that does the work itself is refused."""
+    """A task without a reviewer is reviewed by the plan's reviewer; an agent that may do the work itself is refused as
+    reviewer."""
     plan = plan_of(f"echo '{REJECT}'", review=None)
     everybody = Plan.model_validate({**dict(plan), "review": {"agent": "critic", "prompt": "Be kind."}})
     result, _ = await carried_out(tmp_path, everybody)
@@ -157,7 +159,7 @@ async def on_disk(plan: Plan, where: Path) -> PlanResult:
 
 
 async def test_the_reviewer_is_given_the_diff(repository: Path, tmp_path: Path) -> None:
-    """The reviewer sees the diff between the task's worktree and the target, and that diff is merged."""
+    """The reviewer's prompt has the diff between the task's worktree and the target, and that diff is merged."""
     script = f"cat > {tmp_path}/asked; pwd > {tmp_path}/where; echo '{APPROVE}'"
     result = await on_disk(plan_of(script, workspace="worktree"), repository)
     assert result.ok
@@ -169,7 +171,7 @@ async def test_the_reviewer_is_given_the_diff(repository: Path, tmp_path: Path) 
 
 
 async def test_a_reviewer_changes_nothing(repository: Path) -> None:
-    """Work that the reviewer has changed is not merged: it is not what was reviewed."""
+    """Work that the reviewer has changed is not merged, since it is not the work that was reviewed."""
     script = f"echo mine >> made.txt; echo '{APPROVE}'"
     result = await on_disk(plan_of(script, workspace="worktree"), repository)
     words = "not reviewed: the reviewer changed what it reviewed"
@@ -197,7 +199,7 @@ async def test_a_reviewer_changes_nothing(repository: Path) -> None:
     ],
 )
 def test_what_is_no_verdict(text: str) -> None:
-    """Nothing but the exact form on the last line is one: no guess, and never an approval."""
+    """Only the exact form on the last line is a verdict; any other text is never an approval."""
     found = read_verdict(text)
     assert not found.approved
     assert found.problem
@@ -205,7 +207,8 @@ def test_what_is_no_verdict(text: str) -> None:
 
 
 def test_what_is_a_verdict() -> None:
-    """Prose may stand before it, blank lines after it; what is kept of the findings is bounded."""
+    """A verdict may have text before it and blank lines after it; number and length of the recorded findings are
+    bounded."""
     approved = read_verdict(f"I looked.\n\n  {APPROVE}  \n\n")
     assert (approved.approved, approved.words) == (True, "")
     many = ", ".join(f'"{"x" * 1000}"' for _ in range(FINDINGS_MAX + 9))

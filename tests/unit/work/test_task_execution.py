@@ -1,4 +1,4 @@
-"""The execution of a task in one process: its phases, the claim that is carried out, and how it is interrupted."""
+"""Tests of the execution of a task in one process: phases, the claim that is carried out, and interruptions."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CLAIM = Claim("t", "worker:local", 1, float("inf"))
 
 
 def execution(**more: Any) -> TaskExecution:
-    """Return the execution of a task that is not opened, so that it needs no supervisor."""
+    """Return the execution of a task without an entity, so that no supervisor is needed."""
     supervisor: Any = None
     return TaskExecution(supervisor, TaskConfig(id="t", agent="a", prompt="do it", **more))
 
 
 # ------------------------------------------------------------------------------------------------------------ phases
 async def test_a_claim_leads_to_attempt_and_back_to_idle() -> None:
-    """A claim that comes to nothing leaves the task as it was before."""
+    """A claim that ends without a result brings the task back to phase IDLE."""
     one = execution()
     assert (one.phase, one.active) == (Phase.IDLE, None)
 
@@ -40,7 +40,7 @@ async def test_a_claim_leads_to_attempt_and_back_to_idle() -> None:
 
 @pytest.mark.parametrize("phase", [Phase.ENDING, Phase.SETTLED])
 async def test_a_claim_that_ends_its_task_does_not_make_it_idle(phase: Phase) -> None:
-    """A task that came to its end while it was carried out stays ended when the runner lets go of it."""
+    """A task that ended while it was carried out stays ended when its attempt runner releases it."""
     one = execution()
     one.begin_claim(CLAIM)
     one.phase = phase
@@ -52,7 +52,7 @@ async def test_a_claim_that_ends_its_task_does_not_make_it_idle(phase: Phase) ->
 
 @pytest.mark.parametrize("phase", [Phase.IDLE, Phase.DELAYED, Phase.FOLLOWED, Phase.ATTEMPT])
 async def test_a_task_may_be_begun_until_its_end_begins(phase: Phase) -> None:
-    """Only a task that is being ended, or is settled, counts as over."""
+    """Only a task that is being ended, or is settled, counts as over; in the other phases it may be begun."""
     one = execution()
     one.phase = phase
 
@@ -60,7 +60,7 @@ async def test_a_task_may_be_begun_until_its_end_begins(phase: Phase) -> None:
 
 
 async def test_an_imported_task_is_settled_with_its_former_result() -> None:
-    """A task that the resumed run has closed is not opened, and has its session, its job and its result from there."""
+    """A task closed by the resumed run has no entity, and takes session, job and result from that run."""
     one = execution()
     one.import_closed("task:t", "t", "job:t", "completed", "")
 
@@ -71,7 +71,7 @@ async def test_an_imported_task_is_settled_with_its_former_result() -> None:
 
 
 async def test_a_task_needs_its_dependencies_and_the_task_of_its_condition() -> None:
-    """The task of a condition must be settled before; only a dependency must also be completed."""
+    """The task named in a condition must be settled before; only a dependency must also be completed."""
     one = execution(depends_on=("a", "b"), when={"task": "c", "outcome": "failed"})
 
     assert one.needed == ("a", "b", "c")
@@ -81,7 +81,7 @@ async def test_a_task_needs_its_dependencies_and_the_task_of_its_condition() -> 
 
 # ----------------------------------------------------------------------------------------------------- interruptions
 async def test_an_interruption_cancels_the_attempt() -> None:
-    """The attempt ends at its next checkpoint; nobody is answered before the runner has taken the task away."""
+    """An interruption cancels the attempt; it is not reported as done before the runner has taken the task away."""
     active = ActiveClaim()
     interruption = active.interrupt("taken away by ann")
     with active.scope:
@@ -92,7 +92,8 @@ async def test_an_interruption_cancels_the_attempt() -> None:
 
 
 async def test_two_interruptions_of_one_attempt_are_one() -> None:
-    """Both callers have the same object: the latest request counts, and its event tells both what came of theirs."""
+    """Two callers that interrupt one attempt have the same interruption object, with the reason of the latest
+    request."""
     active = ActiveClaim()
     first = active.interrupt("taken away by ann")
     second = active.interrupt("blocked by bob", ("task:x",))
@@ -102,7 +103,7 @@ async def test_two_interruptions_of_one_attempt_are_one() -> None:
 
 
 async def test_the_loss_of_the_worker_overrides_a_block() -> None:
-    """The task goes to another worker; whoever wanted it blocked sees that another event took it away."""
+    """If the worker is lost after a request to block the task, the interruption says that the worker was lost."""
     active = ActiveClaim()
     interruption = active.interrupt("blocked by bob", ("task:x",))
     active.interrupt("its worker was lost", lost=True)
@@ -112,7 +113,7 @@ async def test_the_loss_of_the_worker_overrides_a_block() -> None:
 
 
 async def test_a_runner_that_lets_go_answers_everybody() -> None:
-    """Commands that wait for the decision, for the release or for an interruption go on, also if nothing came of it."""
+    """A runner that releases a task wakes every waiting command, even if no event took the task away."""
     active = ActiveClaim()
     interruption = active.interrupt("taken away by ann")
     active.release()
@@ -124,7 +125,7 @@ async def test_a_runner_that_lets_go_answers_everybody() -> None:
 
 
 async def test_an_interruption_that_was_met_keeps_its_event() -> None:
-    """The event tells the caller that the task was taken away, whatever another worker does with it by then."""
+    """The event of an interruption that was carried out stays after the release of the claim."""
     active = ActiveClaim()
     interruption = active.interrupt("taken away by ann")
     interruption.event = Unclaimed(reason=interruption.why)
@@ -152,5 +153,6 @@ RESUMED = TaskRunData(resumed_from="run:t-1", resumed_at="beef")
 async def test_the_next_run_begins_with_the_last_work_that_was_kept(
     state: TaskRun, data: TaskRunData, rollback: bool, expected: Checkpoint | None
 ) -> None:
-    """That is this run's checkpoint, or, if its work is rolled back, the one that it began with itself."""
+    """The next run begins from this run's checkpoint, or, if its work is rolled back, from the checkpoint that it began
+    from."""
     assert checkpoint_after("run:t", state, data, rollback=rollback) == expected

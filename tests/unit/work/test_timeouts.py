@@ -1,5 +1,4 @@
-"""Time limits of attempts: by size and complexity, by the durations of tasks of the same kind, and longer with
-progress."""
+"""Tests of the time limits of attempts: by size and complexity, and by the durations of tasks of the same kind."""
 
 from __future__ import annotations
 
@@ -26,24 +25,25 @@ from supervisor.work.timeouts import KINDS_MAX, SAMPLES_MAX, Complexity, Duratio
     ],
 )
 def test_scope_times_complexity(scope: str, complexity: str, limit_s: float) -> None:
-    """Without experience the scope's seconds times the complexity's factor count, two hours at most."""
+    """Without known durations the limit is the seconds of the size times the factor of the complexity, at most two
+    hours."""
     kind = TaskKind(TaskSize(scope), Complexity(complexity))
     assert Timeouts().of(kind) == pytest.approx(limit_s)
 
 
 def test_without_a_scope_it_is_flat() -> None:
-    """A task of which nobody said how large it is has five minutes, whatever others took."""
+    """A task without a size has a limit of five minutes, whatever the durations of other tasks."""
     assert Timeouts().of(None) == 300.0
     assert Timeouts(default_s=7.0).of(None, [1000.0] * 50) == 7.0
 
 
 def test_medium_is_meant_where_nothing_is_said() -> None:
-    """A scope alone is of medium complexity and of no role."""
+    """A kind that gives only the size has medium complexity and no role."""
     assert TaskKind(TaskSize.LARGE) == TaskKind(TaskSize.LARGE, Complexity.MEDIUM, "")
 
 
 def test_experience_needs_five() -> None:
-    """Four finished tasks change nothing; with the fifth, what they took decides."""
+    """Four durations do not change the limit; from the fifth on, the durations determine it."""
     small = TaskKind(TaskSize.SMALL)
     assert Timeouts().of(small, [400.0] * 4) == 900.0
     assert Timeouts().of(small, [400.0] * 5) == 600.0
@@ -59,12 +59,12 @@ def test_experience_needs_five() -> None:
     ],
 )
 def test_the_95th_percentile_by_nearest_rank(finished: list[float], limit_s: float) -> None:
-    """A duration that was observed, whatever the order, times one and a half."""
+    """The limit is one of the durations, the 95th percentile by nearest rank, times one and a half."""
     assert Timeouts().of(TaskKind(TaskSize.SMALL), finished) == limit_s
 
 
 def test_the_limits_are_clamped() -> None:
-    """Experience makes a limit neither shorter than five minutes nor longer than two hours."""
+    """Known durations make a limit neither shorter than five minutes nor longer than two hours."""
     small = TaskKind(TaskSize.SMALL)
     assert Timeouts().of(small, [1.0] * 5) == 300.0
     assert Timeouts().of(small, [6000.0] * 5) == 7200.0
@@ -72,7 +72,7 @@ def test_the_limits_are_clamped() -> None:
 
 
 def test_the_policy_is_the_callers() -> None:
-    """The number of samples, the percentile and the margin are fields of the policy."""
+    """A ``Timeouts`` with other samples, percentile and margin computes the limit from these values."""
     policy = Timeouts(samples_min=2, percentile=50.0, margin=2.0, min_s=1.0)
     assert policy.of(TaskKind(TaskSize.SMALL), [5.0, 3.0, 100.0]) == 10.0
     assert (
@@ -81,7 +81,7 @@ def test_the_policy_is_the_callers() -> None:
 
 
 def test_durations_of_a_kind() -> None:
-    """Durations of one kind say nothing about another, and durations without a kind are not kept."""
+    """Durations of one kind do not count for another kind, and durations without a kind are not stored."""
     durations, small, docs = Durations(), TaskKind(TaskSize.SMALL), TaskKind(TaskSize.SMALL, role="docs")
     for took_s in (3.0, 1.0):
         durations.note(small, took_s)
@@ -94,7 +94,7 @@ def test_durations_of_a_kind() -> None:
 
 
 def test_the_memory_of_one_kind_is_bounded() -> None:
-    """The latest hundred count; what was usual long ago is forgotten."""
+    """Only the latest hundred durations of a kind are stored."""
     durations, small = Durations(), TaskKind(TaskSize.SMALL)
     for number in range(SAMPLES_MAX + 3):
         durations.note(small, float(number))
@@ -102,7 +102,7 @@ def test_the_memory_of_one_kind_is_bounded() -> None:
 
 
 def test_the_memory_of_kinds_is_bounded() -> None:
-    """With one kind too many, the one heard of longest ago goes."""
+    """With one kind too many, the kind that was used longest ago is dropped."""
     durations = Durations()
     kinds = [TaskKind(TaskSize.SMALL, role=str(number)) for number in range(KINDS_MAX)]
     assert (KINDS_MAX, SAMPLES_MAX) == (256, 100)

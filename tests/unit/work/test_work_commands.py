@@ -1,4 +1,4 @@
-"""Commands with an id: once, with the first answer; not burned by a refusal; known again after a restart; bounded."""
+"""Tests of commands with an id: carried out once, repeatable after a refusal, remembered after a restart, bounded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Log:
-    """Records of tasks in a list, and a table with one edge: a ``PLANNED`` task can be moved, once."""
+    """Records in a list, and a simple table: each task can be moved once, and is refused after that."""
 
     def __init__(self) -> None:
         self.records: list[LifecycleEvent] = []
@@ -71,7 +71,8 @@ async def given(commands: CommandLog, log: Log, asked: Command, **metadata: Any)
 
 
 async def test_a_command_is_the_root_of_what_it_does() -> None:
-    """A command is a fact without a cause, with its giver and reason, and the transition is caused by it."""
+    """A command is recorded as a fact without a cause, with giver and reason; the fact is the cause of the
+    transition."""
     log = Log()
     answer = await given(CommandLog(log.note), log, command(reason="looks good"))
     fact, moved = log.records
@@ -82,7 +83,7 @@ async def test_a_command_is_the_root_of_what_it_does() -> None:
 
 
 async def test_a_repetition_gets_the_first_answer() -> None:
-    """The second time nothing is done and nothing is recorded; the answer says that it was given before."""
+    """A repeated command does nothing and records nothing; its reply is the first reply, marked as repeated."""
     log = Log()
     commands = CommandLog(log.note)
     first = await given(commands, log, command())
@@ -92,7 +93,7 @@ async def test_a_repetition_gets_the_first_answer() -> None:
 
 
 async def test_without_an_id_every_command_counts() -> None:
-    """A command without an id is taken each time it comes."""
+    """A command without an id is carried out each time that it is given."""
     log = Log()
     commands = CommandLog(log.note)
     await given(commands, log, command(id=None))
@@ -102,7 +103,7 @@ async def test_without_an_id_every_command_counts() -> None:
 
 
 async def test_a_refused_command_is_not_burned() -> None:
-    """A refused command may come again with its id, and takes effect then."""
+    """A refused command may be given again with the same id, and then takes effect."""
     log = Log()
     commands = CommandLog(log.note)
     log.moved.add("task:t")
@@ -122,7 +123,8 @@ async def test_a_refused_command_is_not_burned() -> None:
     ],
 )
 async def test_an_id_belongs_to_one_command(other: Command, words: str) -> None:
-    """Another verb, task or set of subtasks under a known id is an error that names the first, and has no effect."""
+    """Another verb, task or set of subtasks with a known id is an error that names the first command, and has no
+    effect."""
     log = Log()
     commands = CommandLog(log.note)
     await given(commands, log, command())
@@ -133,7 +135,7 @@ async def test_an_id_belongs_to_one_command(other: Command, words: str) -> None:
 
 @pytest.mark.parametrize("command_id", ["", "x" * (ID_MAX + 1)])
 async def test_an_id_has_a_length(command_id: str) -> None:
-    """An empty id and one that is too long are refused, and nothing is recorded."""
+    """A command id that is empty or too long is an error, and nothing is recorded."""
     log = Log()
     with pytest.raises(ValueError, match=f"has {len(command_id)} characters; give 1 to 200"):
         await given(CommandLog(log.note), log, command(id=command_id))
@@ -142,7 +144,7 @@ async def test_an_id_has_a_length(command_id: str) -> None:
 
 
 async def test_two_at_once_are_one() -> None:
-    """A repetition that comes while the first is under way waits for it, and has its answer."""
+    """A repetition that comes while the first command is under way waits for it, and returns the same reply."""
     log = Log()
     commands, may, answers = CommandLog(log.note), anyio.Event(), list[CommandResult]()
 
@@ -165,7 +167,7 @@ async def test_two_at_once_are_one() -> None:
 
 
 async def test_when_the_first_of_two_is_refused_the_second_is_tried() -> None:
-    """A caller that waited for a command which was refused carries the command out itself."""
+    """A caller that waited for the same command, which was then refused, carries the command out itself."""
     log = Log()
     commands, may, ends = CommandLog(log.note), anyio.Event(), list[str]()
 
@@ -191,7 +193,7 @@ async def test_when_the_first_of_two_is_refused_the_second_is_tried() -> None:
 
 # ---------------------------------------------------------------------------------------------------- after a start
 async def test_what_took_effect_is_known_after_a_restart() -> None:
-    """Folded from the records, a repetition gets the same answer, subtasks included, and does nothing."""
+    """After a restart, a repetition of a command returns the same reply, subtasks included, and does nothing."""
     log = Log()
     split = command(verb=Verb.SPLIT, given=digest_of([{"id": "a"}]))
     first = await given(CommandLog(log.note), log, split, event="split", subtasks=["task:a", "task:b"])
@@ -210,7 +212,7 @@ async def test_what_took_effect_is_known_after_a_restart() -> None:
 
 
 async def test_what_was_refused_or_cut_off_is_not_known_after_a_restart() -> None:
-    """A command that caused no transition, by a refusal or by a crash before it, may be given again."""
+    """A command without a transition, because of a refusal or a crash, may be given again after a restart."""
     log = Log()
     log.moved.add("task:t")
     with pytest.raises(Refused):
@@ -225,7 +227,7 @@ async def test_what_was_refused_or_cut_off_is_not_known_after_a_restart() -> Non
 
 
 async def test_records_that_follow_are_no_second_answer() -> None:
-    """Of what a command caused, the first transition is its answer."""
+    """If a command caused several transitions, its reply after a restart is that of the first."""
     log = Log()
     first = await given(CommandLog(log.note), log, command())
     fact = next(log.facts())
@@ -236,7 +238,8 @@ async def test_records_that_follow_are_no_second_answer() -> None:
 
 
 async def test_what_comes_of_a_task_by_another_way_is_the_effect_too() -> None:
-    """A task that is ended by way of its session is cancelled by the command all the same; another event is not it."""
+    """A cancellation recorded with another cause still counts as the effect of an earlier cancel command; other events
+    do not."""
     log = Log()
     cancel = command(verb=Verb.CANCEL)
     log.note("task:t", "Commanded", Cause(actor="operator:me"), {"command": "cancel", "command_id": "c1"}, "")
@@ -251,7 +254,7 @@ async def test_what_comes_of_a_task_by_another_way_is_the_effect_too() -> None:
 
 
 async def test_a_refusal_is_on_record() -> None:
-    """The refusal names the command that caused it, and the reason."""
+    """The recorded refusal of a command has the command as its cause, and the reason."""
     log = Log()
     log.moved.add("task:t")
     with pytest.raises(Refused):
@@ -265,14 +268,14 @@ async def test_a_refusal_is_on_record() -> None:
 
 
 def test_each_verb_has_events_that_are_its_effect() -> None:
-    """Every verb has events as its effect, and every such event stands in a table."""
+    """Every verb has events that are its effect, and every such event is in a table."""
     known = {*TASK.events, *RUN.events}
     assert set(EFFECTS) == set(Verb)
     assert set().union(*EFFECTS.values()) <= known
 
 
 async def test_commands_without_an_id_leave_nothing_behind() -> None:
-    """A fold over them remembers none, and goes on to those that have one."""
+    """After a restart, commands without an id are not remembered, and later commands with an id are."""
     log = Log()
     commands = CommandLog(log.note)
     await given(commands, log, command(id=None))
@@ -283,7 +286,7 @@ async def test_commands_without_an_id_leave_nothing_behind() -> None:
 
 
 async def test_the_oldest_answers_are_forgotten_first() -> None:
-    """The memory is bounded: the oldest reply is forgotten, and the newest are known."""
+    """If there are too many replies, the oldest is forgotten, and the newest are remembered."""
     log = Log()
     commands = CommandLog(log.note, kept_max=2)
     for number in range(3):
@@ -295,6 +298,6 @@ async def test_the_oldest_answers_are_forgotten_first() -> None:
 
 
 def test_a_digest_stands_for_what_was_given() -> None:
-    """The same data has the same digest, whatever its order of keys, and other data another one."""
+    """Equal data have equal digests, whatever the order of keys; different data have different digests."""
     assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1}) != digest_of({"a": 1, "b": 3})
     assert len(digest_of([])) == 16

@@ -1,4 +1,4 @@
-"""The pool of workers in virtual time: slots, heartbeats, loss and return, draining. Its records are checked, too."""
+"""Tests of the pool of workers in virtual time: slots, heartbeats, loss, return and draining, with the records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ Play: TypeAlias = "Callable[[Run], Coroutine[Any, Any, None]]"
 
 @pytest.fixture(params=["asyncio", "trio"])
 def virtually(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play], Run]:
-    """Run a test on a supervisor in virtual time, and check its records afterwards."""
+    """Return a function that runs a test on a supervisor in virtual time, and returns the run for a check of its
+    records."""
 
     def run(play: Play, journal: Callable[[MemoryStore], MemoryJournal] = MemoryJournal) -> Run:
         options: dict[str, Any] = {"loop_factory": VirtualLoop}
@@ -63,7 +64,7 @@ async def give(pool: WorkerPool, worker_id: str, name: str) -> None:
 
 
 async def nobody(pool: WorkerPool, worker_id: str, heartbeat_s: float) -> None:
-    """Send no heartbeat: a worker is silent unless the test calls ``beat``."""
+    """Send no heartbeat, in place of the usual heartbeat: a worker is silent unless the test calls ``beat``."""
 
 
 def free(pool: WorkerPool) -> list[str]:
@@ -71,14 +72,15 @@ def free(pool: WorkerPool) -> list[str]:
 
 
 def taken(events: list[LifecycleEvent]) -> Counter[tuple[str, str, str]]:
-    """Return the edges of the worker's table that were taken."""
+    """Return how often each edge of the workers' table was taken, as (state, event, next state)."""
     moves = [one for one in events if one.entity_type == "worker" and one.outcome == "transition"]
     return Counter((one.from_status, one.event, one.to_status) for one in moves)
 
 
 # ------------------------------------------------------------------------------------------------------------ slots
 def test_a_plan_that_names_no_worker_has_the_local_one(virtually: Callable[[Play], Run]) -> None:
-    """The local worker has as many slots as the plan has sessions, and is offered until they are taken."""
+    """A plan without workers has the worker ``local``, with one slot for each session of the plan, offered while one is
+    free."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, {}, slots=2)
@@ -99,7 +101,8 @@ def test_a_plan_that_names_no_worker_has_the_local_one(virtually: Callable[[Play
 
 
 def test_named_workers_have_what_the_plan_says(virtually: Callable[[Play], Run]) -> None:
-    """Each worker has its slots and capabilities, roles included; the one that was given a task last comes last."""
+    """Each worker has its slots and capabilities, roles included; the worker that received a task most recently is
+    last."""
 
     async def play(run: Run) -> None:
         workers = {"a": WorkerConfig(slots=2, roles=("qa",)), "b": WorkerConfig(capabilities=("gpu",))}
@@ -120,7 +123,7 @@ def test_named_workers_have_what_the_plan_says(virtually: Callable[[Play], Run])
 
 
 def test_a_reserved_slot_that_was_never_used(virtually: Callable[[Play], Run]) -> None:
-    """A task that was given up before its worker heard of it leaves no record, and its slot is free."""
+    """A task given up before it was assigned leaves no record, and its reserved slot is free again."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, ONE)
@@ -133,7 +136,8 @@ def test_a_reserved_slot_that_was_never_used(virtually: Callable[[Play], Run]) -
 
 
 def test_more_or_fewer_slots_while_it_runs(virtually: Callable[[Play], Run]) -> None:
-    """More slots are a second worker; with fewer, a worker that has too many tasks finishes them, and gets no more."""
+    """More slots are added as a second worker; with fewer slots, running tasks finish, and only free slots are
+    offered."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, {}, slots=1)
@@ -153,7 +157,8 @@ def test_more_or_fewer_slots_while_it_runs(virtually: Callable[[Play], Run]) -> 
 
 
 def test_other_workers_while_it_runs(virtually: Callable[[Play], Run]) -> None:
-    """A new worker is hired, a changed one is hired anew, and one that is not wanted goes when it holds nothing."""
+    """On a change of workers, a new or changed worker is registered, and an unwanted worker ends when it has no
+    task."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, {"a": WorkerConfig(), "b": WorkerConfig(), "c": WorkerConfig()})
@@ -175,7 +180,7 @@ def test_other_workers_while_it_runs(virtually: Callable[[Play], Run]) -> None:
 
 # ------------------------------------------------------------------------------------------------------------ health
 def test_workers_of_this_process_beat(virtually: Callable[[Play], Run]) -> None:
-    """No worker that beats is lost, however long it works."""
+    """A worker of this process sends heartbeats, and is not lost however long its task takes."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, {"idle": WorkerConfig(), "busy": WorkerConfig()})
@@ -188,7 +193,7 @@ def test_workers_of_this_process_beat(virtually: Callable[[Play], Run]) -> None:
 
 
 def test_a_stuck_heartbeat_is_found(virtually: Callable[[Play], Run]) -> None:
-    """A worker that does not beat any more is lost after three checks, one each half minute."""
+    """A worker without heartbeats is lost after three checks, one each half minute."""
 
     async def play(run: Run) -> None:
         lost: list[tuple[str, list[str]]] = []
@@ -208,7 +213,7 @@ def test_a_stuck_heartbeat_is_found(virtually: Callable[[Play], Run]) -> None:
 
 
 def test_a_beat_at_the_instant_of_a_look_counts(virtually: Callable[[Play], Run]) -> None:
-    """A beat just after a check makes the worker last three more checks, whatever it had missed before."""
+    """A heartbeat just after a check resets the count: the worker is lost only three checks later."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, ONE, heartbeat=nobody)
@@ -230,7 +235,7 @@ def test_a_beat_at_the_instant_of_a_look_counts(virtually: Callable[[Play], Run]
 
 
 def test_a_lost_worker_comes_back_with_nothing(virtually: Callable[[Play], Run]) -> None:
-    """A lost worker that beats again returns with all its slots, and not before all that it held was given back."""
+    """A lost worker whose heartbeat comes again returns with all slots free, after all of its tasks were released."""
 
     async def play(run: Run) -> None:
         freed: list[int] = []
@@ -258,7 +263,7 @@ def test_a_lost_worker_comes_back_with_nothing(virtually: Callable[[Play], Run])
 
 
 def test_a_beat_before_the_loss_does_not_bring_a_worker_back(virtually: Callable[[Play], Run]) -> None:
-    """A worker that is silent when its last task is let go of stays lost."""
+    """A worker that is still silent when its last task is released stays lost."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, ONE, heartbeat=nobody)
@@ -272,7 +277,7 @@ def test_a_beat_before_the_loss_does_not_bring_a_worker_back(virtually: Callable
 
 
 def test_a_worker_that_stays_silent_is_replaced(virtually: Callable[[Play], Run]) -> None:
-    """After three minutes of silence another worker takes its place, and a late beat returns false."""
+    """After three minutes of silence a worker is replaced, and a late ``beat`` returns false."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, ONE, heartbeat=nobody)
@@ -292,7 +297,7 @@ def test_a_worker_that_stays_silent_is_replaced(virtually: Callable[[Play], Run]
 
 
 def test_a_lost_worker_stays_while_its_task_is_worked_on(virtually: Callable[[Play], Run]) -> None:
-    """A worker is not shut down while somebody still works on what it held."""
+    """A lost worker is not shut down while one of its tasks is not released."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, ONE, heartbeat=nobody)
@@ -308,7 +313,7 @@ def test_a_lost_worker_stays_while_its_task_is_worked_on(virtually: Callable[[Pl
 
 
 def test_a_pause_is_nobodys_silence(virtually: Callable[[Play], Run]) -> None:
-    """No worker is lost by a process that was suspended for hours."""
+    """No worker is lost because the process was suspended for hours."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, ONE)
@@ -322,7 +327,7 @@ def test_a_pause_is_nobodys_silence(virtually: Callable[[Play], Run]) -> None:
 
 
 def leap(seconds: float) -> None:
-    """Suspend the process for so many seconds."""
+    """Simulate that the process is suspended for so many seconds."""
     if trio.lowlevel.in_trio_run():
         clock = trio.lowlevel.current_clock()
         assert isinstance(clock, MockClock)
@@ -337,7 +342,7 @@ def leap(seconds: float) -> None:
 
 # ------------------------------------------------------------------------------------------------------------ draining
 def test_an_idle_worker_is_drained_at_once(virtually: Callable[[Play], Run]) -> None:
-    """A drained worker that holds nothing is shut down at once, and unknown afterwards."""
+    """A drained worker without tasks is shut down at once, and its id is unknown afterwards."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, ONE)
@@ -352,7 +357,8 @@ def test_an_idle_worker_is_drained_at_once(virtually: Callable[[Play], Run]) -> 
 
 
 def test_a_busy_worker_finishes_first(virtually: Callable[[Play], Run]) -> None:
-    """A drained worker takes nothing new, ends its tasks, reserved ones included, and is shut down with the last."""
+    """A drained worker takes no new task, finishes its tasks, reserved ones included, and is shut down after
+    the last."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, {"w": WorkerConfig(slots=3)})
@@ -372,7 +378,7 @@ def test_a_busy_worker_finishes_first(virtually: Callable[[Play], Run]) -> None:
 
 
 def test_a_worker_drained_as_its_last_task_ends_is_shut_down(virtually: Callable[..., Run]) -> None:
-    """A worker whose last task has just ended, though not on record yet, is shut down when it is drained."""
+    """A drained worker is shut down even if the end of its last task is not durable yet."""
     disks: list[FrozenJournal] = []
 
     def disk(store: MemoryStore) -> MemoryJournal:
@@ -396,7 +402,7 @@ def test_a_worker_drained_as_its_last_task_ends_is_shut_down(virtually: Callable
 
 
 def test_a_draining_worker_that_was_lost_ends_when_it_comes_back(virtually: Callable[[Play], Run]) -> None:
-    """A draining worker that was lost is given nothing after its return."""
+    """A draining worker that was lost receives no task after its return, and is shut down."""
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, ONE, heartbeat=nobody)
@@ -415,7 +421,7 @@ def test_a_draining_worker_that_was_lost_ends_when_it_comes_back(virtually: Call
 
 # ------------------------------------------------------------------------------------------------------------ the whole
 def test_every_edge_is_taken(virtually: Callable[[Play], Run]) -> None:
-    """The pool takes every edge of the worker's table."""
+    """The pool takes every edge of the workers' table."""
 
     async def play(run: Run) -> None:
         workers = {name: WorkerConfig(slots=2) for name in ("lost", "back", "drained", "idle", "unused")}
@@ -445,7 +451,7 @@ def test_every_edge_is_taken(virtually: Callable[[Play], Run]) -> None:
 
 
 def test_workers_of_a_dead_supervisor(virtually: Callable[[Play], Run], tmp_path: Path) -> None:
-    """Workers of a dead supervisor hold nothing, take nothing, and are shut down with the next pool."""
+    """Workers of a dead supervisor hold no tasks, take none, and are shut down with the next pool."""
     left = MemoryStore()
 
     async def play(run: Run) -> None:
