@@ -124,7 +124,7 @@ def _note(row: EntityRow, data: Mapping[str, Any], task_status: TaskStatus) -> s
 
 # ----------------------------------------------------------------------------------------------------------- ps
 class EntityLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of ``supervisor ps``. ``age_s`` is the time in seconds from birth to *now*, or to the entity's end."""
+    """Line of ``supervisor ps``. ``age_s`` is the time in seconds from birth to *now*, or to the entity's end."""
 
     id: str
     kind: str

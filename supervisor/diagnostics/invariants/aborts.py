@@ -22,7 +22,7 @@ _ABANDONED: Final = frozenset({ToolOutcome.ABORTED.value, ToolOutcome.UNKNOWN.va
 
 
 class _Abort:
-    """One abort: the target's session and that session's parent at the time of the request, and the policy edges
+    """State of one abort: the target's session and that session's parent at the time of the request, and the policy edges
     crossed so far."""
 
     def __init__(self, record: LifecycleEvent, session: SessionShadow | None) -> None:
