@@ -22,8 +22,8 @@ _ABANDONED: Final = frozenset({ToolOutcome.ABORTED.value, ToolOutcome.UNKNOWN.va
 
 
 class _Abort:
-    """State of one abort: the target's session and that session's parent at the time of the request, and the policy edges
-    crossed so far."""
+    """State of one abort: the target's session and that session's parent at the time of the request, and the policy
+    edges crossed so far."""
 
     def __init__(self, record: LifecycleEvent, session: SessionShadow | None) -> None:
         self.seq, self.at = record.seq, record.monotonic_s
