@@ -223,7 +223,7 @@ async def test_delays_grow_and_begin_anew_after_a_stable_life(
 @both
 @pytest.mark.parametrize("most", [0, 1, 3])
 async def test_one_restart_too_many_ends_the_supervisor(most: int) -> None:
-    """One restart too many ends the supervisor with an error that names the child, the bound and the last end; other
+    """A restart too many ends the supervisor with an error that names the child, the bound and the last end; other
     children end in order."""
     family = Family()
     async with supervised(*family.specs("a", "b"), intensity=Intensity(most, 60.0)) as house:
