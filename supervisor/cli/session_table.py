@@ -72,8 +72,8 @@ class RunTable:
                 self._closed(row, turn, event)
 
     def _closed(self, row: SessionRow, turn: str, event: LifecycleEvent) -> None:
-        """Remove from the row the call that ended, or the turn's oldest call if the start of the ended call was not seen;
-        remove all calls if none is open any more."""
+        """Remove from the row the call that ended, or the turn's oldest call if the start of the ended call was not
+        seen; remove all calls if none is open any more."""
         if event.event == "tool_completed" and event.to_status == "TOOL_USE":
             number = self._calls.take(event)
             row.calls.pop(f"{turn}:c{number}" if number else next(iter(row.calls), ""), None)
