@@ -1,7 +1,7 @@
 """Behaviour of an actor, reasons of its end, and events that the kernel reports.
 
-An actor is data until it has something to await; what awaits is a task in the actor's scope, started with
-``ctx.start_task``, that reports back by a message.
+An actor itself never awaits; code that must await runs as a task in the actor's scope, started with ``ctx.start_task``,
+and reports back by a message.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from actors.ref import Ref
 from actors.scopes import Scope
 
 SHUTDOWN_S = 5.0
-"""Seconds that an actor's tasks have to end, unless it is spawned with another ``shutdown_s``."""
+"""Seconds that an actor's tasks may take to end, unless the actor is spawned with another ``shutdown_s``."""
 
 
 # ----------------------------------------------------------------------------------------------- reasons of an end
 class Normal(NamedTuple):
-    """The actor ended by itself."""
+    """Reason of an end: the actor ended by itself."""
 
     def __str__(self) -> str:
         return "done"
 
 
 class Shutdown(NamedTuple):
-    """The actor was stopped in order."""
+    """Reason of an end: the actor was stopped in order."""
 
     cause: object = None
 
@@ -35,7 +35,7 @@ class Shutdown(NamedTuple):
 
 
 class Crashed(NamedTuple):
-    """The actor's ``receive``, factory or ``started`` raised."""
+    """Reason of an end: the actor's ``receive``, factory or ``started`` raised."""
 
     error: BaseException
 
@@ -44,7 +44,7 @@ class Crashed(NamedTuple):
 
 
 class Killed(NamedTuple):
-    """The actor was ended at once, without clean-up."""
+    """Reason of an end: the actor was ended at once, without clean-up."""
 
     cause: object = None
 
@@ -53,15 +53,16 @@ class Killed(NamedTuple):
 
 
 def is_clean(reason: object) -> bool:
-    """True for an end after which a transient actor is not restarted: done, or shut down in order."""
+    """Return whether *reason* is that of an end after which a transient actor is not restarted: done, or shut down in
+    order."""
     return isinstance(reason, Normal | Shutdown)
 
 
 # ---------------------------------------------------------------------------------------------- messages to an actor
 class Down(NamedTuple):
-    """A monitored actor has ended; sent once per monitor, even if the actor had ended before.
+    """Event: a monitored actor has ended; sent once per monitor, even if the actor had ended before.
 
-    ``incarnation`` is the number of the incarnation that ended, 0 if there was none to monitor.
+    ``incarnation`` is the number of the incarnation that ended, 0 if there was no such actor.
     """
 
     id: str
@@ -70,9 +71,9 @@ class Down(NamedTuple):
 
 
 class TaskFailed(NamedTuple):
-    """A task of this actor ended with an error. Cancellations are not failures and are not reported.
+    """Event: a task of this actor ended with an error. Cancellations are not failures and are not reported.
 
-    Several errors are the first, with the others in its ``suppressed`` attribute.
+    If there are several errors, ``error`` is the first, with the others in its ``suppressed`` attribute.
     """
 
     name: str
@@ -81,7 +82,8 @@ class TaskFailed(NamedTuple):
 
 # ------------------------------------------------------------------------------------ events for the system's owner
 class DeadLetter(NamedTuple):
-    """A message that no actor has handled (``why`` is ``stopped``), or whose handler raised (``crashed``)."""
+    """Event: no actor has handled a message (``why`` is ``stopped``), or the handler of the message raised
+    (``crashed``)."""
 
     actor_id: str
     message: Any
@@ -89,14 +91,14 @@ class DeadLetter(NamedTuple):
 
 
 class ActorCrashed(NamedTuple):
-    """An actor's handler raised, or a task of one that is stopping did."""
+    """Event: an actor's handler raised, or a task of an actor that is stopping raised."""
 
     actor_id: str
     error: BaseException
 
 
 class CancelSwallowed(NamedTuple):
-    """A task still runs although it was cancelled ``after_s`` seconds ago."""
+    """Event: a task still runs although it was cancelled ``after_s`` seconds ago."""
 
     actor_id: str
     task: str
@@ -105,7 +107,8 @@ class CancelSwallowed(NamedTuple):
 
 
 class Abandoned(NamedTuple):
-    """Tasks of an actor still ran at the deadline of its end (``budget_s``); no actor waits for them any more."""
+    """Event: tasks of an actor still ran at the deadline of its end (``budget_s``); no actor waits for these tasks any
+    more."""
 
     actor_id: str
     tasks: tuple[str, ...]
@@ -113,8 +116,8 @@ class Abandoned(NamedTuple):
 
 
 class Paused(NamedTuple):
-    """No task ran for at least ``late_s`` seconds: the process was stopped, or its loop was blocked. No timer has
-    counted that time."""
+    """Event: no task ran for at least ``late_s`` seconds, since the process was stopped or its event loop was blocked.
+    No timer has counted that time."""
 
     late_s: float
 
@@ -124,7 +127,7 @@ KernelEvent = DeadLetter | ActorCrashed | CancelSwallowed | Abandoned | Paused
 
 # -------------------------------------------------------------------------------------------------------- behaviour
 class Context(Protocol):
-    """Operations of an actor on itself and on its surroundings."""
+    """Operations of an actor on itself and on the actor system around it."""
 
     @property
     def id(self) -> str: ...
@@ -142,7 +145,7 @@ class Context(Protocol):
 
     @property
     def envelope(self) -> Envelope | None:
-        """Envelope of the message in hand."""
+        """Envelope of the message that is being handled."""
         ...
 
     @property
@@ -158,12 +161,12 @@ class Context(Protocol):
         home: str | None = None,
         shutdown_s: float = SHUTDOWN_S,
     ) -> Ref:
-        """Start a child, which ends before this actor does."""
+        """Start a child actor, which ends before this actor does."""
         ...
 
     def start_task(self, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any, name: str = "") -> None:
-        """Run ``fn(*args)`` in this actor's scope. A task that is started while an ask is handled whose answer is
-        deferred is cancelled with the asker."""
+        """Run ``fn(*args)`` as a task in this actor's scope. If the task is started while an ask with a deferred reply
+        is handled, the task is cancelled when the asker is."""
         ...
 
     def set_timer(self, key: str, delay_s: float, message: Any, *, cause: Any = None) -> None: ...
@@ -171,27 +174,28 @@ class Context(Protocol):
     def cancel_timer(self, key: str) -> None: ...
 
     def read_timer(self, key: str) -> float | None:
-        """Return the seconds until the timer fires; ``None`` if no timer of that key runs."""
+        """Return the seconds until the timer with that key fires; ``None`` if no such timer runs."""
         ...
 
     def tell_self(self, message: Any, *, lane: Lane = Lane.NORMAL) -> None: ...
 
     def stop(self, cause: object = None) -> None:
-        """End in order, as :class:`Shutdown`."""
+        """End this actor in order, with the reason :class:`Shutdown`."""
         ...
 
     def exit(self) -> None:
-        """End in order, as :class:`Normal`: the work is done."""
+        """End this actor in order, with the reason :class:`Normal`: the work is done."""
         ...
 
 
 class Actor(Protocol):
-    """Behaviour of an actor. It must not block, and must not use the context after the actor's end.
+    """Behaviour of an actor. Its methods must not block, and must not use the context after the actor's end.
 
     Optional methods: ``started(ctx)``, called before the first message, and ``stopped(ctx, reason)``, called when
     children and tasks have ended.
     """
 
     def receive(self, ctx: Context, message: Any) -> Any:
-        """Handle one message; the return value answers an ask. An exception ends the actor as :class:`Crashed`."""
+        """Handle one message; the return value is the reply to an ask. An exception ends the actor as
+        :class:`Crashed`."""
         ...

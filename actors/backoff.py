@@ -8,7 +8,7 @@ from actors.errors import InvalidOption
 
 
 class Uniform(Protocol):
-    """Random stream, such as ``random.Random(seed)``."""
+    """Protocol of a random stream, such as ``random.Random(seed)``."""
 
     def uniform(self, a: float, b: float, /) -> float: ...
 
@@ -36,7 +36,7 @@ class Backoff(NamedTuple):
         return max(2 * self.cap_s, 120.0)
 
     def checked(self, whose: str) -> Backoff:
-        """Return this backoff.
+        """Return this backoff if its values are valid.
 
         Raises:
             InvalidOption: a delay is negative, or the delays shrink.

@@ -29,14 +29,15 @@ class Circuit(Enum):
 
 
 class BreakerLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``failures_max`` failures within ``window_s`` seconds open the circuit, for ``cooldown_s`` seconds at least."""
+    """Limits of a circuit: ``failures_max`` failures within ``window_s`` seconds open the circuit, for ``cooldown_s``
+    seconds at least."""
 
     failures_max: int = 5
     window_s: float = 60.0
     cooldown_s: float = 60.0
 
     def checked(self, whose: str) -> BreakerLimits:
-        """Return these limits.
+        """Return these limits if they are valid.
 
         Raises:
             InvalidOption: ``failures_max`` is below 1, or a time is not positive.
@@ -50,7 +51,8 @@ class BreakerLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class CircuitData(msgspec.Struct, frozen=True, kw_only=True):
-    """Data of a circuit: times of the failures in the window, oldest first; time of the last opening; probe."""
+    """Data of a circuit: times of the failures in the window, oldest first; time of the last opening; name of the
+    probe."""
 
     limits: BreakerLimits = BreakerLimits()
     failures: tuple[float, ...] = ()
@@ -59,30 +61,30 @@ class CircuitData(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def free_at_s(self) -> float:
-        """End of the cool-down after the last opening."""
+        """Time at which the cool-down after the last opening ends."""
         return self.opened_at + self.limits.cooldown_s
 
 
 class Launched(Event, frozen=True, kw_only=True):
-    """The call *who* begins. Illegal while no call is allowed."""
+    """Event: the call *who* begins. Illegal while no call is allowed."""
 
     who: str
 
 
 class Answered(Event, frozen=True, kw_only=True):
-    """The call *who* has succeeded."""
+    """Event: the call *who* has succeeded."""
 
     who: str
 
 
 class Failed(Event, frozen=True, kw_only=True):
-    """The call *who* has failed because of the service."""
+    """Event: the call *who* has failed because of the service."""
 
     who: str
 
 
 class Withdrawn(Event, frozen=True, kw_only=True):
-    """The call *who* has ended without a result that says anything about the service."""
+    """Event: the call *who* has ended with a result that proves nothing about the service."""
 
     who: str
 
@@ -107,7 +109,7 @@ def one_too_many(data: CircuitData, event: Failed) -> bool:
 
 
 def _window(data: CircuitData, at: float) -> tuple[float, ...]:
-    """Return the failures in the window that ends now, with the present one."""
+    """Return the times of the failures in the window that ends at *at*, with *at* itself as the last."""
     return (*(one for one in data.failures if at - one <= data.limits.window_s), at)
 
 

@@ -1,15 +1,14 @@
-"""Actor as the system holds it: its children, its tasks, its end and its restart.
+"""Cell: the actor system's object for one actor, with its children, its tasks, its end and its restart.
 
-Theory of operation
--------------------
-An end goes on in steps that the dispatcher takes, each when the one before is complete:
+Theory of operation ------------------- An end consists of steps that the dispatcher takes, each when the step before is
+complete:
 
     LIVE --begin_stop--> STOPPING: reject unread messages -> stop the children, youngest first
                                    -> cancel the tasks -> ``stopped(ctx, reason)`` --> STOPPED
                                                                                   \\-> EXITED --restart--> LIVE
 
 Steps are queued and not called, so that a tree of any depth ends without recursion. The deadline ``stop_by`` may only
-become earlier. No end waits for ever: a task that still runs 250 ms after its cancellation is reported with its stack
+become earlier. No end takes for ever: a task that still runs 250 ms after its cancellation is reported with its stack
 (``CancelSwallowed``), and at the deadline the actor ends without its tasks (``Abandoned``).
 
 An actor that its supervisor restarts keeps its cell: its place in the tree, its ref, and its mailbox with all messages
@@ -47,7 +46,7 @@ from actors.waiter import RAISED, as_error
 SWALLOWED_AFTER_S = 0.25
 """Seconds after its cancellation at which a task that still runs is reported."""
 KILL_S = 0.25
-"""Seconds that a cancelled task has at least before it is abandoned, also when the deadline has passed."""
+"""Seconds that a cancelled task has at least before the actor abandons the task, also when the deadline has passed."""
 
 _LIVE, _STOPPING, _EXITED, _STOPPED = Phase.LIVE, Phase.STOPPING, Phase.EXITED, Phase.STOPPED
 
@@ -115,11 +114,8 @@ class ActorCell(MessageLoop):
         self._open_runner().start_task(self, fn, args, name, reply)
 
     def _open_runner(self) -> TaskRunner:
-        """Return the runner of the actor's tasks; make it, and those of its homes, with the first task.
-
-        Raises:
-            ActorStopped: the actor's scope, or one around it, was cancelled.
-        """
+        """Return the runner of the actor's tasks; with the first task, make the runner, and the runners of the actors
+        in whose scopes it runs.  Raises: ActorStopped: the actor's scope, or a scope around it, was cancelled."""
         if self.scope.cancelled:
             raise ActorStopped(self.id, self.scope.cause)
         if self.runner is None:
@@ -134,14 +130,14 @@ class ActorCell(MessageLoop):
         return self.runner
 
     def task_failed(self, name: str, error: Exception) -> None:
-        """Report an error of a task to the behaviour, or, once the actor stops, to the owner of the system."""
+        """Report an error of a task to the behaviour or, once the actor stops, to the owner of the actor system."""
         if self.phase is _LIVE:
             self.deliver(Envelope(TaskFailed(name, error)), Lane.CONTROL)
         else:
             self.system.report(ActorCrashed(self.id, error))
 
     def cancel_system(self) -> None:
-        """Cancel all actors: an error that is no actor's own came out of a task."""
+        """Cancel all actors, because an error that belongs to no actor came out of a task."""
         self.system.cancel_all()
 
     # ------------------------------------------------------------------ the end
@@ -152,12 +148,13 @@ class ActorCell(MessageLoop):
         self.begin_stop(Normal())
 
     def fail(self, error: Exception) -> None:
-        """End with *error*, as if the handler had raised it."""
+        """End the actor with *error*, as if its handler had raised *error*."""
         self.system.report(ActorCrashed(self.id, error))
         self.begin_stop(error)
 
     def begin_stop(self, reason: object, *, stop_by: float = inf, restarting: bool | None = None) -> None:
-        """Begin the end. A second call may only make *stop_by* (absolute, in seconds) earlier, or prevent the restart.
+        """Begin the end of the actor. A second call may only make *stop_by* (absolute, in seconds) earlier, or prevent
+        the restart.
 
         *restarting*: whether the supervisor restarts the actor; by default its restart type and the reason decide.
         """
@@ -197,12 +194,13 @@ class ActorCell(MessageLoop):
         )
 
     def advance(self) -> None:
-        """Queue the next step of this actor's end."""
+        """Queue the next step of this actor's end with the dispatcher."""
         if self.phase is _STOPPING:
             self.dispatcher.queue_end_step(self)
 
     def take_end_step(self) -> None:
-        """Take one step of the end: unread messages, then the children, then the tasks, then the actor itself."""
+        """Take one step of the end: reject unread messages, then end the children, then the tasks, then the actor
+        itself."""
         if self.phase is not _STOPPING:
             return
         if not self.restarting and self.box is not None and len(self.box):
@@ -220,7 +218,8 @@ class ActorCell(MessageLoop):
             self._set_end_check()
 
     def stop_with_parent(self, reason: Shutdown | Killed, stop_by: float) -> None:
-        """End for good, by the earlier of the parent's deadline and that of the child spec's ``shutdown_s``."""
+        """End the actor for good because its parent ends, by the earlier of the parent's deadline and that of the child
+        spec's ``shutdown_s``."""
         if self.restart_hook is None:
             self.begin_stop(reason, stop_by=stop_by, restarting=False)
         else:
@@ -230,7 +229,8 @@ class ActorCell(MessageLoop):
 
     # ------------------------------------------------------------------ tasks that do not end
     def _set_end_check(self) -> None:
-        """Look again when the tasks should have ended, and before that for those that swallow their cancellation."""
+        """Set a timer that checks whether the tasks have ended, and before that reports tasks that ignore their
+        cancellation."""
         lazy, now = self.lazy, self.system.timers.now()
         cancelled_at = now
         if lazy.end_check is not None:
@@ -260,7 +260,7 @@ class ActorCell(MessageLoop):
 
     # ------------------------------------------------------------------ one incarnation is over
     def _finish_incarnation(self) -> None:
-        """Call ``stopped`` of the behaviour; then wait for the restart, or end for good."""
+        """Call ``stopped`` of the behaviour; then wait for the restart, or end the actor for good."""
         if self.runner is not None:
             if not (self.runner.closing or self.runner.ended):
                 self.scope.close(self.reason)
@@ -289,7 +289,7 @@ class ActorCell(MessageLoop):
         hook.report_down(self.reason)
 
     def restart(self) -> None:
-        """Start the next incarnation. A factory or a ``started`` that raises ends it at once."""
+        """Start the next incarnation. If the factory or ``started`` raises, the incarnation ends at once."""
         assert self.restart_hook is not None
         assert self.phase is _EXITED
         lazy = self._lazy
@@ -324,7 +324,8 @@ class ActorCell(MessageLoop):
         return True
 
     def finish(self) -> None:
-        """End for good: fail the asks that are left, leave the tree, and tell supervisor, parent and monitors."""
+        """End the actor for good: fail the asks without a reply, remove the actor from the tree, and notify supervisor,
+        parent and monitors."""
         if self.phase is _STOPPED:
             return
         self.phase = _STOPPED

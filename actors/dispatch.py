@@ -1,10 +1,10 @@
-"""Dispatcher: it gives turns to the actors that have messages, one actor at a time, in batches.
+"""Dispatcher: runs the actors that have messages, one at a time; a turn of an actor handles a batch of its messages.
 
-Actors with a CONTROL message go ahead of the others; after 32 such turns one of the others has its turn. Between turns
-the ends of actors advance by a step each. The dispatcher yields to the event loop after 256 messages or 1 ms, whichever
-comes first; asks that are answered in place count too, so that no asker keeps the event loop either. Each turn has a
-copy of the context variables of the code that opened the system: what a handler sets ends with its turn, and no other
-actor sees it.
+Actors with a CONTROL message go ahead of the others; after 32 such turns an actor without one has its turn. Between
+turns the ends of actors advance by a step each. The dispatcher yields to the event loop after 256 messages or 1 ms,
+whichever comes first; asks that are handled in the asking task count too, so that no asker blocks the event loop
+either. Each turn has a copy of the context variables of the code that opened the system: a value that a handler sets
+ends with its turn, and no other actor sees it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from actors import failpoint
 from actors.waiter import Backend, Waiter
 
 QUANTUM = 16
-"""Messages that one actor handles per turn, and between two readings of the clock."""
+"""Number of messages that one actor handles per turn, and between two readings of the clock."""
 BATCH = 256
-"""Messages between two checkpoints, at which tasks and aborts run. With 64 a task beside a flood of messages waits half
-as long, and throughput is a fifth lower."""
+"""Number of messages between two checkpoints, at which tasks and aborts run. With 64, a task beside a flood of messages
+waits half as long, and throughput is a fifth lower."""
 BATCH_S = 0.001
-"""Seconds between two checkpoints."""
+"""Seconds between two checkpoints, at most."""
 FRONT_RUN_MAX = 32
-"""After this many turns in a row for actors with a CONTROL message, one goes to an actor without."""
+"""Number of turns in a row for actors with a CONTROL message, after which an actor without one has a turn."""
 CREDIT = 64
-"""Asks that are answered in place between two checkpoints of the dispatcher."""
+"""Number of asks that are handled in the asking task between two checkpoints of the dispatcher."""
 
 
 class Runnable(Protocol):
-    """Part of an actor that the dispatcher needs."""
+    """Protocol of the part of an actor that the dispatcher needs."""
 
     queued: bool
     queued_first: bool
@@ -47,7 +47,7 @@ class Runnable(Protocol):
 
 
 class Dispatcher:
-    """The run queue of one system."""
+    """The queue of runnable actors of one actor system, and the loop that runs them."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -64,7 +64,8 @@ class Dispatcher:
 
     # ------------------------------------------------------------------ what is to be done
     def make_runnable(self, one: Runnable, *, first: bool = False) -> None:
-        """Queue an actor for a turn, *first* ahead of those without a CONTROL message; at most once in each queue."""
+        """Queue an actor for a turn (with *first* ahead of actors without a CONTROL message), at most once in each
+        queue."""
         if first:
             if not one.queued_first:
                 one.queued_first = True
@@ -86,12 +87,12 @@ class Dispatcher:
             self.idle_waiter = None
 
     def charge(self) -> bool:
-        """Count an ask that is answered in place; return ``False`` if the event loop must run first."""
+        """Count an ask that is handled in the asking task; return ``False`` if the event loop must run first."""
         self._credit -= 1
         return self._credit > 0
 
     async def idle(self) -> None:
-        """Wait until no actor has anything to do. Tasks and timers that are yet to report are not waited for."""
+        """Wait until no actor has anything to do. Running tasks and pending timers are not waited for."""
         await anyio.lowlevel.checkpoint()
         while self.idle_waiter is None:
             if self._idle is None:
@@ -100,7 +101,7 @@ class Dispatcher:
 
     # ------------------------------------------------------------------ doing it
     async def run(self) -> None:
-        """Give turns, until cancelled."""
+        """Give turns to actors until cancelled."""
         now, checkpoint = self.backend.now, self.backend.checkpoint
         while True:
             if self.runnable or self._front or self._ending:
@@ -115,7 +116,7 @@ class Dispatcher:
             self._run_batch(now() + BATCH_S)
 
     def _run_batch(self, until: float) -> None:
-        """Give turns until no actor has anything to do, or a checkpoint is due."""
+        """Give turns to actors until none has anything to do, or a checkpoint is due."""
         handled, unclocked = 0, 0
         most = 1 if failpoint.active("dispatch.batch_of_one") else BATCH
         while handled < most and (self._front or self.runnable or self._ending):
@@ -128,7 +129,7 @@ class Dispatcher:
                 unclocked = 0
 
     def _turn(self) -> int:
-        """Take some end steps, then give one actor a turn; return the number of steps and messages."""
+        """Take some steps of actors that end, then give one actor a turn; return the number of steps and messages."""
         steps = 0
         while self._ending and steps < QUANTUM:
             self._ending.popleft().take_end_step()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class ActorError(Exception):
-    """Base of the kernel's errors."""
+    """Base class of the kernel's errors."""
 
 
 class InvalidOption(ActorError, ValueError):
-    """An option has an invalid value."""
+    """Error: an option has an invalid value."""
 
     def __init__(self, whose: str, field: str, value: object, fix: str) -> None:
         self.whose, self.field, self.value = whose, field, value
@@ -16,7 +16,7 @@ class InvalidOption(ActorError, ValueError):
 
 
 class NoSuchActor(ActorError, LookupError):
-    """No living actor has that id."""
+    """Error: no living actor has that id."""
 
     def __init__(self, actor_id: str) -> None:
         self.actor_id = actor_id
@@ -24,7 +24,7 @@ class NoSuchActor(ActorError, LookupError):
 
 
 class ActorStopped(ActorError):
-    """The actor has stopped, or is stopping, and takes no more messages."""
+    """Error: the actor has stopped, or is stopping, and accepts no more messages."""
 
     def __init__(self, actor_id: str, reason: object = None) -> None:
         self.actor_id, self.reason = actor_id, reason
@@ -33,7 +33,7 @@ class ActorStopped(ActorError):
 
 
 class ActorRestarting(ActorError):
-    """The actor crashed and is restarted. *started*: the message may have been handled in part."""
+    """Error: the actor crashed and is restarted. *started*: the message may have been handled in part."""
 
     def __init__(self, actor_id: str, reason: object, *, started: bool) -> None:
         self.actor_id, self.reason, self.started = actor_id, reason, started
@@ -42,7 +42,7 @@ class ActorRestarting(ActorError):
 
 
 class MailboxFull(ActorError):
-    """The actor's mailbox is full. *passing*: whether waiting for room would help; *fix*: another remedy."""
+    """Error: the actor's mailbox is full. *passing*: whether waiting for room would help; *fix*: another remedy."""
 
     def __init__(
         self, actor_id: str, capacity: int, unit: str = "messages", *, passing: bool = True, fix: str = ""
@@ -53,7 +53,7 @@ class MailboxFull(ActorError):
 
 
 class AskTimeout(ActorError):
-    """The answer did not come in time. A late one is counted and dropped."""
+    """Error: the reply to an ask did not come in time. A late reply is counted and dropped."""
 
     def __init__(self, actor_id: str, timeout_s: float) -> None:
         self.actor_id, self.timeout_s = actor_id, timeout_s
@@ -61,7 +61,7 @@ class AskTimeout(ActorError):
 
 
 class NameTaken(ActorError):
-    """Two actors of one system, or two children of one supervisor, cannot have the same id."""
+    """Error: the id is in use by another actor of the system, or by another child of the supervisor."""
 
     def __init__(self, actor_id: str, what: str = "id") -> None:
         self.actor_id = actor_id
@@ -69,7 +69,7 @@ class NameTaken(ActorError):
 
 
 class StartFailed(ActorError):
-    """The actor's factory, or its ``started``, raised: the actor did not start."""
+    """Error: the actor did not start, because its factory or its ``started`` raised."""
 
     def __init__(self, actor_id: str, error: BaseException) -> None:
         self.actor_id, self.error = actor_id, error
@@ -77,7 +77,8 @@ class StartFailed(ActorError):
 
 
 class StrayCancellation(ActorError):
-    """Code raised a cancellation that was not sent to its task, such as from a future that was cancelled elsewhere."""
+    """Error: code raised a cancellation that was not sent to its task, such as one from a future that was cancelled
+    elsewhere."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(f"an awaited future or task was cancelled elsewhere: {error!r}")

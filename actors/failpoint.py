@@ -37,7 +37,8 @@ def crash(name: str, subject: str = "") -> None:
 
 @contextmanager
 def controlled_by(decide: Callable[[str, str], bool]) -> Iterator[None]:
-    """Have *decide* called with name and subject of every failpoint that this thread passes; blocks may be nested."""
+    """While the body runs, call *decide* with name and subject at every failpoint that this thread passes; blocks may
+    be nested."""
     thread = get_ident()
     before = deciders.get(thread)
     deciders[thread] = decide

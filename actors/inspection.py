@@ -10,7 +10,7 @@ from actors.task_runner import stack_of
 
 
 class Stats(NamedTuple):
-    """Counters of one actor. ``queued`` is by lane."""
+    """Counters of one actor. ``queued`` is the number of queued messages by lane."""
 
     handled: int
     queued: Mapping[str, int]
@@ -30,7 +30,7 @@ class TaskSeen(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """Result of an inspection."""
+    """Result of the inspection of one actor."""
 
     id: str
     behaviour: str

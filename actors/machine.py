@@ -21,25 +21,26 @@ D = TypeVar("D")
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Event, with the time at which it happened (seconds).
+    """Base class of events, with the time at which the event happened (seconds).
 
     Events hold no reference cycles, so the garbage collector skips them.
     """
 
     spelled: ClassVar[str | None] = None
-    """Name of the event in records; by default that of its class. An event that a journal keeps has a name of its own,
-    so that its class can be renamed while journals stay readable."""
+    """Name of the event in records; by default the name of its class. An event that is written to a journal has a name
+    of its own, so that its class can be renamed while journals stay readable."""
 
     at: float = 0.0
 
     @classmethod
     def name(cls) -> str:
-        """Return the name that tables, pages and journals show."""
+        """Return the name of the event in tables, pages and journals."""
         return cls.spelled or cls.__name__
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Effect that the caller of a machine must perform: a value, so that tests compare it with ``==``."""
+    """Base class of effects, which the caller of a machine must perform: plain values, so that tests compare them with
+    ``==``."""
 
 
 Guard = Callable[[Any, Any], bool]
@@ -51,14 +52,14 @@ class _Any(Enum):
 
 
 ANY: Final = _Any.ANY
-"""All states of the machine, as the sources of a rule."""
+"""Stands for all states of the machine as the sources of a rule."""
 
 
 class Rule(NamedTuple, Generic[S]):
-    """``source`` --``on`` [``when``] / ``do``--> ``target``.
+    """Rule of a table: ``source`` --``on`` [``when``] / ``do``--> ``target``.
 
-    ``extension`` is the reason for a rule that the specification does not have; ``trigger`` quotes the specification
-    if it describes the edge in prose.
+    ``extension`` is the reason for a rule that the specification does not have; ``trigger`` quotes the specification if
+    it describes the edge in prose.
     """
 
     on: type[Event]
@@ -80,10 +81,11 @@ def rule(
     extension: str | None = None,
     trigger: str | None = None,
 ) -> tuple[Rule[S], ...]:
-    """Make a line of a table: *on* takes each of *sources* to *target* (``None``: the state does not change).
+    """Make the rules of one line of a table: the event *on* leads from each of *sources* to *target* (``None``: the
+    state does not change).
 
     Raises:
-        TypeError: *sources* is :data:`ANY` and *target* is ``None``: the states cannot be known.
+        TypeError: *sources* is :data:`ANY` and *target* is ``None``: the states of the machine are unknown then.
     """
     if isinstance(sources, _Any):
         if target is None:
@@ -100,7 +102,7 @@ def rule(
 
 
 class Step(NamedTuple, Generic[S, D]):
-    """Result of an event: next state, next data, effects, and the rule that applied."""
+    """Result of an event: next state, next data, effects, and the rule that was applied."""
 
     state: S
     data: D
@@ -112,12 +114,12 @@ _made: Any = tuple.__new__
 """Constructor of named tuples that skips their own ``__new__``, which takes longer than a lookup in the table."""
 
 _Line = tuple[Guard | None, tuple[Action, ...], Any, "Rule[Any]"]
-"""Rule as ``step`` reads it. Lines are keyed by the state's name: hashing a member of an enum calls Python code,
-hashing its name does not."""
+"""A rule in the form that ``step`` reads. Rules are stored by the state's name: hashing a member of an enum calls
+Python code, hashing its name does not."""
 
 
 class IllegalTransition(Exception):
-    """The state has no rule for the event. Nothing was changed."""
+    """Error: the state has no rule for the event. Nothing was changed."""
 
     def __init__(self, machine: str, state: Enum, event: Event, allowed: Iterable[type[Event]]) -> None:
         self.machine, self.state, self.event = machine, state, event
@@ -135,7 +137,7 @@ class Machine(Generic[S, D]):
         rules: lines of the table, made by :func:`rule`. The first rule of a cell whose guard holds applies.
         terminal: states that no rule of the specification leaves; marked extensions may.
         reserved: states that the specification names and gives no rule.
-        source: specification that the table comes from.
+        source: specification from which the table comes.
     """
 
     def __init__(
@@ -188,7 +190,7 @@ class Machine(Generic[S, D]):
         return tuple(self._lines[state._name_])
 
     def replay(self, state: S, data: D, events: Iterable[Event]) -> tuple[S, D]:
-        """Apply *events* in order; return state and data. The effects are dropped."""
+        """Apply *events* in order; return the last state and data. The effects are dropped."""
         for event in events:
             state, data, _, _ = self.step(state, data, event)
         return state, data

@@ -60,7 +60,8 @@ def table(machine: AnyMachine) -> str:
 def as_json(machine: AnyMachine) -> dict[str, Any]:
     """Return the table as plain data: each edge once, and once more if an extension repeats an edge of the spec.
 
-    If several rules make one edge, ``guard`` joins their guards with `` | `` and is ``None`` if one has none.
+    If several rules make one edge, ``guard`` joins their guards with `` | `` and is ``None`` if one of these rules has
+    no guard.
     """
     edges: dict[tuple[Enum, str, Enum, bool], list[AnyRule]] = {}
     for one in machine.rules:
@@ -111,7 +112,7 @@ def _path_faults(machine: AnyMachine) -> Iterator[str]:
 
 
 def _closure(machine: AnyMachine, start: Iterable[Enum], *, forward: bool) -> set[Enum]:
-    """Return every state on a path from *start* (or, backwards, on a path to it)."""
+    """Return every state on a path from the states *start* (with *forward* false: on a path to one of them)."""
     frontier = list(start)
     seen = set(frontier)
     while frontier:
@@ -145,7 +146,7 @@ def _markdown_row(one: AnyRule) -> list[str]:
 
 
 def _label(one: AnyRule) -> str:
-    """Return an arrow's text; a colon or a semicolon in it would end it early."""
+    """Return the label of an arrow in a diagram."""
     guard = f" [{_name(one.when)}]" if one.when else ""
     actions = f" / {', '.join(_name(action) for action in one.do)}" if one.do else ""
     return f"{one.on.name()}{guard}{actions}{' (extension)' if one.extension else ''}"

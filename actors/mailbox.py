@@ -1,9 +1,9 @@
 """Mailbox with three priority lanes, FIFO in each, bounded in messages and in bytes.
 
-CONTROL overtakes URGENT, URGENT overtakes NORMAL, but after 32 URGENT messages one NORMAL message is taken, so that
-none starves. CONTROL is never refused and does not count against the capacity. A full mailbox refuses ``tell``; ``ask``
-waits for room, in the order of arrival. The message of an actor's own timer is never refused, and has no size. A
-message without cause, reply, token or size is queued as it is, any other in an :class:`Envelope`.
+CONTROL overtakes URGENT, URGENT overtakes NORMAL, but after 32 URGENT messages one NORMAL message is taken, so that no
+NORMAL message waits for ever. CONTROL is never refused and does not count against the capacity. A full mailbox refuses
+``tell``; ``ask`` waits for room, in the order of arrival. The message of an actor's own timer is never refused, and has
+no size. A message without cause, reply, token or size is queued as it is, any other in an :class:`Envelope`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from actors.errors import InvalidOption, MailboxFull
 from actors.waiter import Backend, Waiter
 
 URGENT_RUN_MAX = 32
-"""URGENT messages in a row, after which one NORMAL message is taken."""
+"""Number of URGENT messages in a row, after which one NORMAL message is taken."""
 
 SizeOf = Callable[[Any], int]
 
@@ -34,7 +34,7 @@ _CONTROL, _URGENT, _NORMAL = Lane.CONTROL, Lane.URGENT, Lane.NORMAL  # a member'
 
 
 class Limits(NamedTuple):
-    """Bounds of a mailbox: URGENT and NORMAL messages, and their bytes.
+    """Bounds of a mailbox: the number of URGENT and NORMAL messages, and their bytes.
 
     ``size_of`` returns the size of a message in bytes; without it only ``str`` and ``bytes`` have a size.
     """
@@ -44,10 +44,10 @@ class Limits(NamedTuple):
     size_of: SizeOf | None = None
 
     def checked(self, owner_id: str) -> Limits:
-        """Return these limits.
+        """Return these limits if they are valid.
 
         Raises:
-            InvalidOption: a bound below one, or a ``size_of`` that is no function.
+            InvalidOption: a bound is below one, or ``size_of`` is no function.
         """
         whose = f"mailbox of {owner_id!r}"
         if not isinstance(self.capacity, int) or self.capacity < 1:
@@ -63,14 +63,15 @@ DEFAULT_LIMITS: Final = Limits()
 
 
 class Token(Protocol):
-    """Token that voids a queued message once it is not live: a timer that was cancelled or set again."""
+    """Token of a queued message; the message is void once the token is not live, because its timer was cancelled or set
+    again."""
 
     @property
     def live(self) -> bool: ...
 
 
 class ReplyPort(Protocol):
-    """Receiver of the one answer to an ask."""
+    """Receiver of the one reply to an ask."""
 
     @property
     def settled(self) -> bool: ...
@@ -98,7 +99,7 @@ class Envelope:
 
 
 class _WaitingSender:
-    """Sender that waits for room in a full mailbox."""
+    """A sender that waits for room in a full mailbox."""
 
     __slots__ = ("wakeup",)
 
@@ -107,7 +108,7 @@ class _WaitingSender:
 
 
 class Mailbox:
-    """Mailbox of one actor. Not for use from other threads."""
+    """Mailbox of one actor; must not be used from other threads."""
 
     __slots__ = (
         "_limits",
@@ -139,7 +140,8 @@ class Mailbox:
 
     @property
     def plain(self) -> bool:
-        """True if a message that is neither ``str`` nor ``bytes`` needs only room for one more."""
+        """Whether the number of messages alone decides if there is room for a message that is neither ``str`` nor
+        ``bytes``."""
         return self._limits.size_of is None
 
     @property
@@ -192,7 +194,7 @@ class Mailbox:
         return self.counted < self.capacity and self.bytes + size <= self._limits.capacity_bytes
 
     def full(self, size: int) -> MailboxFull:
-        """Return the error for a message of that size that is refused."""
+        """Return the error for a message of *size* bytes that the mailbox refuses."""
         most = self._limits.capacity_bytes
         if size > most:
             fix = f"a message of {size} bytes never fits: give it a larger capacity_bytes"
@@ -203,7 +205,7 @@ class Mailbox:
 
     # ------------------------------------------------------------------ out
     def take(self) -> Any:
-        """Remove and return the next message, plain or in its envelope; ``None`` if there is none."""
+        """Remove and return the next message, plain or in its envelope; ``None`` if the mailbox is empty."""
         if self.control:
             self.pressing -= 1
             return self.control.popleft()
@@ -234,7 +236,7 @@ class Mailbox:
         return self.control, self.urgent, self.normal
 
     def drain(self) -> list[Envelope]:
-        """Take all messages that are left, and wake each sender that waits for room."""
+        """Remove and return all messages, and wake each sender that waits for room."""
         left = [item for queue in self._lanes() if queue for item in queue]
         self.control = self.urgent = self.normal = None
         self.bytes = 0
@@ -246,14 +248,15 @@ class Mailbox:
     # ------------------------------------------------------------------ room
     @property
     def awaited(self) -> bool:
-        """True if a sender waits for room; a later sender queues behind it."""
+        """Whether a sender waits for room; a later sender queues behind it."""
         return bool(self.waiters)
 
     async def room(self, backend: Backend, put: Callable[[], object]) -> None:
         """Call *put* when there may be room, after all earlier senders; repeat while there is too little room.
 
-        Only the first waiting sender tries. Each message that leaves wakes it, and when it leaves, served or not, it
-        wakes the next sender. So senders do not overtake each other, and no room is left unused.
+        Only the first waiting sender tries. Each message that leaves the mailbox wakes that sender, and when the sender
+        leaves the queue, served or not, it wakes the next one. So senders do not overtake each other, and no room is
+        left unused.
         """
         if self.waiters is None:
             self.waiters = deque()
@@ -281,7 +284,7 @@ class Mailbox:
 
 
 def _served(put: Callable[[], object]) -> bool:
-    """Call *put*; return whether there was room."""
+    """Call *put*; return whether there was room for the message."""
     try:
         put()
     except MailboxFull as full:

@@ -1,19 +1,18 @@
 """Message loop of an actor: its mailbox, the handling of messages, asks answered in place, crashes and timers.
 
-Theory of operation
--------------------
-An idle actor is data: it has no task. A sender puts a message into the mailbox and queues the actor with the
-:class:`~actors.dispatch.Dispatcher`, which calls :meth:`MessageLoop.drain` for a batch of messages. So one message is
-handled at a time, and ``receive`` never runs beside itself.
+Theory of operation ------------------- An idle actor has no task. A sender puts a message into the mailbox and queues
+the actor with the :class:`~actors.dispatch.Dispatcher`, which calls :meth:`MessageLoop.drain` for a batch of messages.
+So one message is handled at a time, and ``receive`` never runs twice at the same time.
 
     ref.tell(m)                       deliver -> mailbox -> dispatcher -> drain -> actor.receive(ctx, m)
     ref.ask(m) while the actor idles  answer_in_place -> actor.receive(ctx, m), in the task that asks
 
-Three shortcuts make that cheap; each must behave like the long way:
+Three shortcuts make that cheap; each must behave like the code that it shortens:
 
 * A plain message (no cause, no reply, no size) is queued without an :class:`~actors.mailbox.Envelope`, straight into
   ``fast``. ``fast`` is the NORMAL lane, and is set only while the NORMAL lane's length alone decides about room: no
-  URGENT message is queued, no sender waits for room, and there is no ``size_of``. What ends that sets it to ``None``.
+  URGENT message is queued, no sender waits for room, and there is no ``size_of``. An event that ends this condition
+  sets ``fast`` to ``None``.
 * An ask of an idle actor (nothing in hand, nothing queued, no sender waiting) is handled in the task that asks, so the
   ask overtakes nothing. Its envelope is made only if the handler looks at it or defers the answer.
 * Fields that most actors never need are in :class:`LazyFields`, made with the first use.
@@ -66,7 +65,8 @@ _LIVE = Phase.LIVE
 
 
 class RestartHook(Protocol):
-    """Part of a supervisor that its child needs: whether the child is restarted, and the report of its end."""
+    """Part of a supervisor that its child needs: decides whether the child is restarted, and receives the report of its
+    end."""
 
     shutdown_s: float
 
@@ -78,7 +78,7 @@ class RestartHook(Protocol):
 
 
 class SystemServices(Protocol):
-    """Part of the actor system that an actor needs."""
+    """Protocol of the part of the actor system that an actor needs."""
 
     dispatcher: Dispatcher
     timers: TimerService
@@ -110,7 +110,7 @@ class SystemServices(Protocol):
 
 
 class LazyFields:
-    """Fields of an actor that most actors never need."""
+    """Fields of an actor that most actors never need; made with the first use."""
 
     __slots__ = ("asks", "end_check", "scope", "stop_by", "tasks", "timers", "watchers")
 
@@ -128,7 +128,8 @@ class LazyFields:
 
 
 class MessageLoop(ABC):
-    """Actor as the target of its refs and as an entry of the dispatcher's queue; also holds the fields of its end."""
+    """Base class of an actor: target of its refs and entry of the dispatcher's queue; also holds the fields of its
+    end."""
 
     __slots__ = (
         "_ask_in_place",
@@ -250,11 +251,8 @@ class MessageLoop(ABC):
             self.dispatcher.rouse()
 
     def deliver(self, envelope: Envelope, lane: Lane, *, in_turn: bool = False) -> None:
-        """Put a message into the mailbox. *in_turn*: the sender has waited for room, or may go ahead of those who do.
-
-        Raises:
-            ActorStopped, MailboxFull: the message was not put there.
-        """
+        """Put a message into the mailbox. *in_turn*: the sender has waited for room, or may go ahead of the senders
+        that wait.  Raises: ActorStopped, MailboxFull: the message was not added."""
         if self.phase is not _LIVE and not self.restarting:
             raise ActorStopped(self.id, self.reason)
         box = self.box
@@ -283,7 +281,7 @@ class MessageLoop(ABC):
         return self.box is not None and bool(self.box.control)
 
     def drain(self, most: int) -> int:
-        """Handle up to *most* messages; return how many were taken."""
+        """Handle up to *most* messages; return the number of messages that were taken from the mailbox."""
         box = self.box
         if box is None:
             return 0
@@ -336,7 +334,7 @@ class MessageLoop(ABC):
             self.current = NOTHING
 
     def _answer(self, answer: Any) -> None:
-        """Settle the ask in hand, if there is one, with the handler's return value."""
+        """Reply to the ask that is being handled, if there is one, with the handler's return value."""
         envelope = self.current
         if type(envelope) is not Envelope or envelope.reply is None:
             return
@@ -349,7 +347,8 @@ class MessageLoop(ABC):
         asks.append(envelope)
 
     def _is_due(self, envelope: Envelope) -> bool:
-        """Return whether a message is still to be handled: its timer is live, its asker waits. Ends the timer."""
+        """Return whether a message is still to be handled: its timer is live, its asker still waits. Marks the timer as
+        handled."""
         reply, timer = envelope.reply, envelope.token
         if isinstance(reply, Reply) and not reply.live:
             return False
@@ -372,7 +371,7 @@ class MessageLoop(ABC):
         return self.running and self.current is NOTHING and (box is None or not (len(box) or box.waiters))
 
     def answer_in_place(self, message: Any, cause: Any, timeout_s: float, detach: bool) -> Any:
-        """Handle an ask in the task that asks; return the answer, or the :class:`Reply` that will have it."""
+        """Handle an ask in the task that asks; return the reply's value, or the :class:`Reply` that will receive it."""
         self.handled += 1
         self.current = message
         self._ask_in_place = (timeout_s, detach, cause)
@@ -391,7 +390,8 @@ class MessageLoop(ABC):
 
     @property
     def envelope(self) -> Envelope | None:
-        """Envelope of the message in hand. A plain message gets one when it is looked at."""
+        """Envelope of the message that is being handled. For a plain message an envelope is made at the first
+        access."""
         if self.current is NOTHING:
             return None
         if type(self.current) is not Envelope:
@@ -416,7 +416,8 @@ class MessageLoop(ABC):
 
     # ------------------------------------------------------------------ crashes
     def crash(self, error: BaseException) -> None:
-        """End this incarnation, since the handler raised. The message in hand is lost; an ask in hand fails."""
+        """End this incarnation, since the handler raised. The message that was being handled is lost; if it was an ask,
+        the ask fails."""
         error = as_error(error)  # the asker must not take a CancelledError for its own cancellation
         self.system.report(ActorCrashed(self.id, error))
         envelope, reason = self.envelope, Crashed(error)

@@ -25,7 +25,7 @@ from actors.waiter import Backend, Waiter
 _NORMAL = Lane.NORMAL
 _INF = float("inf")
 _SIZED = (str, bytes)
-"""Messages with a size, for which the mailbox may have no room."""
+"""Types of messages with a size, for which the mailbox may have no room."""
 
 
 class Deferred(Enum):
@@ -35,11 +35,12 @@ class Deferred(Enum):
 
 
 DEFERRED: Final = Deferred.DEFERRED
-"""Return value of ``receive`` that defers the answer: the handler keeps the envelope's reply, and settles it later."""
+"""Return value of ``receive`` that defers the reply: the handler stores the envelope's reply port, and replies
+later."""
 
 
 class Call(NamedTuple):
-    """Actor of the running task, and the deadline of the ask that the task works for."""
+    """Actor to which the running task belongs, and the deadline of the ask for which the task works."""
 
     actor_id: str
     deadline: float | None
@@ -49,7 +50,7 @@ CALL: ContextVar[Call | None] = ContextVar("actors.call", default=None)
 
 
 class Target(Protocol):
-    """Part of an actor that a ref needs."""
+    """Protocol of the part of an actor that a ref needs."""
 
     id: str
     fast: deque[Any] | None
@@ -80,7 +81,7 @@ class Target(Protocol):
 
 
 class Reply:
-    """One-shot receiver of an answer."""
+    """Receiver of the one reply to an ask."""
 
     __slots__ = ("_answered", "_cancels", "_closed", "_error", "_target", "_value", "_waiter", "deadline", "detached")
 
@@ -98,21 +99,21 @@ class Reply:
 
     @property
     def settled(self) -> bool:
-        """True if the ask was answered, or the asker has gone."""
+        """Whether the ask has its reply, or the asker has stopped waiting."""
         return self._closed or self._answered
 
     @property
     def answered(self) -> bool:
-        """True once the ask has its answer."""
+        """Whether the ask has its reply."""
         return self._answered
 
     @property
     def live(self) -> bool:
-        """True if the message is still to be handled."""
+        """Whether the message of the ask is still to be handled."""
         return self.detached or not self.settled
 
     def detach(self) -> None:
-        """Have the message handled also if the asker goes."""
+        """Let the message be handled even if the asker stops waiting."""
         self.detached = True
 
     def resolve(self, value: Any) -> None:
@@ -122,7 +123,8 @@ class Reply:
         self._settle(None, error)
 
     def on_withdrawal(self, cancel: Callable[[], None]) -> None:
-        """Call *cancel* if the asker goes without an answer, at once if it has gone; not if the ask is detached."""
+        """Call *cancel* if the asker stops waiting without a reply (at once if it has stopped already); not if the ask
+        is detached."""
         if self.detached or self._answered:
             return
         if self._closed:
@@ -133,7 +135,7 @@ class Reply:
             self._cancels.append(cancel)
 
     def expire(self, timeout_s: float) -> None:
-        """Fail the ask at its deadline; a later answer is dropped."""
+        """Fail the ask at its deadline; a later reply is dropped."""
         if not self.settled:
             self._error = AskTimeout(self._target.id, timeout_s)
             self._close()
@@ -191,7 +193,7 @@ class Ref:
 
     @property
     def late_replies(self) -> int:
-        """Number of the actor's answers that came after their asker had gone."""
+        """Number of the actor's replies that came after their asker had stopped waiting."""
         return self._target.late_replies
 
     def __repr__(self) -> str:
@@ -201,7 +203,7 @@ class Ref:
         """Put *message* into the mailbox, without waiting.
 
         Raises:
-            ActorStopped: the actor takes no more messages.
+            ActorStopped: the actor accepts no more messages.
             MailboxFull: the mailbox is full (never on the CONTROL lane).
         """
         target = self._target
@@ -217,15 +219,15 @@ class Ref:
     async def ask(
         self, message: Any, *, timeout_s: float, lane: Lane = _NORMAL, cause: Any = None, detach: bool = False
     ) -> Any:
-        """Send *message* and wait at most *timeout_s* seconds for room and the answer together.
+        """Send *message* and wait at most *timeout_s* seconds for room in the mailbox and the reply together.
 
         If the asker is cancelled or its time is over, the message is not handled any more, and tasks that were started
-        for a deferred answer are cancelled. With *detach* the message is handled and the tasks go on.
+        for a deferred answer are cancelled. With *detach* the message is handled and the tasks continue.
 
         Raises:
             ActorRestarting: the actor crashed while it handled the message, and is restarted.
-            ActorStopped: the actor has stopped, or stopped before it answered.
-            AskTimeout: no answer in time.
+            ActorStopped: the actor has stopped, or stopped before it replied. AskTimeout: the reply did not come in
+                time.
             InvalidOption: *timeout_s* is no finite number.
             MailboxFull: no room in the mailbox in time.
         """
@@ -243,7 +245,7 @@ class Ref:
     async def _answer(
         self, reply: Reply, timeout_s: float, envelope: Envelope | None = None, lane: Lane = _NORMAL
     ) -> Any:
-        """Deliver the *envelope*, if it was not handled yet, and wait for the answer."""
+        """Deliver the *envelope*, if it was not handled yet, and wait for the reply."""
         target = self._target
         deadline = target.set_deadline(timeout_s, lambda: reply.expire(timeout_s))
         try:

@@ -22,13 +22,13 @@ class Restart(StrEnum):
 
 
 class Intensity(NamedTuple):
-    """At most ``restarts_max`` restarts within ``period_s`` seconds; one more is too many."""
+    """Restart intensity: at most ``restarts_max`` restarts are allowed within ``period_s`` seconds."""
 
     restarts_max: int
     period_s: float
 
     def checked(self, whose: str, field: str) -> Intensity:
-        """Return this intensity.
+        """Return this intensity if it is valid.
 
         Raises:
             InvalidOption: fewer than 0 restarts, or a period that is not positive.
@@ -40,7 +40,7 @@ class Intensity(NamedTuple):
         return self
 
     def exceeded(self, restarts: Sequence[float]) -> bool:
-        """True if these restarts, as :func:`add_restart` keeps them, are more than ``restarts_max``."""
+        """Return whether *restarts*, the times returned by :func:`add_restart`, are more than ``restarts_max``."""
         return len(restarts) > self.restarts_max
 
 
@@ -50,7 +50,7 @@ def add_restart(restarts: Sequence[float], now: float, period_s: float) -> tuple
 
 
 def wanted(restart: Restart, *, clean: bool) -> bool:
-    """Return whether a child of this type is restarted after an end of that kind."""
+    """Return whether a child of this restart type is restarted after an end that was clean or not."""
     match restart:
         case Restart.PERMANENT:
             return True

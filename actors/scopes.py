@@ -1,6 +1,6 @@
 """Cancel scope that keeps the causes of its cancellation, in order.
 
-The backends keep at most a string, and lose it at the next level.
+The backends store at most a string as the cause, and lose it in the next outer scope.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import anyio
 
 
 class Scope:
-    """Cancel scope of a task group, with its causes. A cancellation before the group is open takes effect when it
-    opens."""
+    """Cancel scope of a task group, with its causes. A cancellation before the group is open takes effect when the
+    group opens."""
 
     __slots__ = ("_cancel_requested", "_cancel_scope", "causes", "name")
 
@@ -32,7 +32,7 @@ class Scope:
 
     @property
     def cause(self) -> object | None:
-        """First cause, or None."""
+        """First cause of the cancellation, or ``None``."""
         return self.causes[0] if self.causes else None
 
     def cancel(self, cause: object) -> None:
@@ -44,6 +44,6 @@ class Scope:
                 self._cancel_scope.cancel(reason=self.name)
 
     def close(self, cause: object) -> None:
-        """Mark the scope as cancelled, when there is no task in it: a cancel would take longer than the rest of an
-        actor's end."""
+        """Mark the scope as cancelled if no task is in it: a real cancel would take longer than the rest of an actor's
+        end."""
         self.causes.append(cause)

@@ -1,12 +1,13 @@
 """Supervisors: actors that start children from specs, and start them again, by OTP's rules (``one_for_one``).
 
 A supervisor never waits: a delay is one of its timers and a failed start is a message to it, so that a stop can
-overtake both. Too many restarts end it as :class:`RestartLimitExceeded`, which is never a clean end, so that its own
-supervisor acts. For example, with ``Intensity(10, 60.0)`` a child that raises in each incarnation is started again ten
-times, after growing delays; its next end ends the supervisor.
+overtake both. Too many restarts end the supervisor as :class:`RestartLimitExceeded`, which is never a clean end, so
+that its own supervisor acts. For example, with ``Intensity(10, 60.0)`` a child that raises in each incarnation is
+started again ten times, after growing delays; its next end ends the supervisor.
 
 A child keeps its ref and its mailbox over restarts: queued messages are handled by the next incarnation. Only the
-message in hand at a crash is lost; an ask in hand fails with :class:`~actors.errors.ActorRestarting`.
+message that is being handled at a crash is lost; if it is an ask, the ask fails with
+:class:`~actors.errors.ActorRestarting`.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class ChildSpec(NamedTuple):
 
     Args:
         id: name of the child below its supervisor; the actor's id is ``<supervisor>/<id>``.
-        start: makes the behaviour of an incarnation.
+        start: function that returns the behaviour of an incarnation.
         restart: ``permanent``, ``transient`` (not after a clean end) or ``temporary`` (never).
-        shutdown_s: seconds that the child and all below it get to end; :data:`BRUTAL_KILL` for none.
+        shutdown_s: seconds in which the child and all actors below it may end; :data:`BRUTAL_KILL` for no time.
         limits: bounds of the mailbox, which the child keeps over restarts.
     """
 
@@ -68,7 +69,7 @@ class ChildSpec(NamedTuple):
 
 # ---------------------------------------------------------------------------------------------------------- requests
 class StartChild(NamedTuple):
-    """Request to start a child; the answer is its :class:`~actors.ref.Ref`.
+    """Request to start a child; the reply is the child's :class:`~actors.ref.Ref`.
 
     Fails with :class:`NameTaken`, :class:`StartFailed` or :class:`InvalidOption`; then the child is not added.
     """
@@ -77,7 +78,8 @@ class StartChild(NamedTuple):
 
 
 class StopChild(NamedTuple):
-    """Request to stop a child and remove it; answered when the child has ended. Fails with :class:`NoSuchActor`."""
+    """Request to stop a child and remove it; the reply comes when the child has ended. Fails with
+    :class:`NoSuchActor`."""
 
     id: str
 
@@ -99,7 +101,7 @@ class ChildInfo(NamedTuple):
 
 
 class RestartLimitExceeded(ActorError):
-    """The supervisor gave up after too many restarts. Never a clean end."""
+    """Error: the supervisor ended because of too many restarts. Never a clean end."""
 
     def __init__(self, supervisor: str, child: str, intensity: Intensity, reason: object) -> None:
         self.supervisor, self.child, self.intensity, self.reason = supervisor, child, intensity, reason
@@ -120,13 +122,13 @@ class _RestartDue(NamedTuple):
 
 
 class _Owner(Protocol):
-    """Part of a supervisor that a child needs."""
+    """Protocol of the part of a supervisor that a child needs."""
 
     def on_child_down(self, child: Child, reason: object) -> None: ...
 
 
 class Child:
-    """Child of a supervisor: its spec and its state. It is the :class:`RestartHook` of its actor."""
+    """Child of a supervisor: its spec and its state. The object is the :class:`RestartHook` of the child's actor."""
 
     def __init__(self, owner: _Owner, spec: ChildSpec, actor_id: str) -> None:
         self.owner = owner
@@ -143,11 +145,8 @@ class Child:
         self.stoppers: list[Reply] = []
 
     def make_actor(self) -> Actor:
-        """Make a behaviour.
-
-        Raises:
-            InvalidOption: the factory made something else.
-        """
+        """Make a behaviour by the spec's factory.  Raises: InvalidOption: the factory returned an object that is no
+        behaviour."""
         actor = self.spec.start()
         if not callable(getattr(actor, "receive", None)):
             raise InvalidOption(f"child spec {self.spec.id!r}", "start()", actor, "return a behaviour, with a receive")
@@ -165,7 +164,7 @@ class Child:
 
     @property
     def down(self) -> bool:
-        """True if the child does not run: ended, or waiting for its restart."""
+        """Whether the child does not run: it has ended, or waits for its restart."""
         return self.cell is None or self.cell.phase in (Phase.EXITED, Phase.STOPPED)
 
     @property
@@ -182,7 +181,7 @@ class Supervisor:
 
     Args:
         specs: first children, started in this order and stopped in reverse.
-        intensity: restarts of all children together, within a period, after which the supervisor goes on.
+        intensity: restarts of all children together, within a period, up to which the supervisor continues.
         backoff: delay before a restart, drawn from the system's seed.
 
     Raises:
@@ -234,7 +233,8 @@ class Supervisor:
                 return self._refuse(InvalidOption(f"supervisor {self._ctx.id!r}", "message", message, fix))
 
     def on_child_down(self, child: Child, reason: object) -> None:
-        """Queue the end of a child as a message, since this is called from within that end, at any time."""
+        """Queue the end of a child as a message to the supervisor, since this method is called within that end, at any
+        time."""
         if self._ctx.phase is Phase.LIVE:
             self._ctx.tell_self(_ChildDown(child, reason), lane=Lane.CONTROL)
 
@@ -276,7 +276,7 @@ class Supervisor:
             self._gone(child)
 
     def _gone(self, child: Child) -> None:
-        """Note that the child is not restarted."""
+        """Record that the child is not restarted, and reply to the requests to stop it."""
         child.cell, child.due = None, None
         for stopper in child.stoppers:
             stopper.resolve(None)
@@ -285,7 +285,7 @@ class Supervisor:
             self._children.pop(child.spec.id)
 
     def _restart(self, child: Child, reason: object) -> None:
-        """Restart a child after a delay; fail if that exceeds the intensity."""
+        """Restart a child after a delay; end the supervisor if that exceeds the intensity."""
         now = self._now()
         if now - child.up_since >= self._backoff.stable_s:
             child.failures = 0
@@ -316,7 +316,7 @@ class Supervisor:
             return self._refuse(error)
 
     def _refuse(self, error: ActorError) -> Any:
-        """Fail the ask in hand; the error must not end the supervisor."""
+        """Fail the ask that is being handled with *error*, which must not end the supervisor."""
         envelope = self._ctx.envelope
         if envelope is not None and envelope.reply is not None:
             envelope.reply.fail(error)

@@ -1,7 +1,7 @@
-"""Actor system: the tree of all actors, their lookup by id, and the end of the whole.
+"""Actor system: the tree of all actors, their lookup by id, and the end of the system.
 
-The system's own tasks are shielded from the caller's cancellation, so that the end is always orderly. It is bounded by
-each actor's ``shutdown_s``, and by deadlines that the caller sets.
+The system's own tasks are shielded from the caller's cancellation, so that the end is always orderly. The end is
+bounded by each actor's ``shutdown_s``, and by deadlines that the caller sets.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _is_async(behaviour: type) -> bool:
 
 
 class _Root:
-    """Behaviour of the root, which ignores messages."""
+    """Behaviour of the root actor, which ignores messages."""
 
     def receive(self, ctx: Context, message: Any) -> None:
         return None
@@ -60,7 +60,7 @@ class ActorSystem:
     """Tree of actors with its dispatcher. Made by :func:`open_system`.
 
     ``on_event`` is called with each :data:`~actors.actor.KernelEvent`; it may be replaced, and must not raise.
-    ``counts`` has the number of events by name. ``seed`` determines every random delay.
+    ``counts`` holds the number of events by name. ``seed`` determines every random delay.
     """
 
     def __init__(self, group: TaskGroup, seed: int | None = None) -> None:
@@ -83,18 +83,18 @@ class ActorSystem:
 
     @property
     def broken(self) -> bool:
-        """True once an error in one of the system's tasks ends the whole: a hook that raised, a Ctrl-C. Every actor is
-        being cancelled and no timer fires any more, so a wait for an actor would be in vain."""
+        """Whether an error in one of the system's tasks ends the whole system: a hook that raised, a Ctrl-C. Every
+        actor is being cancelled and no timer fires any more, so a wait for an actor would be in vain."""
         return self.group.cancel_scope.cancel_called
 
     def cancel_all(self) -> None:
-        """Cancel every actor at once. The error that propagates would do so level by level, and actors that it has not
-        reached yet would handle the ends of the others."""
+        """Cancel every actor at once. Without this call, a propagating error would cancel the actors level by level,
+        and actors not yet cancelled would handle the ends of others."""
         self.group.cancel_scope.cancel()
 
     @property
     def dead_letters(self) -> int:
-        """Number of messages that no actor has handled, or that were in hand at a crash."""
+        """Number of messages that no actor has handled, or that were being handled at a crash."""
         return self.counts.get(DeadLetter.__name__, 0)
 
     @property
@@ -178,12 +178,13 @@ class ActorSystem:
 
     # ------------------------------------------------------------------ lookup
     def ref(self, actor_id: str) -> Ref | None:
-        """Return the ref of a live actor."""
+        """Return the ref of a live actor; ``None`` if there is no such actor."""
         cell = self._cells.get(actor_id)
         return cell.ref if cell is not None else None
 
     def context(self, actor_id: str) -> Context | None:
-        """Return the context of a live actor, for code that performs the actor's effects."""
+        """Return the context of a live actor, for code that performs the actor's effects; ``None`` if there is no such
+        actor."""
         return self._cells.get(actor_id)
 
     def cell(self, actor_id: str) -> ActorCell | None:
@@ -206,10 +207,9 @@ class ActorSystem:
 
     # ------------------------------------------------------------------ ends
     def stop(self, actor_id: str, cause: object = None, *, grace_s: float = inf) -> None:
-        """Begin the orderly end of an actor and of all below it, which share one deadline, *grace_s* from now.
-
-        It is no error if the actor has ended. A supervisor may restart it: send :class:`StopChild` to the supervisor
-        to prevent that.
+        """Begin the orderly end of an actor and of all actors below it, which share one deadline, *grace_s* from now.
+        It is no error if the actor has ended. A supervisor may restart the actor: send :class:`StopChild` to the
+        supervisor to prevent that.
 
         Raises:
             InvalidOption: *grace_s* is negative.
@@ -238,7 +238,7 @@ class ActorSystem:
                 cell.lazy.watchers.pop(gone, None)
 
     async def idle(self) -> None:
-        """Wait until no actor has anything to do. Tasks and timers that are yet to report are not waited for."""
+        """Wait until no actor has anything to do. Running tasks and pending timers are not waited for."""
         await self.dispatcher.idle()
 
     async def shut_down(self, cause: object = None) -> None:
@@ -260,7 +260,7 @@ class ActorSystem:
 
     # ------------------------------------------------------------------ for cells
     def rng(self, *stream: object) -> random.Random:
-        """Return a random stream that depends on the system's seed and the name *stream* only."""
+        """Return a random stream that depends only on the system's seed and on the name *stream*."""
         return random.Random(":".join(map(str, (self.seed, *stream))))
 
     def remove(self, actor_id: str) -> None:
@@ -275,7 +275,8 @@ class ActorSystem:
         self.group.start_soon(run, owner)
 
     async def dispatch(self) -> None:
-        """Run the actors, for ever. If this fails, end all actors, so that no ask waits for an answer in vain."""
+        """Run the actors, for ever. If the dispatcher fails, end all actors, so that no ask waits for a reply in
+        vain."""
         try:
             await self.dispatcher.run()
         except BaseException as error:  # a cancellation if another task of the system has failed

@@ -1,9 +1,9 @@
 """Tasks of one actor: the runner, which owns the actor's cancel scope and task group, and the record of each task.
 
 A runner is itself one task. It opens the actor's task group inside the group of its *home*'s runner (the actor's
-parent, or an ancestor that was named), so that cancel scopes nest as actors do. It is made with the actor's first task,
-and executes that task itself, which saves one task. Tasks that outlive their actor's end are abandoned: their runners
-keep running, and no other runner waits for them.
+parent, or an ancestor chosen when the actor was spawned), so that cancel scopes nest as actors do. It is made with the
+actor's first task, and executes that task itself, which saves one task. Tasks that outlive their actor's end are
+abandoned: their runners keep running, and no other runner waits for them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Start = tuple[Callable[..., Coroutine[Any, Any, Any]], tuple[Any, ...]]
 
 
 class TaskRecord:
-    """Running task of an actor."""
+    """Record of a running task of an actor."""
 
     __slots__ = ("coroutine", "name", "reported")
 
@@ -36,7 +36,7 @@ class TaskRecord:
 
 
 class RunnerOwner(Protocol):
-    """Part of an actor that its runner needs."""
+    """Protocol of the part of an actor that its runner needs."""
 
     id: str
 
@@ -57,7 +57,7 @@ class RunnerOwner(Protocol):
 
 
 class TaskRunner:
-    """Task that owns an actor's cancel scope and task group."""
+    """Task that owns an actor's cancel scope and task group, and runs the actor's other tasks."""
 
     __slots__ = (
         "_children",
@@ -149,18 +149,19 @@ class TaskRunner:
 
     @property
     def over(self) -> bool:
-        """True if no task is left here that a cancellation would reach, and none will be: all tasks have ended, or were
-        abandoned further in. The runner itself, once closed, ends within a few steps of the event loop."""
+        """Whether no task is left in this runner that a cancellation would reach, and none will start: all tasks have
+        ended, or were abandoned in inner runners. The runner itself, once closed, ends within a few steps of the event
+        loop."""
         return self.ended or (self._own == 0 and self._children == 0)
 
     def close(self) -> None:
-        """Start no more tasks, and end with the last one."""
+        """Start no more tasks, and end when the last task has ended."""
         self.closing = True
         if self._waiter is not None:
             self._waiter.wake()
 
     def leave_home(self) -> None:
-        """Let the runners further out end without waiting for this one."""
+        """Let the outer runners end without waiting for this runner."""
         home, self._home = self._home, None
         if home is not None:
             home._children -= 1

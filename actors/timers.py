@@ -24,17 +24,17 @@ from actors.errors import InvalidOption
 from actors.waiter import Backend, Waiter
 
 DEAD_MAX = 64
-"""Cancelled timers kept in the heap before it is rebuilt."""
+"""Number of cancelled timers that may be in the heap before it is rebuilt."""
 
 LATE_S = 1.0
-"""Seconds by which a wake-up is so late that the process cannot have run: load delays an event loop by fractions of
-that. Code that blocks the loop for longer counts as a pause, too."""
+"""Seconds by which a wake-up is so late that the process cannot have run: load delays an event loop only by fractions
+of this time. Code that blocks the loop for longer counts as a pause, too."""
 GRACE_S = 2.0
-"""Seconds in which messages of a pause are handled, before a timer fires."""
+"""Seconds after a pause in which messages that came meanwhile are handled, before a timer fires."""
 
 
 class Timer:
-    """Timer; ``live`` until it was handled, cancelled, or set again."""
+    """Timer of an actor; ``live`` until it is handled, cancelled, or set again."""
 
     __slots__ = ("deadline", "fire", "key", "live", "message")
 
@@ -107,8 +107,8 @@ class TimerService:
 
     @contextmanager
     def limit(self, seconds: float, *, shield: bool = False) -> Iterator[anyio.CancelScope]:
-        """Open a cancel scope that ends in *seconds* of this clock: ``anyio.move_on_after`` that does not count
-        pauses."""
+        """Open a cancel scope that ends after *seconds* of this clock, like ``anyio.move_on_after``, but without
+        counting pauses."""
         with anyio.CancelScope(shield=shield) as scope:
 
             def fire(timer: Timer) -> None:
@@ -122,13 +122,13 @@ class TimerService:
                 self.cancel(timer)
 
     async def run(self) -> None:
-        """Fire timers as they fall due, for ever."""
+        """Fire timers when they are due, for ever."""
         while True:
             self._waiter = self._backend.new_waiter()
             await self._backend.wait_until(self._waiter, self._fire_due())
 
     def _fire_due(self) -> float:
-        """Fire the timers that are due; return the backend time of the next look."""
+        """Fire the timers that are due; return the time, on the backend's clock, at which to check again."""
         raw = self._backend.now()
         if raw >= self._suspect_at:
             self._after_pause(raw)
@@ -153,7 +153,8 @@ class TimerService:
 
     # ------------------------------------------------------------------ pauses
     def _after_pause(self, raw: float) -> float:
-        """Return this clock's time at backend time *raw*, which is suspiciously late, or within a grace period."""
+        """Return this clock's time for the backend time *raw*, which shows a pause or lies in the grace period after
+        one."""
         at, until = self._still or self._stand_still(raw, self._awake_at)
         if raw >= until + LATE_S:
             self._stand_still(raw, at)

@@ -15,7 +15,7 @@ async def wait_until(waiter: Any, deadline: float) -> None:
 
 
 class TrioWaiter:
-    """Single wait of a task."""
+    """Object for a single wait of a task under trio."""
 
     __slots__ = ("_task", "_woken")
 

@@ -1,4 +1,4 @@
-"""Access to the two backends: waiting, waking and the clock.
+"""Access to the two backends, asyncio and trio: waiting, waking and the clock.
 
 A wake-up carries no value, so a cancellation that coincides with it loses nothing. Futures of asyncio and reschedules
 of trio take half the time of a portable event.
@@ -16,12 +16,12 @@ from typing import Any, NamedTuple, Protocol
 from actors.errors import StrayCancellation
 
 RAISED = (Exception, asyncio.CancelledError)
-"""Exceptions of other code that end only that code: see :func:`is_cancellation`."""
+"""Exceptions that end only the code that raised them, such as a handler: see :func:`is_cancellation`."""
 
 
 def is_cancellation(error: BaseException) -> bool:
-    """True for a ``CancelledError`` that was sent to this task; false for one from a future that was cancelled
-    elsewhere, which is an error like any other."""
+    """Return whether *error* is a ``CancelledError`` that was sent to this task; false for one from a future that was
+    cancelled elsewhere, which is an error like any other."""
     if not isinstance(error, asyncio.CancelledError):
         return False
     try:
@@ -41,7 +41,8 @@ def as_error(error: BaseException) -> Exception:
 
 
 class Waiter(Protocol):
-    """Single wait of a task. :meth:`wake` may be called before, during or after the wait, and more than once."""
+    """Object for a single wait of a task. :meth:`wake` may be called before, during or after the wait, and more than
+    once."""
 
     def wake(self) -> None: ...
 
@@ -83,7 +84,7 @@ class Backend(NamedTuple):
     new_waiter: Callable[[], Waiter]
     checkpoint: Callable[[], Awaitable[None]]
     wait_until: Callable[[Waiter, float], Awaitable[None]]
-    """Wait until the waiter is woken, or until a deadline (seconds of ``now``)."""
+    """Function that waits until the waiter is woken, or until a deadline (seconds of ``now``)."""
 
 
 def current_backend() -> Backend:

@@ -1,4 +1,5 @@
-"""Waits for the first of several events, with a timeout that allows for pauses, and against cancellation."""
+"""Functions that wait: for the first of several events, with a timeout that allows for pauses, and despite
+cancellation."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ async def within(seconds: float, wait: Callable[[], Awaitable[object]]) -> bool:
     """Call *wait*, which may be called twice, for at most *seconds*; return whether it returned in time.
 
     For code without an actor system, whose timers allow for pauses: if this process did not run when the time was up,
-    input that came meanwhile is still unread, and *wait* gets ``GRACE_S`` more.
+    input that came meanwhile is still unread, and *wait* may take ``GRACE_S`` more.
     """
     until = anyio.current_time() + seconds
     with anyio.move_on_after(seconds):

@@ -1,5 +1,3 @@
-"""Benchmarks: what the kernel and the sessions on it cost, as ratios against something measured in the same run.
-
-Nothing here is imported by the packages, and nothing is asserted: figures are for reading. ``make bench`` prints the
-table; each room can be run alone as ``python -m benchmarks.<room>``.
-"""
+"""Benchmarks: the cost of the kernel and of sessions, as ratios against a reference measured in the same run.  The
+packages import no benchmark, and no figure is asserted: figures are for reading. ``make bench`` prints the table; each
+module can be run alone as ``python -m benchmarks.<module>``."""

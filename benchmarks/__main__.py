@@ -1,4 +1,5 @@
-"""The table of the kernel and of hostile sessions: ``python -m benchmarks [--rounds N] [--only TEXT] [--short]``."""
+"""Command that prints the table of the kernel and of hostile sessions: ``python -m benchmarks [--rounds N] [--only
+TEXT] [--short]``."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """Time of an abort of many sessions, receipts and records included, against bare cancel scopes in the same run.
 
 Shapes: 100 x 100 sessions at rest, the same with every tenth in the middle of a call, 1 x 10,000, and chains. Each is
-aborted at scope SESSION from its root, in memory (until the receipt says that all has ended) and on disk (until the
-receipt says that it is durable). Beside it, in the same run and on the same backend: as many tasks, each in a cancel
-scope and task group of its own, in the same shape, cancelled from the root and joined; and, for the disk, the time in
-which the journal commits as many rows by itself, in batches as large as the journal writer's. asyncio does not end
-nested task groups deeper than about 300, so there the bare figure of a chain stands for 250 levels, and says so.
-
-What waits for no disk is measured in process time, which a loaded machine does not stretch; what does, by the wall.
-Run: ``python -m benchmarks.abort [--rounds N] [--folder DIR] [--short]``.
+aborted at scope SESSION from its root, in memory (until the receipt reports that all sessions have ended) and on disk
+(until the receipt reports that the records are durable). For comparison, in the same run and on the same backend: as
+many tasks, each in a cancel scope and task group of its own, in the same shape, cancelled from the root and joined;
+and, for the disk, the time in which the journal commits as many rows by itself, in batches as large as the journal
+writer's. asyncio does not end nested task groups deeper than about 300, so there the bare figure of a chain is measured
+with 250 levels, which the table notes.  Aborts that wait for no disk are measured in process time, which a loaded
+machine does not lengthen; aborts that do, by the wall clock. Run: ``python -m benchmarks.abort [--rounds N] [--folder
+DIR] [--short]``.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from supervisor.runtime.journal_writer import BATCH_MAX
 
 BARE_DEPTH_MAX = {"asyncio": 250, "trio": 2_000}
 DATA = msgspec.json.encode({"text": "x" * 469})
-"""Data of an entity: 480 bytes of JSON."""
+"""Stored data of an entity: 480 bytes of JSON."""
 
 
 class Shape(NamedTuple):
-    """A root, *branches* below it, and below each *leaves*; or, with *depth*, one below the other.
+    """Shape of a session tree: a root with *branches* below it, and *leaves* below each branch; or, with *depth*, a
+    chain.
 
     Every *working*-th session is in the middle of a call (0: none).
     """
@@ -61,7 +62,7 @@ FULL = (
     *(Shape(f"chain of {depth:,}", depth=depth) for depth in (250, 500, 1_000, 2_000)),
     *(Shape(f"chain of {depth:,}, all in a call", depth=depth, working=1) for depth in (250, 500, 1_000)),
 )
-"""Shapes; the first one is also measured in Erlang."""
+"""Shapes that are measured; the first one is also measured in Erlang."""
 SHORT = (
     Shape("3 x 3 at rest", branches=3, leaves=2),
     Shape("3 x 3, a tenth in a call", branches=3, leaves=2, working=10),
@@ -73,7 +74,7 @@ SHORT = (
 
 # ---------------------------------------------------------------------------------------------------- ours
 class _Crowd:
-    """Agents that hang in a call, and an event that all of them do."""
+    """Agents that hang in a call, and an event that is set once all of them do."""
 
     def __init__(self, expected: int) -> None:
         self._missing = expected
@@ -101,7 +102,7 @@ async def _start(sup: Supervisor, shape: Shape, crowd: _Crowd) -> list[Session]:
 
 
 async def abort_tree(shape: Shape, state_dir: Path | None = None) -> float:
-    """Seconds from the abort of the root to its receipt: of this process; with *state_dir*, by the wall."""
+    """Return the seconds from the abort of the root to its receipt: process time; with *state_dir*, wall time."""
     clock = process_time if state_dir is None else perf_counter
     async with open_supervisor(state_dir) as sup, anyio.create_task_group() as group:
         works = range(0, shape.sessions, shape.working) if shape.working else range(0)
@@ -123,7 +124,8 @@ async def abort_tree(shape: Shape, state_dir: Path | None = None) -> float:
 
 # ---------------------------------------------------------------------------------------------------- bare
 async def bare_tree(shape: Shape) -> float:
-    """Seconds of this process from the cancel of the outermost scope to the end of every task, a group each."""
+    """Return the seconds (process time) from the cancel of the outermost of nested scopes to the end of every task,
+    each in a task group."""
     missing, there = shape.sessions, anyio.Event()
 
     async def one(below: tuple[int, ...]) -> None:
@@ -147,7 +149,8 @@ async def bare_tree(shape: Shape) -> float:
 
 # ---------------------------------------------------------------------------------------------------- the disk
 async def commit_rows(folder: Path, rows: int) -> float:
-    """Seconds in which the journal alone makes *rows* records durable, in the batches of the journal writer."""
+    """Return the seconds in which the journal alone makes *rows* records durable, in batches as large as the journal
+    writer's."""
     journal = await SqliteJournal.open(folder / "journal.db", jsonl=folder / "transitions.jsonl")
     try:
         began = perf_counter()
@@ -196,7 +199,8 @@ def _print(shape: Shape, backend: str, what: str, took_s: float, note: str = "")
 
 
 def against_erlang(took_s: float, branches: int) -> str:
-    """Ratio of the time to that of Erlang/OTP's supervisors for the same tree (aim: at most 1), measured now."""
+    """Return a text with the ratio of *took_s* to the time of Erlang/OTP's supervisors for the same tree (aim: at most
+    1), measured now."""
     try:
         (erlang_ms,) = ask_peer("erlang", "tree", branches)
     except Missing as why:

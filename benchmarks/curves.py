@@ -1,4 +1,5 @@
-"""Quantities over time as SVG: a panel for each, from zero, so that what is flat looks flat."""
+"""Quantities over time as an SVG document: a panel for each quantity, from zero, so that a constant quantity looks
+flat."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ WIDTH, HEIGHT = 320.0, 200.0
 LEFT, TOP, BOTTOM, RIGHT = 60.0, 30.0, 30.0, 16.0
 HEAD: Final = 40.0
 ROOM: Final = 1.2
-"""The top of a panel, as a multiple of the largest value in it."""
+"""Top of a panel, as a multiple of the largest value in the panel."""
 
 
 class Curve(NamedTuple):
-    """Points of (minutes, value), in order."""
+    """Curve of a quantity: its name, and points of (minutes, value), in order."""
 
     name: str
     points: Sequence[tuple[float, float]]

@@ -1,7 +1,7 @@
 """Cost of ending a tree: wide, deep, without tasks and with a live task in every tenth actor; and of one tool call.
 
-The bare figures cancel task groups of the same shape; on asyncio those may not nest as deep, so a chain is compared per
-node. Erlang's is a supervisor tree of the same shape, stopped from the top.
+The bare figures are for a cancel of task groups of the same shape; on asyncio task groups may not nest as deep, so a
+chain is compared per node. The figure of Erlang is for a supervisor tree of the same shape, stopped from the top.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from benchmarks.peers import peer
 from benchmarks.primitives import parked, settle
 
 NESTED = {"asyncio": 200, "trio": 1000}
-"""Depth of nested bare task groups: on asyncio a cancellation hangs somewhere above 300."""
+"""Depth of nested bare task groups: on asyncio, a cancellation hangs at some depth above 300."""
 
 Grow = Callable[[ActorSystem, Sizes], None]
 
@@ -65,7 +65,7 @@ def _below(system: ActorSystem, actor_id: str) -> list[str]:
 
 
 async def stop_s(sizes: Sizes, *grow: Grow) -> float:
-    """Seconds to stop the actors, in order."""
+    """Return the seconds that an orderly stop of the actors takes."""
     async with open_system() as system:
         for one in grow:
             one(system, sizes)
@@ -77,7 +77,7 @@ async def stop_s(sizes: Sizes, *grow: Grow) -> float:
 
 
 def tree_stop(*grow: Grow) -> Callable[[str, Sizes], Awaitable[float]]:
-    """Milliseconds for the whole tree."""
+    """Make a measurement of the stop of a tree, in milliseconds for the whole tree."""
 
     async def once(backend: str, sizes: Sizes) -> float:
         return await stop_s(sizes, *grow) * 1e3
@@ -86,7 +86,7 @@ def tree_stop(*grow: Grow) -> Callable[[str, Sizes], Awaitable[float]]:
 
 
 def chain_stop(*grow: Grow) -> Callable[[str, Sizes], Awaitable[float]]:
-    """Microseconds for each actor of the chain."""
+    """Make a measurement of the stop of a chain, in microseconds for each actor."""
 
     async def once(backend: str, sizes: Sizes) -> float:
         return per_us(await stop_s(sizes, grow_chain, *grow), sizes.chain)
@@ -95,7 +95,7 @@ def chain_stop(*grow: Grow) -> Callable[[str, Sizes], Awaitable[float]]:
 
 
 def shorter(measure: Callable[[str, Sizes], Awaitable[float]]) -> Callable[[str, Sizes], Awaitable[float]]:
-    """The same of chains a tenth as long."""
+    """Make the measurement *measure* with chains a tenth as long."""
 
     async def once(backend: str, sizes: Sizes) -> float:
         short = sizes._replace(chain=max(2, sizes.chain // 10))
@@ -107,7 +107,7 @@ def shorter(measure: Callable[[str, Sizes], Awaitable[float]]) -> Callable[[str,
 
 # ---------------------------------------------------------------------- bare task groups
 async def nested(width: int, depth: int, up: Callable[[], None]) -> None:
-    """Nested task groups, *width* children each, with a parked task at the bottom."""
+    """Open nested task groups with *width* children each, *depth* levels deep, and a waiting task at the bottom."""
     async with anyio.create_task_group() as group:
         up()
         for _ in range(width if depth else 0):
@@ -116,7 +116,7 @@ async def nested(width: int, depth: int, up: Callable[[], None]) -> None:
 
 
 async def bare_cancel_s(width: int, depth: int) -> float:
-    """Seconds to cancel them from the top."""
+    """Return the seconds that a cancel of nested task groups takes, from the top."""
     expected = sum(width**level for level in range(depth + 1))
     count, ready = 0, anyio.Event()
 
@@ -146,7 +146,8 @@ async def bare_chain(backend: str, sizes: Sizes) -> float:
 
 # ---------------------------------------------------------------------- one call among many
 async def tool_aborts(backend: str, sizes: Sizes) -> Figures:
-    """Stop one actor with a live task among idle ones, until it has ended: p50, p99; p99 in processor time."""
+    """Measure the stop of one actor with a live task among idle actors, until it has ended: p50, p99; p99 in processor
+    time."""
     wall, busy = [], []
     async with open_system() as system:
         for n in range(sizes.actors):
@@ -165,7 +166,7 @@ async def tool_aborts(backend: str, sizes: Sizes) -> Figures:
 
 
 async def bare_tool_aborts(backend: str, sizes: Sizes) -> Figures:
-    """Cancel the scope of one task among as many others, until it says that it has ended."""
+    """Measure the cancel of the scope of one task among as many other tasks, until the task reports its end."""
     wall, busy = [], []
 
     async def tool(scope: anyio.CancelScope, gone: anyio.Event) -> None:

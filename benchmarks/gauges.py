@@ -1,7 +1,7 @@
 """Quantities of a process that may leak, sampled together; and whether they stayed flat.
 
-A quantity is flat if the mean of the last fifth of its samples is at most 5 % above the mean of the first fifth.
-The garbage collector runs before each sample: what is counted is what somebody still holds.
+A quantity is flat if the mean of the last fifth of its samples is at most 5 % above the mean of the first fifth. The
+garbage collector runs before each sample: only objects that are still referenced are counted.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ import msgspec
 import trio
 
 FLAT: Final = 0.05
-"""Aim of this project: the most by which a quantity may grow from the first fifth of the samples to the last."""
+"""Aim of this project: the largest share by which a quantity may grow from the first fifth of the samples to the
+last."""
 PARTS: Final = 5
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 MUST_BE_FLAT: Final = ("rss_mb", "uss_mb", "descriptors", "tasks", "threads", "objects")
-"""Quantities that must be flat. Journal, transcripts and sessions so far are shown without an aim."""
+"""Quantities that must be flat. Journal size and the number of sessions started so far are shown without an aim."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """A sample: seconds since the start, and each quantity; sizes in 10^6 bytes."""
+    """Sample of all quantities: seconds since the start, and each quantity; sizes in 10^6 bytes."""
 
     at_s: float
     rss_mb: float
@@ -41,7 +42,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def take(at_s: float, state_dir: Path, started: int) -> Sample:
-    """Take a sample; inside an event loop."""
+    """Take a sample; must be called inside an event loop."""
     gc.collect()
     return Sample(
         at_s=round(at_s, 3),
@@ -57,14 +58,15 @@ def take(at_s: float, state_dir: Path, started: int) -> Sample:
 
 
 def drift(values: Sequence[float]) -> float:
-    """Share by which the last fifth exceeds the first fifth."""
+    """Return the share by which the mean of the last fifth of *values* exceeds that of the first fifth."""
     part = max(1, len(values) // PARTS)
     first, last = statistics.fmean(values[:part]), statistics.fmean(values[-part:])
     return (last - first) / first if first else float(last > 0)
 
 
 def _uss_mb() -> float:
-    """Memory of this process alone. (A share of memory that others map would grow whenever one of them ends.)"""
+    """Return the memory of this process alone in 10^6 bytes. (A share of memory that other processes map would grow
+    whenever one of them ends.)"""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     own = ("Private_Clean:", "Private_Dirty:")
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(own)) / 1e6

@@ -1,7 +1,7 @@
 """Growth of costs from a hundred actors to a hundred thousand: a curve that bends upwards is a bug.
 
 Each quantity is measured at each size, for the kernel on both backends and for bare tasks with a queue each, in turns.
-``python -m benchmarks.growth`` writes one CSV, and one PNG if matplotlib is there, to ``benchmarks/results``;
+``python -m benchmarks.growth`` writes one CSV, and one PNG if matplotlib is installed, to ``benchmarks/results``;
 ``--short`` writes them, of ten actors at most, to a temporary folder unless ``--out`` names one.
 """
 
@@ -40,14 +40,14 @@ from benchmarks.primitives import native, parked, settle
 
 RESULTS = Path(__file__).parent / "results"
 FAN = 100
-"""Children of each node, at most, in the tree that is stopped."""
+"""Largest number of children of each node in the tree that is stopped."""
 TASKS_MAX = 30_000
-"""Bare tasks are not measured beyond this: each costs a hundred times an actor's time."""
+"""Largest number of bare tasks that are measured: each costs a hundred times an actor's time."""
 
 
 # ---------------------------------------------------------------------- actors
 def grow(system: ActorSystem, count: int) -> list[Ref]:
-    """Make a tree with at most a hundred children for each node."""
+    """Make a tree of *count* actors with at most a hundred children for each node."""
     return [_spawn(system, n) for n in range(count)]
 
 
@@ -58,7 +58,7 @@ def _spawn(system: ActorSystem, number: int) -> Ref:
 
 
 async def actor_tells(backend: str, sizes: Sizes) -> float:
-    """Send a message to each actor in turn, until all are handled; per message."""
+    """Measure sending a message to each actor in turn, until all are handled; per message."""
     async with open_system() as system:
         refs, times = grow(system, sizes.actors), max(1, sizes.burst * sizes.bursts // sizes.actors)
         with Stopwatch() as watch:
@@ -70,7 +70,7 @@ async def actor_tells(backend: str, sizes: Sizes) -> float:
 
 
 async def actor_asks(backend: str, sizes: Sizes) -> float:
-    """p50 of asking idle actors, each another."""
+    """Measure asks of idle actors, each of another actor; p50."""
     async with open_system() as system:
         refs = grow(system, sizes.actors)
         step = max(1, sizes.actors // sizes.asks)
@@ -82,7 +82,7 @@ async def actor_asks(backend: str, sizes: Sizes) -> float:
 
 
 async def actor_stop(backend: str, sizes: Sizes) -> float:
-    """Stop the tree from the top, in order; per actor."""
+    """Measure the orderly stop of the tree from the top; per actor."""
     async with open_system() as system:
         grow(system, sizes.actors)
         await system.idle()
@@ -93,7 +93,7 @@ async def actor_stop(backend: str, sizes: Sizes) -> float:
 
 # ---------------------------------------------------------------------- bare tasks
 async def task_tells(backend: str, sizes: Sizes) -> float:
-    """The same for tasks with a queue each."""
+    """Measure sending a message to each of many tasks with a queue each; per message."""
     pipes = [native(backend)(16) for _ in range(sizes.actors)]
     times = min(max(1, sizes.burst * sizes.bursts // sizes.actors), 10)
     left, done = sizes.actors * times, anyio.Event()
@@ -121,7 +121,7 @@ async def task_tells(backend: str, sizes: Sizes) -> float:
 
 
 async def task_asks(backend: str, sizes: Sizes) -> float:
-    """The same with a pair of queues each."""
+    """Measure asks of tasks with a pair of queues each; p50."""
     pipes = [(native(backend)(1), native(backend)(1)) for _ in range(sizes.actors)]
     step = max(1, sizes.actors // sizes.asks)
 
@@ -144,7 +144,7 @@ async def task_asks(backend: str, sizes: Sizes) -> float:
 
 
 async def task_stop(backend: str, sizes: Sizes) -> float:
-    """Tasks in one task group for every hundred, cancelled from the top; per task."""
+    """Measure the cancel from the top of tasks in task groups of a hundred; per task."""
 
     async def some(count: int) -> None:
         async with anyio.create_task_group() as group:
@@ -170,7 +170,7 @@ QUANTITIES: dict[str, tuple[str, Curve, Curve]] = {
     "ask, idle actor, p50": ("us", actor_asks, task_asks),
     "stop of the tree": ("us per actor", actor_stop, task_stop),
 }
-"""Measured quantities: the unit, the measurement of actors, and that of bare tasks."""
+"""Quantities that are measured: the unit, the measurement of actors, and the measurement of bare tasks."""
 
 
 def measure_growth(sizes: Sizes) -> Iterator[Point]:
@@ -190,7 +190,8 @@ def measure_growth(sizes: Sizes) -> Iterator[Point]:
 
 
 def _rounds(quantity: str, sizes: Sizes) -> int:
-    """Rounds for a size: bytes do not vary, and large sizes are steady."""
+    """Return the number of rounds for a size: one for bytes, which do not vary, and for large sizes, which are
+    steady."""
     return 1 if quantity == "idle" or sizes.actors > 10_000 else sizes.rounds
 
 
@@ -202,7 +203,7 @@ def write_csv(points: Sequence[Point], path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print as it goes, write the files."""
+    """Measure, print each figure when it is measured, and write the files."""
     parser = options(__doc__)
     parser.add_argument("--most", type=int, default=FULL.growth[-1], help="the largest number of actors")
     parser.add_argument("--out", type=Path, help="the folder to write to")

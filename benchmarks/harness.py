@@ -1,9 +1,9 @@
 """Measurements and their ratios, and the option that every benchmark has.
 
 Both sides of a ratio take turns, round by round, so that a busy machine shifts both; a figure is the median of its
-rounds, and a ratio the median of the rounds' ratios. What happens in this process alone is measured in processor time;
-single round trips, and what happens in other processes, by the wall clock. Every measurement is a function without
-state between calls, that returns its figures in the units its lines name.
+rounds, and a ratio the median of the rounds' ratios. Work of this process alone is measured in processor time; single
+round trips, and work of other processes, by the wall clock. Every measurement is a function without state between
+calls, that returns its figures in the units its lines name.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ Figures: TypeAlias = tuple[float, ...]
 """Figures of a measurement, one for each line of its case."""
 
 Measure: TypeAlias = "Callable[[str, Sizes], Figures]"
-"""Measures once, on the backend of that name, at those sizes."""
+"""Function that measures once, on the backend of that name, at those sizes, and returns the figures."""
 
 
 class Sizes(NamedTuple):
-    """Sizes of everything; larger is steadier and slower."""
+    """Sizes of all measurements; larger sizes are steadier and slower."""
 
     rounds: int = 3
     burst: int = 200
-    """Messages sent before the actor is let go on; its mailbox holds that many."""
+    """Number of messages sent before the actor may run; its mailbox holds that many."""
     bursts: int = 250
     asks: int = 4_000
     control_asks: int = 1_000
     actors: int = 10_000
     wide: int = 100
-    """Children of each node of the wide tree, which is two levels deep."""
+    """Number of children of each node of the wide tree, which is two levels deep."""
     chain: int = 2_000
     steps: int = 100_000
     tool_aborts: int = 500
@@ -64,15 +64,16 @@ SHORT = Sizes(
     session_probes=2,
     growth=(3, 10),
 )
-"""Just enough to show that everything still runs."""
+"""Sizes just large enough to show that everything still runs."""
 
 
 class Missing(Exception):
-    """Something to compare with is not installed; the message says how to get it."""
+    """Error: a program or library to compare with is not installed; the message names the way to get it."""
 
 
 def options(about: str | None, *, folder: bool = False) -> argparse.ArgumentParser:
-    """The command line of a benchmark: ``--short`` for each of them, ``--folder`` for those that measure a disk."""
+    """Return the parser of a benchmark's command line: ``--short`` for each benchmark, ``--folder`` for those that
+    measure a disk."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--short", action="store_true", help="only show that it runs: smallest sizes, once, no aims")
     if folder:
@@ -82,15 +83,15 @@ def options(about: str | None, *, folder: bool = False) -> argparse.ArgumentPars
 
 # ---------------------------------------------------------------------- aims
 class Aim(NamedTuple):
-    """Aim of a figure: ``kind`` says how it is compared, *source* where the aim comes from."""
+    """Aim of a figure: ``kind`` is the way of comparison, *source* the origin of the aim."""
 
     kind: str
     limit: float
     source: str = ""
 
     def excess(self, value: float, ratio: float | None) -> float | None:
-        """Factor by which the aim is missed: 1.0 and less is met. ``None`` if it cannot be told without the other
-        side."""
+        """Return the factor by which *value* exceeds the aim: 1.0 and less meets the aim. ``None`` if the other side is
+        needed for that and missing."""
         if self.kind == "value":
             return value / self.limit
         if ratio is None:
@@ -99,23 +100,23 @@ class Aim(NamedTuple):
 
 
 def at_most(limit: float, source: str = "") -> Aim:
-    """Aim: at most this figure, in the unit of its line."""
+    """Return an aim: at most this figure, in the unit of its line."""
     return Aim("value", limit, source)
 
 
 def at_most_times(limit: float, source: str = "") -> Aim:
-    """Aim: at most so many times the cost of the other side."""
+    """Return an aim: at most *limit* times the cost of the other side."""
     return Aim("times", limit, source)
 
 
 def faster_by(limit: float, source: str = "") -> Aim:
-    """Aim: the other side costs at least so many times as much."""
+    """Return an aim: the other side costs at least *limit* times as much."""
     return Aim("faster", limit, source)
 
 
 # ---------------------------------------------------------------------- cases
 class Line(NamedTuple):
-    """A line of the table: a name, a unit, and an aim."""
+    """Line of the table: a name, a unit, and an aim."""
 
     what: str
     unit: str
@@ -136,12 +137,12 @@ class Case(NamedTuple):
     rounds: int | None = None
 
     def without_aims(self) -> Case:
-        """The same case without aims."""
+        """The same case, without the aims of its lines."""
         return self._replace(lines=tuple(line._replace(aim=None) for line in self.lines))
 
 
 class Found(NamedTuple):
-    """Result of a line on one backend."""
+    """Result of a line on one backend: the figure, the figure of the other side, and their ratio."""
 
     value: float
     other: float | None
@@ -152,7 +153,7 @@ def measure(case: Case, sizes: Sizes) -> tuple[dict[str, list[Found]], str]:
     """Run a case, its sides in turns, now one first and now the other.
 
     Returns:
-        What was found, by backend and line; and what is missing to compare with, or nothing.
+        The results by backend and line; and a text about the peer that is missing to compare with, or ``""``.
     """
     rounds: dict[str, list[tuple[Figures, Figures]]] = {backend: [] for backend in case.backends}
     missing = ""
@@ -181,12 +182,12 @@ def _found(rounds: Sequence[tuple[Figures, Figures]], line: int) -> Found:
 
 # ---------------------------------------------------------------------- ways to measure
 def run(fn: Callable[..., Awaitable[Any]], *args: Any, backend: str) -> Any:
-    """``anyio.run``, at its plainest."""
+    """Run *fn* with ``anyio.run``, without further options."""
     return anyio.run(fn, *args, backend=backend)
 
 
 def asynchronous(fn: Callable[[str, Sizes], Awaitable[float | Figures]]) -> Measure:
-    """Make a measurement that runs in its own event loop."""
+    """Make a measurement of a coroutine function, which runs in an event loop of its own."""
 
     def once(backend: str, sizes: Sizes) -> Figures:
         found = run(fn, backend, sizes, backend=backend)
@@ -196,12 +197,13 @@ def asynchronous(fn: Callable[[str, Sizes], Awaitable[float | Figures]]) -> Meas
 
 
 def on_both(fn: Callable[[Sizes], float]) -> Measure:
-    """Make a measurement that needs no event loop."""
+    """Make a measurement of a function that needs no event loop and is the same on both backends."""
     return lambda backend, sizes: (fn(sizes),)
 
 
 class Stopwatch:
-    """Processor time of a ``with`` block, in seconds, with the garbage of earlier rounds gone."""
+    """Context manager that measures the processor time of its block, in seconds, after the garbage of earlier rounds
+    was collected."""
 
     spent_s = 0.0
 
@@ -215,17 +217,17 @@ class Stopwatch:
 
 
 def per_us(spent_s: float, count: int) -> float:
-    """Microseconds for each of *count*."""
+    """Return the microseconds for each of *count* operations that took *spent_s* seconds together."""
     return spent_s / count * 1e6
 
 
 def percentile(samples: Sequence[float], percent: int) -> float:
-    """The sample that *percent* of them do not exceed."""
+    """Return the sample that *percent* percent of the samples do not exceed."""
     return sorted(samples)[min(len(samples) * percent // 100, len(samples) - 1)]
 
 
 async def round_trips_us(ask: Callable[[int], Awaitable[Any]], count: int) -> list[float]:
-    """The time of each of *count* round trips, in microseconds, by the wall clock."""
+    """Return the time of each of *count* round trips, in microseconds, by the wall clock."""
     times = []
     for n in range(count):
         since = time.perf_counter()
@@ -235,7 +237,7 @@ async def round_trips_us(ask: Callable[[int], Awaitable[Any]], count: int) -> li
 
 
 class traced_bytes:
-    """Bytes that a ``with`` block allocated and still holds at its end."""
+    """Context manager that counts the bytes that its block allocated and that are still in use at its end."""
 
     held = 0.0
 

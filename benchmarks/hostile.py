@@ -1,8 +1,10 @@
-"""A hostile session delays no other: the cost of controlling other sessions with it and without it, in the same run.
+"""Benchmark of the claim that a hostile session delays no other: the cost of controlling other sessions with and
+without a hostile session, in the same run.
 
 The hostile session swallows every cancellation of its function, has its mailbox flooded, and has a child whose process
-ignores SIGINT and SIGTERM and is being aborted, all while the others are measured. Its loop is bounded, so this ends.
-Latencies are from the moment the asker may run until it has the answer, by the wall clock; the journal is in memory.
+ignores SIGINT and SIGTERM and is being aborted, all while the others are measured. The loop of the hostile session is
+bounded, so the benchmark ends. Latencies are from the moment at which the asker may run until it has the reply, by the
+wall clock; the journal is in memory.
 """
 
 from __future__ import annotations
@@ -35,15 +37,15 @@ from supervisor import (
 from supervisor.plans import LimitsConfig, PolicyConfig, StageBudgetsConfig
 
 SWALLOWS_MAX = 2_000_000
-"""Number of swallowed cancellations after which even the hostile session gives in."""
+"""Number of swallowed cancellations after which the hostile session ends."""
 FLOODERS = 16
-"""Tasks that send messages to the hostile session, each its next one when the last is durable."""
+"""Number of tasks that send messages to the hostile session, each the next message when the last is durable."""
 HELD_S = 300.0
-"""Seconds of the stages that the hostile session delays: longer than the measurement."""
+"""Seconds of the termination stages that the hostile session delays: longer than the measurement."""
 DEAF = "trap '' INT TERM; echo up > {fifo}; while :; do sleep 1; done"
-"""A process that only SIGKILL ends; it says when it is deaf."""
+"""Shell script that only SIGKILL ends; it reports when it ignores the other signals."""
 UP_S = 30.0
-"""Seconds until the hostile session must be up."""
+"""Seconds within which the hostile session must be running."""
 SETTINGS = Settings(
     policy=PolicyConfig(ladder=StageBudgetsConfig(request_s=0.01, cancel_s=HELD_S, terminate_s=HELD_S)),
     limits=LimitsConfig(grace_s=HELD_S),
@@ -51,7 +53,7 @@ SETTINGS = Settings(
 
 
 class Victim:
-    """An ordinary session in the middle of a turn: it calls a tool that hangs, again and again."""
+    """Ordinary session in the middle of a turn: it calls a tool that hangs, again and again."""
 
     def __init__(self, sup: Supervisor, name: str) -> None:
         self.sup, self.name = sup, name
@@ -76,11 +78,11 @@ class Victim:
         self.sup.state_of(self.name)
 
     async def message(self) -> None:
-        """Send a message to the session, until that is durable."""
+        """Send a message to the session, and wait until the message is durable."""
         await self.sup.session(self.name).send("how is it going")
 
     async def abort_call(self) -> None:
-        """Abort the call at scope TOOL, until the receipt."""
+        """Abort the session's call at scope TOOL, and wait for the receipt."""
         self.hanging = anyio.Event()
         call = f"{self.name}:t1:c{self.calls}"
         receipt = await self.sup.abort(call, AbortScope.TOOL, reason="benchmark")
@@ -95,7 +97,7 @@ class Victim:
 
 
 class Hostile:
-    """A session that does everything that should delay others."""
+    """Session that does everything by which it could delay others."""
 
     def __init__(self, sup: Supervisor, fifo: Path) -> None:
         self.sup = sup
@@ -105,7 +107,7 @@ class Hostile:
         self.spinning, self.flooded = anyio.Event(), anyio.Event()
 
     async def agent(self, turn: AgentTurn) -> None:
-        """Swallow every cancellation, so that it comes again at once."""
+        """Swallow every cancellation, so that the next one comes at once."""
         self.spinning.set()
         while not self.over and self.swallowed < SWALLOWS_MAX:
             try:
@@ -114,7 +116,7 @@ class Hostile:
                 self.swallowed += 1
 
     async def _flood(self, session: Session) -> None:
-        """Send messages again and again, also once as many wait as may."""
+        """Send messages again and again, even when as many wait as the session allows."""
         with suppress(NoSuchEntity):
             while not self.over:
                 with suppress(Refused):
@@ -122,7 +124,7 @@ class Hostile:
                 self.flooded.set()
 
     async def begin(self, group: TaskGroup, flooders: int) -> None:
-        """Start the hostile session; return when all of it goes on."""
+        """Start the hostile session; return when all parts of it run."""
         session = await self.sup.start_session("hostile", agent=self.agent)
         group.start_soon(session.run, "be bad")
         child = await self.sup.start_session("deaf", agent="deaf", parent="hostile")
@@ -139,7 +141,7 @@ class Hostile:
             await self.flooded.wait()
 
     async def _child_runs(self, turn_id: str) -> None:
-        """Wait for the child process: before it runs, an abort only cancels its launch, which is another thing."""
+        """Wait until the child process runs, since an earlier abort would only cancel its launch."""
         async with self.sup.subscribe(after_seq=0) as events:
             async for event in events:
                 if (event.entity_id, event.to_status) == (turn_id, "RUNNING"):
@@ -155,7 +157,8 @@ class Hostile:
 
 @asynccontextmanager
 async def victims(flooders: int | None, sizes: Sizes) -> AsyncIterator[list[Victim]]:
-    """Ordinary sessions, each hanging in a tool call; unless *flooders* is ``None``, a hostile one beside them."""
+    """Start ordinary sessions, each hanging in a tool call and, unless *flooders* is ``None``, a hostile session beside
+    them."""
     async with AsyncExitStack() as stack:
         fifo = Path(stack.enter_context(TemporaryDirectory())) / "fifo"
         os.mkfifo(fifo)
@@ -189,7 +192,7 @@ PROBES: dict[str, Callable[[Victim], Awaitable[None]]] = {
 
 
 def latencies(flooders: int | None) -> Callable[[str, Sizes], Awaitable[Figures]]:
-    """p50 and p99 of each probe, in microseconds; the probes and the sessions take turns."""
+    """Make a measurement: p50 and p99 of each probe, in microseconds; the probes and the sessions take turns."""
 
     async def once(backend: str, sizes: Sizes) -> Figures:
         times: dict[str, list[float]] = {name: [] for name in PROBES}

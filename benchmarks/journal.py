@@ -1,8 +1,8 @@
-"""Time until a batch of records is durable, next to the least that a disk needs.
+"""Time until a batch of records is durable, compared with the least time that a disk needs.
 
 For each batch size the journal (``append``: tables, worker thread, transitions.jsonl) and a raw file (the same records
-as JSON, one write, one fdatasync) take turns on the same disk in the same run, so the ratio stands on any machine;
-the rates do not. Run: ``python -m benchmarks.journal [--folder DIR] [--short]``.
+as JSON, one write, one fdatasync) take turns on the same disk in the same run, so the ratio is valid on any machine;
+the rates are not. Run: ``python -m benchmarks.journal [--folder DIR] [--short]``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from supervisor.ports import Append
 
 
 class Effort(NamedTuple):
-    """Records in a batch, rounds, and seconds of appends in each round."""
+    """Sizes of the measurement: records in a batch, rounds, and seconds of appends in each round."""
 
     batches: tuple[int, ...]
     rounds: int
@@ -36,11 +36,11 @@ FULL = Effort((1, 10, 100, 512), 4, 0.5)
 SHORT = Effort((1, 10), 1, 0.02)
 ENTITIES = 1_000
 DATA = msgspec.json.encode({"text": "x" * 229})
-"""Data of an entity: 240 bytes of JSON, which the journal reads again with the entity's next record."""
+"""Stored data of an entity: 240 bytes of JSON, which the journal reads again with the entity's next record."""
 
 
 def batch_after(seq: int, size: int) -> list[Append]:
-    """The next *size* records of a thousand sessions that take turns; every fourth owes an effect."""
+    """Return the next *size* records of a thousand sessions that take turns; every fourth record owes an effect."""
     return [_entry(number) for number in range(seq + 1, seq + size + 1)]
 
 
@@ -64,7 +64,7 @@ def _entry(seq: int) -> Append:
 
 
 async def journal_round(journal: SqliteJournal, size: int, round_s: float) -> list[float]:
-    """Seconds of each append, for *round_s* of appends."""
+    """Append to the journal for *round_s* seconds; return the seconds of each append."""
     took: list[float] = []
     while sum(took) < round_s:
         batch = batch_after(journal.last_seq, size)
@@ -75,7 +75,7 @@ async def journal_round(journal: SqliteJournal, size: int, round_s: float) -> li
 
 
 def raw_round(fd: int, size: int, round_s: float) -> list[float]:
-    """The same records as lines of JSON in a file, one fdatasync a batch."""
+    """Write the same records as lines of JSON to a file, one fdatasync per batch; return the seconds of each write."""
     encode: Callable[[LifecycleEvent], bytes] = msgspec.json.Encoder().encode
     took: list[float] = []
     while sum(took) < round_s:
@@ -88,7 +88,7 @@ def raw_round(fd: int, size: int, round_s: float) -> list[float]:
 
 
 async def measure(folder: Path, effort: Effort) -> None:
-    """Print one table."""
+    """Measure each batch size, and print the table."""
     journal = await SqliteJournal.open(folder / "journal.db", jsonl=folder / "transitions.jsonl")
     fd = os.open(folder / "raw", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:

@@ -1,4 +1,4 @@
-"""Cost of a life: start and stop, with and without a task, and the bytes of an idle actor."""
+"""Cost of an actor's life: start and stop, with and without a task, and the bytes of an idle actor."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from benchmarks.primitives import parked, settle
 
 
 def context_of(system: ActorSystem, actor_id: str) -> Context:
-    """The context of an actor that lives."""
+    """Return the context of a living actor."""
     context = system.context(actor_id)
     assert context is not None, f"{actor_id} does not live"
     return context
 
 
 async def actor_lives(backend: str, sizes: Sizes) -> float:
-    """Start all, stop each, wait; per actor."""
+    """Measure the start of all actors, and the stop of each, until all have ended; per actor."""
     async with open_system() as system:
         with Stopwatch() as watch:
             for n in range(sizes.actors):
@@ -32,7 +32,7 @@ async def actor_lives(backend: str, sizes: Sizes) -> float:
 
 
 async def task_lives(backend: str, sizes: Sizes) -> float:
-    """The same with a task in a scope for each actor."""
+    """Measure the start and end of a task in a cancel scope of its own; per task."""
     with Stopwatch() as watch:
         async with anyio.create_task_group() as group:
             for _ in range(sizes.actors):
@@ -43,7 +43,7 @@ async def task_lives(backend: str, sizes: Sizes) -> float:
 
 
 async def busy_lives(backend: str, sizes: Sizes) -> float:
-    """A live task in every actor, a tenth as many."""
+    """Measure the start and stop of actors with a live task each, a tenth as many; per actor."""
     count = max(1, sizes.actors // 10)
     async with open_system() as system:
         with Stopwatch() as watch:
@@ -60,7 +60,7 @@ async def few_task_lives(backend: str, sizes: Sizes) -> float:
 
 
 async def actor_bytes(backend: str, sizes: Sizes) -> float:
-    """An actor with its behaviour, its id and its place in the tree; its ref is not kept."""
+    """Measure the bytes of an idle actor, with its behaviour, its id and its place in the tree, but without its ref."""
     async with open_system() as system:
         with traced_bytes() as traced:
             for n in range(sizes.actors):
@@ -69,7 +69,7 @@ async def actor_bytes(backend: str, sizes: Sizes) -> float:
 
 
 async def task_bytes(backend: str, sizes: Sizes) -> float:
-    """A parked task with a scope."""
+    """Measure the bytes of a waiting task with a cancel scope."""
     async with anyio.create_task_group() as group:
         with traced_bytes() as traced:
             for _ in range(sizes.actors):

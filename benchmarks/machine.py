@@ -1,7 +1,8 @@
-"""Cost of one step of a state machine, with the making of its event: by our table, by hand, by the transitions library.
+"""Cost of one step of a state machine, with the making of its event: by the kernel's table, by hand-written code, and
+by the ``transitions`` library.
 
-A plain step has one rule and one action. A guarded one asks two guards before it finds its rule. The others do just as
-much: one action each, and in the guarded case the same two questions.
+A plain step has one rule and one action. A guarded step evaluates two guards before it finds its rule. The other
+implementations do as much: one action each, and in the guarded case the same two guards.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class State(Enum):
 
 
 class Toggle(Event, frozen=True, kw_only=True):
-    """The only event."""
+    """The only event of the measured machines."""
 
 
 def enough(data: int, event: Event) -> bool:
@@ -85,7 +86,8 @@ def guarded_by_hand(sizes: Sizes) -> float:
 
 
 def by_transitions(sizes: Sizes, guarded: bool) -> float:
-    """The library's machine with one ``after`` callback, and two refusing transitions before the one that is taken."""
+    """Measure the ``transitions`` library: a machine with one ``after`` callback and, if *guarded*, two refused
+    transitions before the one that is taken."""
     library: Any = need("transitions")
     logging.getLogger("transitions").setLevel(logging.ERROR)
     model = SimpleNamespace(data=0)
@@ -109,7 +111,8 @@ def by_transitions(sizes: Sizes, guarded: bool) -> float:
 
 
 ONCE = ("asyncio",)
-"""A machine knows no event loop: measured once, shown in the first column."""
+"""Backends of these cases: a machine does not depend on the event loop, so it is measured once and shown in the first
+column."""
 PLAIN_STEP, GUARDED_STEP = (
     on_both(lambda sizes: steps_us(PLAIN, sizes)),
     on_both(lambda sizes: steps_us(GUARDED, sizes)),

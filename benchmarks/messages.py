@@ -1,6 +1,6 @@
-"""Cost of a message: tell, ask of an actor that is idle, ask of one that is not, control under a flood.
+"""Cost of a message: tell, ask of an idle actor, ask of a busy actor, and a control message under a flood.
 
-Lanes, bounds and fairness are always on. An ask has a deadline; the bare queues it is compared with have none.
+Lanes, bounds and fairness are always on. An ask has a deadline; the bare queues compared with it have none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks.primitives import asks_p50_us, asyncio_tells_us, bare_asks_us, b
 
 TIMEOUT_S = 30.0
 MIXED = (Lane.CONTROL, Lane.URGENT, Lane.URGENT, *[Lane.NORMAL] * 7)
-"""Ten messages of a busy actor, over all lanes."""
+"""Lanes of ten messages to a busy actor, over all lanes."""
 
 
 class Sink:
@@ -44,7 +44,7 @@ class Echo:
 
 
 class Later:
-    """Answers an ask when its next message comes, which it sends itself."""
+    """Actor that replies to an ask when it handles its next message, which it sends to itself."""
 
     def __init__(self) -> None:
         self._reply: Any = None
@@ -84,7 +84,7 @@ async def mixed_tells(backend: str, sizes: Sizes) -> float:
 
 
 async def scattered_tells(backend: str, sizes: Sizes) -> float:
-    """Send a message to each of a thousand actors in turn: nothing can be drained in a batch."""
+    """Measure sending a message to each of a thousand actors in turn, so that no messages are handled in a batch."""
     many, times = max(1, sizes.actors // 10), 10
     async with open_system() as system:
         refs = [system.spawn(Sink(), str(n)) for n in range(many)]
@@ -97,7 +97,7 @@ async def scattered_tells(backend: str, sizes: Sizes) -> float:
 
 
 async def scattered_puts(backend: str, sizes: Sizes) -> float:
-    """The same with a queue and a task each."""
+    """Measure the same with a queue and a task for each actor."""
     many, times = max(1, sizes.actors // 10), 10
     pipes = [native(backend)(16) for _ in range(many)]
     left, done = many * times, anyio.Event()
@@ -126,7 +126,7 @@ async def scattered_puts(backend: str, sizes: Sizes) -> float:
 
 # ---------------------------------------------------------------------- ask
 async def idle_asks(backend: str, sizes: Sizes) -> float:
-    """p50 of asking an actor that has nothing to do."""
+    """Measure asks of an actor that has nothing to do; p50."""
     async with open_system() as system:
         ref = system.spawn(Echo(), "echo")
         await system.idle()
@@ -134,7 +134,8 @@ async def idle_asks(backend: str, sizes: Sizes) -> float:
 
 
 async def queued_asks(backend: str, sizes: Sizes) -> float:
-    """p50 of asking an actor that has a message to handle first: the dispatcher answers. Both messages count."""
+    """Measure asks of an actor that has a message to handle first, so that the dispatcher handles the ask; p50 for both
+    messages."""
     async with open_system() as system:
         ref = system.spawn(Echo(), "echo")
 
@@ -146,7 +147,7 @@ async def queued_asks(backend: str, sizes: Sizes) -> float:
 
 
 async def deferred_asks(backend: str, sizes: Sizes) -> float:
-    """p50 of asking an actor that answers in its next turn."""
+    """Measure asks of an actor that replies in its next turn; p50."""
     async with open_system() as system:
         ref = system.spawn(Later(), "later")
         return percentile(await round_trips_us(lambda n: ref.ask(n, timeout_s=TIMEOUT_S), sizes.asks), 50)
@@ -158,7 +159,7 @@ async def bare_asks_behind_one(backend: str, sizes: Sizes) -> float:
 
 # ---------------------------------------------------------------------- control under a flood
 async def flood(ref: Ref) -> None:
-    """Keep a mailbox full, for ever."""
+    """Keep the mailbox of an actor full, for ever."""
     while True:
         try:
             ref.tell(None)
@@ -167,7 +168,7 @@ async def flood(ref: Ref) -> None:
 
 
 async def control_latency(target: str, flooded: bool, sizes: Sizes) -> Figures:
-    """p50 and p99 of a control ask, from the moment its sender may run until it has the answer."""
+    """Measure p50 and p99 of a control ask, from the moment its sender may run until it has the reply."""
     async with open_system() as system, anyio.create_task_group() as group:
         refs = {name: system.spawn(Echo(), name) for name in ("flooded", "other")}
         if flooded:

@@ -10,7 +10,7 @@ from benchmarks.peers import need
 
 
 class Point(NamedTuple):
-    """A point of a curve."""
+    """Point of a growth curve."""
 
     quantity: str
     unit: str
@@ -29,7 +29,7 @@ COLUMNS = 3
 
 
 def draw(points: Sequence[Point], path: Path) -> None:
-    """Write the picture.
+    """Draw the growth curves and write the picture to *path*.
 
     Raises:
         Missing: matplotlib is not installed.
@@ -67,7 +67,7 @@ def _panel(panel: Any, quantity: str, unit: str, points: Sequence[Point]) -> Non
 
 
 def _plain_ticks(panel: Any, values: Sequence[float]) -> None:
-    """Numbers as one reads them, at 1, 2 and 5 of each decade, with room above and below."""
+    """Label the axes with plain numbers, at 1, 2 and 5 of each decade, with space above and below the values."""
     ticker: Any = need("matplotlib.ticker")
     panel.set_ylim(min(values) / 1.6, max(values) * 1.6)
     panel.yaxis.set_major_locator(ticker.LogLocator(base=10, subs=(1, 2, 5)))

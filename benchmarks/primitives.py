@@ -1,7 +1,5 @@
-"""Bare queues and bare tasks: the least that a message, an answer, or a life costs on each backend.
-
-Each is written as somebody would who needs nothing of an actor: no lanes, no deadline, no order of ends.
-"""
+"""Bare queues and bare tasks: the least cost of a message, a reply, or a life on each backend.  Each is written for a
+user who needs no feature of an actor: no lanes, no deadline, no order of ends."""
 
 from __future__ import annotations
 
@@ -16,11 +14,11 @@ import trio
 from benchmarks.harness import Sizes, Stopwatch, per_us, percentile, round_trips_us, run
 
 PIPE = 1024
-"""Messages a bare queue holds: bounded, and never full here."""
+"""Number of messages that a bare queue holds: bounded, and never full in these measurements."""
 
 
 class Pipe(Protocol):
-    """A queue with one way in and one way out."""
+    """Protocol of a queue with a put and a get side."""
 
     @property
     def put(self) -> Callable[[Any], Any]: ...
@@ -32,18 +30,18 @@ class Pipe(Protocol):
 
 
 class AsyncioPipe:
-    """A bounded ``asyncio.Queue``."""
+    """Queue for the measurements: a bounded ``asyncio.Queue``."""
 
     def __init__(self, size: int) -> None:
         queue: asyncio.Queue[Any] = asyncio.Queue(size)
         self.put, self.get = queue.put_nowait, queue.get
 
     def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing, since an ``asyncio.Queue`` need not be closed."""
 
 
 class TrioPipe:
-    """A trio memory channel."""
+    """Queue for the measurements: a trio memory channel."""
 
     def __init__(self, size: int) -> None:
         self._send, self._receive = trio.open_memory_channel[Any](size)
@@ -55,7 +53,7 @@ class TrioPipe:
 
 
 class StreamPipe:
-    """An anyio memory object stream."""
+    """Queue for the measurements: an anyio memory object stream."""
 
     def __init__(self, size: int) -> None:
         self._send, self._receive = anyio.create_memory_object_stream[Any](size)
@@ -67,13 +65,13 @@ class StreamPipe:
 
 
 def native(backend: str) -> type[AsyncioPipe] | type[TrioPipe]:
-    """Queue of the backend itself."""
+    """Return the class of the backend's own queue."""
     return AsyncioPipe if backend == "asyncio" else TrioPipe
 
 
 # ---------------------------------------------------------------------- messages
 async def tells_us(make: Callable[[int], Pipe], sizes: Sizes) -> float:
-    """Bursts through one queue to one task, until it has drained each; per message."""
+    """Measure bursts of messages through one queue to one task, until the task has handled each burst; per message."""
     through, drained = make(PIPE), make(PIPE)
 
     async def consume() -> None:
@@ -95,7 +93,8 @@ async def tells_us(make: Callable[[int], Pipe], sizes: Sizes) -> float:
 
 
 async def asks_p50_us(make: Callable[[int], Pipe], sizes: Sizes, ahead: int = 0) -> float:
-    """A question and its answer through a pair of queues, *ahead* other messages before each."""
+    """Measure a question and its reply through a pair of queues, with *ahead* other messages before each question;
+    p50."""
     questions, answers = make(PIPE), make(PIPE)
 
     async def answer() -> None:
@@ -120,32 +119,33 @@ async def asks_p50_us(make: Callable[[int], Pipe], sizes: Sizes, ahead: int = 0)
 
 
 def asyncio_tells_us(backend: str, sizes: Sizes) -> tuple[float]:
-    """A bounded ``asyncio.Queue``, whichever backend it is compared with."""
+    """Measure messages through a bounded ``asyncio.Queue``, whichever backend the figure is compared with."""
     return (run(tells_us, AsyncioPipe, sizes, backend="asyncio"),)
 
 
 async def bare_tells_us(backend: str, sizes: Sizes) -> float:
-    """The backend's own queue."""
+    """Measure messages through the backend's own queue."""
     return await tells_us(native(backend), sizes)
 
 
 async def bare_asks_us(backend: str, sizes: Sizes) -> float:
-    """A pair of the backend's own queues."""
+    """Measure questions and replies through a pair of the backend's own queues."""
     return await asks_p50_us(native(backend), sizes)
 
 
 # ---------------------------------------------------------------------- tasks
 SETTLED = 5
-"""Checkpoints after which tasks within tasks have begun. One is not enough: trio shuffles who runs first."""
+"""Number of checkpoints after which tasks within tasks have begun. One is not enough, since trio shuffles the order of
+tasks."""
 
 
 async def settle() -> None:
-    """Let every task that was started begin."""
+    """Let every task that was started begin to run."""
     for _ in range(SETTLED):
         await anyio.lowlevel.checkpoint()
 
 
 async def parked() -> None:
-    """A task that has its own scope and waits."""
+    """Wait for ever, in a cancel scope of its own."""
     with anyio.CancelScope():
         await anyio.sleep_forever()

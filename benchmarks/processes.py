@@ -22,7 +22,7 @@ TREE = "for i in 1 2 3 4 5; do setsid sleep 60 & done; (setsid sh -c 'sleep 60 &
 
 
 class Effort(NamedTuple):
-    """Processes started one after another; process trees at once, and how often."""
+    """Sizes: processes that are started one after another; process trees at once, and rounds of them."""
 
     spawns: int
     trees: int
@@ -66,7 +66,7 @@ async def without_shim(effort: Effort) -> list[float]:
 
 
 async def with_trees(effort: Effort, act: Callable[[list[ShimProcess], list[float]], Awaitable[None]]) -> list[float]:
-    """Start the trees together, *act* on them once all are up."""
+    """Start the trees together, and call *act* with them once all are running; return the times that *act* recorded."""
     taken: list[float] = []
     for _ in range(effort.rounds):
         trees: list[ShimProcess] = []
@@ -117,7 +117,7 @@ async def kill_one_by_one(effort: Effort) -> list[float]:
 
 
 async def memory_kb() -> dict[str, int]:
-    """Resident and proportional memory of one shim."""
+    """Return the resident and proportional memory of one shim."""
     async with ShimHost().spawn(launch("echo up; exec sleep 60")) as process:
         await process.receive()
         lines = Path(f"/proc/{process.shim_client.pid}/smaps_rollup").read_text().splitlines()  # noqa: ASYNC240
@@ -125,7 +125,7 @@ async def memory_kb() -> dict[str, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table."""
+    """Measure all cases and print the table."""
     effort = SHORT if options(__doc__).parse_args(arguments).short else FULL
     print(f"{effort.spawns} processes one after another; {effort.trees} trees at once, {effort.rounds} times")
     for backend in BACKENDS:

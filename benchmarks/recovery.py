@@ -1,11 +1,11 @@
-"""Opening a long journal and recovering its live entities, next to a bare scan of the same rows.
+"""Opening a long journal and recovering its live entities, compared with a bare scan of the same rows.
 
 The journal has ``--events`` records, of ``--live`` sessions that live and of turns that have ended. Each measurement is
 a process of its own, so that its peak of memory is its own: a scan (every row of ``events`` through SQLite into
-Python), the opening with a snapshot and without one that counts (as after a boot), the opening after a kill with a
-tenth as many records since the snapshot, and a supervisor's start and end, books closed. Ratios of CPU time are to that
-scan. ``--compaction`` also measures commits while the journal is compacted and while it is not; ``--short`` does so
-too. Run: ``python -m benchmarks.recovery [--events 1000000] [--live 10000] [--folder DIR] [--compaction] [--short]``.
+Python), the opening with a snapshot and without a valid one (as after a boot), the opening after a kill with a tenth as
+many records since the snapshot, and a supervisor's start and orderly end. Ratios of CPU time are relative to that scan.
+``--compaction`` also measures commits with and without a compaction of the journal under way; ``--short`` does so too.
+Run: ``python -m benchmarks.recovery [--events 1000000] [--live 10000] [--folder DIR] [--compaction] [--short]``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BATCH = 2_000
 TURN_RECORDS = 10
 SESSION_RECORDS = 10
 COMMIT_S = 0.005
-"""Between two commits while a journal is compacted: a busy supervisor."""
+"""Seconds between two commits while a journal is compacted, as in a busy supervisor."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -55,7 +55,7 @@ class Effort(NamedTuple):
 
     @property
     def since(self) -> int:
-        """Records that a killed process left behind its last snapshot."""
+        """Number of records after the last snapshot that a killed process leaves."""
         return self.events // 10
 
 
@@ -64,7 +64,8 @@ SHORT = Effort(events=1_000, live=10, commits_s=0.1)
 
 # --------------------------------------------------------------------------------------------------- the journal
 def records(first: int, last: int, live: int) -> Iterator[Append]:
-    """Records *first* to *last*: each session has its first ten, then come turns of ten, the last one its end."""
+    """Yield records *first* to *last*: ten records for each living session, then turns of ten records each, of which
+    the last ends the turn."""
     for seq in range(first, last + 1):
         number = seq - live * SESSION_RECORDS - 1
         if number < 0:
@@ -151,7 +152,7 @@ TOLD = {
 
 
 def measured(what: str, path: Path) -> dict[str, float]:
-    """Seconds and MiB, in a process of its own."""
+    """Run one measurement in a process of its own; return its seconds and MiB."""
     command = [sys.executable, "-m", "benchmarks.recovery", "--measure", what, str(path)]
     told: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return told
@@ -165,7 +166,7 @@ def measure(what: str, path: Path) -> None:
 
 
 def killed_after(path: Path, copy: Path, effort: Effort) -> Path:
-    """A copy of the journal, with more records than its snapshot knows, as a kill leaves it."""
+    """Make a copy of the journal with records after its last snapshot, as a kill leaves it; return the path."""
     shutil.copy(path, copy)
     database = open_database(copy, None)
     last = effort.events + effort.since
@@ -178,8 +179,8 @@ def killed_after(path: Path, copy: Path, effort: Effort) -> Path:
 
 # ---------------------------------------------------------------------------------------------------- compaction
 async def commits(path: Path, folder: Path | None, for_s: float) -> tuple[list[float], float, int]:
-    """Seconds of each commit of one record while the journal is compacted into *folder*, or for *for_s*; how long that
-    took, and how many records it moved."""
+    """Commit single records while the journal is compacted into *folder*, or for *for_s* seconds; return the seconds of
+    each commit, the duration of the compaction, and the number of records that it moved."""
     journal = await SqliteJournal.open(path, jsonl=None)
     took: list[float] = []
     done, moved = anyio.Event(), 0

@@ -1,6 +1,7 @@
 """The table: each figure, the other side, and whether the aim is met, or by how much it is missed.
 
-A verdict is said of each backend. "missed by 30 %" is 30 % more than the aim allows, of time, bytes, or the ratio.
+The table has a verdict for each backend. "missed by 30 %" means 30 % more than the aim allows, of time, bytes, or the
+ratio.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ NONE = "-"
 
 
 def figure(value: float | None) -> str:
-    """Three digits or so, whatever the size."""
+    """Return a value as text with about three digits; ``NONE`` if there is no value."""
     if value is None:
         return NONE
     digits = 0 if value >= 100 else 1 if value >= 10 else 2
@@ -33,7 +34,7 @@ def aim_text(aim: Aim | None, unit: str) -> str:
 
 
 def verdict(aim: Aim | None, found: Found) -> str:
-    """``met``, ``missed by ...``, or that it cannot be told."""
+    """Return the verdict on a figure: ``met``, ``missed by ...``, or that it is unknown; ``""`` without an aim."""
     if aim is None:
         return ""
     excess = aim.excess(found.value, found.ratio)
@@ -43,7 +44,7 @@ def verdict(aim: Aim | None, found: Found) -> str:
 
 
 def ratio_text(aim: Aim | None, found: Found) -> str:
-    """In the sense of the aim: how many times the cost, or how many times as fast."""
+    """Return the ratio as text, in the sense of the aim: the multiple of the cost, or of the speed."""
     if found.ratio is None:
         return NONE
     if aim is not None and aim.kind == "faster" and found.ratio:
@@ -56,7 +57,7 @@ def heading() -> str:
 
 
 def rows(case: Case, found: Mapping[str, Sequence[Found]], missing: str) -> Iterator[str]:
-    """The lines of one case."""
+    """Yield the lines of the table for one case."""
     for number, line in enumerate(case.lines):
         yield _row(line, case.against, {backend: found[backend][number] for backend in found}, missing)
 
@@ -87,7 +88,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def footnotes(missing: Mapping[str, None] | Sequence[str]) -> Iterator[str]:
-    """Notes on how to read the table, and what is missing."""
+    """Yield notes on how to read the table, and on peers that are missing."""
     yield "Figures are medians; ratios are medians of each round's: how often theirs ours costs, unless it says so."
     yield "* what prototypes reached, or our reading of 'delays nobody'; others are the issue's. Met: asyncio / trio."
     for why in missing:

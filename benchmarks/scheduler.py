@@ -2,9 +2,9 @@
 
 A backlog is kept at its size: sixteen tasks are claimed by as many workers, renewed, settled, and sixteen new ones
 added, over and over. Tasks have one of five priorities, one of four roles, one of two providers; one in three depends
-on another one, one in two owns a file of its own, one in four a file that others own as well. So what is claimed
-differs, and claims meet files that are held. The sizes take turns, round by round; a figure is the median of its
-rounds, in processor time. ``python -m benchmarks.scheduler [--most 100000] [--json] [--short]``.
+on another one, one in two owns a file of its own, one in four a file that others own as well. So the claimed tasks
+differ, and some claims need files that another task holds. The sizes take turns, round by round; a figure is the median
+of its rounds, in processor time. ``python -m benchmarks.scheduler [--most 100000] [--json] [--short]``.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ ROLES = ("backend", "frontend", "docs", "qa")
 CAPABILITIES = {number: frozenset({f"role:{role}"}) for number, role in enumerate(ROLES)}
 WORKERS = 16
 CHURNED = 4_000
-"""Tasks that come and go in one round, whatever the size."""
+"""Number of tasks that are added and completed in one round, whatever the size of the backlog."""
 ROUNDS = 5
 LEASE_S = 60.0
 
 
 class Cost(NamedTuple):
-    """Cost of a round at one size: microseconds for a claim alone, and for all that the scheduler does for one task."""
+    """Cost of a round at one size: microseconds for a claim alone, and for all work of the scheduler on one task."""
 
     backlog: int
     claim_us: float
@@ -39,7 +39,7 @@ class Cost(NamedTuple):
 
 
 def item(number: int) -> BacklogItem:
-    """Task *number*: the same one in every round and at every size."""
+    """Return task *number*, which is the same in every round and at every size."""
     return BacklogItem(
         id=f"t{number}",
         priority=number * 7 % 5,
@@ -51,7 +51,7 @@ def item(number: int) -> BacklogItem:
 
 
 def cost(size: int, tasks: int) -> Cost:
-    """Let *tasks* tasks come and go in a backlog that is kept at *size*."""
+    """Measure adding and completing *tasks* tasks in a backlog that stays at *size*."""
     backlog = Backlog()
     for number in range(size):
         backlog.add(item(number))
@@ -72,7 +72,7 @@ def cost(size: int, tasks: int) -> Cost:
 
 
 def claim_each(backlog: Backlog, now_s: float) -> list[Claim]:
-    """Claim a task for each worker: four of them have one role each, the others every one."""
+    """Claim a task for each worker: four workers have one role each, the others have all roles."""
     found = [backlog.claim(f"w{n}", CAPABILITIES.get(n), now_s=now_s, lease_s=LEASE_S) for n in range(WORKERS)]
     claims = [one for one in found if one is not None]
     assert len(claims) == WORKERS, "there is work for everyone"
@@ -80,13 +80,14 @@ def claim_each(backlog: Backlog, now_s: float) -> list[Claim]:
 
 
 def measure_costs(sizes: Sequence[int], *, tasks: int = CHURNED, rounds: int = ROUNDS) -> list[list[Cost]]:
-    """Every round: each size once, now the smallest first and now the largest."""
+    """Measure all sizes in each round, alternately from the smallest and from the largest; return the costs of every
+    round."""
     order = [sizes if number % 2 else sizes[::-1] for number in range(rounds)]
     return [sorted(cost(size, tasks) for size in one) for one in order]
 
 
 def ratio(rounds: Sequence[Sequence[Cost]]) -> float:
-    """Cost of a task in the largest backlog over that in the smallest: the median of the rounds."""
+    """Return the cost of a task in the largest backlog divided by that in the smallest: the median of the rounds."""
     return statistics.median(one[-1].task_us / one[0].task_us for one in rounds)
 
 

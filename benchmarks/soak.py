@@ -1,11 +1,12 @@
-"""Hours of work leave nothing behind: sessions start, work, are aborted, crash and end, and the process keeps its size.
+"""Soak test: hours of work must leave nothing behind: sessions start, work, are aborted, crash and end, and the process
+keeps its size.
 
 ``python -m benchmarks.soak --minutes 30`` runs a supervisor on a state directory, starts 20 sessions a second, and
-reads off every few seconds what may leak (:mod:`benchmarks.gauges`): then no session starts until none is left, so that
-whatever there is was left behind; the load is made up for afterwards. It writes the samples as JSON and draws them as
-SVG into ``benchmarks/results``; the exit status is 1 if something grew by more than 5 % after the warm-up, or the load
-was not kept up. The journal keeps what it is given: its size is told, not judged. ``--short`` runs for two seconds,
-judges nothing, and writes to a temporary folder unless ``--out`` names one.
+samples every few seconds the quantities that may leak (:mod:`benchmarks.gauges`): for a sample no session starts until
+none is left, so that whatever remains is a leak; the missed sessions are started afterwards. It writes the samples as
+JSON and draws them as SVG into ``benchmarks/results``; the exit status is 1 if a quantity grew by more than 5 % after
+the warm-up, or the load was not kept up. The journal grows by design: its size is shown, without an aim. ``--short``
+runs for two seconds, without aims, and writes to a temporary folder unless ``--out`` names one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from supervisor.plans import LimitsConfig, Settings
 
 RESULTS = Path(__file__).parent / "results"
 KEPT_UP = 0.95
-"""Share of the requested sessions that must have been started."""
+"""Share of the requested sessions that must have been started, at least."""
 BUSY_S = 0.2
 """Seconds of a turn or a tool call."""
 SETTINGS = Settings(
@@ -53,7 +54,7 @@ SHORT = Load(minutes=1 / 30, warm_up_minutes=0.0, every_s=0.5)
 
 
 class Soak(msgspec.Struct, kw_only=True):
-    """Result of a soak. ``drifts``: the share by which each quantity with an aim grew after the warm-up."""
+    """Result of a soak test. ``drifts`` is the share by which each quantity with an aim grew after the warm-up."""
 
     backend: str
     samples: list[Sample] = []
@@ -68,7 +69,7 @@ class Soak(msgspec.Struct, kw_only=True):
 
 # ------------------------------------------------------------------------------------------------------ the customers
 class Churn:
-    """Starts sessions at a steady rate, and has each of them do one of the things that sessions do."""
+    """Load that starts sessions at a steady rate, each of which works, is aborted, crashes or ends."""
 
     def __init__(self, sup: Supervisor, load: Load) -> None:
         self._sup, self._load = sup, load
@@ -94,8 +95,8 @@ class Churn:
 
     @asynccontextmanager
     async def pause(self) -> AsyncIterator[None]:
-        """Block in which no session lives. Sessions that were not started meanwhile are started later, at twice the
-        rate."""
+        """Context manager: no session lives in its block. Sessions that are due meanwhile are started later, at twice
+        the rate."""
         self._open, self._none = anyio.Event(), anyio.Event()
         if self.alive:
             await self._none.wait()
@@ -120,7 +121,7 @@ class Churn:
             self._none.set()
 
     async def _aborted(self, session: Session, kind: str) -> str:
-        """Abort a session that works on a call."""
+        """Abort a session that works on a call; return the outcome."""
         results: list[str] = []
         hangs = self._hanging[session.id] = anyio.Event()
 
@@ -138,7 +139,7 @@ class Churn:
         return results[0]
 
     async def _agent(self, turn: AgentTurn) -> str:
-        """Do what the prompt says."""
+        """Run a turn of the agent in the way that the prompt names."""
         turn.say("so it begins\n")
         match turn.prompt:
             case "crash":
@@ -159,7 +160,7 @@ class Churn:
 
 # ------------------------------------------------------------------------------------------------------------ the run
 async def soak(backend: str, load: Load, state_dir: Path) -> Soak:
-    """Run the load; return the result."""
+    """Run the load with a supervisor on *state_dir*; return the result."""
     found = Soak(backend=backend)
     async with open_supervisor(state_dir, settings=SETTINGS) as sup:
         churn = Churn(sup, load)
@@ -185,7 +186,7 @@ async def _watch(found: Soak, load: Load, churn: Churn, state_dir: Path) -> None
 
 
 def write(found: Soak, load: Load, folder: Path) -> None:
-    """``soak-BACKEND.json`` and ``soak-BACKEND.svg`` in *folder*."""
+    """Write ``soak-BACKEND.json`` and ``soak-BACKEND.svg`` into *folder*."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"soak-{found.backend}.json").write_bytes(msgspec.json.format(msgspec.json.encode(found)))
     names = (*MUST_BE_FLAT, "journal_mb")

@@ -1,4 +1,4 @@
-"""Measures cases and prints the table as it goes, a row when its case is done."""
+"""Table of the benchmarks: measures cases, and prints the rows of each case when it is done."""
 
 from __future__ import annotations
 

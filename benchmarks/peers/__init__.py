@@ -1,9 +1,9 @@
-"""Peers to compare with: each is measured in its own process, and none is ever required.
+"""Peers: other actor frameworks to compare with; each is measured in its own process, and none is required.
 
 A peer is a program, ``python -m benchmarks.peers.<name> <what> <count>``, that measures one thing and prints one
-figure, less is better: ``tell`` (us per message), ``ask`` (us, p50), ``life`` (us, start + stop of one), ``bytes`` (of
-an idle one), ``tree`` (ms, the end of a tree of 100x100). A process each, because a framework that was imported has
-threads, handlers and a heap that the next one would inherit.
+figure, less is better: ``tell`` (us per message), ``ask`` (us, p50), ``life`` (us, start + stop of an actor), ``bytes``
+(of an idle actor), ``tree`` (ms, the end of a tree of 100x100). Each peer has a process of its own, because an imported
+framework has threads, handlers and a heap that would affect the next one.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ PEERS: Mapping[str, str] = {
     "xoscar": "xoscar",
     "erlang": "erl",
 }
-"""The peers, and the module or program that each needs."""
+"""Peers by name, and the module or program that each needs."""
 DOES: Mapping[str, tuple[str, ...]] = {"erlang": ("tell", "ask", "life", "bytes", "tree")}
-"""Measurements that a peer can make, where they are not ``USUAL``."""
+"""Measurements that a peer can make, for peers that cannot make exactly the ``USUAL`` ones."""
 USUAL = ("tell", "ask", "life", "bytes")
 
 
 def missing(name: str) -> str:
-    """Reason why a peer cannot be measured here, and how to get it; ``""`` if it can."""
+    """Return the reason why a peer cannot be measured here, and the way to install it; ``""`` if it can."""
     wants = PEERS.get(name, name)
     if name == "erlang":
         there = shutil.which(wants) is not None and shutil.which("erlc") is not None
@@ -48,28 +48,21 @@ def missing(name: str) -> str:
 
 
 def need(module: str) -> ModuleType:
-    """A library of the extra.
-
-    Raises:
-        Missing: it is not installed.
-    """
+    """Import a library of the benchmarks and return the module.  Raises: Missing: the library is not installed."""
     if why := missing(module):
         raise Missing(why)
     return importlib.import_module(module)
 
 
 def count_of(what: str, sizes: Sizes) -> int:
-    """Number of messages, asks, actors, or children of each node."""
+    """Return the count for a measurement: the number of messages, asks, actors, or children of each node."""
     counts = {"tell": sizes.burst * sizes.bursts, "ask": sizes.asks, "tree": sizes.wide}
     return counts.get(what, sizes.actors)
 
 
 def ask_peer(name: str, what: str, count: int) -> list[float]:
-    """The figure of one peer, or, if *what* is ``all``, everything it does.
-
-    Raises:
-        Missing: it is not installed, or does not do that.
-    """
+    """Run a peer's program; return its figure for *what*, or all of its figures if *what* is ``all``.  Raises: Missing:
+    the peer is not installed, or cannot make that measurement."""
     if why := missing(name):
         raise Missing(why)
     line = [sys.executable, "-m", f"benchmarks.peers.{name}", what, str(count)]
@@ -80,7 +73,7 @@ def ask_peer(name: str, what: str, count: int) -> list[float]:
 
 
 def peer(name: str, what: str) -> Measure:
-    """A measurement of a case that asks a peer."""
+    """Make a measurement that runs a peer's program."""
 
     def once(backend: str, sizes: Sizes) -> Figures:
         return tuple(ask_peer(name, what, count_of(what, sizes)))
@@ -89,7 +82,7 @@ def peer(name: str, what: str) -> Measure:
 
 
 def main(measures: Mapping[str, Callable[[int], float]]) -> None:
-    """Main function of every peer's program: measure what its arguments name, or ``all``, and print the figures."""
+    """Measure what the arguments of a peer's program name (``all``: everything), and print the figures."""
     what, count = sys.argv[1], int(sys.argv[2])
     for one in measures if what == "all" else (what,):
         print(measures[one](count))

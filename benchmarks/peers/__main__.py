@@ -1,7 +1,7 @@
 """A table of bare queues and tasks, the kernel, and each peer that is installed.
 
 ``python -m benchmarks.peers [--rounds N] [--short]``. All take turns, round by round; figures are medians, less is
-better. The tree of a bare backend is task groups of the same shape; there is no telling what Pykka's would be.
+better. The tree of a bare backend consists of task groups of the same shape; Pykka has no comparable tree.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WHAT = {
     "bytes": "idle bytes",
     "tree": "stop 100x100 ms",
 }
-"""The columns."""
+"""Columns of the table, by measurement."""
 NAMES = {
     "pykka": "Pykka (threads)",
     "thespian": "Thespian (one process, no queue)",
@@ -64,7 +64,7 @@ OURS: dict[str, dict[str, Measure]] = {
 
 
 def everybody() -> dict[str, tuple[str, dict[str, Measure]]]:
-    """Rows of the table: a name, the backend, and the possible measurements."""
+    """Return the rows of the table: a name, the backend, and the possible measurements."""
     rows = {f"{who}, {backend}": (backend, does) for who, does in OURS.items() for backend in BACKENDS}
     for name in PEERS:
         does = {what: peer(name, what) for what in DOES.get(name, USUAL)}
@@ -73,7 +73,7 @@ def everybody() -> dict[str, tuple[str, dict[str, Measure]]]:
 
 
 def measure_all(sizes: Sizes, rows: dict[str, tuple[str, dict[str, Measure]]]) -> dict[tuple[str, str], list[float]]:
-    """Every figure of every round, by row and column."""
+    """Measure all rows in turns; return the figures of every round, by row and column."""
     found: dict[tuple[str, str], list[float]] = {}
     for _ in range(sizes.rounds):
         for what in WHAT:
@@ -91,7 +91,8 @@ def _once(measure: Measure, backend: str, sizes: Sizes) -> Iterator[float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table, and who is missing. Exit status 1: one that is installed could not be measured."""
+    """Print the table, and the peers that are missing. Exit status 1: a peer that is installed could not be
+    measured."""
     parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=FULL.rounds, help="repetitions of each measurement")
     args = parser.parse_args(arguments)

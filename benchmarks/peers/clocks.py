@@ -10,12 +10,12 @@ from typing import Any
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process (Linux)."""
+    """Return the resident memory of this process in bytes (Linux)."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def wall_us(call: Callable[[], Any]) -> float:
-    """Time of a call, in microseconds."""
+    """Return the time that *call* takes, in microseconds of the wall clock."""
     since = time.perf_counter()
     call()
     return (time.perf_counter() - since) * 1e6

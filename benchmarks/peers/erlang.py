@@ -1,6 +1,7 @@
-"""Erlang/OTP, on one scheduler as we have one thread. Run as ``python -m benchmarks.peers.erlang tree 100``.
+"""Peer Erlang/OTP, on one scheduler, since the kernel has one thread. Run as ``python -m benchmarks.peers.erlang tree
+100``.
 
-The modules are compiled into a directory of their own for each run: nothing is left in the source tree.
+The modules are compiled into a directory of their own for each run: no file is left in the source tree.
 """
 
 from __future__ import annotations
@@ -17,11 +18,8 @@ PROCESSES_MAX = 500_000
 
 
 def measure(what: str, count: int) -> str:
-    """The figures, as Erlang prints them.
-
-    Raises:
-        subprocess.SubprocessError: it did not compile, did not run, or did not end in time.
-    """
+    """Run a measurement in Erlang; return the figures as Erlang prints them.  Raises: subprocess.SubprocessError: the
+    modules did not compile, did not run, or did not end in time."""
     with tempfile.TemporaryDirectory() as built:
         sources = [str(path) for path in sorted(SOURCES.glob("*.erl"))]
         subprocess.run(["erlc", "-o", built, *sources], check=True, stdout=sys.stderr, timeout=LIMIT_S)

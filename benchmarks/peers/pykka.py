@@ -1,4 +1,4 @@
-"""Pykka: a thread for each actor. Run as ``python -m benchmarks.peers.pykka tell 50000``."""
+"""Peer Pykka, with a thread for each actor. Run as ``python -m benchmarks.peers.pykka tell 50000``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.peers import main
 from benchmarks.peers.clocks import resident_bytes, wall_us
 
 LIVES_MAX = 2_000
-"""Threads at once: one for each actor that lives."""
+"""Largest number of threads at once, one for each living actor."""
 
 
 class Echo(pykka.ThreadingActor):
@@ -32,7 +32,7 @@ class Counter(pykka.ThreadingActor):
 
 
 def tell_us(count: int) -> float:
-    """Processor time of both threads, per message."""
+    """Measure a tell: processor time of both threads, per message."""
     done = threading.Event()
     ref = Counter.start(count, done)
     with Stopwatch() as watch:
@@ -64,7 +64,7 @@ def life_us(count: int) -> float:
 
 
 def idle_bytes(count: int) -> float:
-    """Resident memory, stacks included."""
+    """Measure an idle actor: resident memory, the thread's stack included."""
     count = min(count, LIVES_MAX)
     before = resident_bytes()
     refs = [Echo.start() for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Thespian, in one process (``simpleSystemBase``): actors on the caller's stack, no queue between processes.
+"""Peer Thespian, in one process (``simpleSystemBase``): actors on the caller's stack, no queue between processes.
 
 Run as ``python -m benchmarks.peers.thespian ask 1000``.
 """
@@ -19,7 +19,7 @@ ANSWER_S = 60
 
 
 class Counter(Actor):  # type: ignore[misc]
-    """Counts numbers, echoes tuples, and says how many."""
+    """Actor that counts numbers, echoes tuples, and replies with the count."""
 
     seen = 0
 

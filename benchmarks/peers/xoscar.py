@@ -1,4 +1,5 @@
-"""xoscar, in one process: asyncio actors behind an address. Run as ``python -m benchmarks.peers.xoscar ask 1000``."""
+"""Peer xoscar, in one process: asyncio actors behind an address. Run as ``python -m benchmarks.peers.xoscar ask
+1000``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Find the tool call that a record is about, by folding the records in order. Pure.
 
-A call starts with a number and a title; later records may name it only by the agent's own id. A record whose call was
-not seen to start is about no known call.
+A call starts with a number and a title; later records may name it only by the agent's own id. A record of a call whose
+start is not among the records is treated as about no call.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from supervisor.lifecycles.types import Kind, LifecycleEvent
 
 
 class ToolCallIndex:
-    """Tool calls in the records taken so far."""
+    """Index of the tool calls in the records processed so far."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, str], int] = {}
         self._titles: dict[tuple[str, int], str] = {}
 
     def take(self, event: LifecycleEvent) -> int | None:
-        """Take the next record, and return the number of the call that it is about, if any."""
+        """Process the next record; return the number of the tool call that it is about, or ``None``."""
         if event.entity_type != Kind.TURN:
             return None
         number = self._number(event)
@@ -37,7 +37,7 @@ class ToolCallIndex:
         return self._numbers.get((event.entity_id, str(event.metadata.get("call_id"))))
 
     def label(self, event: LifecycleEvent) -> str:
-        """Take the next record, and return ``c1 "make test"`` if it is about a call, else ``""``."""
+        """Process the next record; return ``c1 "make test"`` if it is about a tool call, else ``""``."""
         number = self.take(event)
         if number is None:
             return ""

@@ -134,7 +134,7 @@ _COMMANDS: Final = (
     ("validate", "validate:validate", "Check a transition log, or a journal."),
     ("why", "why:why_command", "Explain the last change of ID by its causes."),
 )
-"""Name of each command, module and attribute below ``supervisor.cli``, and summary."""
+"""Commands of ``supervisor``: name, module and attribute below ``supervisor.cli``, and summary of each."""
 
 for _name, _where, _short_help in _COMMANDS:
     supervisor.add_command(_LazyCommand(_name, _where, _short_help))

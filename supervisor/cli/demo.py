@@ -38,7 +38,7 @@ from supervisor.processes.orphan_check import adopt_orphans, children_left
 from supervisor.sessions.handle import Session, TurnResult
 
 DEADLINE_S = 55.0
-"""Seconds for the whole demo."""
+"""Seconds that the whole demo may take."""
 
 LEAD = """Build a small package; your helpers write its parts at the same time.
 @say dividing the work
@@ -94,7 +94,7 @@ def demo(as_json: bool, verbose: bool) -> int:
 
 
 def run_demo(*, as_json: bool) -> int:
-    """Run the demo and print the results; return 0 if everything went as expected and no process is left."""
+    """Run the demo and print the results; return 0 if the results are as expected and no process is left."""
     proven = adopt_orphans()
     say: Say = (lambda text: None) if as_json else (lambda text: print_text(text))
     with repository() as folder:
@@ -139,7 +139,7 @@ async def play(repository: Path, state_dir: Path, say: Say) -> tuple[list[Receip
 
 
 class _Demo:
-    """Sessions of the demo, and the commands given to them."""
+    """Run of the demo: its sessions, and the commands sent to them."""
 
     def __init__(self, sup: Supervisor, say: Say) -> None:
         self._sup = sup
@@ -210,7 +210,7 @@ class _Demo:
 
 
 def _worth_telling(event: LifecycleEvent) -> bool:
-    """Return whether to print a record: state changes of sessions, tool calls, and ends of agents."""
+    """Return whether the demo prints a record: state changes of sessions, tool calls, and ends of agents."""
     if event.outcome != "transition":
         return False
     if event.entity_type == "session":
@@ -219,15 +219,15 @@ def _worth_telling(event: LifecycleEvent) -> bool:
 
 
 def _started(turn_id: str) -> Wanted:
-    """Return a test for the record that the turn's tool process was started."""
+    """Return a function that returns whether a record reports the start of the tool process of the turn *turn_id*."""
     return lambda event: event.entity_id == turn_id and event.event == "ProcessStarted"
 
 
 def summary(
     state: StateDir, receipts: list[Receipt], results: dict[str, TurnResult], left: Survivors
 ) -> dict[str, Any]:
-    """Return the results as data; ``ok`` is true if everything went as expected. *left* counts the processes that are
-    left."""
+    """Return the results as data; ``ok`` is true if the results are as expected. *left* is the number of processes that
+    still run."""
     with state.transitions.open("rb") as lines:
         report = validate_lines(lines)
     unexplained = _unexplained(state)
@@ -253,7 +253,7 @@ def summary(
 
 
 def _unexplained(state: StateDir) -> list[str]:
-    """Return the ended entities whose end does not go back to exactly one root."""
+    """Return the ended entities whose end does not lead back to exactly one root record."""
     with JournalReader(state.journal) as reader:
         rows, by_seq = reader.entities(), {event.seq: event for event in reader.events()}
     ended = [one for row in rows for one in (row.id, *(tool_calls(row) if row.kind == Kind.TURN else ()))]

@@ -1,7 +1,7 @@
 """``supervisor events``: the records of all entities or of one, including future ones.
 
-Past records are read from the journal; new ones come from the running supervisor, which has them first. A tool call has
-no log of its own: its records are those of its turn that are about the call.
+Past records are read from the journal; new ones come from the running supervisor, which has them before the journal. A
+tool call has no log of its own: its records are those of its turn that are about the call.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def events(entity_id: str | None, follow: bool, after: int, state_dir: Path, as_
 
 
 class _Records:
-    """Printer of the records of *entity_id*, or of all records, that also reports how many are in an archive."""
+    """Printer of the records of *entity_id*, or of all records, which also reports how many are in an archive."""
 
     def __init__(self, state_dir: Path, entity_id: str | None, *, as_json: bool) -> None:
         self._state_dir, self._id, self._as_json = state_dir, entity_id, as_json
@@ -56,7 +56,7 @@ class _Records:
         """Print the journal's records after number *after*; return the number of the last record.
 
         Raises:
-            UnknownId: nothing of that id is recorded, and nothing of it is waited for.
+            UnknownId: no record is about that id, and *follow* is false.
         """
         last = after
         with History(StateDir.open(self._state_dir, create=False).journal) as reader:
@@ -74,8 +74,8 @@ class _Records:
         return last
 
     def _where(self, history: History) -> History | JournalReader:
-        """Return the source of the records: only with an id are archives searched, for all records of the entity or the
-        first."""
+        """Return the source of the records: the journal alone for all entities; for one entity with the archives, if
+        its first record is not in the journal."""
         if self._entity is None:
             return history.live
         first = next(iter(history.live.events(self._entity)), None)

@@ -52,8 +52,8 @@ def execute(group: click.Group, arguments: Sequence[str]) -> int:
 
 
 def _no_text(error: Exception, arguments: Sequence[str]) -> Failure | None:
-    """Return the failure for an argument that *error* could not encode: a path may be any bytes, ids and messages are
-    UTF-8."""
+    """Return the failure to report if *error* means that an argument is not UTF-8 (paths may be any bytes; ids and
+    messages must be UTF-8); else ``None``."""
     if not isinstance(error, UnicodeEncodeError):
         return None
     half = error.object[error.start]
@@ -69,7 +69,8 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _open_what_is_closed() -> None:
-    """Open standard streams that the caller closed to /dev/null, so that no file of ours gets their numbers."""
+    """Open standard streams that the caller closed to /dev/null, so that no file opened later gets their descriptor
+    numbers."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
     os.close(number)
@@ -104,7 +105,8 @@ def _reader_gone() -> int:
 
 
 def _silence() -> None:
-    """Redirect standard output to /dev/null for the interpreter's last flush, since its reader has gone."""
+    """Redirect standard output to /dev/null for the interpreter's last flush, since the reader of the output has
+    gone."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

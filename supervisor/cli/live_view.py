@@ -1,19 +1,17 @@
 """Output of ``supervisor run``: a table on a terminal, one line per record elsewhere, JSON for programs.
 
-Theory of operation
--------------------
-The journal is the source. A :class:`Reporter` remembers the number of the last record that it has shown, and on each
-:meth:`Reporter.update` reads the records after it and passes them to a :class:`RunView`. The run calls ``update`` every
-``TICK_S`` seconds in a thread, so that a slow terminal misses no record and delays no session.
+Theory of operation ------------------- The journal is the source. A :class:`Reporter` remembers the number of the last
+record that it has shown, and on each :meth:`Reporter.update` reads the records after it and passes them to a
+:class:`RunView`. The run calls ``update`` every ``TICK_S`` seconds in a thread, so that a slow terminal misses no
+record and delays no session.
 
 Two failures must not stop a run:
 
 * The journal cannot be written: the view shows that at once. If the journal cannot be read either, the next update
   tries again.
-* Standard output cannot be written: the run continues without output. A reader that closed the pipe did not want the
-  result; any other error means that the result is not out, and the run can print it again later (``end``).
-
-Nothing here decides about the run.
+* Standard output cannot be written: the run continues without output. If the reader closed the pipe, the result counts
+  as delivered; after any other error it does not, and another run can print it again (``Reporter.end``).  No code of
+  this module decides about the run.
 """
 
 from __future__ import annotations
@@ -71,11 +69,11 @@ class RunView(Protocol):
     def event(self, event: LifecycleEvent) -> None: ...
 
     def outage(self, outage: Outage | None) -> None:
-        """Show that the journal cannot be written or, with ``None``, that it can be written again."""
+        """Show that the journal cannot be written or, if *outage* is ``None``, that it can be written again."""
         ...
 
     def refresh(self) -> None:
-        """Draw or flush after all new records are shown."""
+        """Draw or flush the output after all new records are shown."""
         ...
 
     def end(self, results: Sequence[TaskResult], *, ok: bool) -> None: ...
@@ -86,7 +84,7 @@ class RunView(Protocol):
 
 
 class _LineView:
-    """View that writes lines."""
+    """Base class of the views that write lines."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -103,7 +101,7 @@ class _LineView:
 
 
 class JsonView(_LineView):
-    """JSON object per record, per change of the journal's availability, and for the result."""
+    """View for programs: a JSON object per record, per change of the journal's availability, and for the result."""
 
     def event(self, event: LifecycleEvent) -> None:
         self._write(json_line(event))
@@ -117,7 +115,7 @@ class JsonView(_LineView):
 
 
 class PlainView(_LineView):
-    """View with one line per record, and a table at the end."""
+    """View without a terminal: one line per record, and a table at the end."""
 
     def event(self, event: LifecycleEvent) -> None:
         self._write(event_line(event, self._calls.label(event)))
@@ -131,7 +129,7 @@ class PlainView(_LineView):
 
 
 class TableView:
-    """Table that is redrawn on a terminal, with the last line of output of every session."""
+    """View on a terminal: a table that is redrawn, with the last line of output of every session."""
 
     def __init__(self, out: TextIO, state: StateDir) -> None:
         self._state = state
@@ -168,7 +166,7 @@ class TableView:
 
 
 def view_for(*, as_json: bool, state: StateDir) -> RunView:
-    """Return the view that fits standard output."""
+    """Return the view that suits standard output: JSON if requested, a table on a terminal, else lines."""
     if as_json:
         return JsonView(sys.stdout)
     if sys.stdout.isatty():
@@ -178,7 +176,8 @@ def view_for(*, as_json: bool, state: StateDir) -> RunView:
 
 # ------------------------------------------------------------------------------------------------------ reporter
 class Reporter:
-    """Shows the journal's records after number *after*. The methods block; any thread may call them.
+    """Reporter that shows the journal's records after number *after* in a view. The methods block; any thread may call
+    them.
 
     After the reader of standard output has gone away the run continues without output.
     """
@@ -197,7 +196,7 @@ class Reporter:
         return self._reader is not None
 
     def start(self, view: RunView) -> None:
-        """Begin: the journal exists now.
+        """Begin to report in *view*; the journal must exist.
 
         Raises:
             JournalError: the journal cannot be opened.
@@ -206,7 +205,7 @@ class Reporter:
         self._view = view
 
     def update(self, outage: Outage | None = None) -> None:
-        """Show new records. *outage*: the journal cannot be written now."""
+        """Show the new records. *outage*: the reason why the journal cannot be written now, or ``None``."""
         self._with_view(lambda view: self._show_outage(view, outage))
         self._with_view(self._show_new_records)
 

@@ -1,6 +1,6 @@
 """``supervisor machines``: the lifecycle tables as columns, diagrams, Markdown or JSON, and the reference pages.
 
-Every text is made from the tables when it is asked for, so no text can be older than the code. ``python -m
+Every text is generated from the tables on request, so no text can be older than the code. ``python -m
 supervisor.cli.machines DIRECTORY`` writes the pages of ``docs/reference/machines/``; a test fails when they are stale.
 """
 
@@ -45,7 +45,7 @@ def render(names: Iterable[str], format: str) -> str:
 
 
 def reference_pages() -> dict[str, str]:
-    """Return the Markdown pages by file name: ``index.md`` with a row per each machine, and a page for each machine."""
+    """Return the Markdown pages by file name: ``index.md`` with a row for each machine, and a page for each machine."""
     contents = "\n".join(["```{toctree}", ":hidden:", "", *MACHINES, "```"]) + "\n"
     pages = {f"{one.name}.md": _page(one) for one in MACHINES.values()}
     return {"index.md": "\n".join([_INTRODUCTION, _overview(), contents]), **pages}

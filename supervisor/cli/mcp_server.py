@@ -1,7 +1,8 @@
 """MCP server on standard input and output with which an agent can control a running supervisor.
 
-Each tool sends a request to the control socket or reads the journal, as the command of the same name does; nothing is
-decided here. A refusal is a tool error with the text of the command line. The library is the extra ``mcp``.
+Each tool sends a request to the control socket or reads the journal, as the command of the same name does; this module
+decides nothing. A refusal is a tool error with the same text as on the command line. The required library is installed
+by the extra ``mcp``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.ports import JournalError
 
 ACTOR: Final = "mcp"
-"""Actor of the commands in the records."""
+"""Name of the actor in the records of commands that come by MCP."""
 _REFUSALS: Final = (BadInput, NotRunning, ControlError, StateDirError, JournalError)
 _READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _CHANGES: Final = ToolAnnotations(destructive_hint=False, open_world_hint=False)
@@ -41,7 +42,8 @@ Id = Annotated[str, Field(description="the id of a session, turn, agent, task or
 
 
 class Entity(BaseModel):
-    """Session, agent, turn or task. ``visual`` is the visual state of an agent; ``age_s`` counts until the end."""
+    """Session, agent, turn or task. ``visual`` is the visual state of an agent; ``age_s`` is counted from birth until
+    the end."""
 
     id: str
     kind: str
@@ -83,7 +85,7 @@ class Answered(BaseModel):
 
 @asynccontextmanager
 async def _tool_errors() -> AsyncIterator[None]:
-    """Raise refusals as errors of the tool, with their own text."""
+    """Raise the refusals of a supervisor as tool errors, with their own text."""
     try:
         yield
     except _REFUSALS as error:
@@ -91,7 +93,7 @@ async def _tool_errors() -> AsyncIterator[None]:
 
 
 class _Tools:
-    """Tools for one state directory."""
+    """The tools of the MCP server, for one state directory."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
@@ -175,7 +177,7 @@ class _Tools:
 
 
 def server_of(state_dir: Path) -> MCPServer[Any]:
-    """Return the server for the supervisor of that state directory, which need not run yet."""
+    """Return the MCP server for the supervisor of that state directory, which need not run yet."""
     server = MCPServer[Any]("supervisor", instructions=_INSTRUCTIONS, log_level="WARNING")
     tools = _Tools(state_dir)
     server.tool("list", annotations=_READS)(tools.listed)
@@ -189,5 +191,5 @@ def server_of(state_dir: Path) -> MCPServer[Any]:
 
 
 def serve(state_dir: Path) -> None:
-    """Serve on standard input and output until the input ends."""
+    """Serve MCP on standard input and output until the input ends."""
     anyio.run(server_of(state_dir).run_stdio_async)

@@ -13,12 +13,13 @@ from supervisor.policies.redaction import printable
 PATH: Any = click.Path(path_type=Path)
 STATE_DIR: Final = "SUPERVISOR_STATE_DIR"
 TASK: Final = "SUPERVISOR_TASK"
-"""Environment variable with the task that an agent works on, set for agents that may split their task."""
+"""Name of the environment variable with the task that an agent works on; it is set for agents that may split their
+task."""
 DEFAULT: Final = Path(".sdd")
 
 
 class NonEmptyPath(click.Path):
-    """Path that is not empty: an empty one would mean the working directory, unintentionally."""
+    """Type of path options that rejects an empty path, which would unintentionally mean the working directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "" or (value == DEFAULT and _given_empty(param, ctx)):
@@ -48,10 +49,10 @@ verbose_option = click.option("-v", "--verbose", is_flag=True, help="Log what th
 
 def say(text: str, *, err: bool = False, newline: bool = True) -> None:
     """Print *text* on standard output or, with *err*, on standard error. All output of the program goes through this
-    function, which escapes what a terminal would interpret."""
+    function, which escapes the characters that a terminal would interpret."""
     click.echo(printable(text, lines=True), err=err, nl=newline)
 
 
 def warn(words: str) -> None:
-    """Print *words* on standard error."""
+    """Print *words* as a message of the supervisor on standard error."""
     say(f"supervisor: {words}", err=True)

@@ -38,7 +38,7 @@ def _check(plan: Path, as_json: bool) -> int:
 
 
 def _as_json(plan: Plan) -> dict[str, object]:
-    """Return the names in *plan*; subtasks are listed among the tasks, each after its parent."""
+    """Return the names in *plan* as data; subtasks are listed among the tasks, each after its parent."""
     tasks = [one.task.id for one in every_task(plan.tasks)]
     said = {"workstream": plan.workstream, "agents": list(plan.agents), "workers": list(plan.workers), "tasks": tasks}
     more = {"narrowed": list(narrowings(plan)), "unguarded": list(_unguarded(plan))}
@@ -46,7 +46,7 @@ def _as_json(plan: Plan) -> dict[str, object]:
 
 
 def _unguarded(plan: Plan) -> Iterator[str]:
-    """Yield a line per agent for which permissions are not effective."""
+    """Yield a line for each agent on which its permissions have no effect (``unguarded``)."""
     for name, agent in plan.agents.items():
         if agent.unguarded:
             asked = f"'{agent.permissions.default}' answers what it asks"
@@ -68,7 +68,7 @@ def _schema() -> int:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of a plan. Only `check` sees problems between fields."""
+    """Return the JSON Schema (2020-12) of a plan. Problems between fields are found only by `supervisor plan check`."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Plan.model_json_schema()}
 
 

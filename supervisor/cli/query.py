@@ -1,7 +1,7 @@
 """Commands that only read: ``ps``, ``tree``, ``logs`` and ``dead-letters``.
 
 They read the state directory, with or without a running supervisor, and never write to it. They warn if the journal of
-a dead supervisor shows entities as alive, and if a running supervisor cannot write something now.
+a dead supervisor shows entities as alive, and if a running supervisor lacks a resource, or cannot write its journal.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from supervisor.ports import EntityRow, JournalDamaged
 
 _LOOK_AGAIN_S: Final = 0.2
 _RESTING: Final = ((Kind.TASK, Task.FAILED.value), (Kind.RUN, TaskRun.CIRCUIT_OPEN.value))
-"""States that only a person, or the run's task, leaves."""
+"""States that only a person, or a decision about the run's task, can end."""
 _NUMBER: Final = re.compile(r"-\d+")
-"""Suffix that distinguishes sessions with the same name."""
+"""Pattern of the suffix that distinguishes sessions with the same name."""
 _TRANSCRIPT_LINE: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<source>\w+)\| (?P<text>.*)")
-"""Line of a transcript; the time of day is UTC. Other lines are notes of the transcript itself."""
+"""Pattern of a line of a transcript; the time of day is UTC. Other lines are notes of the transcript itself."""
 
 
 @contextmanager
@@ -75,7 +75,8 @@ def ps_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
 
 
 def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow], list[EntityLine]]:
-    """Return each session, and each agent and turn that has not ended: the rows, and the lines to show."""
+    """Return each session, and each agent and turn that has not ended (*all_of_it*: also those that have): the rows,
+    and the lines to show."""
     with open_history(state_dir) as (state, reader):
         rows = _wanted(reader.live.entities(), all_of_it)
     return rows, _aged(ps(rows, now=time.time(), active_at=_last_output_times(state, rows)), rows)
@@ -102,8 +103,8 @@ def used_by(state_dir: Path, entity_id: str) -> Amounts | None:
 
 
 def _used(reader: History) -> Mapping[str, Amounts]:
-    """Return the usage of every entity that has any, itself or below it, by id. If an archive is missing, its part is
-    not counted, with a warning."""
+    """Return the usage by entity id, for every entity with usage of its own or below it. If an archive is missing, its
+    part is not counted, and a warning is printed."""
     try:
         return _sums(reader)
     except JournalDamaged as error:
@@ -121,7 +122,7 @@ def _sums(reader: History | JournalReader) -> Mapping[str, Amounts]:
 
 
 def _warn_of_troubles(state: StateDir, rows: list[EntityRow], running: bool) -> None:
-    """Warn of shortages of a running supervisor, or of entities that a killed supervisor left open."""
+    """Print warnings about shortages of a running supervisor, or about entities that a killed supervisor left open."""
     if running:
         for words in problems_of(state.control_socket):
             warn(words)
@@ -139,7 +140,7 @@ def _settled(row: EntityRow) -> bool:
 
 
 def _aged(seen: Iterable[EntityLine], rows: Iterable[EntityRow]) -> list[EntityLine]:
-    """Stop the age of settled entities at their last change."""
+    """Replace the age of each settled entity by its age at the last change."""
     ages = {row.id: max(0.0, row.changed_at - row.born_at) for row in rows if _settled(row)}
     return [replace(one, age_s=ages.get(one.id, one.age_s)) for one in seen]
 
@@ -149,7 +150,8 @@ def _wanted(rows: Iterable[EntityRow], all_of_it: bool) -> list[EntityRow]:
 
 
 def _last_output_times(state: StateDir, rows: Iterable[EntityRow]) -> dict[str, float]:
-    """Return the time of the last output of each living session: its transcript is written at once."""
+    """Return the time of the last output of each living session, which is the time of the last change of its
+    transcript."""
     live = [row.id for row in rows if row.kind == Kind.SESSION and not row.ended]
     return {one: spoken for one in live if (spoken := _changed_at(state.transcript(one))) is not None}
 
@@ -181,7 +183,8 @@ def _again(letter: DeadLetter, *, live: bool) -> str:
 
 
 def ended(state_dir: Path, entity_id: str) -> bool | None:
-    """Return whether a session, turn or tool call has ended according to the journal; ``None`` if it is unknown."""
+    """Return whether a session, turn or tool call has ended according to the journal; ``None`` if the journal does not
+    know the id."""
     with open_history(state_dir) as (_, reader):
         row = reader.entity(entity_id)
         if row is not None:
@@ -193,7 +196,8 @@ def ended(state_dir: Path, entity_id: str) -> bool | None:
 
 
 def namesakes(state_dir: Path, entity_id: str) -> list[str]:
-    """Return the running sessions that have the name of an ended session, or of the session that it belonged to."""
+    """Return the running sessions that have the same name as the ended session *entity_id*, or as the session of that
+    turn or call."""
     with open_history(state_dir) as (state, reader):
         if state.lock_holder() is None:
             return []
@@ -203,7 +207,7 @@ def namesakes(state_dir: Path, entity_id: str) -> list[str]:
 
 
 def _is_namesake(parts: list[str], names: list[str]) -> bool:
-    """Return whether each part of an id is the name, or the name with a number behind it."""
+    """Return whether each part of an id equals the name, or the name followed by a number."""
     if len(parts) != len(names):
         return False
     pairs = zip(parts, names, strict=True)
@@ -245,7 +249,7 @@ def _session_of(reader: History, entity_id: str) -> str:
 
 
 def _claimed_by(reader: History, task_id: str) -> str:
-    """Return the session that worked on a task last; the task's own id if none did."""
+    """Return the session that last worked on a task; the task's own id if no session has claimed it."""
     claims = [one.metadata["by"] for one in reader.events(task_id) if one.metadata.get("by")]
     return str(claims[-1]) if claims else task_id
 
@@ -256,7 +260,7 @@ def _goes_on(reader: History, state: StateDir, session: str) -> bool:
 
 
 class _TranscriptPrinter:
-    """Prints the lines of a transcript as they are complete."""
+    """Printer of the lines of a transcript; prints each line when it is complete."""
 
     def __init__(self, path: Path, session: str, as_json: bool) -> None:
         self._path, self._session, self._as_json = path, session, as_json

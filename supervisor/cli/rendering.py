@@ -1,8 +1,8 @@
 """Values as text for people, and as JSON for programs. Pure: nothing is printed, and no clock is read.
 
 Agents may produce any characters, so every text from outside is made printable first: no escape sequence of an agent
-reaches a terminal, and none of its newlines starts a line of ours. JSON holds the records in full, with the characters
-escaped that a terminal would interpret.
+reaches a terminal, and no newline of an agent starts a line of the output. JSON holds the records in full, with the
+characters escaped that a terminal would interpret.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from supervisor.policies.abort_plan import (
 from supervisor.policies.redaction import printable
 
 INDENTED_MAX = 64
-"""Levels of a tree up to which its JSON is indented."""
+"""Number of levels of a tree up to which its JSON is indented."""
 
 
 # ------------------------------------------------------------------------------------------------------- pieces
 def json_line(value: Any) -> str:
-    """Return one line of JSON."""
+    """Return *value* as one line of JSON."""
     return printable(msgspec.json.encode(value).decode())
 
 
 def json_text(value: Any) -> str:
-    """Return an indented JSON document."""
+    """Return *value* as an indented JSON document."""
     return printable(msgspec.json.format(msgspec.json.encode(value), indent=2).decode(), lines=True)
 
 
 def duration(seconds: float) -> str:
-    """Return ``0.42 s``, ``12 s``, ``3 min 20 s`` or ``2 h 5 min``."""
+    """Return a duration as text: ``0.42 s``, ``12 s``, ``3 min 20 s`` or ``2 h 5 min``."""
     if seconds < 10:
         return f"{seconds:.2f} s"
     whole = int(seconds)
@@ -56,7 +56,7 @@ def duration(seconds: float) -> str:
 
 
 def clock(timestamp: float) -> str:
-    """Return the local time of day."""
+    """Return the local time of day for a Unix time, as ``HH:MM:SS.mmm``."""
     return datetime.fromtimestamp(timestamp).astimezone().strftime("%H:%M:%S.%f")[:-3]
 
 
@@ -101,7 +101,8 @@ def _change(event: LifecycleEvent) -> str:
 
 
 def _metadata(event: LifecycleEvent, left_out: str) -> list[str]:
-    """Return the few metadata without which a line is hard to understand, except the field *left_out*."""
+    """Return the few metadata fields without which a record's line is hard to understand, except the field
+    *left_out*."""
     shown = ("title", "outcome", "status", "ended_by", "target", "scope", "policy_edge", "rung", "took_s")
     found = {name: event.metadata.get(name) for name in shown if name != left_out}
     return [f"{name}={value}" for name, value in found.items() if value not in (None, "")]
@@ -171,7 +172,7 @@ def _node_line(node: Node) -> str:
 
 # ------------------------------------------------------------------------------------------------------- aborts
 def plan_text(plan: AbortPlan, namesakes: Sequence[str] = ()) -> str:
-    """Return the effects of an abort in the order in which they would happen."""
+    """Return an abort plan as text: its effects in the order in which they would happen."""
     head = f"abort of {printable(plan.target)}, scope {plan.scope}"
     if plan.already_ended:
         return f"{head}: {_over(namesakes)}"
@@ -204,13 +205,14 @@ def _spared(one: SparedNode) -> str:
 
 
 def _over(namesakes: Sequence[str]) -> str:
-    """Return the text about a target that has ended; *namesakes* are the running sessions with its name."""
+    """Return the text about an abort target that has ended; *namesakes* are the running sessions with the target's
+    name."""
     now = f"; running under that name now: {printable(', '.join(namesakes))}" if namesakes else ""
     return f"it had already ended, nothing was done{now}"
 
 
 def receipt_text(receipt: Receipt, namesakes: Sequence[str] = ()) -> str:
-    """Return the effects that an abort had."""
+    """Return an abort receipt as text: the effects of the abort."""
     head = f"abort of {printable(receipt.target)}, scope {receipt.scope}"
     if receipt.already_ended:
         joined = f"; it was ending by {receipt.joined}, and has ended" if receipt.joined is not None else ""
@@ -280,7 +282,7 @@ def inspected_text(seen: Inspected) -> str:
 
 # --------------------------------------------------------------------------------------------------- validation
 def report_text(name: str, report: Report) -> str:
-    """Return ``valid``, or every problem with its line."""
+    """Return the report on a log as text: ``valid``, or every problem with its line."""
     checked = f"{counted(report.lines, 'line', 'lines')}, {counted(report.entities, 'entity', 'entities')}"
     if not report.lines:
         return f"{name}: valid, but it holds no line"

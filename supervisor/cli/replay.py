@@ -28,11 +28,11 @@ from supervisor.policies.usage import USAGE_EVENTS, UsageTotals
 
 _BOOLEANS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _VALUE_MAX: Final = 120
-"""Characters of a value shown to people; JSON has the whole value."""
+"""Number of characters of a value that are shown to people; JSON has the whole value."""
 _LEAST: Final[Mapping[str, float]] = {"max_consecutive_errors": 1, "max_total_errors": 1}
-"""Least value of a limit, if not 0."""
+"""Smallest values of limits whose smallest value is not 0."""
 _MOST: Final = 10**9
-"""Largest value of a limit: more than ever happens."""
+"""Largest value of a limit, larger than any number that occurs."""
 
 
 @click.command("replay")
@@ -67,7 +67,7 @@ def replay(journal: Path, at: int | None, abort_policy: str | None, restart_poli
 
 # ------------------------------------------------------------------------------------------------- all of it, again
 def _replay_all(path: Path, *, as_json: bool) -> bool:
-    """Replay everything and compare; return whether nothing differs and no invariant is violated."""
+    """Replay all records and compare; return whether nothing differs and no invariant is violated."""
     with History(path) as reader:
         _refuse_part(path, reader)
         changed = changed_since(reader)
@@ -141,7 +141,7 @@ def _replay_tree(path: Path, at: int, *, as_json: bool) -> None:
 
 # -------------------------------------------------------------------------------------------- under other policies
 def _replay_under(path: Path, edges: Mapping[str, bool], limits: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print how the run would have gone under other policies."""
+    """Print how the recorded run would have gone under other policies."""
     with History(path) as reader:
         _refuse_part(path, reader)
         outcome = what_if(list(reader.events()), edges=edges, limits=limits)
@@ -182,7 +182,7 @@ def _names(ids: tuple[str, ...]) -> str:
 
 # ------------------------------------------------------------------------------------------------ reading policies
 def _edges(text: str) -> dict[str, bool]:
-    """Parse ``tool_to_sibling=true,sibling_to_session=false``.
+    """Parse policy edges, such as ``tool_to_sibling=true,sibling_to_session=false``.
 
     Raises:
         BadInput: an edge is unknown, or a value is neither true nor false.
@@ -199,7 +199,7 @@ def _edges(text: str) -> dict[str, bool]:
 
 
 def _limit(key: str, value: str) -> int | float:
-    """Parse a limit of ``max_total_errors=3,restarts_within_s=30``.
+    """Parse the value of one limit of a list such as ``max_total_errors=3,restarts_within_s=30``.
 
     Raises:
         BadInput: the value is invalid, or larger than ``_MOST``.

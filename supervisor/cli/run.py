@@ -1,7 +1,7 @@
 """``supervisor run``: run a plan with the control socket, signal handlers and live output.
 
 This is the only module that installs signal handlers or configures logging, and only the command line uses it: an
-embedding program keeps its own. A plan is checked before anything is opened; for an invalid plan nothing is written.
+embedding program has its own. A plan is checked before anything is opened; for an invalid plan nothing is written.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Request(NamedTuple):
     resume: bool
     no_plugins: bool
     instead: Mapping[str, str]
-    """Agents of the catalogue that replace agents of the plan."""
+    """Agents of the catalogue that replace agents of the plan, by the agent's name in the plan."""
 
     def load(self) -> Plan:
         """Read and check the plan."""
@@ -110,7 +110,7 @@ def _replacements(given: Sequence[str]) -> Mapping[str, str]:
 
 
 def configure_logging(*, verbose: bool) -> None:
-    """Send logs of the runtime to standard error; a library would leave that to its host."""
+    """Send logs of the runtime to standard error; an embedding program configures logging by itself."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     logger = logging.getLogger("supervisor")
@@ -136,11 +136,8 @@ async def _run(request: _Request, plan: Plan) -> int:
 
 
 def check_resumable(plan: Plan, state: StateDir) -> None:
-    """Check that the last run of the plan left something to resume.
-
-    Raises:
-        BadInput: nothing of the plan was cancelled, given up or interrupted.
-    """
+    """Check that the last run of the plan left work to resume.  Raises: BadInput: no task of the plan was cancelled,
+    given up or interrupted."""
     rows: list[EntityRow] = []
     if state.journal.exists():
         with JournalReader(state.journal) as reader:
@@ -152,17 +149,17 @@ def check_resumable(plan: Plan, state: StateDir) -> None:
 
 
 def _last_seq(state: StateDir) -> int:
-    """Return the number of the last record of earlier runs."""
+    """Return the number of the last record of earlier runs; 0 if there is no journal."""
     if not os.path.exists(state.journal):  # Path.exists() raises where the name cannot be; opening it says why
         return 0
     return last_seq_of(state.journal)
 
 
 async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: Reporter) -> PlanResult:
-    """Run the plan and print its result. Signals and output stay until the supervisor has ended.
+    """Run the plan and print its result. Signal handlers and output stay active until the supervisor has ended.
 
     The result is printed after all sessions have ended, because it is the last line, and before the journal is closed,
-    because the last record says that it was printed.
+    because the last record states that the result was printed.
     """
     async with anyio.create_task_group() as around:
         async with open_supervisor(
@@ -195,7 +192,7 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
 
 
 async def _report_takeover(runner: PlanRunner) -> None:
-    """Report what the run continues, once it has begun."""
+    """Print the tasks that this run continues, has merged or resumes, once the run has begun."""
     await runner.begun.wait()
     for how, tasks in (
         ("continuing the interrupted run", runner.taken_over),
@@ -213,7 +210,7 @@ def _apply(sup: Supervisor, request: _Request, plan: Plan) -> None:
 
 
 async def _update_view(reporter: Reporter, sup: Supervisor) -> None:
-    """Update the output in a thread, since its reader may be slow."""
+    """Update the output again and again, in a thread, since the reader of the output may be slow."""
     while True:
         await anyio.to_thread.run_sync(reporter.update, sup.outage, abandon_on_cancel=True)
         await anyio.sleep(TICK_S)

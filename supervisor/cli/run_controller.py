@@ -2,7 +2,7 @@
 
 The first SIGINT or SIGTERM drains, the next stops everything, SIGHUP reads the plan again. A stop from another terminal
 is reported, too. Each change is announced once, whoever requested it. After the work has ended, sessions that no task
-waits for continue for at most ``drain_s`` seconds; a signal ends them.
+waits for continue for at most ``drain_s`` seconds; a signal ends these sessions at once.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from supervisor.work.plan_runner import PlanRunner
 PROGRESS_S = 10.0
 """Seconds between reports during a drain in which no task ends."""
 BEATS = 2
-"""Heartbeats within systemd's watchdog time, as sd_watchdog_enabled(3) advises."""
+"""Number of heartbeats within systemd's watchdog time, as sd_watchdog_enabled(3) advises."""
 CLOSE_S = 30.0
-"""Seconds for the fork server, the journal's last snapshot and the interpreter to end on a busy machine."""
+"""Seconds that the fork server, the journal's last snapshot and the interpreter may take to end on a busy machine."""
 BEAT_S = 30.0
-"""Seconds that the scheduler may take to answer before it is asked again; systemd acts long before."""
+"""Seconds that the scheduler may take to reply before the next request; systemd acts long before."""
 TOO_LATE = "not reloaded: the run is ending"
 
 
@@ -53,8 +53,8 @@ class RunController:
     async def run_until_cancelled(
         self, *, task_status: TaskStatus[anyio.CancelScope] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Run until the scope handed out is cancelled: then the run ends by itself, which is not announced. Signals are
-        handled until the caller, who waits for the end, is cancelled."""
+        """Handle signals until cancelled. A cancel of the scope passed to ``task_status`` means that the run ends by
+        itself, which is not announced; after that, a signal only makes the end come sooner."""
         with anyio.open_signal_receiver(*_signals()) as signals:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._watch_stops)
@@ -71,7 +71,7 @@ class RunController:
                     await self._end(number, now=True)
 
     def closing(self, *, drains: bool) -> None:
-        """Announce the end of the run. If the supervisor *drains*, it waits for sessions that still work."""
+        """Announce the end of the run. If the supervisor *drains*, the end waits for sessions that still work."""
         if not (drains and self._sup.unanswered):
             self._systemd.stopping("closing", self._end_s)
         elif not self._sup.stopping.is_set():  # else that is known
@@ -97,7 +97,8 @@ class RunController:
             self._say_stopping()
 
     async def _report_progress(self) -> None:
-        """Report the number of tasks that a drain waits for, whenever one has ended and from time to time."""
+        """Report the number of tasks for which a drain waits, whenever a task has ended and every ``PROGRESS_S``
+        seconds."""
         until_s = anyio.current_time() + self._sup.settings.drain_s
         reported = self._sup.under_way()
         while reported and (left_s := until_s - anyio.current_time()) > 0:
@@ -121,8 +122,8 @@ class RunController:
 
     @property
     def _end_s(self) -> float:
-        """Seconds that an end without a drain may take: the termination stages, the last records, and what closes after
-        them."""
+        """Seconds that an end without a drain may take: the termination stages, the last records, and the closing of
+        the journal and the process."""
         return self._sup.settings.policy.value().ladder.total_s + LAST_RECORDS_S + CLOSE_S
 
     def _announce_once(self, words: str, within_s: float) -> None:
@@ -155,7 +156,7 @@ class RunController:
 
     # ------------------------------------------------------------------ the disk
     async def _watch_disk(self) -> None:
-        """Report outages of the journal to systemd; the terminal and the log report them by themselves."""
+        """Report outages of the journal to systemd; other code reports outages to the terminal and to the log."""
         while True:
             outage = await self._sup.degraded()
             if not self._sup.stopping.is_set():
@@ -166,8 +167,8 @@ class RunController:
 
     # ------------------------------------------------------------------ alive
     async def _send_heartbeats(self) -> None:
-        """Send heartbeats to systemd, each after an answer of the kernel's dispatcher: a running event loop alone
-        proves little."""
+        """Send heartbeats to systemd, each after a reply of the kernel's dispatcher, since a running event loop alone
+        does not prove that actors run."""
         if self._systemd.watchdog_s is None:
             return
         while True:
@@ -178,6 +179,6 @@ class RunController:
 
 
 def _signals() -> list[signal.Signals]:
-    """Return the signals to handle. Under ``nohup`` SIGHUP is ignored, and stays ignored."""
+    """Return the signals to handle. SIGHUP is left out if it is ignored, as under ``nohup``."""
     hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
     return [signal.SIGINT, signal.SIGTERM, *hangup]

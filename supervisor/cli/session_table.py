@@ -1,4 +1,4 @@
-"""Table of a run's sessions for a terminal, folded from the records. Pure: texts and the time are arguments."""
+"""Table of a run's sessions for a terminal, computed from the records. Pure: texts and the time are arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from supervisor.policies.redaction import printable
 
 
 class SessionRow:
-    """State of one session in the table."""
+    """Row of one session in the table."""
 
     def __init__(self, session_id: str, since: float) -> None:
         self.id = session_id
@@ -29,14 +29,14 @@ class SessionRow:
         self.trouble = ""
 
     def doing(self) -> str:
-        """Return the open tool calls, else the trouble, else the last line of output."""
+        """Return the open tool calls of the session, else its last error, else the last line of its output."""
         if self.calls:
             return ", ".join(f'{call} "{title}"' for call, title in self.calls.items())
         return self.trouble or self.last_line
 
 
 class RunTable:
-    """Sessions and tasks of a run, folded from its records."""
+    """State of the sessions and tasks of a run, computed from its records."""
 
     def __init__(self) -> None:
         self.work = WorkTable()
@@ -72,7 +72,8 @@ class RunTable:
                 self._closed(row, turn, event)
 
     def _closed(self, row: SessionRow, turn: str, event: LifecycleEvent) -> None:
-        """Remove the calls that ended; for a call whose start was not seen, the turn's oldest call."""
+        """Remove from the row the call that ended, or the turn's oldest call if the start of the ended call was not
+        seen; remove all calls if none is open any more."""
         if event.event == "tool_completed" and event.to_status == "TOOL_USE":
             number = self._calls.take(event)
             row.calls.pop(f"{turn}:c{number}" if number else next(iter(row.calls), ""), None)
@@ -80,7 +81,7 @@ class RunTable:
             row.calls.clear()
 
     def table(self, now: float) -> Table:
-        """Return the table. On a narrow terminal only DOING and the ids are cut."""
+        """Return the table of the sessions. On a narrow terminal only the column DOING and the ids are cut."""
         table = Table(box=None, pad_edge=False)
         for head in ("SESSION", "STATE", "AGE", "DOING"):  # a column that may wrap is the one that is made narrower
             table.add_column(head, no_wrap=head in ("STATE", "AGE"))
@@ -93,21 +94,23 @@ class RunTable:
         return table
 
     def view(self, now: float, caption: Text | None = None) -> Group:
-        """Return the table below the line about the workstream, if there is one."""
+        """Return the table, below a line about the workstream if there is one."""
         table = self.table(now)
         table.caption = caption
         workstream = self.work.headline()
         return Group(_cut(workstream), table) if workstream else Group(table)
 
     def _doing(self, row: SessionRow) -> str:
-        """Return the activity of a session, with the attempt of its task unless that is the first."""
+        """Return a text about the activity of a session, with the attempt of its task unless that is the first
+        attempt."""
         task = self.work.of_session(row.id)
         return ": ".join(
             part for part in (task.attempt if task else "", task.settling if task else "", row.doing()) if part
         )
 
     def _in_order(self) -> list[tuple[int, SessionRow]]:
-        """Return every session with its depth, after its parent and the earlier children of that parent. Iterative."""
+        """Return every session with its depth, after its parent and the earlier children of that parent. Iterative, not
+        recursive."""
         below: dict[str, list[SessionRow]] = {}
         for row in self.rows.values():
             parent = row.id.rpartition("/")[0]
@@ -127,7 +130,7 @@ def _cut(text: str, style: str = "") -> Text:
 
 
 def _trouble(event: LifecycleEvent) -> str:
-    """Return the reason of an event, unless it is success."""
+    """Return the reason of an event; ``""`` if the event is a success."""
     return "" if event.transition_reason == "completed" else event.reason
 
 

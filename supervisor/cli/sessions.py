@@ -1,7 +1,8 @@
 """Commands that send requests to a running supervisor: ``abort``, ``send``, ``inspect`` and ``stop``.
 
-They use the control socket and print the reply. Aborting a target that has ended is not an error, also where no
-supervisor runs any more: then the journal tells. Aborting a target that the journal shows alive needs a supervisor.
+They use the control socket and print the reply. Aborting a target that has ended is not an error, even if no supervisor
+runs any more: then the journal shows that the target has ended. Aborting a target that the journal shows alive needs a
+running supervisor.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _SCOPES = ("tool", "sibling", "session")
 
 
 def operator() -> str:
-    """Return the actor of a command for the records."""
+    """Return the name of the user who gives a command, as the actor for the records."""
     try:
         return encodable(f"operator:{getpass.getuser()}")
     except (KeyError, OSError):  # a user without a name, as in a container
@@ -42,7 +43,7 @@ def operator() -> str:
 
 
 def send_request(state_dir: Path, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Send a request that has a reply of one line, and return that line."""
+    """Send a request to the supervisor that has a reply of one line, and return that line."""
     return anyio.run(answers_to, StateDir(state_dir).control_socket, message)[0]
 
 
@@ -83,7 +84,8 @@ def abort(target: str, scope: str, reason: str, state_dir: Path, as_json: bool, 
 
 
 def _namesakes(state_dir: Path, target: str) -> list[str]:
-    """Return the running sessions with the target's name and a number: the id was used in an earlier run."""
+    """Return the running sessions that have the target's name with another number, since the id was used in an earlier
+    run."""
     try:
         return namesakes(state_dir, target)
     except (StateDirError, JournalError):  # an abort is answered all the same
@@ -91,7 +93,7 @@ def _namesakes(state_dir: Path, target: str) -> list[str]:
 
 
 def _has_ended(state_dir: Path, target: str, error: NotRunning | ControlError) -> bool:
-    """Return whether the journal says that *target* has ended.
+    """Return whether *target* has ended according to the journal.
 
     Raises:
         WorkFailed: the journal shows *target* alive, and no supervisor runs that could end it.

@@ -1,7 +1,7 @@
 """``supervisor stub-model``: run the scripted model server in the foreground until it is interrupted.
 
 Standard output shows the address and the settings that point agents at it; standard error then shows one line per
-request. The log file, if requested, gets every request in full as JSON.
+request. The log file, if requested, receives every request in full as JSON.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def command(port: int, log: Path | None, as_json: bool, backend: str) -> int:
 
 @contextmanager
 def _log(path: Path | None) -> Iterator[Callable[[LoggedRequest], None]]:
-    """Yield a function that reports a request on standard error and in the log."""
+    """Yield a function that reports a request on standard error and in the log file."""
     try:
         file = path.open("a", encoding="utf-8") if path else None
     except OSError as error:

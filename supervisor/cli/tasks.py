@@ -33,7 +33,7 @@ _DONE: Final[Mapping[str, str]] = {
     "split": "split",
 }
 _SUBTASKS_BYTES_MAX: Final = 512 * 1024
-"""Largest size of subtasks; a request may be twice as large."""
+"""Largest size of the text of subtasks in bytes; a request to the supervisor may be twice as large."""
 
 
 _by = click.option("--by", metavar="NAME", help="Name to record; by default your user name.")
@@ -48,7 +48,7 @@ _all = click.option("--all-planned", is_flag=True, help="All tasks that wait for
 
 
 def _common_options(command: Any) -> Any:
-    """Add the options that all commands of this module have."""
+    """Add to *command* the options that all commands of this module have."""
     return _by(_id(state_dir_option(json_option(command))))
 
 

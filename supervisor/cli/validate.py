@@ -25,16 +25,16 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
 
 VIOLATIONS_MAX: Final = 1000
-"""Violations that are kept; the others are counted."""
+"""Number of violations that are listed; the others are only counted."""
 _CHUNK_BYTES: Final = 1 << 16
 _CHAIN: Final = "chain"
-"""Name for damage found by the hashes, which is no invariant of the records."""
+"""Name under which damage found by the hashes is reported; it is no invariant of the records."""
 _SUFFIX: Final = ".db"
 _MAGIC: Final = b"SQLite format 3\0"
 
 
 class CheckedRecords(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a check of records; ``omitted`` counts the violations beyond the limit."""
+    """Result of a check of a journal's records; ``omitted`` counts the violations beyond the limit."""
 
     records: int
     entities: int
@@ -44,12 +44,9 @@ class CheckedRecords(msgspec.Struct, frozen=True, kw_only=True):
 
 # ----------------------------------------------------------------------------------------------------- which it is
 def journal_at(path: Path) -> Path:
-    """Return the journal that *path* is, or the journal of the state directory *path*.
-
-    Raises:
-        BadInput: there is none, or this user may not read it.
-        StateDirError: the directory cannot be used.
-    """
+    """Return *path* if it is a journal, or the path of the journal in the state directory *path*.  Raises: BadInput:
+    there is no journal, or this user may not read it.
+        StateDirError: the directory cannot be used."""
     try:
         is_directory = path.is_dir()
         journal = StateDir(path).journal if is_directory else path
@@ -80,8 +77,8 @@ def validate(file: Path, as_json: bool) -> int:
 
 
 def _read_lines(path: Path) -> Report | None:
-    """Return the check of a log, or ``None`` if the file is not a log. The file is opened once: data read from a pipe
-    is gone."""
+    """Check a log and return the result, or ``None`` if the file is not a log. The file is opened once, since data read
+    from a pipe cannot be read again."""
     try:
         with path.open("rb") as file:
             if path.suffix == _SUFFIX or file.peek(len(_MAGIC)).startswith(_MAGIC):  # no log, however damaged it is
@@ -105,8 +102,8 @@ def _checked_journal(path: Path) -> CheckedRecords:
 
 
 def changed_since(reader: History) -> list[Violation]:
-    """Return the damage that ``journal check`` finds: of each file the first record and the first entity that differ
-    from their hashes, or what is missing."""
+    """Return as violations the damage that ``supervisor journal check`` finds: for each file the first record and the
+    first entity that differ from their hashes, or another problem."""
     found = []
     for seq, entity_id, problem in reader.find_damage():
         if seq is not None:
@@ -123,9 +120,9 @@ def changed_since(reader: History) -> list[Violation]:
 def check_records(
     records: Iterator[LifecycleEvent], found: Sequence[Violation] = (), *, whole: bool = True
 ) -> CheckedRecords:
-    """Check the invariants over *records*, after the violations *found* before. Missing records count only if every
-    session has ended. If the records are not the *whole* journal, only the invariants of each entity's own log are
-    checked."""
+    """Check the invariants over *records*; return the result, which begins with the violations in *found*. Missing
+    records are violations only if every session has ended. If the records are not the *whole* journal, only the
+    invariants of each entity's own log are checked."""
     checker, number = RecordChecker(whole=whole), 0
     kept = list(found)
     omitted = 0
@@ -145,7 +142,7 @@ def check_records(
 
 
 def violation_line(one: Violation) -> str:
-    """Return a violation for people: record, invariant, entity, and text."""
+    """Return a violation as a line for people: record, invariant, entity, and text."""
     where = f"record {one.seq}" if one.seq is not None else "at the end"
     return f"{where}: {one.invariant}: {printable(one.entity_id)}: {printable(one.message)}"
 

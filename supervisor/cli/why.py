@@ -30,7 +30,7 @@ def why_command(entity_id: str, state_dir: Path, as_json: bool) -> None:
 
 
 def explained(state_dir: Path, entity_id: str) -> tuple[Explanation, list[LifecycleEvent]]:
-    """Return the explanation of an entity, and the records that it is based on.
+    """Return the explanation of an entity's last change, and the records on which it is based.
 
     Raises:
         UnknownId: no record is about that id.
@@ -47,7 +47,7 @@ def explained(state_dir: Path, entity_id: str) -> tuple[Explanation, list[Lifecy
 
 
 def _explained(events: list[LifecycleEvent], entity_id: str) -> Explanation | None:
-    """Explain an entity, or a task by its name in the plan."""
+    """Return the explanation of an entity, or of a task by its name in the plan; ``None`` if no record is about it."""
     for one in (entity_id, f"task:{entity_id}"):
         with suppress(LookupError):
             return why(events, one)
@@ -58,8 +58,8 @@ def _explained(events: list[LifecycleEvent], entity_id: str) -> Explanation | No
 def why_text(explanation: Explanation, events: Iterable[LifecycleEvent] = ()) -> str:
     """Return the tree of causes: the spine from the root to the end, each record with its annotations below it.
 
-    *events* show which tool calls the records are about. The spine is not indented, because it may be thousands of
-    records long.
+    *events* are records from which the tool calls in the explanation are identified. The spine is not indented, because
+    it may be thousands of records long.
     """
     calls = ToolCallIndex()
     for one in events:
@@ -72,7 +72,7 @@ def why_text(explanation: Explanation, events: Iterable[LifecycleEvent] = ()) ->
 
 
 def _asked(explanation: Explanation) -> str:
-    """Return the number of roots, the root event and its actor."""
+    """Return the headline of an explanation: the number of roots, the root event and its actor."""
     if explanation.root is None:
         return f"the journal does not hold record {explanation.missing}, which caused the first one"
     roots = counted(explanation.roots, "root", "roots")

@@ -1,7 +1,6 @@
-"""Rows of the run table about work: the workstream, and the tasks that no session has. Pure.
-
-A claimed task is shown as its session; it has a row of its own again when it waits for something, or was given up.
-"""
+"""Rows of the run table about work: the workstream, and the tasks that no session works on. Pure.  A claimed task is
+shown as its session; the task has a row of its own again when it waits for another task or a person, or was given
+up."""
 
 from __future__ import annotations
 
@@ -15,11 +14,11 @@ from supervisor.lifecycles.types import Kind, LifecycleEvent
 _NUMBERED: Final = re.compile(r"-\d+$")
 _ASKED: Final = ("PLANNED", "PENDING_APPROVAL")
 _ALONE: Final = ("OPEN", "BLOCKED", "WAITING_FOR_SUBTASKS", "FAILED", *_ASKED)
-"""States in which no session has the task, though one may have had it."""
+"""States of a task on which no session works, though a session may have claimed it before."""
 
 
 class TaskRow:
-    """State of one task in the table."""
+    """State of one task for the table."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -33,17 +32,17 @@ class TaskRow:
 
     @property
     def alone(self) -> bool:
-        """True if no session is shown for the task."""
+        """Whether no session is shown for the task."""
         return self.state in _ALONE or not self.claimed
 
     @property
     def attempt(self) -> str:
-        """``attempt 2 of 5``, or ``""`` for the first attempt."""
+        """The current attempt as ``attempt 2 of 5``; ``""`` for the first attempt."""
         return f"attempt {self.attempts} of {self.attempts_max}" if self.attempts > 1 else ""
 
 
 class WorkTable:
-    """Workstream and tasks of a run, folded from its records."""
+    """State of the workstream and tasks of a run, computed from its records."""
 
     def __init__(self) -> None:
         self.tasks: dict[str, TaskRow] = {}
@@ -52,7 +51,7 @@ class WorkTable:
         self._stream, self._state, self._count = "", "", 0
 
     def take(self, event: LifecycleEvent) -> None:
-        """Take a birth or a transition of a workstream, task or run."""
+        """Process the record of a birth or a transition of a workstream, task or task run."""
         match event.entity_type:
             case Kind.WORKSTREAM:
                 self._workstream(event)
@@ -96,7 +95,8 @@ class WorkTable:
                 row.trouble = event.reason
 
     def _run(self, event: LifecycleEvent) -> None:
-        """Take a record of a task run. A run has its task's name; later runs of the task also have a number."""
+        """Process a record of a task run. The id of a run contains the name of its task; later runs of the task also
+        have a number."""
         name = plan_name(event.entity_id)
         row = self._names.get(name) or self._names.get(_NUMBERED.sub("", name))
         if row is None:
@@ -123,11 +123,12 @@ class WorkTable:
         return ", ".join([*parts, *([f"{asked} to be approved"] if asked else [])])
 
     def waiting(self) -> dict[str, TaskRow]:
-        """Return the tasks that no session has and that are not closed, by id."""
+        """Return the tasks that no session works on and that are not closed, by id."""
         return {one: row for one, row in self.tasks.items() if row.alone and row.state != "CLOSED"}
 
     def doing(self, row: TaskRow) -> str:
-        """Return what the task waits for, or why it was given up."""
+        """Return the command to approve the task, the names of the tasks for which it waits, or the error for which it
+        was given up."""
         if row.state in _ASKED:
             return f"supervisor approve {row.name}"
         waits = [name for name in row.waits_for if not self._is_closed(name)]
@@ -138,5 +139,5 @@ class WorkTable:
         return row is not None and row.state == "CLOSED"
 
     def of_session(self, session_id: str) -> TaskRow | None:
-        """Return the task that this session has."""
+        """Return the task on which this session works, or ``None``."""
         return self._holders.get(session_id)

@@ -1,15 +1,13 @@
 """Explain the last change of an entity by the records that led to it (``supervisor why``). Pure.
 
-Theory of operation
--------------------
-Every record names at most one cause, an older record (``cause_id``). Following the causes from an entity's last change
-leads to a record without a cause, the root, for example an operator's command. This chain is the spine of the trace,
-printed from the root to the last change.
+Theory of operation ------------------- Every record names at most one cause, an older record (``cause_id``). Following
+the causes from an entity's last change leads to a record without a cause, the root, for example an operator's command.
+This chain is the spine of the trace, printed from the root to the last change.
 
 Other records belong to a step of the spine without being its cause. They are its annotations:
 
 * the abort that the record names (``abort_id``), with the policy edges that the abort crossed on its way;
-* facts after the last change that name the termination stage that was needed, and causes that came too late.
+* facts after the last change that name the last termination stage, and causes that came too late.
 
 Example (``lead/docs`` was ended by an abort of ``lead`` with scope SESSION)::
 
@@ -19,7 +17,7 @@ Example (``lead/docs`` was ended by an abort of ``lead`` with scope SESSION)::
     17  lead/docs: Ended               annotation: stage request
 
 Every end has exactly one root, over the causes and over the aborts that the records name; ``supervisor validate`` and
-the simulator check that. Nothing is guessed: if the journal lacks a cause, the explanation names the missing record. A
+the simulator check that. No cause is guessed: if the journal lacks a cause, the explanation names the missing record. A
 cause is always older than its effect, so that following causes ends even in a forged journal.
 """
 
@@ -36,7 +34,8 @@ from supervisor.lifecycles.types import LifecycleEvent
 
 ABORT_RECORD: Final = "AbortRecord"
 _CALL: Final = re.compile(r"\A(?P<turn>.+:t\d+):c(?P<number>[1-9][0-9]{0,8})")
-"""Id of a tool call. A number has one spelling, and the largest number of calls of a turn has fewer digits."""
+"""Pattern of the id of a tool call. A number is written in one way only, and the largest number of calls in a turn has
+fewer digits than the pattern allows."""
 _CAUSES: Final = frozenset({ABORT_RECORD, "OperatorStop", "FatalError", "GraceExceeded", "task_failed"})
 """Events that end an entity; such an event of an entity that has already ended is a later cause."""
 
@@ -45,13 +44,14 @@ BySeq = Mapping[int, LifecycleEvent]
 
 
 def split_call(entity_id: str) -> tuple[str, int | None]:
-    """Split ``lead:t1:c2`` into the turn's id and the call's number; return any other id with ``None``."""
+    """Split a call's id such as ``lead:t1:c2`` into the turn's id and the call's number; for any other id return the id
+    and ``None``."""
     found = _CALL.fullmatch(entity_id)
     return (found["turn"], int(found["number"])) if found else (entity_id, None)
 
 
 class RecordRole(StrEnum):
-    """Role of a record in an explanation."""
+    """Role of a record in an explanation of an entity's last change."""
 
     ROOT = "root"
     CAUSE = "cause"
@@ -63,14 +63,14 @@ class RecordRole(StrEnum):
 
 
 class Annotation(msgspec.Struct, frozen=True, kw_only=True):
-    """Record that belongs to a record of the spine without being its cause."""
+    """Record that belongs to a record of the spine (the chain of causes) without being its cause."""
 
     role: RecordRole
     record: LifecycleEvent
 
 
 class SpineStep(msgspec.Struct, frozen=True, kw_only=True):
-    """Record of the spine with its annotations."""
+    """Record of the spine (the chain of causes), with its annotations."""
 
     role: RecordRole
     record: LifecycleEvent
@@ -80,8 +80,8 @@ class SpineStep(msgspec.Struct, frozen=True, kw_only=True):
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Explanation of an entity's last change: the steps from the root to that change, oldest first.
 
-    ``roots`` counts the records without a cause that any record here goes back to; with a complete journal it is 1, and
-    ``root`` is that record. ``missing`` is the number of a cause that the journal lacks, or ``None``.
+    ``roots`` counts the root records to which the records of the explanation lead back; with a complete journal it is
+    1, and ``root`` is that record. ``missing`` is the number of a cause that the journal lacks, or ``None``.
     """
 
     entity_id: str
@@ -103,7 +103,7 @@ def why(events: Events, entity_id: str) -> Explanation:
     """Explain the last change of *entity_id*, which may be a tool call (``lead:t1:c2``).
 
     Raises:
-        LookupError: no record is about it.
+        LookupError: no record is about *entity_id*.
     """
     by_seq = _by_seq(events)
     last = _last_change(by_seq, entity_id)
@@ -125,14 +125,9 @@ def why(events: Events, entity_id: str) -> Explanation:
 
 
 def roots(events: Events, entity_id: str) -> tuple[LifecycleEvent, ...]:
-    """Return the records without a cause that the end of *entity_id* goes back to, over causes and over the aborts
-    named.
-
-    Every end has exactly one; a journal that lacks a cause has none.
-
-    Raises:
-        LookupError: no record is about it.
-    """
+    """Return the root records to which the end of *entity_id* leads back, by causes and by the aborts that records
+    name.  Every end has exactly one root; if the journal lacks a cause, none is found.  Raises: LookupError: no record
+    is about *entity_id*."""
     by_seq = _by_seq(events)
     last = _last_change(by_seq, entity_id)
     stages = [
@@ -153,8 +148,8 @@ def _by_seq(events: Events) -> BySeq:
 
 
 def _spine(by_seq: BySeq, last: LifecycleEvent) -> tuple[list[LifecycleEvent], int | None]:
-    """Return the records from the root to *last*, and the missing cause. A cause is older than its effect, so the loop
-    ends."""
+    """Return the records from the root to *last*, and the number of a cause that the journal lacks, or ``None``. A
+    cause is older than its effect, so the loop ends."""
     spine = [last]
     while (cause_id := spine[-1].cause_id) is not None:
         cause = by_seq.get(cause_id)
@@ -172,7 +167,8 @@ def _role(record: LifecycleEvent) -> RecordRole:
 
 # ----------------------------------------------------------------------------------------------------- annotations
 def _aborts(by_seq: BySeq) -> dict[str, LifecycleEvent]:
-    """Return the records of aborts by their own ids: the request, and each policy edge that the abort crossed."""
+    """Return the records of aborts by the ids of these records: one for the request, and one for each policy edge that
+    the abort crossed."""
     found = (one for one in by_seq.values() if one.event == ABORT_RECORD)
     return {str(one.metadata.get("id", one.abort_id)): one for one in found}
 
@@ -180,8 +176,8 @@ def _aborts(by_seq: BySeq) -> dict[str, LifecycleEvent]:
 def _annotations(
     record: LifecycleEvent, aborts: Mapping[str, LifecycleEvent], shown: set[int]
 ) -> tuple[Annotation, ...]:
-    """Return the aborts that *record* names and, for an abort, the other edges that it crossed, without those already
-    *shown*."""
+    """Return as annotations the aborts that *record* names and, for an abort, the other edges that it crossed, without
+    records already *shown*."""
     found = list(_aborts_named_by(record, aborts))
     if record.event == ABORT_RECORD:
         found += [one for one in aborts.values() if one.metadata.get("parent_record") == record.metadata.get("id")]
@@ -194,7 +190,7 @@ def _annotations(
 
 
 def _aborts_named_by(record: LifecycleEvent, aborts: Mapping[str, LifecycleEvent]) -> Iterator[LifecycleEvent]:
-    """Yield the abort that a record names, and the aborts from which that one was escalated."""
+    """Yield the record of the abort that *record* names, and the records of the aborts from which that abort spread."""
     wanted: object = record.metadata.get("parent_record") if record.event == ABORT_RECORD else record.abort_id
     seen: set[object] = set()
     while wanted not in seen and (found := aborts.get(str(wanted))) is not None:
@@ -204,8 +200,8 @@ def _aborts_named_by(record: LifecycleEvent, aborts: Mapping[str, LifecycleEvent
 
 
 def _later_records(by_seq: BySeq, entity_id: str, last: LifecycleEvent) -> list[Annotation]:
-    """Return what was recorded of the entity after its last change: the termination stage, and causes that came too
-    late."""
+    """Return annotations from the entity's records after its last change: the termination stage, and causes that came
+    too late."""
     own = [one for one in _records_of(by_seq, entity_id) or _aborts_of_call(by_seq, entity_id) if one.seq > last.seq]
     stages = [Annotation(role=RecordRole.STAGE, record=one) for one in own if "rung" in one.metadata]
     later = [
@@ -217,7 +213,8 @@ def _later_records(by_seq: BySeq, entity_id: str, last: LifecycleEvent) -> list[
 
 
 def _aborts_of_call(by_seq: BySeq, call_id: str) -> list[LifecycleEvent]:
-    """Return the aborts of a tool call: a call has no log, so they are in the log of its turn."""
+    """Return the records of the aborts of a tool call: a call has no log of its own, so these are in the log of its
+    turn."""
     return [one for one in by_seq.values() if one.event == ABORT_RECORD and one.metadata.get("target") == call_id]
 
 
@@ -260,8 +257,8 @@ def _records_of(by_seq: BySeq, entity_id: str) -> list[LifecycleEvent]:
 
 
 def _last_of_call(turn: list[LifecycleEvent], number: int) -> LifecycleEvent | None:
-    """Return the record that ended the call (its result, or the failure of its turn); while the call is open, its
-    start."""
+    """Return the record that ended the call (the call's result, or the failure of its turn); while the call is open,
+    the record of its start."""
     started = next((one for one in turn if _is_call(one, "tool_started", "number", number)), None)
     if started is None:
         return None

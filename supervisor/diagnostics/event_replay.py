@@ -1,10 +1,8 @@
 """Rebuild events from records and step them through the lifecycle tables again. Pure.
 
-Theory of operation
--------------------
-A record keeps the event that came in (name and metadata) and the state that came out. The tables are pure, so that the
-rebuilt event, applied to the rebuilt data of the entity, must give the recorded state, data and effects again. The
-invariants, ``supervisor replay`` and recovery use this:
+Theory of operation ------------------- A record holds the event that occurred (name and metadata) and the state that
+followed. The tables are pure, so that the rebuilt event, applied to the rebuilt data of the entity, must give the
+recorded state, data and effects again. The invariants, ``supervisor replay`` and recovery use this:
 
     data = data_of(kind, first_record)            # the entity's data at birth
     event = event_of(kind, record)                # the event, from name and metadata
@@ -50,7 +48,7 @@ _STALE: Final[Mapping[str, Callable[[Any, Event], bool]]] = {
     Kind.AGENT: agent.stale,
     Kind.TURN: turn.stale,
 }
-"""Functions that recognise events which come too late, for the kinds that have such events."""
+"""Functions that recognise stale events, for the kinds of entities that have such events."""
 
 _ENDS_AT_TERMINAL: Final = frozenset({Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKSTREAM, Kind.WORKER})
 """Kinds whose log ends in a final state; the log of other kinds ends with the effect that finalizes the entity."""
@@ -59,7 +57,7 @@ _convert = msgspec.convert
 
 
 class Mismatch(ValueError):
-    """The record does not follow from the records before it; the message says why."""
+    """Error: the record does not follow from the records before it; the message gives the reason."""
 
 
 def _never(data: Any, event: Event) -> bool:
@@ -67,7 +65,7 @@ def _never(data: Any, event: Event) -> bool:
 
 
 class EntityKind:
-    """Kind of entity as records spell it: its machine, its data type, and its states and edges as text."""
+    """Kind of entity under the names that records use: its machine, its data type, and its states and edges as text."""
 
     def __init__(self, machine: Machine[Any, Any]) -> None:
         self.machine = machine
@@ -81,19 +79,19 @@ class EntityKind:
         self.edges = frozenset((str(one.source.value), one.on.name(), str(one.target.value)) for one in machine.rules)
 
     def allowed(self, state: str) -> str:
-        """Return as text the events allowed in *state*, each with the state that follows."""
+        """Return the events allowed in *state* as text, each with the state that follows."""
         edges = ((str(one.source.value), one.on.name(), str(one.target.value)) for one in self.machine.rules)
         return ", ".join(dict.fromkeys(f"{on} to {to}" for source, on, to in edges if source == state)) or "nothing"
 
     def ends_with(self, step: Step[Any, Any]) -> bool:
-        """Return whether this step ends the entity's log."""
+        """Return whether *step* ends the entity's log."""
         if self.ends_at_terminal:
             return step.state in self.machine.final
         return FinalizeEntity in map(type, step.effects)
 
 
 KINDS: Final[Mapping[str, EntityKind]] = {name: EntityKind(machine) for name, machine in MACHINES.items()}
-"""Kinds by the name that records use."""
+"""Kinds of entities by the name that records use."""
 
 
 def data_of(kind: EntityKind, record: LifecycleEvent) -> Any:
@@ -112,7 +110,7 @@ def event_of(kind: EntityKind, record: LifecycleEvent) -> Event:
     """Return the event of a record.
 
     Raises:
-        Mismatch: the kind has no such event, or the metadata do not fit the event.
+        Mismatch: the kind has no such event, or the metadata does not fit the event.
     """
     name = record.event
     found = kind.events.get(name)
@@ -125,7 +123,7 @@ def event_of(kind: EntityKind, record: LifecycleEvent) -> Event:
 
 
 def step_of(kind: EntityKind, state: Enum, data: Any, event: Event) -> Step[Any, Any]:
-    """Return the step that the table makes of *event*.
+    """Return the result of *event* by the kind's table: new state, new data and effects.
 
     Raises:
         Mismatch: the table refuses the event, or an action fails because a forged record breaks its assumptions.

@@ -40,7 +40,7 @@ class Replay:
     """Replay of a journal; pass the records in order to :meth:`replay`.
 
     Args:
-        rows: the entities as the journal keeps them, read before the records.
+        rows: the entities as stored in the journal, read before the records.
         effects: the effects that the journal holds, by id, as JSON, read before the records; ``None``: they are not
             compared.
         last_seq: the last record that existed when the effects were read.
@@ -60,7 +60,7 @@ class Replay:
         self._times: dict[str, tuple[float, float]] = {}
 
     def replay(self, record: LifecycleEvent) -> None:
-        """Replay the next record."""
+        """Replay the next record, and compare the entity's stored row if it was written with this record."""
         self.records += 1
         self.violations += self.checker.check(record)
         born_at, _ = self._times.get(record.entity_id, (record.timestamp, 0.0))
@@ -71,7 +71,7 @@ class Replay:
             self._compare(row, record)
 
     def finish(self) -> None:
-        """Report what the journal holds beyond the records."""
+        """Report the rows and effects of the journal for which there are no records."""
         self.violations += self.checker.finish(quiescent=self.checker.all_ended)
         for row in self._rows.values():
             shadow = self.shadows.get(row.id)
@@ -107,7 +107,7 @@ class Replay:
                 self._differs(record.seq, row.id, field, str(recorded), str(replayed))
 
     def _compare_effects(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
-        """Compare the effects of a step with those of the journal."""
+        """Compare the effects of a step with the effects stored in the journal."""
         if self._effects is None or record.seq > self._last_seq:
             return
         for number, effect in enumerate(step.effects):
@@ -120,7 +120,7 @@ class Replay:
 
     # ------------------------------------------------------------------ the tree as it stood
     def rows(self) -> list[EntityRow]:
-        """Return every entity as it is after the last replayed record, in the order of birth."""
+        """Return every entity after the last replayed record, in the order of birth."""
         return [self._row(shadow) for shadow in self.shadows.values()]
 
     def _row(self, shadow: EntityShadow) -> EntityRow:
@@ -141,7 +141,7 @@ class Replay:
 
 def _agree(kept: bytes, replayed: bytes, read: Callable[[], object]) -> bool:
     """Return whether both values are equal, except for fields that the version which wrote *kept* did not have: a
-    version that has a field writes it, whatever its value. A value that cannot be *read* equals nothing."""
+    version that has a field always writes it. The result is false if *read* fails on the stored value."""
     if kept == replayed:
         return True
     with suppress(ValueError, KeyError, TypeError):
@@ -156,7 +156,7 @@ def _read(kept: bytes, effect: Effect) -> SupervisorEffect:
 
 
 def _holds(kept: Any, now: Any) -> bool:
-    """Return whether everything in *kept* is in *now*, which may have more fields."""
+    """Return whether everything in *kept* is also in *now*, which may have more fields."""
     match kept, now:
         case dict(), dict():
             return all(name in now and _holds(value, now[name]) for name, value in kept.items())
@@ -172,7 +172,7 @@ def _seq_of(effect_id: str) -> int | None:
 
 
 def _parent_of(shadow: EntityShadow) -> str | None:
-    """Return the id of the parent; the parent of a task, run, job or worker is named in its data."""
+    """Return the id of the entity's parent; for a task, run, job or worker the parent is named in its data."""
     if shadow.parent is not None or shadow.data is None:
         return shadow.parent.id if shadow.parent is not None else None
     match shadow.name:

@@ -1,7 +1,7 @@
 """Status of tasks, runs, jobs and workers in a few words: what a task waits for, its holder, its attempts. Pure.
 
-The status of a row may depend on other rows: a task's runs, its subtasks, and the tasks that it waits for by name. An
-expected state gets no text.
+The status of a row may depend on other rows: a task's runs, its subtasks, and the tasks that it waits for by name. A
+state that needs no explanation has no text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from supervisor.ports import EntityRow
 WORK: Final = frozenset({Kind.WORKSTREAM, Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKER})
 
 _ANYTHING: Final = "*"
-"""Capability of a worker that can do everything."""
+"""Capability of a worker that can do every task."""
 _HELD: Final = (Task.CLAIMED.value, Task.IN_PROGRESS.value)
 _LEFT: Final = (Task.FAILED.value, Task.CANCELLED.value)
 _COMMIT_CHARS: Final = 40
@@ -33,7 +33,7 @@ _ASKED: Final[Mapping[str, str]] = {
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """Task that was given up: its ids, its workstream, its attempts in all runs, the number of runs, and the last
+    """A task that was given up: its ids, its workstream, its attempts in all runs, the number of runs, and the last
     error."""
 
     task: str
@@ -45,12 +45,12 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_name(entity_id: str) -> str:
-    """Return ``build`` for ``task:build``, the name that plans and people use."""
+    """Return the task's name in the plan: ``build`` for ``task:build``."""
     return entity_id.partition(":")[2] or entity_id
 
 
 class TaskStatus:
-    """Status texts of *rows*."""
+    """Status texts for the entities *rows*."""
 
     def __init__(self, rows: Iterable[EntityRow]) -> None:
         self._rows = {row.id: row for row in sorted(rows, key=lambda row: row.born_seq) if row.kind in WORK}
@@ -70,7 +70,7 @@ class TaskStatus:
             self._runs.setdefault(row.parent_id, []).append(row.id)
 
     def note(self, row: EntityRow) -> str:
-        """Return what a person needs to know of a row beside its state."""
+        """Return a text for people about an entity beside its state."""
         data = self._data.get(row.id, {})
         match row.kind:
             case Kind.WORKSTREAM:
@@ -119,8 +119,8 @@ class TaskStatus:
     def _unmet(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
         """Yield the names of dependencies that are not closed.
 
-        A task that is missing was closed in a run that this run resumes, or has moved to an archive. A blocked task may
-        wait for a name that is not a task.
+        A dependency without a row was closed in a plan run that this one resumes, or was moved to an archive, and
+        counts as closed. A blocked task may wait for a name that is not a task.
         """
         for name in data.get("waiting_for") or ():
             found = self._find(str(data.get("workstream", "")), str(name))
@@ -133,7 +133,7 @@ class TaskStatus:
         return name if name in self._rows else self._named.get((stream, name))
 
     def _run(self, task: EntityRow) -> tuple[EntityRow, Mapping[str, Any]] | None:
-        """Return the newest run of a task."""
+        """Return the newest run of a task and the run's data; ``None`` if the task has no run."""
         runs = self._runs.get(task.id)
         return (self._rows[runs[-1]], self._data[runs[-1]]) if runs else None
 
@@ -142,7 +142,8 @@ class TaskStatus:
         return _attempts(found[1]) if found is not None and found[1].get("attempts") else ""
 
     def _next_attempt(self, task: EntityRow) -> str:
-        """Return why an unclaimed task without dependencies waits: it was tried and waits for another attempt."""
+        """Return the reason why an unclaimed task without open dependencies waits: it was tried and waits for another
+        attempt."""
         found = self._run(task)
         if found is None or found[0].state not in (TaskRun.RETRYING.value, *_CIRCUIT):
             return ""
@@ -185,7 +186,8 @@ def _of_run(row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _checkpoint(data: Mapping[str, Any]) -> str:
-    """Return ``checkpoint 1a2b3c4d5e6f (FAILED)``: the checkpoint with which a later run can continue."""
+    """Return ``checkpoint 1a2b3c4d5e6f (FAILED)`` for the checkpoint with which a later run can continue; ``""`` if
+    there is none."""
     if data.get("saved_in") in (None, TaskRun.COMPLETED.value):
         return ""
     return f"checkpoint {checkpoint_name(str(data.get('saved_as', '')))} ({data['saved_in']})"
@@ -197,13 +199,14 @@ def checkpoint_name(saved_as: str) -> str:
 
 
 def _attempts(data: Mapping[str, Any]) -> str:
-    """Return the current or last attempt; a probe is beyond the attempts of a run."""
+    """Return a text about the current or last attempt; a probe is not counted among the attempts of a run."""
     attempt = _probes(data) if data.get("probe") else f"attempt {data.get('attempts')} of {data.get('max_attempts')}"
     return f"{attempt}, {waits}" if (waits := settling(data)) else attempt
 
 
 def settling(data: Mapping[str, Any]) -> str:
-    """Return the processes of a turn that are waited for, and until when; ``""`` if there are none."""
+    """Return a text with the processes of a turn that must end before the result is judged, and the end of that wait;
+    ``""`` if there are none."""
     if not data.get("waits_for"):
         return ""
     until = datetime.fromtimestamp(data.get("until") or 0.0, UTC)

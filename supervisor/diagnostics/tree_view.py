@@ -18,13 +18,14 @@ from supervisor.ports import EntityRow
 
 NOTHING: Final[Mapping[str, Amounts]] = {}
 STAYING: Final = (Kind.SESSION, Kind.TASK, Kind.WORKSTREAM)
-"""Kinds that are shown after they have ended, too: now, and in the tree as of a record."""
+"""Kinds of entities that are shown after they have ended, too: in the current tree, and in the tree at an earlier
+record."""
 
 
 # --------------------------------------------------------------------------------------------------------- tree
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """Entity, or open tool call, with everything below it. ``used`` is the reported usage of the node and all below
-    it."""
+    """An entity, or an open tool call, with everything below it. ``used`` is the reported usage of the node and all
+    below it."""
 
     id: str
     kind: str
@@ -36,7 +37,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tree(rows: Iterable[EntityRow], used: Mapping[str, Amounts] = NOTHING) -> tuple[Node, ...]:
-    """Return the roots in the order of birth. An entity whose parent is not among *rows* is a root. *used* is by id."""
+    """Return the root nodes in the order of birth. An entity whose parent is not among *rows* is a root. *used* is
+    usage by entity id."""
     ordered = sorted(rows, key=lambda row: row.born_seq)
     task_status = TaskStatus(ordered)
     known = {row.id for row in ordered}
@@ -73,7 +75,7 @@ def _node(row: EntityRow, children: tuple[Node, ...], task_status: TaskStatus, u
 
 
 def _call_nodes(row: EntityRow, calls: Sequence[dict[str, Any]]) -> tuple[Node, ...]:
-    """Return the open calls of a turn; a call nested in another open call is a child of that call."""
+    """Return the open calls of a turn as nodes; a call nested in another open call is a child of that call."""
     numbers = {call["number"] for call in calls}
     below: dict[int, list[Node]] = {}
     for call in reversed(calls):  # a call is younger than the one that it is made within
@@ -98,12 +100,12 @@ def _permission_node(row: EntityRow, request: dict[str, Any]) -> Node:
 
 
 def tool_calls(row: EntityRow) -> tuple[str, ...]:
-    """Return the ids of the calls that a turn has made so far."""
+    """Return the ids of all calls that a turn has made so far, ended ones too."""
     return tuple(f"{row.id}:c{number}" for number in range(1, int(data_of(row).get("calls") or 0) + 1))
 
 
 def _note(row: EntityRow, data: Mapping[str, Any], task_status: TaskStatus) -> str:
-    """Return what a person needs to know beside the state."""
+    """Return a text for people about an entity beside its state."""
     match row.kind:
         case Kind.SESSION:
             errors = data.get("total_errors") or 0
@@ -122,7 +124,7 @@ def _note(row: EntityRow, data: Mapping[str, Any], task_status: TaskStatus) -> s
 
 # ----------------------------------------------------------------------------------------------------------- ps
 class EntityLine(msgspec.Struct, frozen=True, kw_only=True):
-    """Line of ``supervisor ps``. ``age_s`` is the time from birth to *now*, or to the end, in seconds."""
+    """Line of ``supervisor ps``. ``age_s`` is the time in seconds from birth to *now*, or to the entity's end."""
 
     id: str
     kind: str

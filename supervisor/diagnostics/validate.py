@@ -1,8 +1,8 @@
 """Check a ``transitions.jsonl`` line by line: schema, order, legality, and the invariants of spec 004. Pure.
 
-Lines come in, a report comes out. The input is not trusted: a line may be torn, too long, not UTF-8, or a lie; then it
-is a problem with a line number, never an exception. Memory grows with the number of entities and of reported problems,
-not with the log. Legality is read from the tables; no rule is repeated here.
+Lines come in, a report comes out. The input is not trusted: a line may be torn, too long, not UTF-8, or untrue; then a
+problem with the line number is reported, and no exception raised. Memory grows with the number of entities and of
+reported problems, not with the log. Legality is read from the tables; no rule is repeated here.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from supervisor.diagnostics.work_invariants import (
 from supervisor.lifecycles.types import Severity
 
 LINE_BYTES_MAX: Final = 1 << 20
-"""Longest line that is examined, in bytes; a longer line is reported."""
+"""Length in bytes of the longest line that is examined; a longer line is reported as a problem."""
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Problem in line *line*, from 1, and in one field, if it belongs to one."""
+    """Problem in line *line*, counted from 1, and in one field of the line, if the problem belongs to a field."""
 
     line: int
     field: str | None
@@ -37,7 +37,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts and problems; ``omitted`` counts the problems beyond the limit."""
+    """Result of a check: counts and problems; ``omitted`` counts the problems beyond the limit."""
 
     lines: int
     entities: int
@@ -57,7 +57,8 @@ def validate_lines(lines: Iterable[bytes | str], *, problems_max: int = 1000) ->
 
 
 def split_lines(chunks: Iterable[bytes], *, bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
-    """Yield lines from chunks of a file, each cut one byte behind the limit, so that a line costs no more memory."""
+    """Yield the lines in *chunks* of a file, each cut one byte behind *bytes_max*, so that a long line needs no more
+    memory."""
     held = bytearray()
     for chunk in chunks:
         *ends, rest = chunk.split(b"\n")
@@ -71,7 +72,7 @@ def split_lines(chunks: Iterable[bytes], *, bytes_max: int = LINE_BYTES_MAX) -> 
 
 
 _KINDS: Final[Mapping[str, EntityKind]] = {f"{name}_state_transition": kind for name, kind in KINDS.items()}
-"""Kinds by the type of event."""
+"""Kinds of entities by the ``event_type`` of their lines."""
 
 
 # ------------------------------------------------------------------------------------------------------ the lines
@@ -92,7 +93,7 @@ def _decoded(line: bytes | str) -> dict[str, Any]:
     """Return the JSON object in a line.
 
     Raises:
-        ValueError: the line holds none; the message says why.
+        ValueError: the line holds no JSON object; the message gives the reason.
     """
     if len(line) - _is_whole(line) > LINE_BYTES_MAX:
         raise ValueError(f"longer than {LINE_BYTES_MAX} bytes; a transition is one short line")
@@ -139,7 +140,7 @@ def _check_schema(fields: dict[str, Any], report: ReportProblem) -> None:
 
 
 class _LogChecker:
-    """State of the check: the last state of every entity, the last time and number, and the problems."""
+    """State of a check: the last state of every entity, the last time and record number, and the problems so far."""
 
     def __init__(self, problems_max: int) -> None:
         self.number = 0
@@ -229,6 +230,7 @@ class _LogChecker:
 
 
 def _text(fields: dict[str, Any], name: str) -> str:
-    """Return the string in that field, or ``""`` if it is not one (which the schema check has reported)."""
+    """Return the string in the field *name*, or ``""`` if the value is no string (which the schema check has
+    reported)."""
     value = fields.get(name)
     return value if isinstance(value, str) else ""

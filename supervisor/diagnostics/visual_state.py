@@ -1,9 +1,9 @@
 """The seven visual states of an agent, derived from facts and never stored (spec 000), and the inspection of a living
 entity.
 
-Pure: *now* is an argument. At a threshold the worse state holds (``>=``). An agent that never sent a heartbeat is
-judged from its start, and a heartbeat older than the start belongs to an earlier process. A combination that fits no
-row of the specification is ``UNKNOWN``.
+Pure: *now* is an argument. A duration equal to a threshold counts as exceeding it (``>=``). An agent that never sent a
+heartbeat is judged from its start, and a heartbeat older than the start belongs to an earlier process. A combination
+that fits no row of the specification is ``UNKNOWN``.
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ _CLASSIFIED: Final = frozenset({"starting", "working", "idle"})
 
 
 def _has_ended(status: str, pid: int | None) -> bool:
-    """Return whether the session has ended, or claims to wait without a process that could wait."""
+    """Return whether the session has ended, or is said to wait although there is no process that could wait."""
     return status in _ENDED or (pid is None and status in _WAITING)
 
 
 class TaskStack(msgspec.Struct, frozen=True, kw_only=True):
-    """Running task and its stack: ``file:line in function``, the outermost call first."""
+    """An asyncio task that runs, and its stack: ``file:line in function``, the outermost call first."""
 
     name: str
     stack: tuple[str, ...]
@@ -100,9 +100,9 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     """Inspection of one living entity or tool call.
 
     ``state`` is the state of its lifecycle table (``open`` for a call); ``phase`` is the kernel's, ``live`` or
-    ``stopping``, the latter for ``reason``. ``queued`` counts the mailbox by lane, ``open_calls`` are the turn's open
-    calls, ``permissions`` the requests that wait for a person; ``agent`` is the id of the current agent. ``checkpoint``
-    is the checkpoint of a run, or the one that a session begins with.
+    ``stopping``, and ``reason`` is the reason of a stop. ``queued`` counts the messages in the mailbox by lane,
+    ``open_calls`` are the turn's open calls, ``permissions`` the requests that wait for a person; ``agent`` is the id
+    of the current agent. ``checkpoint`` is the checkpoint of a run, or the checkpoint with which a session begins.
     """
 
     id: str

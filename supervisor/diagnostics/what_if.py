@@ -1,8 +1,10 @@
-"""Run the recorded events again under another policy, up to the record where the two runs part. Pure.
+"""Run the recorded events again under another policy, up to the record where the new run differs from the recorded one.
+Pure.
 
-Aborts are planned again on the tree as it was (:func:`supervisor.policies.abort_plan.plan_abort`); sessions are stepped
-again through their table under other limits. An entity that would have ended earlier is followed: its later records
-would not exist. An entity that would have lived longer is not: its actions are unknown.
+Aborts are planned again on the tree at the time of the abort (:func:`supervisor.policies.abort_plan.plan_abort`);
+sessions are stepped again through their table under other limits. For an entity that would have ended earlier the
+consequences are followed: its later records would not exist. For an entity that would have lived longer they are not:
+its actions are unknown.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ LIMITS: Final[Mapping[str, type]] = {
     "restarts_max": int,
     "restarts_within_s": float,
 }
-"""Limits that decide about another start, under which recorded events can be run again."""
+"""Limits of a session that decide about another start, with their types; ``supervisor replay`` can change them."""
 
 
 # ----------------------------------------------------------------------------------------------------- what comes out
 class AbortDiffers(msgspec.Struct, frozen=True, kw_only=True):
-    """Abort with another reach: ``would_end`` lists additional ends, ``would_live`` ends that would not have
-    happened."""
+    """An abort with another reach than recorded: ``would_end`` lists additional ends, ``would_live`` the ends that
+    would not have happened."""
 
     seq: int
     abort_id: str
@@ -48,7 +50,8 @@ class AbortDiffers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionDiffers(msgspec.Struct, frozen=True, kw_only=True):
-    """Session that would have acted differently after a failure: ``give_up`` where it tried again, or ``try_again``."""
+    """A session that would have acted differently after a failure: ``give_up`` where it tried again, or
+    ``try_again``."""
 
     seq: int
     session_id: str
@@ -57,13 +60,11 @@ class SessionDiffers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Differences of the other run. ``parts_at`` is the first record after which the runs differ, or ``None``.
-
-    ``ended`` would have ended earlier or not been born, ``lived`` would have continued. ``launches`` counts the agents
-    that were started; ``launches_saved`` would not have been started, ``launches_spent`` would have been added, at
-    least. ``waited_s`` is the recorded time in backoff, ``would_wait_s`` the time under the other limits, both up to
-    the parting.
-    """
+    """Differences between the new run and the recorded one. ``parts_at`` is the first record after which the runs
+    differ, or ``None``.  The entities in ``ended`` would have ended earlier or not been born, those in ``lived`` would
+    have continued. ``launches`` counts the agents that were started; ``launches_saved`` the agents that would not have
+    been started, ``launches_spent`` the additional agents, at least. ``waited_s`` is the recorded time in backoff,
+    ``would_wait_s`` the time under the other limits, both up to ``parts_at``."""
 
     records: int
     parts_at: int | None
@@ -124,7 +125,7 @@ class _AbortTree(Mapping[str, TreeNode]):
 
 # -------------------------------------------------------------------------------------------------------- one session
 class _SessionReplay:
-    """Session under the recorded limits and under the other limits, until the two runs part."""
+    """State of a session under the recorded limits and under the other limits, until the two runs differ."""
 
     def __init__(self, shadow: SessionShadow, limits: Mapping[str, Any]) -> None:
         self.state: Enum = shadow.state
@@ -139,7 +140,7 @@ class _SessionReplay:
         self.waited_s = self.would_wait_s = 0.0
 
     def replay(self, record: LifecycleEvent, shadow: SessionShadow) -> SessionDiffers | None:
-        """Replay the next event; return the difference if the two runs part here.
+        """Replay the next event; return the difference if the two runs begin to differ with this record.
 
         Raises:
             Mismatch: the table refuses the event.
@@ -159,7 +160,8 @@ class _SessionReplay:
         return self._cool_down(record, source)
 
     def _cool_down(self, record: LifecycleEvent, source: Enum) -> SessionDiffers | None:
-        """Compare the restart intensities: both runs would try again, unless they did so too often lately."""
+        """Compare the restart intensities under both limits: a session tries again unless it did so too often
+        lately."""
         lost = record.transition_reason == TransitionReason.ORPHAN_RECOVERED  # with its supervisor: that is no failure
         if source is Session.RUNNING and self.prompted == self.data.incarnation and not (self.data.spent or lost):
             self.prompted = 0
@@ -208,7 +210,7 @@ def _modes_of(records: Sequence[LifecycleEvent]) -> dict[str, CancelMode]:
 
 
 class _WhatIfRun:
-    """State of the run so far."""
+    """State of a what-if run so far."""
 
     def __init__(self, edges: Mapping[str, bool], limits: Mapping[str, Any], modes: Mapping[str, CancelMode]) -> None:
         self._edges, self._limits, self._modes = edges, limits, modes
@@ -287,7 +289,7 @@ class _WhatIfRun:
             self._would_wait_s += session_replay.would_wait_s
 
     def _end(self, shadow: SessionShadow, seq: int) -> None:
-        """Mark a session and everything below it, except what it abandons, as ended earlier."""
+        """Mark a session and everything below it, except sessions with cancel mode ``abandon``, as ended earlier."""
         pending = [shadow]
         while pending:
             one = pending.pop()
@@ -324,7 +326,8 @@ class _WhatIfRun:
             self._not_ended.setdefault(one, request.seq)
 
     def _reached(self, request: LifecycleEvent, tree: _AbortTree, edges: Mapping[str, bool]) -> tuple[str, ...]:
-        """Return the ids that the abort ends; empty if its target does not exist."""
+        """Return the ids of the entities that the abort ends; empty if the abort is not possible, for example since its
+        target does not exist."""
         try:
             plan: AbortPlan = plan_abort(
                 tree,

@@ -3,8 +3,8 @@
 Pure: states and ``metadata`` come in, problems go out through ``ReportProblem``; no metadata raises an exception. Each
 line costs the same time, however long the log is. ``metadata`` describes the state after the line's transition.
 
-Two of the fourteen invariants leave no trace in a line and are checked by the simulator's oracle: which workers send
-heartbeats, and that the state of a failed workstream is archived.
+Two of the fourteen invariants leave no trace in a line and are checked by the simulator's oracle: that idle and busy
+workers send heartbeats, and that the state of a failed workstream is archived.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from datetime import datetime
 from typing import Any, Final
 
 ReportProblem = Callable[[str | None, str], None]
-"""Report a problem: the field, and the text."""
+"""Function that reports a problem; its arguments are the field (or ``None``) and the text."""
 
 INTEGER_MAX: Final = 2**63 - 1
-"""Largest integer of a log: readers of the line in other languages could not hold a larger one."""
+"""Largest integer allowed in a log: readers in other languages could not hold a larger one."""
 
 
 class _JobState:
-    """State of a job as far as the log has shown it."""
+    """State of a job as far as the lines of the log so far show."""
 
     def __init__(self) -> None:
         self.state: str | None = None
@@ -37,11 +37,9 @@ class _JobState:
 
 
 class WorkInvariants:
-    """State of jobs, workers and workstreams as far as the log has shown it; pass each transition in order to
-    :meth:`check`.
-
-    ``invariant`` is the invariant that is being checked: while a problem is reported, the violated one.
-    """
+    """State of jobs, workers and workstreams as far as the lines of the log so far show; pass each transition in order
+    to :meth:`check`.  ``invariant`` is the invariant that is being checked; while a problem is reported, the violated
+    invariant."""
 
     def __init__(self, report: ReportProblem) -> None:
         self.invariant = ""
@@ -216,7 +214,7 @@ def is_text(value: object) -> bool:
 
 
 def name_of(fields: dict[str, Any], name: str, report: ReportProblem) -> str | None:
-    """Return the id in that field, or ``None``; a value of another type is reported."""
+    """Return the id in the field *name*, or ``None``; a value of another type is reported."""
     value = fields.get(name)
     if value is not None and not is_text(value):
         report(name, f"must be a non-empty string or null, is {shortened(value)}")
@@ -225,7 +223,7 @@ def name_of(fields: dict[str, Any], name: str, report: ReportProblem) -> str | N
 
 
 def count_of(fields: dict[str, Any], name: str, report: ReportProblem, *, least: int = 0) -> int | None:
-    """Return the number in that field, or ``None``; any other value is reported."""
+    """Return the integer in the field *name*, or ``None``; any other value is reported."""
     value = fields.get(name)
     if value is None:
         return None
@@ -236,7 +234,7 @@ def count_of(fields: dict[str, Any], name: str, report: ReportProblem, *, least:
 
 
 def moment_of(value: object) -> float | None:
-    """Return a number, or an ISO 8601 time with a zone, as seconds; ``None`` for anything else."""
+    """Return *value* as seconds if it is a number or an ISO 8601 time with a zone; ``None`` for anything else."""
     if isinstance(value, str):
         try:
             moment = datetime.fromisoformat(value)
@@ -249,7 +247,7 @@ def moment_of(value: object) -> float | None:
 
 
 def shortened(value: object) -> str:
-    """Return a value for a message: quoted and never long."""
+    """Return *value* as text for a message: quoted and never long."""
     match value:
         case str():
             return repr(value if len(value) <= 60 else f"{value[:60]}…")

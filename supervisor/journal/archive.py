@@ -1,9 +1,11 @@
-"""Archive: move ended entities out of the journal, first into an archive file, then out of it, in small transactions.
+"""Archive: copy ended entities from the journal into an archive file, then delete them from the journal, in small
+transactions.
 
 An archive is a journal itself, with the same tables: its records keep their hashes, and gaps stand for the records that
-it does not have. An archive is complete, verified and on the disk before the journal names it, and it is named before
-anything is deleted. What is still in the journal is authoritative there. A crash at any point leaves each record in the
-journal, in a named archive, or in both, and the next compaction first finishes what was begun.
+the archive does not have. An archive is complete, verified and on the disk before the journal names it, and the journal
+names an archive before any record is deleted. Records that are still in the journal are authoritative there. A crash at
+any point leaves each record in the journal, in a named archive, or in both, and the next compaction first completes the
+interrupted one.
 """
 
 from __future__ import annotations
@@ -28,16 +30,16 @@ from supervisor.ports import Compacted, JournalError, Retention
 
 RECORDS_PER_ARCHIVE: Final = 50_000
 RECORDS_PER_SLICE: Final = 100
-"""Records that leave in one transaction, which a commit of the supervisor may have to wait for."""
+"""Number of records that are deleted in one transaction, for which a commit of the supervisor may have to wait."""
 GAPS_PER_SLICE: Final = 1_000
-"""Gaps that are made between two pauses while an archive is built."""
+"""Number of gaps that are made between two pauses while an archive is built."""
 RECORDS_PER_PAGE: Final = 500
-"""Records that are copied or checked between two pauses while an archive is built."""
+"""Number of records that are copied or checked between two pauses while an archive is built."""
 _BUSY_MS: Final = 5_000
 OWN_CONNECTION: Final = "apart"
-"""The next piece reads the journal with a connection of its own, on any thread."""
+"""Marker: the next piece reads the journal with a connection of its own, on any thread."""
 WRITING: Final = "writing"
-"""The next piece is a transaction on the journal's own connection, and must run on the journal's thread."""
+"""Marker: the next piece is a transaction on the journal's own connection, and must run on the journal's thread."""
 
 _ATTACH: Final = "ATTACH ? AS live"
 _COPY_ENTITIES: Final = """
@@ -72,7 +74,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ArchiveName(msgspec.Struct, frozen=True):
-    """An archive as the journal names it."""
+    """An archive as the journal names it: its number, its file and the hash of the file."""
 
     number: int
     file: str
@@ -92,12 +94,12 @@ def compact_pieces(
     Close the generator if it is not exhausted.
 
     Args:
-        folder: folder of the archives; made if it is missing.
+        folder: folder of the archives; created if it does not exist.
         now: Unix time.
         living: returns the ids of entities that must stay; called on another thread.
 
     Raises:
-        JournalError: a record is not as it was written, or an archive is missing: nothing more is moved.
+        JournalError: a record is not as it was written (damage), or an archive is missing: nothing more is moved.
     """
     progress = Compacted()
     yield WRITING, progress
@@ -129,7 +131,7 @@ def _make_archive(
 ) -> Pieces:
     """Make the next archive; return its name in a list, empty if nothing is to be moved.
 
-    An error before the rename leaves nothing of the archive.
+    After an error before the file is renamed, no part of the archive is left.
     """
     if not selected:
         return []
@@ -225,7 +227,8 @@ _BEYOND: Final = (1 << 63) - 1
 
 
 def _insert_gap(db: apsw.Connection, seq: int, earlier: int | None) -> None:
-    """Insert a gap between the archive's records *earlier* and *seq*, if the journal has others between them."""
+    """Insert a gap between the archive's records *earlier* and *seq*, if the journal has other records between these
+    two."""
     last_seq, after = link_before(db, seq, schema="live")
     if last_seq == (earlier or 0):
         return
@@ -241,7 +244,7 @@ def _archive_row(number: int, path: Path) -> tuple[Any, ...]:
 
 
 def digest_of(path: Path) -> bytes:
-    """Return a hash of all bytes of an archive, which the journal keeps."""
+    """Return a hash of all bytes of an archive; the journal stores that hash."""
     digest = blake2b(digest_size=16)
     with path.open("rb") as file:
         while data := file.read(1 << 20):
@@ -251,11 +254,12 @@ def digest_of(path: Path) -> bytes:
 
 # ------------------------------------------------------------------------------------------------ out of the journal
 _THERE: Final = "SELECT id, entity_seq FROM entities ORDER BY born_seq DESC"
-"""Children before their parents."""
+"""Query for the entities of an archive, children before their parents."""
 
 
 def _delete_archived(database: Database, folder: Path, named: ArchiveName, progress: Compacted) -> Iterator[Compacted]:
-    """Delete from the journal what the archive *named* has. Each piece but the first is for the journal's thread."""
+    """Delete from the journal the entities that are in the archive *named*. Each piece but the first is for the
+    journal's thread."""
     path = folder / named.file
     with translate_errors(path):
         if not path.is_file() or digest_of(path) != named.digest:

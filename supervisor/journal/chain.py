@@ -1,19 +1,17 @@
 """Hash chain of the journal: no record, effect or entity can change unnoticed.
 
-Theory of operation
--------------------
-The row of each record carries a hash (``chain``) of the row itself, of the effects that the record owes and settles,
-and of the hash before. The first row is chained to ``START``. The last record of an entity in a batch also carries a
-hash of the entity's row (``entity_hash``).
+Theory of operation ------------------- The row of each record carries a hash (``chain``) of the row itself, of the
+effects that the record owes and settles, and of the hash before. The first row is chained to ``START``. The last record
+of an entity in a batch also carries a hash of the entity's row (``entity_hash``).
 
     chain(n) = blake2b(chain(n - 1) + msgpack(row n, owed effects, settled effects))
 
-The chain finds what SQLite's own checks cannot: a page that is well-formed but old, or a row with another byte in it. A
-disk that lies about its syncs leaves such pages.
+The chain finds what SQLite's own checks cannot: a page that is well-formed but old, or a row in which a byte has
+changed. A disk that reports a sync which it has not made leaves such pages.
 
-Limits: a chain cannot show that its end is missing. A reader that knows the number of a later record can, as
-``transitions.jsonl`` does. Where records have gone to an archive, a gap holds the hash before and the hash after them,
-in the journal and in the archive, so that each file can be checked by itself.
+Limits: a chain cannot show that its end is missing. A reader that knows the number of a later record can show that;
+``transitions.jsonl`` has this number. Where records have gone to an archive, a gap holds the hash before and the hash
+after them, in the journal and in the archive, so that each file can be checked by itself.
 """
 
 from __future__ import annotations
@@ -29,14 +27,15 @@ from supervisor.journal.schema import ENTITY_FIELDS, EVENT_FIELDS
 
 _SIZE: Final = 16
 START: Final = bytes(_SIZE)
-"""The hash that the first row is chained to."""
+"""The hash to which the first row is chained."""
 
 _ROWS: Final = f"SELECT {', '.join(EVENT_FIELDS)}, entity_hash, chain FROM events WHERE seq > ? ORDER BY seq"
 _BEYOND: Final = 1 << 63
-"""A number above that of every record."""
+"""A number larger than that of every record."""
 _GAPS: Final = "SELECT first_seq, last_seq, before, after FROM gaps WHERE first_seq > ? ORDER BY first_seq"
 _OWED: Final = "SELECT seq, effect_id, entity_id, payload FROM effects WHERE seq > ? ORDER BY seq, rowid"
-"""Ordered as they were written, which is the order of their records."""
+"""Query for the effects after a record, in the order in which they were written, which is the order of their
+records."""
 _SETTLED: Final = """
 SELECT settled, effect_id FROM effects WHERE settled > max(?1, 0)
 UNION ALL SELECT seq, effect_id FROM strays WHERE seq > ?1 ORDER BY 1, 2
@@ -55,12 +54,13 @@ UNION ALL SELECT last_seq, after FROM (
 """
 # Gaps are disjoint: the last one that begins before a record also ends before it, and the index knows where they begin.
 _canonical = msgspec.msgpack.Encoder().encode
-"""MessagePack has one encoding for each value, and a float is its eight bytes: no version's number formatting
-matters."""
+"""Encoder of hashed values. MessagePack has one encoding for each value, and a float is its eight bytes, so that the
+hash does not depend on how a version formats numbers."""
 
 
 RecordEffects: TypeAlias = tuple[Sequence[tuple[Any, ...]], Sequence[str]]
-"""The effects that a record owes, in order, and the names of those that it settles: both are part of its hash."""
+"""The effects that a record owes, in order, and the ids of the effects that it settles: both are part of the record's
+hash."""
 
 
 class EffectsByRecord(Protocol):
@@ -88,7 +88,7 @@ class BatchEffects:
 
 
 class SeqCursor:
-    """Cursor over rows that begin with a ``seq``, in that order; only the next row is held in memory."""
+    """Cursor over rows that begin with a ``seq``, in the order of ``seq``; only the next row is held in memory."""
 
     def __init__(self, rows: Iterable[tuple[Any, ...]]) -> None:
         self._rows = iter(rows)
@@ -112,7 +112,7 @@ _NOTHING: Final[RecordEffects] = ((), ())
 
 
 class StoredEffects:
-    """Effects that the journal holds after some record; read in the order of the records."""
+    """Effects that the journal holds after some record; must be read in the order of the records."""
 
     def __init__(self, db: apsw.Connection, after_seq: int) -> None:
         self._owed = SeqCursor(db.execute(_OWED, (after_seq,)))
@@ -124,17 +124,18 @@ class StoredEffects:
         return self._owed.take(seq), [effect_id for (effect_id,) in self._settled.take(seq)]
 
     def cross(self, last_seq: int) -> None:
-        """Skip what the records of a gap settled, up to *last_seq*."""
+        """Skip the effects that the records of a gap settled, up to *last_seq*."""
         while (at := self._settled.at) is not None and at <= last_seq:
             self._settled.take(at)
 
     def left(self) -> int | None:
-        """Return the ``seq`` of an effect that was not read, since no record with that number was in its place."""
+        """Return the ``seq`` of an effect that was not read since no record has that number; ``None`` if every effect
+        was read."""
         return min((one.at for one in (self._owed, self._settled) if one.at is not None), default=None)
 
 
 class BrokenChain(apsw.CorruptError):
-    """Record ``seq``, or one of its effects, is not as it was written."""
+    """Error: record ``seq``, or one of its effects, is not as it was written."""
 
     def __init__(self, seq: int) -> None:
         self.seq = seq
@@ -142,7 +143,7 @@ class BrokenChain(apsw.CorruptError):
 
 
 def hash_rows(rows: Iterable[tuple[Any, ...]], effects: EffectsByRecord, after: bytes) -> list[tuple[Any, ...]]:
-    """Append its hash to each of *rows* of ``events``; the first is chained to *after*."""
+    """Append to each of *rows* of ``events`` its hash; the first row is chained to *after*."""
     made = []
     for row in rows:
         after = _link_hash(after, row, effects)
@@ -155,12 +156,12 @@ def _link_hash(before: bytes, row: tuple[Any, ...], effects: EffectsByRecord) ->
 
 
 def entity_hash(row: tuple[Any, ...]) -> bytes:
-    """Return the hash of a row of ``entities``, which is kept with the record that left the entity so."""
+    """Return the hash of a row of ``entities``, which is stored with the last record of the entity."""
     return blake2b(_canonical(row), digest_size=_SIZE).digest()
 
 
 def read_end(db: apsw.Connection) -> tuple[int, bytes]:
-    """Return the number and the hash of the last record, to which the next one is chained."""
+    """Return the number and the hash of the last record, to which the next record is chained."""
     seq, link = db.execute(_END).fetchone() or (0, START)
     return seq, link
 
@@ -180,8 +181,7 @@ def link_before(db: apsw.Connection, seq: int, schema: str = "main") -> tuple[in
 
 
 def walk_chain(db: apsw.Connection, after_seq: int = 0, link: bytes = START) -> Iterator[tuple[Any, ...]]:
-    """Iterate over the rows of ``events`` after *after_seq*, whose hash is *link*; each is verified before it is
-    returned.
+    """Yield the rows of ``events`` after record *after_seq*, whose hash is *link*; each row is verified before.
 
     Raises:
         BrokenChain: a row, an effect or a gap is not as it was written.
@@ -211,7 +211,8 @@ def _cross_gaps(gaps: SeqCursor, before_seq: int, link: bytes, effects: StoredEf
 
 
 def check_chain(db: apsw.Connection) -> int | None:
-    """Return the ``seq`` of the first record that is not, or whose effects are not, as written; ``None`` if all are."""
+    """Return the ``seq`` of the first record that differs from its hash, itself or in its effects; ``None`` if none
+    does."""
     try:
         for _ in walk_chain(db):
             pass
@@ -221,9 +222,9 @@ def check_chain(db: apsw.Connection) -> int | None:
 
 
 def check_entities(db: apsw.Connection, where: str = "", values: Sequence[str] = ()) -> tuple[str | None, int]:
-    """Return the id of an entity that is not as its last record left it (``None``: all are), and the sum of all hashes.
+    """Return the id of an entity whose row differs from its hash (``None``: no row does), and the sum of all hashes.
 
-    *where* is SQL that selects entities, of ``one``.
+    *where* is SQL that selects entities, whose table is named ``one``.
     """
     total = 0
     for row in db.execute(f"{_ENTITIES} {where}", values):

@@ -1,4 +1,4 @@
-"""Compaction of a journal on disk into its archive, one at a time, and copies of records there.
+"""Compaction of a journal on disk into its archive, one compaction at a time, and copies of records in the archive.
 
 A compaction is done in small pieces with a pause between two, so that no commit waits for long.
 """
@@ -20,11 +20,11 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Compacted, Retention, WallClock
 
 _PAUSE_S: Final = 0.02
-"""Seconds between two pieces: with some 5 ms of work in each, a compaction takes a fifth of a core at most."""
+"""Seconds between two pieces: with some 5 ms of work in each piece, a compaction takes a fifth of a core at most."""
 
 
 class JournalArchiver:
-    """Compacts *journal* into *folder* (``supervisor.ports.Archiver``)."""
+    """Archiver that moves ended entities of *journal* into *folder* (``supervisor.ports.Archiver``)."""
 
     def __init__(self, journal: SqliteJournal, folder: Path, wall: WallClock) -> None:
         self._journal, self._folder, self._wall = journal, folder, wall

@@ -1,8 +1,8 @@
 """Database of the journal: append, creation, opening and takeover. Synchronous, for one thread at a time.
 
-A journal is SQLite in WAL mode with synchronous=FULL. It appears under its name complete or not at all, and is refused
-when the integrity check finds damage. The database is authoritative: ``transitions.jsonl`` is written from it after the
-commit; if that fails the journal goes on, and the file catches up later.
+A journal is SQLite in WAL mode with synchronous=FULL. A new journal gets its name only when it is complete; a journal
+in which the integrity check finds damage is not opened. The database is authoritative: ``transitions.jsonl`` is written
+from it after the commit; if that fails, the journal continues without it, and the missing lines are written later.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, JournalError
 
 BUSY_MS: Final = 5_000
-"""Milliseconds to wait for a lock: only a second writer, or a checkpoint by a reader's tool, ever holds one."""
+"""Milliseconds to wait for a lock: only a second writer, or a checkpoint by a reader's tool, ever holds a lock."""
 _PAGE: Final = 1_000
 _SETTLE: Final = "UPDATE effects SET settled = ? WHERE effect_id = ? AND settled = 0"
 _BY_NO_RECORD: Final = -1
@@ -51,7 +51,8 @@ _OWED: Final = "SELECT effect_id, entity_id, payload FROM effects WHERE settled 
 
 
 class Database:
-    """Connection and line file, used by one thread at a time. Made by :func:`open_database`; close it."""
+    """Connection to the journal and to its line file, used by one thread at a time; made by :func:`open_database`, and
+    must be closed."""
 
     def __init__(
         self, path: Path, db: apsw.Connection, files: JournalFiles = DISK, possession: Possession | None = None
@@ -104,7 +105,7 @@ class Database:
         return checksums
 
     def write_snapshot(self, checksums: ChecksumState) -> None:
-        """Write a snapshot in the caller's transaction."""
+        """Write a snapshot of *checksums* in the caller's transaction."""
         write_snapshot(self.db, checksums, self.boot)
         self.snapshot_seq = checksums.seq
 
@@ -120,13 +121,13 @@ class Database:
         return effects
 
     def recover(self) -> int:
-        """Read from the disk what a failed append has left; return the number of the last record.
+        """After a failed append, read from the disk which records are durable; return the number of the last record.
 
-        Uses a new connection, and bypasses the system's cache: after a failed sync, either may show what is on no disk.
-        The old connection is closed without a checkpoint.
+        Uses a new connection, and bypasses the system's cache: after a failed sync, the old connection or the cache may
+        show data that is on no disk. The old connection is closed without a checkpoint.
 
         Raises:
-            JournalLost: another file lies at the path; it is not opened.
+            JournalLost: another file lies at the path; that file is not opened.
             Fenced: another supervisor owns the journal.
             apsw.Error, OSError: the disk cannot be read, or its content is damaged; a later try may succeed.
         """
@@ -146,7 +147,7 @@ class Database:
         return self.last_seq
 
     def _follow_on(self) -> None:
-        """Write the lines of records that are durable although their commit had failed."""
+        """Write to the line file the lines of records that are durable although their commit had failed."""
         if self._lines is None:
             return
         try:
@@ -156,7 +157,8 @@ class Database:
             self.lines_error = str(error)
 
     def _last_snapshot(self) -> int:
-        """Return the last record of the last snapshot; a snapshot of a failed transaction was never written."""
+        """Return the number of the last record of the last snapshot; a snapshot of a failed transaction was never
+        written."""
         found = read_snapshot(self.db)
         return found[0].seq if found is not None else 0
 
@@ -169,8 +171,8 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Run the body in a transaction of this owner. What is committed counts only if the journal is still in place
-        then.
+        """Run the body in a transaction of this owner. The commit counts only if the journal is still in place after
+        it.
 
         Raises:
             JournalLost: the journal was deleted or replaced.
@@ -183,21 +185,15 @@ class Database:
         self.check()
 
     def hold(self) -> None:
-        """Register the open files for the checks, once all of them are open.
-
-        Raises:
-            OSError: one of them is gone already.
-        """
+        """Register the open files for :meth:`check`, once all of them are open.  Raises: OSError: one of the files is
+        gone already."""
         if self._possession is not None:
             self._possession.hold("write-ahead log of the journal", Path(f"{self.path}-wal"))
             self._possession.hold("journal", self.path)
 
     def check(self) -> None:
-        """Check that the journal, its log and the lock lie where they were opened.
-
-        Raises:
-            JournalLost: one was deleted or replaced.
-        """
+        """Check that the journal, its write-ahead log and the lock file lie where they were opened.  Raises:
+        JournalLost: one of the files was deleted or replaced."""
         if self._possession is not None:
             self._possession.check()
 
@@ -236,11 +232,10 @@ class Database:
             seq = page[-1].seq
 
     def close(self) -> None:
-        """Checkpoint the log and close, so that the file is complete by itself.
-
-        SQLite does that with the last connection only, and a reader may stay. A journal that was lost is closed without
-        a checkpoint: SQLite would remove the log of that name, which may be another journal's.
-        """
+        """Checkpoint the write-ahead log and close the journal, so that its file is complete by itself.  SQLite makes
+        that checkpoint only when the last connection closes, and a reader may still have one. A journal that was lost
+        is closed without a checkpoint: SQLite would remove the log at that path, which may belong to another
+        journal."""
         if self._possession is not None and not self._possession.holds():
             self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         else:
@@ -264,8 +259,8 @@ class Database:
 def _add_entity_hashes(
     events: Sequence[tuple[Any, ...]], hashes: Mapping[tuple[Any, Any], bytes]
 ) -> list[tuple[Any, ...]]:
-    """Append to each of *events* the hash of its entity, if it is the entity's last record in the batch; else
-    ``b""``."""
+    """Append to each of *events* the hash of its entity if the event is the entity's last record in the batch; else
+    append ``b""``."""
     return [(*row, hashes.get((row[_OF], row[_NUMBER]), b"")) for row in events]
 
 
@@ -279,7 +274,7 @@ def open_database(
 ) -> Database:
     """Open or create the journal at *path* as its next generation, and bring *jsonl* up to date.
 
-    *possession* is to notice when the journal is deleted or replaced.
+    *possession* detects when the journal is deleted or replaced.
 
     Raises:
         JournalError: another schema, damage, or another program's file; the file is unchanged.
@@ -302,7 +297,7 @@ def open_database(
 
 
 def _check_ours(db: apsw.Connection, path: Path) -> None:
-    """Refuse a journal of another schema, or another file, and leave even its write-ahead log unchanged."""
+    """Raise an error for a journal of another schema, or another file, and leave even its write-ahead log unchanged."""
     db.set_busy_timeout(BUSY_MS)
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     check_version(db, path)
@@ -317,7 +312,7 @@ def _configure(db: apsw.Connection) -> None:
 
 
 def _create(path: Path, files: JournalFiles) -> None:
-    """Create the journal under another name, and rename it when it is complete: a power cut must not leave half a
+    """Create the journal under a temporary name, and rename it when it is complete: a power cut must not leave half a
     file."""
     new = path.with_name(f"{path.name}.new")
     for left in (new, Path(f"{new}-wal"), Path(f"{new}-shm")):

@@ -1,7 +1,7 @@
 """Deletion of archived records from the journal, in slices: after each slice the journal can be verified.
 
-A gap takes the place of the records; of an effect that a remaining record settled the name stays (``strays``); ids stay
-reserved; and the snapshot is updated to what is left.
+A gap takes the place of the records; if a remaining record settled a deleted effect, the effect's id stays
+(``strays``); ids stay reserved; and the snapshot is updated to the remaining records.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _encode = msgspec.json.Encoder().encode
 def delete_slice(database: Database, selected: list[tuple[str, int]], most: int) -> tuple[int, int]:
     """Delete up to *most* records of the *selected* entities (id and number of records, children first).
 
-    Entities that are done are removed from the list. An entity that is not as it was archived stays. Returns the
-    numbers of records and entities that were deleted.
+    Entities that are completely deleted are removed from the list. An entity that differs from its archived copy stays.
+    Returns the numbers of records and entities that were deleted.
 
     Raises:
         Fenced: a later supervisor owns the journal.
@@ -64,8 +64,9 @@ def delete_slice(database: Database, selected: list[tuple[str, int]], most: int)
 def _next_slice(
     db: apsw.Connection, selected: list[tuple[str, int]], most: int
 ) -> tuple[list[tuple[int, bytes]], list[tuple[Any, ...]], list[tuple[str, int]]]:
-    """Return numbers and hashes of the next records to delete, the rows of entities that go with them, and the entities
-    left for later. An entity with many records goes in several slices, its oldest records first."""
+    """Return the numbers and hashes of the next records to delete, the rows of the entities that are deleted with them,
+    and the entities left for later. An entity with many records is deleted in several slices, its oldest records
+    first."""
     links: list[tuple[int, bytes]] = []
     rows: list[tuple[Any, ...]] = []
     for number, (who, records) in enumerate(selected):

@@ -1,6 +1,6 @@
 """File access of the journal: the seven operations that it needs, so that a simulated disk can replace them.
 
-Production uses the operating system's. The simulated disk runs below exactly the same code.
+Production uses the operating system's files. With a simulated disk, exactly the same code of the journal runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class JournalFiles:
-    """The operating system's files. Every method raises the ``OSError`` or ``apsw.Error`` of the system."""
+    """Access to the operating system's files. Every method raises the ``OSError`` or ``apsw.Error`` of the system."""
 
     def exists(self, path: Path) -> bool:
         return path.exists()
@@ -26,20 +26,22 @@ class JournalFiles:
     def connect(self, path: Path, flags: int) -> apsw.Connection:
         """Connect to the database at *path*; *flags* are SQLite's ``SQLITE_OPEN_...``.
 
-        One that is made is private, and so is what SQLite lays beside it: that has the same mode."""
+        A database that is created is readable for its user only, and so are the files that SQLite makes beside it,
+        which have the same mode.
+        """
         if flags & apsw.SQLITE_OPEN_CREATE:
             touch_private(path)
         return apsw.Connection(str(path), flags=flags)
 
     def remove(self, path: Path) -> None:
-        """Remove *path* if it is there."""
+        """Remove the file at *path* if it exists."""
         path.unlink(missing_ok=True)
 
     def rename(self, old: Path, new: Path) -> None:
         old.rename(new)
 
     def sync(self, path: Path) -> None:
-        """Return when the file at *path*, or the names in the directory at *path*, are on the disk."""
+        """Return when the file at *path*, or the file names in the directory at *path*, are on the disk."""
         fd = os.open(path, os.O_RDONLY)
         try:
             os.fsync(fd)
@@ -54,11 +56,9 @@ class JournalFiles:
             return ""
 
     def reread(self, path: Path) -> None:
-        """Let the next reads of *path*, if it is there, come from the disk and not from a cache.
-
-        After a sync that failed, Linux keeps what it could not write, calls it clean, and no later sync tries again. A
-        process that starts then would read commits there that the next power cut takes back.
-        """
+        """Make the next reads of *path*, if the file exists, come from the disk and not from a cache.  After a failed
+        sync, Linux keeps the pages that it could not write in its cache and marks them clean, and no later sync tries
+        again. A process that starts then would read commits that are lost at the next power cut."""
         if not path.exists():
             return
         fd = os.open(path, os.O_RDONLY)
@@ -71,4 +71,4 @@ class JournalFiles:
 
 
 DISK: Final = JournalFiles()
-"""The machine's files."""
+"""File access of the real machine."""

@@ -1,7 +1,7 @@
 """History: a journal together with its archives, read as if it were one file.
 
-It has the methods of :class:`JournalReader`. The journal takes precedence for an entity in both places; a record that
-is in both, because a compaction was cut short, is read once.
+A history has the methods of :class:`JournalReader`. The journal takes precedence for an entity in both places; a record
+that is in both, because a compaction was interrupted, is read once.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _CHANGED: Final = "it is not as it was archived"
 
 
 class FileCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of the check of one file. ``gaps`` are ranges of records that are in another file; ``problem`` is
-    ``None`` where it is sound."""
+    """Result of the check of one file. ``gaps`` counts the ranges of records that are in another file; ``problem`` is
+    ``None`` if the file is undamaged."""
 
     file: str
     records: int = 0
@@ -57,8 +57,8 @@ class History:
         """Return the readers of the archives, oldest first, and of the journal.
 
         Raises:
-            JournalDamaged: an archive is missing, or is no archive.
-            JournalUnavailable: an archive cannot be read now.
+            JournalDamaged: an archive is missing, or the file is no archive. JournalUnavailable: an archive cannot be
+                read now.
         """
         for name in self.live.archives():
             if name not in self._archives:
@@ -80,11 +80,11 @@ class History:
 
     @property
     def is_part(self) -> bool:
-        """Whether the file is an archive by itself: other files have records between its records."""
+        """Whether the file is an archive read by itself: other files have records between its records."""
         return self.live.gaps > 0 and not self.live.archives()
 
     def events(self, entity_id: str | None = None, after_seq: int = 0) -> Iterator[LifecycleEvent]:
-        """Iterate over the records after *after_seq* in order, each once; only those of *entity_id* if that is
+        """Yield the records after *after_seq* in order, each record once; only those of *entity_id* if that is
         given."""
         with (
             self.live.read_transaction()
@@ -92,12 +92,12 @@ class History:
             yield from _each_once(one.events(entity_id, after_seq) for one in self._readers())
 
     def events_named(self, *names: str) -> Iterator[LifecycleEvent]:
-        """Iterate over the records of events with one of these names, in order, each once."""
+        """Yield the records of events with one of these names, in order, each record once."""
         with self.live.read_transaction():
             yield from _each_once(one.events_named(*names) for one in self._readers())
 
     def entities(self) -> list[EntityRow]:
-        """Return every entity, those of each file in the order of creation."""
+        """Return every entity; the entities of each file are in the order of creation."""
         with self.live.read_transaction():
             return list({row.id: row for one in self._readers() for row in one.entities()}.values())
 
@@ -109,17 +109,17 @@ class History:
         return found
 
     def effects(self) -> dict[str, bytes]:
-        """Return every effect, settled ones too, as JSON by its id."""
+        """Return every effect, including performed ones, as JSON by the id of the effect."""
         with self.live.read_transaction():
             return {name: payload for one in self._readers() for name, payload in one.effects().items()}
 
     def find_damage(self) -> list[Damage]:
-        """Return the details of the damage in each file in which :meth:`check` finds some."""
+        """Return the details of the damage in each file in which :meth:`check` finds damage."""
         return [_find_damage(one) for one in self.check() if one.problem is not None]
 
     def check(self) -> Iterator[FileCheck]:
-        """Check the journal, then each archive: pages, chain, entities, snapshot, and whether it is the file that the
-        journal names."""
+        """Check the journal, then each archive: pages, chain, entities, snapshot, and whether the archive is the file
+        that the journal names."""
         yield check_file(self._path)
         for name, digest in self.live.archives().items():
             path = self._folder / name
@@ -154,7 +154,7 @@ def _find_damage(one: FileCheck) -> Damage:
 
 
 def check_file(path: Path) -> FileCheck:
-    """Check one file, a journal or an archive."""
+    """Check one file, a journal or an archive, and return the result."""
     try:
         with JournalReader(path) as reader:
             checksums = reader.check()

@@ -1,19 +1,17 @@
 """Integrity check of the journal when it is opened.
 
-Theory of operation
--------------------
-Verifying everything takes seconds per million records, so it is done once after each boot of the machine. Later
-openings verify only what came after the last snapshot. A snapshot says: up to this record the journal was verified. The
-supervisor that has verified or written every record up to there writes it, every ``SNAPSHOT_EVERY`` records and when
-the journal is closed.
+Theory of operation ------------------- A full verification takes seconds per million records, so it is done once after
+each boot of the machine. Later openings verify only the records after the last snapshot. A snapshot states up to which
+record the journal was verified. It is written by the supervisor that has verified or written every record up to that
+one: every ``SNAPSHOT_EVERY`` records, and when the journal is closed.
 
-A snapshot counts only in the boot in which it was written. After a kill the kernel still has every written page; what a
-power cut or a lying disk loses is missing only after the next boot.
+A snapshot counts only in the boot in which it was written. After a kill the kernel still has every written page; a page
+that a power cut or an unreliable disk loses is missing only after the next boot.
 
 Example: 25,000 records, snapshot at 20,000. The supervisor is killed and started again: 5,000 records, the entities in
-them and the living entities are verified. After a reboot all 25,000 are.
+them and the living entities are verified. After a reboot all 25,000 records are verified.
 
-Old records that rot meanwhile are found by the full check (``supervisor journal check``), by ``validate`` and
+Damage that old records suffer meanwhile is found by the full check (``supervisor journal check``), by ``validate`` and
 ``replay``, and before the records go to an archive.
 """
 
@@ -28,7 +26,7 @@ import msgspec
 from supervisor.journal.chain import START, check_entities, link_at, walk_chain
 
 SNAPSHOT_EVERY: Final = 10_000
-"""Records between two snapshots: an opening after a kill verifies at most so many, in about 0.1 s."""
+"""Number of records between two snapshots: an opening after a kill verifies at most that many, in about 0.1 s."""
 
 _SIZE: Final = 16
 _MODULUS: Final = 1 << (8 * _SIZE)
@@ -38,8 +36,8 @@ _COUNTS: Final = """
 SELECT (SELECT count(*) FROM events) - (SELECT coalesce(sum(entity_seq), 0) FROM entities)
     + (SELECT value FROM meta WHERE key = 'partly')
 """
-"""Number of records that belong to no entity in the journal; ``partly`` counts those that have left before their
-entity."""
+"""Query for the number of records that belong to no entity in the journal; ``partly`` counts the records that were
+archived before their entity."""
 _EARLIER: Final = """
 SELECT entity_hash FROM events WHERE entity_id = ? AND seq <= ? AND entity_hash <> x'' ORDER BY entity_seq DESC LIMIT 1
 """
@@ -61,13 +59,14 @@ class ChecksumState(msgspec.Struct, frozen=True):
     def after(
         self, *, seq: int, chain: bytes, records: int, came: Iterable[bytes], went: Iterable[bytes], more: int
     ) -> ChecksumState:
-        """Return the checksums after *records* and *more* entities were added; *went* are replaced hashes, *came* the
-        new ones."""
+        """Return the checksums after *records* records and *more* entities were added; *went* are the entity hashes
+        that were replaced, *came* the new ones."""
         digest = self.digest + sum(map(int.from_bytes, came)) - sum(map(int.from_bytes, went))
         return ChecksumState(seq, chain, self.records + records, self.entities + more, digest % _MODULUS)
 
     def without(self, records: int, hashes: Sequence[bytes]) -> ChecksumState:
-        """Return the checksums after *records*, and the entities with these *hashes*, have gone to an archive."""
+        """Return the checksums after *records* records, and the entities with these *hashes*, were moved to an
+        archive."""
         digest = self.digest - sum(map(int.from_bytes, hashes))
         return ChecksumState(
             self.seq, self.chain, self.records - records, self.entities - len(hashes), digest % _MODULUS
@@ -75,11 +74,9 @@ class ChecksumState(msgspec.Struct, frozen=True):
 
 
 def read_snapshot(db: apsw.Connection) -> tuple[ChecksumState, str] | None:
-    """Return the last snapshot, and the boot in which it was written.
-
-    Raises:
-        apsw.CorruptError: it has another form. It is read before any page is checked.
-    """
+    """Return the last snapshot, and the id of the boot in which it was written; ``None`` if there is no snapshot.
+    Raises: apsw.CorruptError: the snapshot is malformed, which is possible since it is read before any page is
+    checked."""
     row = db.execute(_READ).fetchone()
     if row is None:
         return None
@@ -91,17 +88,14 @@ def read_snapshot(db: apsw.Connection) -> tuple[ChecksumState, str] | None:
 
 
 def write_snapshot(db: apsw.Connection, checksums: ChecksumState, boot: str) -> None:
-    """Write *checksums* as verified, in the caller's transaction."""
+    """Write *checksums* as the snapshot, in the caller's transaction."""
     digest = checksums.digest.to_bytes(_SIZE)
     db.execute(_WRITE, (checksums.seq, checksums.chain, checksums.records, checksums.entities, digest, boot))
 
 
 def verify_journal(db: apsw.Connection, boot: str) -> ChecksumState:
-    """Verify the journal and return its checksums; *boot* names this boot, ``""`` if that is unknown.
-
-    Raises:
-        apsw.CorruptError: something is not as it was written; the message says where.
-    """
+    """Verify the journal and return its checksums; *boot* is the id of this boot, ``""`` if unknown.  Raises:
+    apsw.CorruptError: a part of the journal is not as it was written; the message names the part."""
     found = read_snapshot(db)
     if found is not None and boot and found[1] == boot:
         return _check_since(db, found[0])
@@ -140,10 +134,8 @@ def _raise_for_stray(entity_id: str | None) -> None:
 def check_all(db: apsw.Connection) -> ChecksumState:
     """Verify pages and indexes, then records, entities, and the last snapshot.
 
-    A million records take about 3 s in SQLite's check and 8 s in this one (one core, 2026).
-
-    Raises:
-        apsw.CorruptError: something is not as it was written; the message says where.
+    A million records take about 3 s in SQLite's own check and 8 s in the rest of this function (one core, 2026).
+    Raises: apsw.CorruptError: a part of the journal is not as it was written; the message names the part.
     """
     if (verdict := db.execute("PRAGMA integrity_check(1)").get) != "ok":
         raise apsw.CorruptError(str(verdict))

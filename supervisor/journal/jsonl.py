@@ -1,8 +1,8 @@
 """``transitions.jsonl``: the journal's transitions, one JSON object a line, for people and for other programs.
 
-The file is derived: it is written after the commit and never synced, so it can be behind the journal but never ahead
-of it, and a torn tail is cut and written again. The same records always give the same bytes, and timestamps never go
-back. Nothing here decides what is a transition; the journal's ``outcome`` says so.
+The file is derived: it is written after the commit and never synced, so the file can be behind the journal but never
+ahead of it, and an incomplete last line is removed and written again. The same records always give the same bytes, and
+timestamps never go back. The ``outcome`` of a record in the journal decides whether the record is a transition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from supervisor.ports import JournalError
 
 
 class TransitionLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line (spec 004's event schema), with the journal's number, the abort and the cause if there is one."""
+    """A line of ``transitions.jsonl`` (spec 004's event schema), with the number of the record in the journal, and the
+    abort and the cause if there is one."""
 
     timestamp: str
     event_type: str
@@ -43,7 +44,7 @@ _EXPLAINED = ("reason", "transition_reason", "abort_reason", "actor")
 
 
 def transition_line(record: LifecycleEvent, *, not_before: str = "") -> TransitionLine:
-    """Return *record* as a line whose timestamp is at least *not_before* (that of the line above)."""
+    """Return *record* as a line whose timestamp is at least *not_before*, the timestamp of the line above."""
     why = {name: value for name in _EXPLAINED if (value := getattr(record, name))}
     return TransitionLine(
         timestamp=max(not_before, _iso(record.timestamp)),  # fixed width: the order of the text is that of the times
@@ -71,7 +72,8 @@ def _second(unix_s: int) -> str:
 
 
 class TransitionLog:
-    """The open file. ``last_seq`` is the number of its last line: later records of the journal are missing in it."""
+    """The open ``transitions.jsonl``. ``last_seq`` is the number of the last line's record: later records of the
+    journal have no line yet."""
 
     def __init__(self, fd: int, size_bytes: int, last: TransitionLine | None) -> None:
         self._fd = fd
@@ -84,7 +86,8 @@ class TransitionLog:
         """Open or create *path* for a journal that ends at *journal_seq*, and remove an incomplete last line.
 
         Raises:
-            JournalError: the file has later records than the journal, or is another journal's; it is unchanged.
+            JournalError: the file has later records than the journal, or belongs to another journal; it is left
+                unchanged.
             OSError: the file cannot be opened or truncated.
         """
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -102,11 +105,8 @@ class TransitionLog:
         return cls(fd, size_bytes, last)
 
     def extend(self, records: Iterable[LifecycleEvent]) -> None:
-        """Add a line for each transition among *records*, all of them or none.
-
-        Raises:
-            OSError: the disk refused; ``last_seq`` is the number of the last written line.
-        """
+        """Append a line for each transition among *records*: all of the lines or none.  Raises: OSError: the lines
+        cannot be written; ``last_seq`` is the number of the last written line."""
         timestamp, last_seq, text = self._timestamp, self.last_seq, bytearray()
         for record in records:
             if record.outcome == "transition":
@@ -133,7 +133,8 @@ def _truncate(fd: int, size_bytes: int) -> None:
 
 
 def _last_line(fd: int, path: Path) -> tuple[int, TransitionLine | None]:
-    """Return the end of the last complete line, and the line. A power cut can leave several bad lines at the end."""
+    """Return the position after the last complete line, and that line. A power cut can leave several bad lines at the
+    end."""
     if not os.fstat(fd).st_size:
         return 0, None
     with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as view:

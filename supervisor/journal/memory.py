@@ -1,9 +1,7 @@
-"""Journal in memory: for a supervisor that is embedded without a state directory, and for simulated ones.
-
-It means the same as the journal on disk, because ``schema.apply_batch`` decides for both; only durability is missing.
-Records are kept encoded, so that a later change of a caller's dictionary does not reach the log. A ``MemoryStore``
-outlives the journal that writes it, as a file would.
-"""
+"""Journal in memory: for a supervisor that is embedded without a state directory, and for simulated supervisors.  The
+journal in memory behaves as the journal on disk, because ``schema.apply_batch`` decides for both; only durability is
+missing. Records are kept encoded, so that a later change of a caller's dictionary does not reach the log. A
+``MemoryStore`` outlives the journal object that writes to it, as a file would."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ _decode = msgspec.json.Decoder(LifecycleEvent).decode
 
 
 class _Log:
-    """Records in order, found by their numbers."""
+    """Records in order, with access by their numbers."""
 
     def __init__(self) -> None:
         self.seqs: list[int] = []
@@ -49,7 +47,7 @@ class MemoryStore:
         return self.log.seqs[-1] if self.log.seqs else 0
 
     def write(self, batch: Sequence[Append]) -> None:
-        """Write all of *batch*, or raise and write none of it."""
+        """Write all of *batch*, or raise an error and write none of it."""
         entities = apply_batch(self.entities, self.last_seq, batch)
         records = [_encode(one.record) for one in batch]
         owed = self._new_effects(batch)
@@ -82,7 +80,7 @@ class MemoryStore:
 
 
 class MemoryJournal:
-    """A journal that ends with its process (``supervisor.ports.Journal``)."""
+    """A journal in memory that ends with its process (``supervisor.ports.Journal``)."""
 
     def __init__(self, store: MemoryStore | None = None) -> None:
         self._store = MemoryStore() if store is None else store
@@ -111,7 +109,7 @@ class MemoryJournal:
         await cancel_shielded_checkpoint()
 
     async def owed(self) -> list[tuple[str, str, bytes]]:
-        """Return the effects that were never settled, oldest first: (effect id, entity id, payload)."""
+        """Return the effects that were not performed yet, oldest first: (effect id, entity id, payload)."""
         return list(self._reading().owed.values())
 
     async def events(

@@ -1,8 +1,7 @@
-"""Ownership of a state directory: it must belong to this user, and no other user may write into it.
-
-Another user who can write there could replace the journal, or lay a symbolic link where a file is about to be opened.
-Such a directory is refused before anything in it is touched, and the files in it may be no links and no other user's.
-"""
+"""Ownership of a state directory: the directory must belong to this user, and no other user may write into it.  Another
+user who can write there could replace the journal, or put a symbolic link where a file is about to be opened. Such a
+directory is refused before anything in it is touched, and a file in it may be neither a link nor a file of another
+user."""
 
 from __future__ import annotations
 
@@ -15,9 +14,8 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def why_untrusted(root: Path, inside: Iterable[Path]) -> str | None:
-    """Return why *root* cannot be trusted, and the fix; ``None`` if it can be trusted, or does not exist.
-
-    The root itself may be reached over a link of its user; the paths *inside* must be no links.
+    """Return the reason why *root* cannot be trusted, and the fix; ``None`` if it can be trusted, or does not exist.
+    The root itself may be reached through a link that its user made; the paths *inside* must not be links.
 
     Raises:
         OSError: a path cannot be examined.

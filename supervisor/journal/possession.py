@@ -1,13 +1,13 @@
 """Possession of a state directory: detect that a file which the supervisor has opened was deleted or replaced.
 
 A lock and a database are identified by their inodes, not by their names. If the state directory is deleted (an agent
-runs ``git clean -fdx``) or moved away, or a file is replaced by a copy, the open descriptors go on to work: every
-commit succeeds, into files that no program will ever find, and a second supervisor can lock the new file of the old
-name. So the device and inode of each file are noted when it is opened, and compared with the file at its path before
-and after each commit, and each second. A loss is final: the supervisor writes nothing more into that directory, which
-may be another supervisor's by then.
+runs ``git clean -fdx``) or moved away, or a file is replaced by a copy, the open descriptors continue to work: every
+commit succeeds, into files that no program will ever find, and a second supervisor can lock the new file at the old
+path. So the device and inode of each file are stored when the file is opened, and compared with the file at its path
+before and after each commit, and each second. A loss is final: the supervisor writes nothing more into that directory,
+which may be another supervisor's by then.
 
-A path that cannot be examined (an I/O error, no permission) proves nothing, and is examined again.
+A path that cannot be examined (an I/O error, no permission) proves no loss, and is examined again later.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from supervisor.ports import JournalLost
 
 
 class Possession:
-    """The files of one state directory, as they were opened."""
+    """The files of one state directory, identified by device and inode as they were opened."""
 
     def __init__(self) -> None:
         self._held: dict[Path, tuple[str, os.stat_result]] = {}
         self._lost: JournalLost | None = None
 
     def hold(self, what: str, path: Path) -> None:
-        """Note which file lies at *path*, just after it was opened; *what* names the file in messages.
+        """Store the device and inode of the file at *path*, just after the file was opened; *what* names the file in
+        messages.
 
         Raises:
             OSError: there is no such file.
@@ -34,7 +35,8 @@ class Possession:
         self._held[path.absolute()] = what, os.stat(path)
 
     def check(self) -> None:
-        """Compare each file with the one at its path. If several are lost, the error names the one that was added last.
+        """Compare each stored file with the file that is now at its path. If several are lost, the error names the file
+        that was added last.
 
         Raises:
             JournalLost: a file is missing or was replaced, now or at an earlier check.

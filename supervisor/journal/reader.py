@@ -1,8 +1,8 @@
 """Read-only access to a journal, for the command line: while a supervisor writes, and after it has ended.
 
-The connection holds no transaction between two queries, so it never delays a supervisor; each page of an answer is
-consistent (and all of them are, inside ``read_transaction``). The write-ahead log of a killed supervisor is read as
-well. SQLite's two helper files may stay beside the journal; the next supervisor removes them.
+The connection holds no transaction between two queries, so it never delays a supervisor; each page of a result is
+consistent (and all pages together are consistent inside ``read_transaction``). The write-ahead log of a killed
+supervisor is read as well. Two helper files of SQLite may stay beside the journal; the next supervisor removes them.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _ELSEWHERE: Final = "SELECT coalesce(sum(last_seq - max(first_seq - 1, ?1)), 0) 
 
 
 class Damage(NamedTuple):
-    """Damage of a journal: the first record that is not as written, an entity that is not as its last record left it,
-    and the check's message (*problem*), which may concern neither."""
+    """Damage of a journal: the first record that differs from its hash, an entity that differs from the hash in its
+    last record, and the message of the check (*problem*), which may concern neither."""
 
     seq: int | None
     entity_id: str | None
@@ -55,11 +55,8 @@ def last_seq_of(path: Path) -> int:
 
 
 class JournalReader:
-    """The journal at *path*, read-only; a context manager. Every answer is current.
-
-    Raises:
-        JournalError: there is none, it has another schema, is damaged, or is no journal.
-    """
+    """The journal at *path*, read-only; a context manager. Every method returns the current content.  Raises:
+    JournalError: the file does not exist, has another schema, is damaged, or is no journal."""
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
@@ -88,23 +85,22 @@ class JournalReader:
 
     @property
     def gaps(self) -> int:
-        """The number of ranges of records that are in archives."""
+        """The number of ranges of records that were moved to archives."""
         with translate_errors(self._path):
             return int(self._db.execute("SELECT count(*) FROM gaps").get)
 
     def records_in_gaps(self, after_seq: int = 0) -> int:
-        """Return how many records after *after_seq* are in archives."""
+        """Return the number of records after *after_seq* that are in archives."""
         with translate_errors(self._path):
             return int(self._db.execute(_ELSEWHERE, (after_seq,)).get)
 
     def archives(self) -> dict[str, bytes]:
-        """Return the names of the archives with records of this journal, oldest first, and the digests of their
-        files."""
+        """Return the archives that hold records of this journal, oldest first: file name and hash of the file."""
         with translate_errors(self._path):
             return dict(self._db.execute("SELECT file, digest FROM archives ORDER BY number"))
 
     def events(self, entity_id: str | None = None, after_seq: int = 0) -> Iterator[LifecycleEvent]:
-        """Iterate over the records after *after_seq* in order, only those of *entity_id* if that is given."""
+        """Yield the records after *after_seq* in order, only those of *entity_id* if that is given."""
         while page := self._page(entity_id, after_seq):
             yield from page
             after_seq = page[-1].seq
@@ -114,27 +110,27 @@ class JournalReader:
             return read_events(self._db, entity_id, after_seq, _PAGE)
 
     def events_named(self, *names: str) -> Iterator[LifecycleEvent]:
-        """Iterate over the records of events with one of these names, in order."""
+        """Yield the records of events with one of these names, in order."""
         with translate_errors(self._path):
             yield from read_named(self._db, names)
 
     def entities(self, *, live_only: bool = False) -> list[EntityRow]:
-        """Return every entity in the order of creation, or those that have not ended."""
+        """Return every entity in the order of creation; with *live_only* only the entities that have not ended."""
         with translate_errors(self._path):
             return read_entities(self._db, live_only=live_only)
 
     def entity(self, entity_id: str) -> EntityRow | None:
-        """Return one entity; ``None`` if the journal does not have it."""
+        """Return the entity with that id; ``None`` if the journal does not have it."""
         with translate_errors(self._path):
             return next(iter(read_entities(self._db, ids=[entity_id])), None)
 
     def effects(self) -> dict[str, bytes]:
-        """Return every effect, settled ones too, as JSON by its id."""
+        """Return every effect, including performed ones, as JSON by the id of the effect."""
         with translate_errors(self._path):
             return dict(self._db.execute("SELECT effect_id, payload FROM effects"))
 
     def find_damage(self) -> Damage | None:
-        """Return the details of what :meth:`check` finds; ``None`` if it finds nothing."""
+        """Return the details of the damage that :meth:`check` would find; ``None`` if the journal is undamaged."""
         with translate_errors(self._path), self.read_transaction():
             try:
                 check_all(self._db)
@@ -143,18 +139,15 @@ class JournalReader:
         return None
 
     def check(self) -> ChecksumState:
-        """Verify everything at one moment: pages, chain, entities, snapshot.
-
-        Raises:
-            JournalError: the journal is damaged; the message says where.
-        """
+        """Verify the state of the journal at one moment: pages, chain, entities, snapshot.  Raises: JournalError: the
+        journal is damaged; the message names the place."""
         with translate_errors(self._path), self.read_transaction():
             return check_all(self._db)
 
     @contextmanager
     def read_transaction(self) -> Iterator[None]:
-        """Answer all queries inside from the same moment. A supervisor goes on, but its log is not cleared
-        meanwhile."""
+        """Make all queries in the body read the state of one moment. A supervisor can write meanwhile, but its
+        write-ahead log is not cleared."""
         self._db.execute("BEGIN")
         try:
             yield

@@ -1,18 +1,14 @@
 """Retention: select the entities that may leave the journal.
 
-Theory of operation
--------------------
-An entity leaves with all its records or stays. It stays while one of these holds:
-
-* it lives, or an entity below it stays;
-* it owes an effect;
+Theory of operation ------------------- An entity is archived with all its records or stays in the journal. An entity
+stays while one of these conditions holds:  * it lives, or an entity below it stays; * it owes an effect;
 * its last record is younger than the retention allows, or than ``SETTLED_S``;
-* it has the newest record, by which the journal knows its end;
+* it has the newest record, by which the journal knows the number of its last record;
 * it FAILED (a task or workstream): then the session that worked on it, everything below both and everything above stay;
-* it is below a workstream that runs, or whose result was not reported: another supervisor continues that one.
-
-The module is SQL and the questions that it answers; nothing is changed. The recursive query walks from the entities
-that must stay up to their parents, and everything it does not reach may leave.
+* it is below a workstream that runs, or whose result was not reported: another supervisor continues that workstream.
+  The module consists of SQL queries and the functions that run them; nothing is changed. The recursive query walks from
+  the entities
+that must stay up to their parents, and every entity that the query does not reach may be archived.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ import msgspec
 from supervisor.ports import Retention
 
 SETTLED_S: Final = 60.0
-"""Seconds that every ended entity stays, since late facts about it may be on their way."""
+"""Seconds that every ended entity stays, since late facts about the entity may still be recorded."""
 
 _KEPT: Final = """
 WITH RECURSIVE
@@ -69,7 +65,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RetentionSelection(NamedTuple):
-    """An entity that may leave with all its records, and the Unix time of its last record."""
+    """An entity that may be archived, the number of its records, and the Unix time of its last record."""
 
     id: str
     records: int
@@ -79,11 +75,8 @@ class RetentionSelection(NamedTuple):
 def select_entities(
     db: apsw.Connection, retention: Retention, now: float, most: int, living: Collection[str] = ()
 ) -> list[RetentionSelection]:
-    """Select the entities that leave next, oldest first.
-
-    They have about *most* records; more only if fewer would separate a child from its parent. *now* is Unix time;
-    *living* entities (by id) stay.
-    """
+    """Select the entities that are archived next, oldest first.  Together they have about *most* records, and more only
+    if fewer would separate a child from its parent. *now* is Unix time; *living* entities (by id) stay."""
     until = _cutoff(db, retention, now)
     if until is None:
         return []
@@ -98,7 +91,8 @@ def select_entities(
 
 
 def _cutoff(db: apsw.Connection, retention: Retention, now: float) -> float | None:
-    """Return the time of the youngest last record that the retention lets go."""
+    """Return the latest time of a last record at which the retention lets an entity be archived; ``None`` if no entity
+    may be."""
     ages = [] if retention.keep_s is None else [now - max(retention.keep_s, SETTLED_S)]
     if retention.records_max is not None:
         over = db.execute("SELECT count(*) FROM main.events").get - retention.records_max

@@ -1,8 +1,8 @@
 """Rows of the journal, and the meaning of an append; the tables are in ``tables``.
 
-The columns of a table are the fields of its record, in order; an event has two more columns, its hashes
+The columns of a table are the fields of its record, in order; a row of ``events`` has two more columns, its hashes
 (``supervisor.journal.chain``). ``apply_batch`` decides for every implementation of the journal whether a batch may be
-written, and what the entities are after it. Nothing here opens a file or reads a clock.
+written, and computes the entities after the batch. No function here opens a file or reads a clock.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 DERIVED_ID_KINDS: Final = (Kind.TURN, Kind.AGENT)
-"""Kinds of entities whose ids are derived from their session's, so that no user can ask for one of them again."""
+"""Kinds of entities whose ids are derived from their session's id, so that no user can choose such an id again."""
 _MADE_JSON: Final = _encode(DERIVED_ID_KINDS).decode()
 _IDS: Final = """
 SELECT id FROM entities WHERE kind NOT IN (SELECT value FROM json_each(?)) UNION ALL SELECT id FROM ids
@@ -47,7 +47,7 @@ SELECT id FROM entities WHERE kind NOT IN (SELECT value FROM json_each(?)) UNION
 
 # ------------------------------------------------------------------------------------------------------- meaning
 def check_generation(where: object, ours: int, found: int) -> None:
-    """Refuse a writer that no longer owns the journal.
+    """Check that a writer still owns the journal.
 
     Raises:
         Fenced: a later supervisor owns the journal.
@@ -57,11 +57,11 @@ def check_generation(where: object, ours: int, found: int) -> None:
 
 
 def apply_batch(rows: Mapping[str, EntityRow], last_seq: int, batch: Iterable[Append]) -> dict[str, EntityRow]:
-    """Return the entities of *batch* as they are after it. *rows* are the existing ones, *last_seq* the last record's
-    number.
+    """Return the rows of the entities in *batch* after the batch. *rows* are the existing rows, *last_seq* is the
+    number of the last record.
 
     Raises:
-        Fenced: a record does not continue its entity's log, or the journal's.
+        Fenced: a record does not continue its entity's log, or the journal.
     """
     after: dict[str, EntityRow] = {}
     for one in batch:
@@ -119,7 +119,7 @@ def entity_values(row: EntityRow) -> tuple[Any, ...]:
 
 
 def effect_rows(batch: Iterable[Append]) -> list[tuple[str, str, int, bytes]]:
-    """Return the effects that *batch* owes, as rows of ``effects``."""
+    """Return the effects that *batch* adds to the outbox, as rows of ``effects``."""
     return [(name, one.record.entity_id, one.record.seq, payload) for one in batch for name, payload in one.owed]
 
 
@@ -145,7 +145,7 @@ def _entity(row: tuple[Any, ...]) -> EntityRow:
 
 # ------------------------------------------------------------------------------------------------------- reading
 def read_events(db: apsw.Connection, entity_id: str | None, after_seq: int, limit: int) -> list[LifecycleEvent]:
-    """Return records in order; those of one entity by its index."""
+    """Return up to *limit* records after *after_seq*, in order: of one entity, or of all."""
     if entity_id is None:
         rows = db.execute(f"{_EVENTS} WHERE seq > ? ORDER BY seq LIMIT ?", (after_seq, limit))
     else:
@@ -155,13 +155,13 @@ def read_events(db: apsw.Connection, entity_id: str | None, after_seq: int, limi
 
 
 def read_named(db: apsw.Connection, names: Sequence[str]) -> Iterator[LifecycleEvent]:
-    """Iterate over the records of events with one of *names*, in order; only these are decoded."""
+    """Yield the records of events with one of *names*, in order; no other record is decoded."""
     where = f"{_EVENTS} WHERE event IN (SELECT value FROM json_each(?)) ORDER BY seq"
     return (_event(row) for row in db.execute(where, (_encode(names).decode(),)))
 
 
 def read_entities(db: apsw.Connection, *, ids: Sequence[str] | None = None, live_only: bool = False) -> list[EntityRow]:
-    """Return entities in the order of creation: all, those of *ids*, or those that have not ended."""
+    """Return entities in the order of creation: all, only those with *ids*, or only those that have not ended."""
     where = ""
     values: tuple[str, ...] = ()
     if ids is not None:
@@ -172,12 +172,12 @@ def read_entities(db: apsw.Connection, *, ids: Sequence[str] | None = None, live
 
 
 def read_last_seq(db: apsw.Connection) -> int:
-    """Return the number of the last record, 0 in an empty journal."""
+    """Return the number of the last record; 0 in an empty journal."""
     return int(db.execute("SELECT coalesce(max(seq), 0) FROM events").get)
 
 
 def read_ids(db: apsw.Connection) -> set[str]:
-    """Return every id that was ever used, archived ones too, without those of turns and agents."""
+    """Return every id that was ever used, archived ones too, except the ids of turns and agents."""
     return {str(one) for (one,) in db.execute(_IDS, (_MADE_JSON,))}
 
 
@@ -189,7 +189,7 @@ def read_meta(db: apsw.Connection, key: str) -> int:
 
 
 def check_version(db: apsw.Connection, path: Path) -> None:
-    """Refuse a journal that this code cannot read; changes nothing.
+    """Check that this code can read the journal; nothing is changed.
 
     Raises:
         JournalError: the file is a database of another program, or has another schema.
@@ -216,17 +216,18 @@ _THE_DISKS: Final = (
     apsw.ProtocolError,
     apsw.ReadOnlyError,
 )
-"""Errors of the disk, which may pass. Any other error is one of the journal or of this code."""
+"""Errors of the disk, which may pass. Any other error is an error of the journal or of this code."""
 _LOST: Final = ("no such table", "no such column")
-"""SQLite's messages for parts that the journal has lost, since our own statements name only what exists."""
+"""Messages of SQLite that prove a missing part of the journal, since the runtime's statements name only tables and
+columns that exist."""
 _Errors = apsw.Error | OSError | UnicodeDecodeError
-"""Errors of reading. UnicodeDecodeError: SQLite does not examine texts, so a flipped bit in one leaves the page
+"""Errors of reading. UnicodeDecodeError: SQLite does not examine texts, so a flipped bit in a text leaves the page
 valid."""
 
 
 @contextmanager
 def transaction(db: apsw.Connection) -> Iterator[None]:
-    """Run the body in one transaction: all of it is written, or nothing."""
+    """Run the body in one transaction: all changes are written, or none."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -1,14 +1,12 @@
 """Journal on disk: a SQLite database on a thread of its own, one operation at a time.
 
-Theory of operation
--------------------
-``append`` returns when its transaction is on the disk (WAL mode, synchronous=FULL). Every operation runs on a worker
-thread, so that the event loop never waits for a disk, and inside a shield, so that a cancellation never leaves a
-transaction open: it is delivered at the caller's next checkpoint.
+Theory of operation ------------------- ``append`` returns when its transaction is on the disk (WAL mode,
+synchronous=FULL). Every operation runs on a worker thread, so that the event loop never waits for a disk, and inside a
+shield, so that a cancellation never leaves a transaction open: it is delivered at the caller's next checkpoint.
 
-A shield does not stop a Ctrl-C, or asyncio's own cancel. These end the wait for the thread, never the thread's work.
-Therefore a lock, and not only the limiter, serialises the operations: the limiter is free as soon as the wait has
-ended, the lock when the thread has finished. An opening and a closing are always waited for to their end.
+A shield does not stop a Ctrl-C, or asyncio's own cancel. Such a cancel ends the wait for the thread, never the thread's
+work. Therefore the operations are serialised by a lock, and not only by anyio's limiter: the limiter is free as soon as
+the wait has ended, the lock when the thread has finished. An opening and a closing are always waited for to their end.
 
 Example: ``append`` waits for the disk and its task is cancelled. The transaction commits, ``append`` returns, and the
 task is cancelled at its next checkpoint. After a Ctrl-C instead, the wait ends at once, the transaction still commits,
@@ -40,13 +38,13 @@ from supervisor.ports.logs import get_logger
 
 _T = TypeVar("_T")
 _Alone = AbstractContextManager[Any]
-"""Context manager that keeps other operations out of the journal."""
+"""Context manager that excludes other operations on the journal."""
 _NOBODY: Final[_Alone] = nullcontext()
 _log = get_logger()
 
 
 class SqliteJournal:
-    """A journal in one file (``supervisor.ports.Journal``). Made by :meth:`open`; close it."""
+    """A journal in one file (``supervisor.ports.Journal``); made by :meth:`open`, and must be closed."""
 
     def __init__(self, path: Path, database: Database) -> None:
         self._path = path
@@ -64,7 +62,7 @@ class SqliteJournal:
     async def open(cls, path: Path, *, jsonl: Path | None, possession: Possession | None = None) -> SqliteJournal:
         """Open or create the journal at *path* as its next generation, and bring *jsonl* up to date.
 
-        *possession* gets the opened files, so that it notices when they are deleted or replaced.
+        The opened files are registered in *possession*, which detects when they are deleted or replaced.
 
         Raises:
             JournalError: another version, damage, or another program's file; a journal of another version is unchanged.
@@ -91,7 +89,7 @@ class SqliteJournal:
             _log.warning("transitions.jsonl can be written again, and has caught up with the journal")
 
     async def recover(self) -> int:
-        """Read from the disk what a failed append has left; return the number of the last durable record."""
+        """After a failed append, read from the disk which records are durable; return the number of the last one."""
         return await self._run(lambda database: database.recover())
 
     async def check(self) -> None:
@@ -101,7 +99,7 @@ class SqliteJournal:
         await self._run(lambda database: database.settle(effect_ids))
 
     async def owed(self) -> list[tuple[str, str, bytes]]:
-        """Return the effects that were never settled, oldest first: (effect id, entity id, payload)."""
+        """Return the effects that were not performed yet, oldest first: (effect id, entity id, payload)."""
         return await self._run(lambda database: database.owed())
 
     async def events(
@@ -124,10 +122,11 @@ class SqliteJournal:
         pause_s: float,
         living: Callable[[], Collection[str]] = tuple,
     ) -> Compacted:
-        """Move what *retention* does not keep into archives in *folder*, in small pieces, while the journal is written.
+        """Move the entities that *retention* does not keep into archives in *folder*, in small pieces, while the
+        journal is in use.
 
-        *now* is Unix time, *pause_s* the pause between two pieces. Entities whose ids are *living* stay. A cancellation
-        leaves the rest for the next compaction.
+        *now* is Unix time, *pause_s* the pause between two pieces. The entities whose ids *living* returns stay. After
+        a cancellation the next compaction moves the rest.
 
         Raises:
             JournalError: the data to be moved is damaged, or an archive is missing; nothing more was moved.

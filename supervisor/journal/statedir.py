@@ -1,7 +1,7 @@
 """State directory: the paths of one supervisor's files, and the lock that keeps a second supervisor out.
 
 The paths are defined only here. Nothing is written before it is clear that the directory can be used, and a failed
-attempt removes what it made. The kernel releases the lock when its holder dies, so a lock is never stale.
+attempt removes the files that it made. The kernel releases the lock when its holder dies, so a lock is never stale.
 """
 
 from __future__ import annotations
@@ -24,29 +24,30 @@ from supervisor.journal.possession import Possession
 from supervisor.ports.secure_files import PRIVATE_FOLDER, write_private
 
 _NAME_MAX: Final = 200
-"""Characters of one folder's name; file systems allow 255 bytes."""
+"""Largest number of characters in the name of one folder; file systems allow 255 bytes."""
 
 _TAG: Final = re.compile(r"[0-9a-f]{16}")
 
 _FOLDER_MODE: Final = 0o777
-"""Mode of the folders above the state directory, narrowed by the umask."""
+"""Mode of the folders above the state directory, from which the umask removes rights."""
 
 
 _LOCK_RELEASE_S: Final = 2.0
-"""Seconds to wait for the lock of a holder that is dead. A holder that was killed while it started a program keeps the
-lock until that program has been executed; found by killing at random, once in some fifty times on a busy machine."""
+"""Seconds to wait for a lock whose holder is dead. A holder that was killed while it started a program keeps the lock
+until that program has been executed; tests that kill at random find this once in some fifty times on a busy machine."""
 
 _LOOK_S: Final = 0.1
-"""Seconds that a start waits for a lock that a live process seems to hold: :meth:`StateDir.lock_holder` of another
-process takes it for a moment."""
+"""Seconds that a start waits for a lock that a live process seems to hold: a call of :meth:`StateDir.lock_holder` in
+another process takes the lock for a moment."""
 
 
 class StateDirError(Exception):
-    """The state directory cannot be used; the message says which, why, and what to do."""
+    """Error: the state directory cannot be used; the message names the directory, the reason and the fix."""
 
 
 class StateDirBusy(StateDirError):
-    """Another supervisor has the lock. ``pid`` is its process, ``None`` if it has not written it yet."""
+    """Error: another supervisor has the lock. ``pid`` is its process, ``None`` if the process has not written its pid
+    yet."""
 
     def __init__(self, path: Path, pid: int | None) -> None:
         self.path, self.pid = path, pid
@@ -67,7 +68,8 @@ class LockHolder(NamedTuple):
 
 
 class StateDir:
-    """The paths below *root*. The constructor only names them; :meth:`open` checks that they can be used."""
+    """The paths of one state directory, below *root*. The constructor only names the paths; :meth:`open` checks that
+    they can be used."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -89,12 +91,9 @@ class StateDir:
 
     @classmethod
     def open(cls, path: Path, *, create: bool = True) -> StateDir:
-        """Return the state directory at *path*; with *create* make it if it is missing.
-
-        Raises:
-            StateDirError: something is in the way, it is not writable, its path is not UTF-8, or it is missing and
-            *create* is false.
-        """
+        """Return the state directory at *path*; with *create* make it if it does not exist.  Raises: StateDirError: the
+        path is something else, the directory is not writable, its path is not UTF-8, or it does not exist and *create*
+        is false."""
         state = cls(path)
         _check_spelling(path)
         if create:
@@ -110,7 +109,8 @@ class StateDir:
         return self.agents / folder_name(session_id) / "transcript.log"
 
     def tag(self) -> str:
-        """Return the tag by which the programs of this directory are found, drawn at the first call.
+        """Return the tag by which the programs started for this directory are recognised; a random tag is made at the
+        first call.
 
         The caller must hold the lock.
 
@@ -133,7 +133,7 @@ class StateDir:
         """Hold the lock of the directory while the context is open, or until this process dies.
 
         Raises:
-            StateDirBusy: another supervisor has it; nothing was changed.
+            StateDirBusy: another supervisor has the lock; nothing was changed.
             StateDirError: the lock cannot be opened.
         """
         try:
@@ -150,8 +150,8 @@ class StateDir:
     def lock_holder(self) -> LockHolder | None:
         """Return the holder of the lock, or ``None`` if no supervisor runs on the directory.
 
-        The lock and not the control socket decides that: a supervisor may serve no socket, and a socket's file may have
-        been removed.
+        The lock decides this, not the control socket: a supervisor may have no socket, and the file of a socket may
+        have been removed.
         """
         try:
             fd = os.open(self.lock_file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -166,7 +166,8 @@ class StateDir:
         return None
 
     def _hold(self, fd: int) -> None:
-        """Check that the locked file is the one that the next supervisor will try to lock."""
+        """Register the lock file for later checks; raise an error if it is not the file that the next supervisor will
+        try to lock."""
         try:
             self.possession.hold("lock", self.lock_file)
             same = os.path.samestat(os.fstat(fd), os.stat(self.lock_file))
@@ -214,8 +215,8 @@ def _parse_pid(text: bytes) -> int | None:
 
 # -------------------------------------------------------------------------------------------------------- making
 def _check_spelling(path: Path) -> None:
-    """Refuse a path that is not UTF-8, which SQLite does not take. Only the given path counts, not what is above a
-    relative one."""
+    """Raise an error for a path that is not UTF-8, which SQLite does not accept. Only the given path counts, not the
+    directories above a relative one."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -285,7 +286,8 @@ def _make(state: StateDir) -> None:
 
 
 def _make_folders(path: Path, made: list[Path], mode: int) -> None:
-    """Make *path* with *mode*, and missing folders above it with the usual mode."""
+    """Make the folder *path* with *mode*, and missing folders above it with the usual mode; append the new folders to
+    *made*."""
     if not path.parent.exists():
         _make_folders(path.parent, made, _FOLDER_MODE)
     if not path.is_dir():
@@ -309,7 +311,7 @@ def _unusable(path: Path, error: OSError) -> StateDirError:
 def folder_name(session_id: str) -> PurePath:
     """Return *session_id* as a relative path below ``agents/``: one folder, or several if the name is too long for one.
 
-    No two ids share a folder, none leaves ``agents/``, and :func:`session_id` is the way back.
+    No two ids share a folder, no folder is outside ``agents/``, and :func:`session_id` is the inverse function.
     """
     if not session_id:
         raise ValueError("session_id: '' names no session; give the id of one")
@@ -321,5 +323,5 @@ def folder_name(session_id: str) -> PurePath:
 
 
 def session_id(folder: PurePath) -> str:
-    """Return the session whose :func:`folder_name` is *folder*."""
+    """Return the id of the session for which :func:`folder_name` returns *folder*."""
     return unquote("".join(part.removesuffix("+") for part in folder.parts), errors="surrogateescape")

@@ -1,8 +1,9 @@
 """Tables and views of the journal, schema 3, as SQL text.
 
-``entities``, ``events`` and ``effects`` hold what was written. ``gaps`` and ``strays`` let the chain be checked where
-records have gone to an archive; ``archives`` and ``ids`` say what went there; ``snapshot`` says up to which record the
-journal is verified. The views are spec 002's tables; they are always current, because nothing is stored twice.
+``entities``, ``events`` and ``effects`` hold the content of the appends. With ``gaps`` and ``strays`` the hash chain
+can be checked where records were moved to an archive; ``archives`` and ``ids`` list the archives and the ids that were
+used; ``snapshot`` names the record up to which the journal is verified. The views are spec 002's tables; they are
+always current, because nothing is stored twice.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from typing import Final
 
 VERSION: Final = 3
-"""The schema that this code writes, and the only one that it reads: other journals are refused."""
+"""Version of the schema that this code writes, and the only version that it reads: journals of other versions are
+refused."""
 
 _WRITTEN: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;

@@ -1,10 +1,10 @@
-"""Transcript: what an agent said, as a capped text log for people; the journal does not hold it.
+"""Transcript: the output of an agent, as a text log of limited size for people; the journal does not hold it.
 
 Text is written at once: it survives the supervisor's death, and a reader can follow it. Offsets count the whole text
 ever written. The beginning of the text is kept in the file itself, its end in two files beside it, each named by the
-offset of its first byte; when both are full the older one is removed, and a note says how many bytes are missing.
-A disk error never fails the session: once the file can be written again, the log says how much was lost. Times are
-arguments.
+offset of its first byte; when both are full the older file is removed, and a note in the log gives the number of
+missing bytes. A disk error never fails the session: once the file can be written again, a note gives the number of lost
+bytes. Times are arguments.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ _CAP_LEAST_BYTES: Final = 1_024
 
 
 class Transcript:
-    """The log of one session at *path*, continued if it is there. Lines are ``HH:MM:SS.mmm source| text`` in UTC.
+    """The transcript of one session at *path*; an existing file is continued. Lines are ``HH:MM:SS.mmm source| text``
+    in UTC.
 
     Args:
-        path: the first file; made, with its folder, when the first text is written.
-        cap_bytes: how much of the text is kept: the first half of it, and the last quarter to half.
-        open_transcripts: the transcripts whose files are open; it closes the oldest when there are too many.
+        path: the first file; created, with its folder, when the first text is written. cap_bytes: limit for the size of
+            the stored text: the first half of the limit holds the beginning, the last quarter to half the end.
+            open_transcripts: the set of transcripts with open files, which closes the oldest when there are too many.
     """
 
     def __init__(
@@ -49,20 +50,21 @@ class Transcript:
         self._open_transcripts = open_transcripts
 
     def write(self, source: str, text: str, *, at: float) -> None:
-        """Add what *source* said at Unix time *at*. Chunks of one source that hold no newline share a line."""
+        """Append *text* of *source* at Unix time *at*. Texts of one source without a newline between them share a
+        line."""
         if text:
             self._add(self._rendered(source, text, at))
             if self._open_transcripts is not None and self._fd is not None:
                 self._open_transcripts.used(self)
 
     def flush(self) -> None:
-        """End the open line, so that the next text begins a new one."""
+        """End the open line, so that the next text begins a new line."""
         if self._source is not None:
             self._source = None
             self._add("\n")
 
     def close(self) -> None:
-        """End the line and close the file; a later write opens it again."""
+        """End the open line and close the file; a later write opens the file again."""
         self.flush()
         self._release()
         if self._open_transcripts is not None:
@@ -145,11 +147,9 @@ class Transcript:
 
 
 class OpenTranscripts:
-    """The transcripts whose files are open, *files_max* at most, the one written last at the end.
-
-    A session that waits for file descriptors must not hold one for its transcript. *is_ours* returns whether files may
-    be opened: the state directory must not be another supervisor's by now.
-    """
+    """The transcripts whose files are open, at most *files_max*, in the order of their last writes.  The limit exists
+    because a session that waits for file descriptors must not hold one for its transcript. *is_ours* returns whether
+    files may be opened: not if the state directory belongs to another supervisor by now."""
 
     def __init__(self, files_max: int, is_ours: Callable[[], bool] = lambda: True) -> None:
         self._files_max = files_max
@@ -157,7 +157,7 @@ class OpenTranscripts:
         self._open: dict[Path, Transcript] = {}
 
     def used(self, transcript: Transcript) -> None:
-        """Record that *transcript* is open and was just written; close the oldest ones above the limit."""
+        """Record that *transcript* is open and was just written; close the oldest transcripts above the limit."""
         self._open.pop(transcript.path, None)
         self._open[transcript.path] = transcript
         while len(self._open) > self._files_max:
@@ -170,7 +170,7 @@ class OpenTranscripts:
 
 
 def follow_from(path: Path, offset: int) -> tuple[str, int]:
-    """Return the text of the transcript at *path* from *offset* on, and the offset of the next call.
+    """Return the text of the transcript at *path* from *offset* on, and the offset to pass to the next call.
 
     Text that was removed is reported in a line of its own; a missing file is an empty transcript.
     """
@@ -199,7 +199,7 @@ def _part(path: Path, start: int) -> Path:
 
 
 def _parts(path: Path) -> list[tuple[int, Path]]:
-    """Return the files of a transcript by the offset of their first byte."""
+    """Return the files of a transcript, each with the offset of its first byte, in order."""
     tails = ((one.name.removeprefix(f"{path.name}."), one) for one in path.parent.glob(f"{path.name}.*"))
     parts = [(int(start), one) for start, one in tails if start.isdigit()]
     return sorted([(0, path), *parts] if path.exists() else parts)
@@ -218,11 +218,11 @@ KEYS_MAX = 16
 
 
 class RedactingTranscript:
-    """Transcript without secrets. Text of another source ends the open text of the source before; only a private key
-    goes on when its own source does.
+    """Transcript in which secrets are redacted. Text of another source ends the open text of the source before; only a
+    private key that has begun continues with the next text of its own source.
 
     Args:
-        redactor: returns the present redactor: a plan that begins may add secrets.
+        redactor: function that returns the current redactor, since a plan that begins may add secrets.
     """
 
     def __init__(self, sink: TranscriptSink, redactor: Callable[[], Redactor]) -> None:

@@ -25,4 +25,4 @@ __all__ = ["MACHINES"]
 MACHINES: Final[Mapping[str, Machine[Any, Any]]] = MappingProxyType(
     {one.name: one for one in (TASK, AGENT, TURN, SESSION, RUN, JOB, WORKSTREAM, WORKER)}
 )
-"""By name, in the order in which pages show them."""
+"""State machines of all kinds of entities by name, in the order in which pages show them."""

@@ -1,4 +1,4 @@
-"""Effects: every request of a lifecycle decision to the outside.
+"""Effects: actions that a lifecycle table requests from the rest of the supervisor.
 
 Effects are frozen values, compared with ``==`` and written to the journal before they are performed. Exempt effects end
 something: they are handed to the journal and performed at once, because an abort never waits for a disk.
@@ -25,20 +25,22 @@ class SupervisorEffect(Effect, frozen=True, kw_only=True, tag_field="effect"):
 
 
 class SendEvent(SupervisorEffect, frozen=True, kw_only=True, tag="Tell"):
-    """Send *event* to the entity *to* (an id)."""
+    """Effect: send *event* to the entity whose id is *to*."""
 
     to: str
     event: Event
 
 
 class SendEventNow(SendEvent, frozen=True, kw_only=True, tag="TellNow"):
-    """Send an interrupting event. It does not wait for the disk, so that the receiver begins nothing else before it."""
+    """Effect: send *event*, which interrupts the receiver. The event does not wait for the disk, so that the receiver
+    begins nothing else before it."""
 
     exempt: ClassVar[bool] = True
 
 
 class StartTimer(SupervisorEffect, frozen=True, kw_only=True, tag="StartTimer"):
-    """Send *event* to oneself in *delay_s* seconds. The timer ends with the state, a *lasting* one with the entity."""
+    """Effect: send *event* to the entity itself in *delay_s* seconds. The timer ends with the state, a *lasting* timer
+    with the entity."""
 
     name: str
     delay_s: float
@@ -47,9 +49,9 @@ class StartTimer(SupervisorEffect, frozen=True, kw_only=True, tag="StartTimer"):
 
 
 class OpenTurn(SupervisorEffect, frozen=True, kw_only=True, tag="OpenTurn"):
-    """Create a turn and claim it for the request. A turn that repeats a request whose turn ended with its supervisor
-    times out at *due_s* (the journal's seconds), like the turn before it, which may be extended until *most_s*; other
-    turns (``None``) have the whole time-out."""
+    """Effect: create a turn and claim it for the request. A turn that repeats a request whose turn ended with its
+    supervisor times out at *due_s* (the journal's seconds), like the turn before it, and may be extended until
+    *most_s*; other turns (``None``) have the whole time-out."""
 
     turn_id: str
     request_id: str
@@ -58,28 +60,28 @@ class OpenTurn(SupervisorEffect, frozen=True, kw_only=True, tag="OpenTurn"):
 
 
 class PrepareWorktree(SupervisorEffect, frozen=True, kw_only=True, tag="PrepareWorktree"):
-    """Provide a directory to work in; answered by ``WorktreeReady`` or ``FatalError``."""
+    """Effect: provide a directory to work in; ``WorktreeReady`` or ``FatalError`` follows."""
 
 
 class BuildPrompt(SupervisorEffect, frozen=True, kw_only=True, tag="BuildPrompt"):
-    """Compose the prompt of the request and the waiting messages; answered by ``PromptReady``."""
+    """Effect: compose the prompt from the request and the waiting messages; ``PromptReady`` follows."""
 
 
 class StorePrompt(SupervisorEffect, frozen=True, kw_only=True, tag="StorePrompt"):
-    """Write the prompt to the session's transcript."""
+    """Effect: write the prompt to the session's transcript."""
 
     prompt: str
 
 
 class LaunchAgent(SupervisorEffect, frozen=True, kw_only=True, tag="LaunchAgent"):
-    """Provide an agent for this incarnation: the idle one, or a new one."""
+    """Effect: provide an agent for this incarnation of the session: the idle agent, or a new one."""
 
     incarnation: int
     prompt: str
 
 
 class SendPrompt(SupervisorEffect, frozen=True, kw_only=True, tag="SendPrompt"):
-    """Send the prompt to the agent."""
+    """Effect: send the prompt to the agent."""
 
     incarnation: int
     turn_id: str
@@ -87,7 +89,7 @@ class SendPrompt(SupervisorEffect, frozen=True, kw_only=True, tag="SendPrompt"):
 
 
 class SteerAgent(SupervisorEffect, frozen=True, kw_only=True, tag="SteerAgent"):
-    """Send a message to the agent within the running turn; answered by ``MessageTakenUp``, or ``SteerElapsed``."""
+    """Effect: send a message to the agent within the running turn; ``MessageTakenUp`` or ``SteerElapsed`` follows."""
 
     incarnation: int
     message_id: str
@@ -96,7 +98,7 @@ class SteerAgent(SupervisorEffect, frozen=True, kw_only=True, tag="SteerAgent"):
 
 
 class CancelSession(SupervisorEffect, frozen=True, kw_only=True, tag="CancelSession"):
-    """Ask the agent, within its protocol, to stop what it is doing."""
+    """Effect: send the agent the request, in its protocol, to stop what it is doing."""
 
     exempt: ClassVar[bool] = True
     reason: str
@@ -105,26 +107,27 @@ class CancelSession(SupervisorEffect, frozen=True, kw_only=True, tag="CancelSess
 
 
 class CancelStep(SupervisorEffect, frozen=True, kw_only=True, tag="CancelStep"):
-    """Cancel the step under way without telling the agent: a launch, a worktree step, a turn that has failed."""
+    """Effect: cancel the step under way (a launch, a worktree step, a failed turn) without a message to the agent."""
 
     exempt: ClassVar[bool] = True
 
 
 class ForceStopSession(SupervisorEffect, frozen=True, kw_only=True, tag="ForceStopSession"):
-    """Kill the agent's process tree now."""
+    """Effect: kill the agent's process tree now."""
 
     exempt: ClassVar[bool] = True
     reason: str
 
 
 class LogFatal(SupervisorEffect, frozen=True, kw_only=True, tag="LogFatal"):
-    """Tell the operator that a session gave up."""
+    """Effect: report to the operator that a session gave up."""
 
     message: str
 
 
 class TerminateSession(SupervisorEffect, frozen=True, kw_only=True, tag="EndScope"):
-    """End everything below the session, stage by stage, and then send ``Ended``. *now* starts at the kill stage."""
+    """Effect: end everything below the session, stage by stage, and then send ``Ended``. With *now*, begin at the kill
+    stage."""
 
     exempt: ClassVar[bool] = True
     abort_id: str | None = None
@@ -132,7 +135,7 @@ class TerminateSession(SupervisorEffect, frozen=True, kw_only=True, tag="EndScop
 
 
 class ReplyToRequest(SupervisorEffect, frozen=True, kw_only=True, tag="Answer"):
-    """Send the result of a request: ``completed``, ``failed`` or ``aborted``."""
+    """Effect: send the result of a request to its requester: ``completed``, ``failed`` or ``aborted``."""
 
     request_id: str
     outcome: str
@@ -141,14 +144,15 @@ class ReplyToRequest(SupervisorEffect, frozen=True, kw_only=True, tag="Answer"):
 
 
 class AskPermission(SupervisorEffect, frozen=True, kw_only=True, tag="AskPermission"):
-    """Put the agent's permission request to a human; answered by ``PermissionAnswered``, within *within_s* seconds."""
+    """Effect: put the agent's permission request to a human; ``PermissionAnswered`` follows within *within_s*
+    seconds."""
 
     number: int
     within_s: float
 
 
 class AnswerPermission(SupervisorEffect, frozen=True, kw_only=True, tag="AnswerPermission"):
-    """Answer the agent's permission request with *option*, one of its options."""
+    """Effect: answer the agent's permission request with *option*, one of the options that the agent offered."""
 
     number: int
     request_id: str
@@ -156,15 +160,15 @@ class AnswerPermission(SupervisorEffect, frozen=True, kw_only=True, tag="AnswerP
 
 
 class Verify(SupervisorEffect, frozen=True, kw_only=True, tag="Verify"):
-    """Check the agent's claim; answered by ``task_completed`` or ``task_failed``."""
+    """Effect: check the agent's claim that the work is finished; ``task_completed`` or ``task_failed`` follows."""
 
 
 class CleanUp(SupervisorEffect, frozen=True, kw_only=True, tag="CleanUp"):
-    """End the processes that the turn left; answered by ``agent_reaped``."""
+    """Effect: end the processes that the turn left running; ``agent_reaped`` follows."""
 
 
 class CancelTool(SupervisorEffect, frozen=True, kw_only=True, tag="CancelTool"):
-    """Cancel the scope of one tool call. *number* is the call's number within its turn."""
+    """Effect: cancel the cancel scope of one tool call. *number* is the call's number within its turn."""
 
     exempt: ClassVar[bool] = True
     number: int
@@ -174,7 +178,7 @@ class CancelTool(SupervisorEffect, frozen=True, kw_only=True, tag="CancelTool"):
 
 
 class FinalizeEntity(SupervisorEffect, frozen=True, kw_only=True, tag="Bury"):
-    """Remove the entity's actor from memory: the entity has ended, and the journal has its records."""
+    """Effect: remove the entity's actor from memory, since the entity has ended and the journal has its records."""
 
 
 EFFECTS: Final[Mapping[str, type[SupervisorEffect]]] = {
@@ -204,13 +208,13 @@ EFFECTS: Final[Mapping[str, type[SupervisorEffect]]] = {
         Verify,
     )
 }
-"""Effects by their name in the journal."""
+"""Classes of effects by their name in the journal."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def encode_effect(effect: Effect) -> bytes:
-    """Encode the effect as JSON, the form in which the journal keeps it while it is owed."""
+    """Encode the effect as JSON, the form in which the journal holds an effect that is to be performed."""
     if not isinstance(effect, (SendEvent, StartTimer)):
         return _encode(effect)
     fields = {"effect": type(effect).__struct_config__.tag, **msgspec.structs.asdict(effect)}
@@ -222,11 +226,11 @@ def decode_effect(payload: bytes, event_of: Callable[[str, Any], Event]) -> Supe
     """Decode an effect from the journal.
 
     Args:
-        payload: what :func:`encode_effect` made of it.
-        event_of: makes an event of its name and its fields.
+        payload: the result of :func:`encode_effect`.
+        event_of: builds an event from its name and its fields.
 
     Raises:
-        KeyError, ValueError: it is no effect of this version.
+        KeyError, ValueError: *payload* is no effect of this version.
     """
     fields: dict[str, Any] = msgspec.json.decode(payload)
     kind = EFFECTS[fields.pop("effect")]

@@ -1,7 +1,7 @@
 """Events of sessions, turns and agents: in one file, because the three send each other events.
 
-Names are past tense or the specification's spelling. Every event carries what its guards and actions need and nothing
-else.
+Names are past tense or the specification's spelling. Every event carries the facts that its guards and actions need and
+nothing else.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from supervisor.lifecycles.types import DeliveryPoint, Exit, Survivors, ToolOutc
 
 # ---------------------------------------------------------------------------------------------------- session (003)
 class TurnRequested(Event, frozen=True, kw_only=True):
-    """A prompt was given to the session.
-
-    A request that is tried *once* is not retried when its turn fails after the agent was ready: the requester decides
-    about another attempt. *timeout_s* is the time-out of its turns (``None``: the session's), and *hard_cap_s* the time
-    up to which that is extended while progress is seen (``None``: not at all).
-    """
+    """Event: a prompt was given to the session.  A request with *once* is not retried when its turn fails after the
+    agent was ready: the requester decides about another attempt. *timeout_s* is the time-out of its turns (``None``:
+    the session's default), and *hard_cap_s* the time up to which the time-out is extended while progress is seen
+    (``None``: no extension)."""
 
     spelled = "TurnRequested"
     request_id: str
@@ -28,14 +26,15 @@ class TurnRequested(Event, frozen=True, kw_only=True):
 
 
 class WorktreeReady(Event, frozen=True, kw_only=True):
-    """The directory to work in is there."""
+    """Event: the directory to work in is ready."""
 
     spelled = "WorktreeReady"
     path: str = ""
 
 
 class PromptReady(Event, frozen=True, kw_only=True):
-    """The prompt is composed. It includes the oldest ``messages`` of the waiting ones (``None``: all of them)."""
+    """Event: the prompt is composed. The prompt includes the oldest ``messages`` of the waiting messages (``None``: all
+    of them)."""
 
     spelled = "PromptReady"
     prompt: str
@@ -43,7 +42,7 @@ class PromptReady(Event, frozen=True, kw_only=True):
 
 
 class AgentLaunched(Event, frozen=True, kw_only=True):
-    """The agent's process runs; it is not ready yet."""
+    """Event: the agent's process runs, but is not ready yet."""
 
     spelled = "AgentLaunched"
     incarnation: int
@@ -51,7 +50,7 @@ class AgentLaunched(Event, frozen=True, kw_only=True):
 
 
 class SessionStarted(Event, frozen=True, kw_only=True):
-    """The agent is ready for the prompt."""
+    """Event: the agent is ready for the prompt."""
 
     spelled = "SessionStarted"
     seq: int
@@ -60,9 +59,9 @@ class SessionStarted(Event, frozen=True, kw_only=True):
 
 
 class SessionExited(Event, frozen=True, kw_only=True):
-    """This incarnation has ended, with or without an error; the evidence is in the verdict. If its turn ended with its
-    supervisor, *due_s* is when that turn would have timed out, and *most_s* until when it may be extended (the
-    journal's seconds)."""
+    """Event: this incarnation of the session has ended, with or without an error; the evidence is in the verdict. If
+    its turn ended because the supervisor ended, *due_s* is the time at which that turn would have timed out, and
+    *most_s* the time until which it may be extended (the journal's seconds)."""
 
     spelled = "SessionExited"
     incarnation: int
@@ -72,15 +71,16 @@ class SessionExited(Event, frozen=True, kw_only=True):
 
 
 class SessionStable(Event, frozen=True, kw_only=True):
-    """The session has been Running for ``stable_after_s`` seconds."""
+    """Event: the session has been Running for ``stable_after_s`` seconds."""
 
     spelled = "SessionStable"
     incarnation: int
 
 
 class UrgentMessage(Event, frozen=True, kw_only=True):
-    """A message that cannot wait for the next prompt; *point* says how long it can wait. *steer*: the agent can be sent
-    the message within the running turn, and is interrupted only if it does not take it up."""
+    """Event: a message came that may not wait for the next prompt; *point* is the point at which it interrupts.
+    *steer*: the agent can be sent the message within the running turn, and is interrupted only if it does not take the
+    message up."""
 
     spelled = "UrgentMessage"
     message_id: str
@@ -91,7 +91,7 @@ class UrgentMessage(Event, frozen=True, kw_only=True):
 
 
 class MessageTakenUp(Event, frozen=True, kw_only=True):
-    """The agent has taken up a message within its turn: the message counts as delivered with the prompt."""
+    """Event: the agent has taken up a message within its turn: the message counts as delivered with the prompt."""
 
     spelled = "MessageHeard"
     incarnation: int
@@ -99,7 +99,8 @@ class MessageTakenUp(Event, frozen=True, kw_only=True):
 
 
 class SteerElapsed(Event, frozen=True, kw_only=True):
-    """The time to take up a message within the turn is over, or the agent cannot take it up (*reason*)."""
+    """Event: the time to take up a message within the turn is over, or the agent cannot take the message up
+    (*reason*)."""
 
     spelled = "SteerElapsed"
     incarnation: int
@@ -108,14 +109,14 @@ class SteerElapsed(Event, frozen=True, kw_only=True):
 
 
 class BoundaryReached(Event, frozen=True, kw_only=True):
-    """No tool call of the turn is open: a message that waited for that may interrupt the turn."""
+    """Event: no tool call of the turn is open, so that a message that waited for this moment may interrupt the turn."""
 
     spelled = "BoundaryReached"
     incarnation: int
 
 
 class MessageReceived(Event, frozen=True, kw_only=True):
-    """A message for the next prompt."""
+    """Event: a message for the next prompt came."""
 
     spelled = "MessageReceived"
     message_id: str
@@ -124,20 +125,20 @@ class MessageReceived(Event, frozen=True, kw_only=True):
 
 
 class GraceExceeded(Event, frozen=True, kw_only=True):
-    """The agent did not stop within the grace period."""
+    """Event: the agent did not stop within the grace period."""
 
     spelled = "GraceExceeded"
     incarnation: int
 
 
 class BackoffElapsed(Event, frozen=True, kw_only=True):
-    """The backoff is over: the session may try again."""
+    """Event: the backoff is over: the session may try again."""
 
     spelled = "BackoffElapsed"
 
 
 class OperatorStop(Event, frozen=True, kw_only=True):
-    """A stop of the session by an operator, an abort, or the owner that has no more work for it."""
+    """Event: an operator, an abort, or an owner without more work for the session stops the session."""
 
     spelled = "OperatorStop"
     reason: str
@@ -149,14 +150,14 @@ class OperatorStop(Event, frozen=True, kw_only=True):
 
 
 class FatalError(Event, frozen=True, kw_only=True):
-    """An error after which the session cannot go on."""
+    """Event: an error occurred after which the session cannot go on."""
 
     spelled = "FatalError"
     message: str
 
 
 class TurnReaped(Event, frozen=True, kw_only=True):
-    """A turn of this session has been cleaned up."""
+    """Event: a turn of this session has been cleaned up."""
 
     spelled = "TurnReaped"
     turn_id: str
@@ -166,7 +167,7 @@ class TurnReaped(Event, frozen=True, kw_only=True):
 
 
 class Ended(Event, frozen=True, kw_only=True):
-    """Everything below this session has ended: the session's last record."""
+    """Event: everything below this session has ended; the event is the session's last record."""
 
     spelled = "Ended"
     rung: str
@@ -176,14 +177,15 @@ class Ended(Event, frozen=True, kw_only=True):
 
 # ------------------------------------------------------------------------------------------------------- turn (000)
 class TaskClaimed(Event, frozen=True, kw_only=True):
-    """A prompt was reserved for this turn."""
+    """Event: a prompt was reserved for this turn."""
 
     spelled = "task_claimed"
     request_id: str = ""
 
 
 class AgentSpawned(Event, frozen=True, kw_only=True):
-    """The agent's process was ``launched``, or is ``ready``: the event occurs twice."""
+    """Event: the agent's process was launched, or is ready (*phase*: ``launched`` or ``ready``); a turn receives the
+    event twice."""
 
     spelled = "agent_spawned"
     incarnation: int
@@ -191,7 +193,7 @@ class AgentSpawned(Event, frozen=True, kw_only=True):
 
 
 class ToolStarted(Event, frozen=True, kw_only=True):
-    """A call began; ``within`` is the number of the open call that contains it, 0 for none."""
+    """Event: a tool call began; ``within`` is the number of the open call that contains it, 0 for none."""
 
     spelled = "tool_started"
     number: int
@@ -202,7 +204,8 @@ class ToolStarted(Event, frozen=True, kw_only=True):
 
 
 class ToolCompleted(Event, frozen=True, kw_only=True):
-    """The one result of a call. ``over`` says that its work has ended already, so that nothing is left to cancel."""
+    """Event: a tool call has its one result. ``over``: the call's work has ended already, so that nothing is left to
+    cancel."""
 
     spelled = "tool_completed"
     call_id: str
@@ -221,7 +224,7 @@ class CompactionCompleted(Event, frozen=True, kw_only=True):
 
 
 class VerifyRequested(Event, frozen=True, kw_only=True):
-    """The agent declared the work finished, so that it can be verified."""
+    """Event: the agent reported that the work is finished, so that the work can be verified."""
 
     spelled = "verify_requested"
     verdict: Verdict = Verdict(exit=Exit.SUCCESS)
@@ -232,11 +235,9 @@ class TaskCompleted(Event, frozen=True, kw_only=True):
 
 
 class TaskFailed(Event, frozen=True, kw_only=True):
-    """The turn cannot succeed any more; the verdict says why, and an abort names itself. ``stopped`` names the open
-    calls whose work is known to have ended; of the others it is unknown.
-
-    ``stopped`` names the open calls whose work is known to be ended with it; of the others it is not known.
-    """
+    """Event: the turn cannot succeed any more; the verdict holds the reason, and *abort_id* the abort, if one ended the
+    turn. ``stopped`` names the open calls whose work is known to have ended with the turn; of the other open calls that
+    is unknown."""
 
     spelled = "task_failed"
     verdict: Verdict
@@ -245,21 +246,22 @@ class TaskFailed(Event, frozen=True, kw_only=True):
 
 
 class ProgressSeen(Event, frozen=True, kw_only=True):
-    """The agent made progress; the time of the turn ends in *left_s* seconds during which a supervisor runs."""
+    """Event: the agent made progress; *left_s* is the time left until the turn times out, in seconds during which a
+    supervisor runs."""
 
     spelled = "ProgressSeen"
     left_s: float
 
 
 class BoundaryAwaited(Event, frozen=True, kw_only=True):
-    """The session waits for the moment when no call of this turn is open."""
+    """Event: the session waits for the moment when no tool call of this turn is open."""
 
     spelled = "BoundaryAwaited"
 
 
 class PermissionRequested(Event, frozen=True, kw_only=True):
-    """The agent requests a permission. *option* answers it at once, as *decision* says; for a request that a human is
-    *asked* about, ``within_s`` is the time to answer."""
+    """Event: the agent requests a permission. *option* answers the request at once, according to *decision*; for a
+    request that is put to a human (*asked*), ``within_s`` is the time to answer."""
 
     spelled = "PermissionRequested"
     number: int
@@ -279,9 +281,9 @@ class PermissionRequested(Event, frozen=True, kw_only=True):
 
 
 class PermissionAnswered(Event, frozen=True, kw_only=True):
-    """The one answer to a permission: ``allow``, ``deny``, or ``withdrawn`` with the turn that asked. *option* is the
-    agent's option that is sent, *kind* the kind of that option; ``None``: the agent gets the reply that none was
-    chosen."""
+    """Event: a permission request has its one answer: ``allow``, ``deny``, or ``withdrawn`` since its turn ended.
+    *option* is the agent's option that is sent, *kind* the kind of that option; ``None``: the reply to the agent is
+    that no option was chosen."""
 
     spelled = "PermissionAnswered"
     number: int
@@ -294,7 +296,7 @@ class PermissionAnswered(Event, frozen=True, kw_only=True):
 
 
 class AgentReaped(Event, frozen=True, kw_only=True):
-    """Everything of this turn is cleaned up; ``degraded`` if something could not be."""
+    """Event: everything of this turn is cleaned up; ``degraded`` if a part could not be cleaned up."""
 
     spelled = "agent_reaped"
     degraded: bool = False
@@ -303,14 +305,14 @@ class AgentReaped(Event, frozen=True, kw_only=True):
 
 # ------------------------------------------------------------------------------------------------------ agent (000)
 class AgentStarted(Event, frozen=True, kw_only=True):
-    """The agent's process runs."""
+    """Event: the agent's process runs."""
 
     spelled = "process_started"
     pid: int
 
 
 class AgentReady(Event, frozen=True, kw_only=True):
-    """The agent can take a prompt. ``resume_id`` is its own name for the conversation."""
+    """Event: the agent can take a prompt. ``resume_id`` is the agent's own name for the conversation."""
 
     spelled = "agent_ready"
     resume_id: str | None = None
@@ -318,27 +320,27 @@ class AgentReady(Event, frozen=True, kw_only=True):
 
 
 class AgentNamed(Event, frozen=True, kw_only=True):
-    """The agent named its conversation after that had begun."""
+    """Event: the agent named its conversation after the conversation had begun."""
 
     spelled = "agent_named"
     resume_id: str
 
 
 class TaskFinished(Event, frozen=True, kw_only=True):
-    """The agent's turn is over; the agent is idle."""
+    """Event: the agent's turn is over; the agent is idle."""
 
     spelled = "task_finished"
 
 
 class TaskAssigned(Event, frozen=True, kw_only=True):
-    """The agent got another turn."""
+    """Event: another turn was assigned to the agent."""
 
     spelled = "task_assigned"
     turn_id: str = ""
 
 
 class AgentExited(Event, frozen=True, kw_only=True):
-    """The agent has ended, with everything it started. ``status`` is the raw exit status in Python's form."""
+    """Event: the agent has ended, with everything it started. ``status`` is the raw exit status in Python's form."""
 
     spelled = "agent_exited"
     status: int | None = None

@@ -30,9 +30,9 @@ class Job(Enum):
 class JobData(msgspec.Struct, frozen=True, kw_only=True):
     """Data of a job; ``max_retries`` is the run's ``max_attempts`` minus 1, times are monotonic seconds.
 
-    ``started_at`` is the first start, ``attempt_started_at`` the latest. ``run`` names the run that it is the
-    scheduler's view of, ``task`` what that executes, ``workstream_id`` what it is done for; a
-    ``critical`` one fails that when it fails.
+    ``started_at`` is the first start, ``attempt_started_at`` the latest. ``run`` is the id of the job's task run,
+    ``task`` the task that the run executes, ``workstream_id`` the workstream of the task; the failure of a ``critical``
+    job fails the workstream.
     """
 
     max_retries: int = 4
@@ -52,7 +52,7 @@ class JobData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SchedulerAssigned(Event, frozen=True, kw_only=True):
-    """The scheduler queued the job; *waiting_for* names the dependencies that are not completed (none may be left),
+    """Event: the scheduler queued the job; *waiting_for* names the dependencies that are not completed (must be empty),
     *depends_on* the jobs that had to be completed first."""
 
     spelled = "scheduler_assigned"
@@ -61,8 +61,8 @@ class SchedulerAssigned(Event, frozen=True, kw_only=True):
 
 
 class WorkerStarted(Event, frozen=True, kw_only=True):
-    """A worker took the job; the worker's *capabilities* must include everything that the job needs. *token* fences off
-    the worker that held the job before."""
+    """Event: a worker took the job; the worker's *capabilities* must include everything that the job needs. *token* is
+    the fencing token by which the worker that held the job before can write nothing more."""
 
     spelled = "worker_started"
     worker_id: str
@@ -71,14 +71,14 @@ class WorkerStarted(Event, frozen=True, kw_only=True):
 
 
 class ExecutionCompleted(Event, frozen=True, kw_only=True):
-    """The worker reports the end of the execution; only exit code 0 can be validated."""
+    """Event: the worker reports the end of the execution; only exit code 0 can be validated."""
 
     spelled = "execution_completed"
     exit_code: int = 0
 
 
 class ExecutionFailed(Event, frozen=True, kw_only=True):
-    """The execution failed or timed out; *final*: the run makes no further attempt."""
+    """Event: the execution failed or timed out; *final*: the task run makes no further attempt."""
 
     spelled = "execution_failed"
     error: str
@@ -86,34 +86,34 @@ class ExecutionFailed(Event, frozen=True, kw_only=True):
 
 
 class WorkerLost(Event, frozen=True, kw_only=True):
-    """The worker is gone; the job is charged nothing."""
+    """Event: the worker is gone; the loss does not count as a failure of the job."""
 
     spelled = "worker_lost"
     error: str = "worker lost"
 
 
 class UserCancelled(Event, frozen=True, kw_only=True):
-    """The job was cancelled by a user."""
+    """Event: a user cancelled the job."""
 
     spelled = "user_cancelled"
     reason: str = ""
 
 
 class RetryDelayElapsed(Event, frozen=True, kw_only=True):
-    """The wait before the next attempt is over."""
+    """Event: the wait before the next attempt is over."""
 
     spelled = "retry_delay_elapsed"
 
 
 class ValidationPassed(Event, frozen=True, kw_only=True):
-    """Every validation rule passed; *failed_rules* must be empty."""
+    """Event: every validation rule passed; *failed_rules* must be empty."""
 
     spelled = "validation_passed"
     failed_rules: tuple[str, ...] = ()
 
 
 class ValidationFailed(Event, frozen=True, kw_only=True):
-    """At least one validation rule failed; *failed_rules* names them."""
+    """Event: at least one validation rule failed; *failed_rules* names the rules."""
 
     spelled = "validation_failed"
     failed_rules: tuple[str, ...]

@@ -70,13 +70,14 @@ class Session(Enum):
 
 # ------------------------------------------------------------------------------------------------------- data
 class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bounds of one session. Thresholds and backoff are the specification's; the rest is ours.
+    """Bounds of one session. Thresholds and backoff are the specification's; the other bounds are the runtime's own.
 
     Spec 003 resets ``consecutive_errors`` at every start, so an agent that starts and then fails would be tried again
     every 2 s: after more than ``restarts_max`` such failures within ``restarts_within_s`` seconds the session fails.
-    ``steer_grace_s`` is the time in which an agent must take up a message within its turn, before it is interrupted.
-    ``settle_s`` is how long the processes of a turn may go on after it before they are ended and the turn is judged.
-    ``waiting_max`` bounds the waiting messages, and the waiting prompts: all of them are written with every record.
+    ``steer_grace_s`` is the time in which an agent must take up a message within its turn, before the agent is
+    interrupted. ``settle_s`` is how long the processes of a turn may go on after the turn before they are ended and the
+    turn is verified. ``waiting_max`` bounds the waiting messages, and the waiting prompts: all of them are written with
+    every record.
     """
 
     max_consecutive_errors: int = 5
@@ -95,8 +96,8 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt whose requester waits for the result. With *once*, the requester decides about another attempt, not the
-    session."""
+    """A prompt whose requester waits for the result. With *once*, the requester, not the session, decides about another
+    attempt."""
 
     id: str
     prompt: str
@@ -116,7 +117,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     steer: bool = False
     """Whether the agent can be sent the message within the running turn."""
     told: bool = False
-    """Whether the agent was sent the message within the turn."""
+    """Whether the agent was sent the message within the running turn."""
 
     @property
     def interrupts(self) -> bool:
@@ -125,8 +126,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def opens_turn(self) -> bool:
-        """Whether the message is owed a turn of its own after the running one: it waits for that end, or was sent
-        within the turn and not taken up."""
+        """Whether the message needs a turn of its own after the running turn: it was to wait for the end of the turn,
+        or was sent within the turn and not taken up."""
         return self.urgent and (self.point is DeliveryPoint.TURN_END or self.told)
 
 
@@ -135,9 +136,9 @@ class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     The first ``offered`` messages of ``inbox`` are in the current prompt, or were taken up since. ``spent``: the turn
     of a request that is tried once, or whose model fails for good, has failed, and no request has come since.
-    ``cooled``: the backoff of a spent request is over, too. ``due_s`` is when the next turn times out (the journal's
-    seconds) if it repeats a request whose turn ended with its supervisor, and ``most_s`` until when that may be
-    extended; ``None``: the turn has its own time-out.
+    ``cooled``: the backoff after such a failure is over, too. ``due_s`` is the time at which the next turn times out
+    (the journal's seconds) if that turn repeats a request whose turn ended with its supervisor, and ``most_s`` the time
+    until which ``due_s`` may be extended; ``None``: the turn has its own time-out.
     """
 
     id: str
@@ -172,7 +173,8 @@ Answered = tuple[SessionData, Effects]
 
 # ------------------------------------------------------------------------------------------------------- guards
 def stale(data: SessionData, event: Event) -> bool:
-    """Return whether *event* comes from an incarnation that has ended, or asks for the end after the last record."""
+    """Return whether *event* comes from an incarnation that has ended, or requests the end of a session that has
+    ended."""
     if data.ended and isinstance(event, OperatorStop | FatalError):
         return True
     incarnation = getattr(event, "incarnation", None)
@@ -186,7 +188,7 @@ def at_rest(data: SessionData, event: Event) -> bool:
 
 
 def nobody_asks(data: SessionData, event: BackoffElapsed) -> bool:
-    """Whether the failure was charged to the requester, which must ask for the next launch."""
+    """Whether the failure is left to the requester, so that the session launches no agent until the next request."""
     return data.spent
 
 
@@ -210,12 +212,13 @@ def threshold_reached(data: SessionData, event: SessionExited) -> bool:
 
 
 def supervisor_lost(data: SessionData, event: SessionExited) -> bool:
-    """Whether the turn ended with its supervisor: no failure of the session."""
+    """Whether the turn ended because its supervisor ended, which is no failure of the session."""
     return event.verdict.transition_reason is TransitionReason.ORPHAN_RECOVERED
 
 
 def not_charged(data: SessionData, event: SessionExited) -> bool:
-    """Whether the turn ended with its supervisor, or lacked descriptors to start: no failure of the session."""
+    """Whether the turn ended because its supervisor ended or because the machine lacked descriptors: no failure of the
+    session."""
     return event.verdict.transition_reason is TransitionReason.SHORTAGE or supervisor_lost(data, event)
 
 
@@ -232,8 +235,8 @@ def for_turn_end_and_at_rest(data: SessionData, event: UrgentMessage) -> bool:
 
 
 def can_be_told(data: SessionData, event: UrgentMessage) -> bool:
-    """Whether the agent can be sent the message within its turn. A message that comes again is not sent again; a
-    message that can wait has a rule of its own."""
+    """Whether the agent can be sent the message within its turn. A message that arrives a second time is not sent
+    again; a message that can wait has a rule of its own."""
     known = any(message.id == event.message_id for message in data.inbox)
     return event.steer and not known
 
@@ -257,7 +260,7 @@ def message_interrupts(data: SessionData, event: Event) -> bool:
 
 
 def _not_sent(data: SessionData) -> list[Message]:
-    """Return the interrupting messages that are neither in the prompt nor taken up."""
+    """Return the interrupting messages that are neither in the prompt nor taken up by the agent."""
     return [message for message in data.inbox[data.offered :] if message.interrupts]
 
 
@@ -277,7 +280,7 @@ def backoff_ms(consecutive_errors: int, limits: SessionLimits) -> int:
 
 
 def open_turn(data: SessionData, event: Event) -> Answered:
-    """Open a turn for the current request; without a request do nothing."""
+    """Open a turn for the current request; do nothing if there is no request."""
     if data.current is None:
         return data, ()
     number = data.turn_seq + 1
@@ -309,7 +312,7 @@ def note_cooled(data: SessionData, event: BackoffElapsed) -> Answered:
 
 
 def warm_up(data: SessionData, event: Event) -> Answered:
-    """Raise the end of the backoff again, which was over before the request came."""
+    """Send ``BackoffElapsed`` once more, since the backoff was over before the request came."""
     return _change(data, cooled=False), (SendEvent(to=data.id, event=BackoffElapsed()),)
 
 
@@ -326,8 +329,8 @@ def increment_session(data: SessionData, event: Event) -> Answered:
 
 
 def new_incarnation(data: SessionData, event: PromptReady) -> Answered:
-    """Begin the next incarnation. An urgent message that came too late for this prompt interrupts it once the agent is
-    ready."""
+    """Begin the next incarnation. An urgent message that came too late for this prompt interrupts the turn once the
+    agent is ready."""
     offered = len(data.inbox) if event.messages is None else min(event.messages, len(data.inbox))
     latched = any(message.interrupts for message in data.inbox[offered:])
     changed = _change(
@@ -358,7 +361,8 @@ def turn_ready(data: SessionData, event: SessionStarted) -> Answered:
 
 
 def use_up_deadline(data: SessionData, event: SessionStarted) -> Answered:
-    """Drop the deadline of a repeated request: its turn has taken it over, and a later attempt has its own time-out."""
+    """Drop the deadline of a repeated request: the request's turn has taken it over, and a later attempt has its own
+    time-out."""
     return _change(data, due_s=None, most_s=None), ()
 
 
@@ -384,8 +388,8 @@ def raise_latched(data: SessionData, event: Event) -> Answered:
 
 
 def keep_message(data: SessionData, event: UrgentMessage | MessageReceived) -> Answered:
-    """Keep a message once, however often it comes; it is urgent if any copy was, at the earliest point of all
-    copies."""
+    """Add a message to the inbox once, however often it arrives; it is urgent if any copy was, and has the earliest
+    delivery point of all copies."""
     urgent = isinstance(event, UrgentMessage)
     message = Message(
         id=event.message_id,
@@ -419,7 +423,8 @@ def steer_at_boundary(data: SessionData, event: BoundaryReached) -> Answered:
 
 
 def _tell_agent(data: SessionData, messages: Sequence[Message]) -> Answered:
-    """Send each message once within the running turn; if the last is not taken up in time, the turn is interrupted."""
+    """Send each message once within the running turn; if the last message is not taken up in time, the turn is
+    interrupted."""
     ids = {message.id for message in messages}
     inbox = tuple(msgspec.structs.replace(one, told=True) if one.id in ids else one for one in data.inbox)
     offers = tuple(
@@ -432,7 +437,7 @@ def _tell_agent(data: SessionData, messages: Sequence[Message]) -> Answered:
 
 
 def note_taken_up(data: SessionData, event: MessageTakenUp) -> Answered:
-    """Move the message to those of the prompt, which are removed when the turn has succeeded."""
+    """Move the message to the messages of the prompt, which are removed when the turn has succeeded."""
     known, waiting = data.inbox[: data.offered], data.inbox[data.offered :]
     taken_up = tuple(one for one in waiting if one.id == event.message_id)
     others = tuple(one for one in waiting if one.id != event.message_id)
@@ -466,7 +471,8 @@ def conclude(data: SessionData, event: Event) -> Answered:
 
 
 def keep_what_was_done(data: SessionData, event: SessionExited) -> Answered:
-    """Keep the result of a turn that succeeded while it was interrupted: only what came since is asked for."""
+    """Keep the result of a turn that succeeded while it was being interrupted: the next prompt contains only the
+    messages that came since."""
     if event.verdict.exit is not Exit.SUCCESS:
         return data, ()
     done = msgspec.structs.replace(data.current, prompt="") if data.current is not None else None
@@ -490,14 +496,14 @@ def count_failure(data: SessionData, event: SessionExited) -> Answered:
 
 
 def spend(data: SessionData, event: SessionExited) -> Answered:
-    """Mark the request as spent if the requester wanted one attempt, or if the model fails for good."""
+    """Mark the request as spent if its requester wanted one attempt only, or if the model fails for good."""
     model = event.verdict.model
     last = data.current is not None and (data.current.once or (model is not None and model.final))
     return _change(data, spent=last), ()
 
 
 def note_loss(data: SessionData, event: SessionExited) -> Answered:
-    """Keep the deadline of the lost turn; if that turn had none yet, the deadline of the turn before it."""
+    """Store the deadline of the lost turn; if that turn had no deadline yet, the deadline of the turn before it."""
     due_s, most_s = (data.due_s, data.most_s) if event.due_s is None else (event.due_s, event.most_s)
     return _change(data, last_error=event.verdict.error, due_s=due_s, most_s=most_s), ()
 
@@ -563,10 +569,8 @@ def hurry(data: SessionData, event: OperatorStop) -> Answered:
 
 
 def settle_request(data: SessionData, event: TurnReaped) -> Answered:
-    """Reply to the request whose turn was reaped, and take the next request.
-
-    A message that waited for the end of this turn comes first, in a turn of its own: the request is answered after it.
-    """
+    """Reply to the request whose turn was cleaned up, and begin the next request.  A message that waited for the end of
+    this turn comes first, in a turn of its own: the reply to the request is sent after that turn."""
     if data.current is None or event.turn_id != data.turn_id:
         return data, ()
     if event.completed and _owed_turn(data) is not None:
@@ -582,7 +586,8 @@ def settle_request(data: SessionData, event: TurnReaped) -> Answered:
 
 
 def settle_spent(data: SessionData, event: TurnReaped) -> Answered:
-    """Reply to the spent request that its attempt has failed. A request behind it begins when the backoff is over."""
+    """Send the requester of the spent request the reply that its attempt has failed. The next request begins when the
+    backoff is over."""
     assert data.current is not None, "what is spent is a request"
     answer = ReplyToRequest(request_id=data.current.id, outcome="failed", error=event.error, how=event.how)
     if not data.queue:
@@ -593,7 +598,8 @@ def settle_spent(data: SessionData, event: TurnReaped) -> Answered:
 
 
 def deliver(data: SessionData, event: Event) -> Answered:
-    """Open a turn for a message that is owed one while there is no request; its answer goes to the transcript only."""
+    """Open a turn for a message that needs one while there is no request; the agent's reply is written to the
+    transcript only."""
     message = _owed_turn(data)
     return (data, ()) if message is None else _go_on(data, Request(id=message.id, prompt=""), event)
 
@@ -608,8 +614,8 @@ def _go_on(data: SessionData, request: Request, event: Event) -> Answered:
 
 
 def settle_success(data: SessionData, event: TurnReaped) -> Answered:
-    """Reply to the request if its turn succeeded although it was to be stopped; other requests are answered at the
-    end."""
+    """Reply to the request if its turn succeeded although the turn was to be stopped; other requests are replied to at
+    the session's end."""
     if data.current is None or event.turn_id != data.turn_id or not event.completed:
         return data, ()
     answer = ReplyToRequest(request_id=data.current.id, outcome="completed", how=event.how)

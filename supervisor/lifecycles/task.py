@@ -35,7 +35,7 @@ class Task(Enum):
 
 
 class TaskData(msgspec.Struct, frozen=True, kw_only=True):
-    """Data of a task: its holder, its retry budget, what it waits for, and its last results.
+    """Data of a task: its holder, its retry budget, its dependencies, and its last results.
 
     ``workstream`` is the id of its workstream, ``name`` its name in the plan, and ``digest`` a hash of its definition
     in the plan, by which another supervisor recognises the task. ``part_of`` names the task that was split into it and
@@ -65,45 +65,45 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskEvent(Event, frozen=True, kw_only=True):
-    """Base of the task events: the reason, for people."""
+    """Base class of the task events; ``reason`` is a text for people."""
 
     reason: str = ""
 
 
 class Approved(TaskEvent, frozen=True, kw_only=True):
-    """A person approved the planned task."""
+    """Event: a person approved the planned task."""
 
     spelled = "approved"
 
 
 class Rejected(TaskEvent, frozen=True, kw_only=True):
-    """A person rejected the planned task."""
+    """Event: a person rejected the planned task."""
 
     spelled = "rejected"
 
 
 class Claimed(TaskEvent, frozen=True, kw_only=True):
-    """An agent took the task; *by* names the agent's session."""
+    """Event: an agent took the task; *by* names the agent's session."""
 
     spelled = "claimed"
     by: str
 
 
 class Unclaimed(TaskEvent, frozen=True, kw_only=True):
-    """The task was given back before work began; ``orphan_recovered`` if its agent crashed before the start."""
+    """Event: the task was given back before work began; ``orphan_recovered`` if its agent crashed before the start."""
 
     spelled = "unclaimed"
     transition_reason: TransitionReason | None = None
 
 
 class Started(TaskEvent, frozen=True, kw_only=True):
-    """The agent began to work."""
+    """Event: the agent began to work on the task."""
 
     spelled = "started"
 
 
 class Completed(TaskEvent, frozen=True, kw_only=True):
-    """The work is done and is to be merged; *judged* is the commit that was tested, if there is one."""
+    """Event: the work is done and is to be merged; *judged* is the commit that was tested, if there is one."""
 
     spelled = "completed"
     summary: str = ""
@@ -111,7 +111,7 @@ class Completed(TaskEvent, frozen=True, kw_only=True):
 
 
 class Failed(TaskEvent, frozen=True, kw_only=True):
-    """The task failed; *reason* is in the agent's or the runtime's words."""
+    """Event: the task failed; *reason* is the error text of the agent or of the runtime."""
 
     spelled = "failed"
     transition_reason: TransitionReason | None = None
@@ -119,21 +119,21 @@ class Failed(TaskEvent, frozen=True, kw_only=True):
 
 
 class Blocked(TaskEvent, frozen=True, kw_only=True):
-    """The task cannot go on without *on*: tasks, resources or approvals from outside."""
+    """Event: the task cannot go on without *on*: tasks, resources or approvals from outside."""
 
     spelled = "blocked"
     on: tuple[str, ...] = ()
 
 
 class Unblocked(TaskEvent, frozen=True, kw_only=True):
-    """The task is no longer blocked."""
+    """Event: the task is no longer blocked."""
 
     spelled = "unblocked"
 
 
 class Split(TaskEvent, frozen=True, kw_only=True):
-    """The task was split into *subtasks* and waits for them; *parts* is the definition of subtasks that no plan file
-    has."""
+    """Event: the task was split into *subtasks* and waits for them; *parts* is the definition of subtasks that no plan
+    file has."""
 
     spelled = "split"
     subtasks: tuple[str, ...]
@@ -141,74 +141,75 @@ class Split(TaskEvent, frozen=True, kw_only=True):
 
 
 class SubtasksCompleted(TaskEvent, frozen=True, kw_only=True):
-    """Every subtask is completed."""
+    """Event: every subtask is completed."""
 
     spelled = "subtasks_completed"
 
 
 class SubtaskTimedOut(TaskEvent, frozen=True, kw_only=True):
-    """*subtask* did not finish in time."""
+    """Event: *subtask* did not finish in time."""
 
     spelled = "subtask_timed_out"
     subtask: str
 
 
 class SubtaskFailed(TaskEvent, frozen=True, kw_only=True):
-    """*subtask* failed for good."""
+    """Event: *subtask* failed for good."""
 
     spelled = "subtask_failed"
     subtask: str
 
 
 class Orphaned(TaskEvent, frozen=True, kw_only=True):
-    """The agent of the task died."""
+    """Event: the agent of the task died."""
 
     spelled = "orphaned"
     abort_reason: AbortReason | None = None
 
 
 class Recovered(TaskEvent, frozen=True, kw_only=True):
-    """The partial work of a dead agent was saved and merged."""
+    """Event: the partial work of a dead agent was saved and merged."""
 
     spelled = "recovered"
     summary: str = ""
 
 
 class RecoveryFailed(TaskEvent, frozen=True, kw_only=True):
-    """No part of a dead agent's work could be saved."""
+    """Event: no part of a dead agent's work could be saved."""
 
     spelled = "recovery_failed"
 
 
 class Requeued(TaskEvent, frozen=True, kw_only=True):
-    """The task was taken from its agent, alive or dead, for another one."""
+    """Event: the task was taken from its agent, alive or dead, to be given to another one."""
 
     spelled = "requeued"
     transition_reason: TransitionReason | None = None
 
 
 class Retried(TaskEvent, frozen=True, kw_only=True):
-    """Another attempt is to be made; refused when the retry budget is spent."""
+    """Event: another attempt at the task is to be made; refused when the retry budget is spent."""
 
     spelled = "retried"
 
 
 class Reopened(TaskEvent, frozen=True, kw_only=True):
-    """*by* reviewed a failed task and lets it be tried again: its retries count from 0."""
+    """Event: the person *by* reviewed a failed task and lets it be tried again: its retries count from 0."""
 
     spelled = "reopened"
     by: str
 
 
 class Cancelled(TaskEvent, frozen=True, kw_only=True):
-    """The task was cancelled."""
+    """Event: the task was cancelled."""
 
     spelled = "cancelled"
 
 
 class Closed(TaskEvent, frozen=True, kw_only=True):
-    """The result was verified and merged; *unmerged*: not all of it. A branch named by *rest* holds what was written
-    after the result was judged; without *rest* nothing was merged, since the plan was given up."""
+    """Event: the result was verified and merged; *unmerged*: a part of the result was not merged. A branch named by
+    *rest* holds the changes that were written after the result was judged; without *rest* nothing was merged, since the
+    plan was given up."""
 
     spelled = "closed"
     unmerged: bool = False
@@ -216,19 +217,21 @@ class Closed(TaskEvent, frozen=True, kw_only=True):
 
 
 class VerificationRejected(TaskEvent, frozen=True, kw_only=True):
-    """The result was rejected, or could not be merged; *reason* names the finding or the conflict."""
+    """Event: verification rejected the result, or the result could not be merged; *reason* names the finding or the
+    conflict."""
 
     spelled = "verification_rejected"
 
 
 class ApprovalRequested(TaskEvent, frozen=True, kw_only=True):
-    """The result waits for a person; refused for a task that asked for no approval."""
+    """Event: the result waits for a person's approval; refused for a task whose plan demands no approval."""
 
     spelled = "approval_requested"
 
 
 class ApprovalGranted(TaskEvent, frozen=True, kw_only=True):
-    """*by* approved the result, which is verified and merged, except for the *rest*, as for :class:`Closed`."""
+    """Event: the person *by* approved the result, which is then verified and merged, except for the *rest*, as for
+    :class:`Closed`."""
 
     spelled = "approval_granted"
     by: str
@@ -237,7 +240,7 @@ class ApprovalGranted(TaskEvent, frozen=True, kw_only=True):
 
 
 class ApprovalDenied(TaskEvent, frozen=True, kw_only=True):
-    """*by* denied the result."""
+    """Event: the person *by* denied the result."""
 
     spelled = "approval_denied"
     by: str

@@ -32,7 +32,7 @@ class TaskRun(Enum):
 
 
 class ErrorCategory(StrEnum):
-    """Category of an error; only a permanent one rules out another attempt."""
+    """Category of an error; only a permanent error rules out another attempt."""
 
     TRANSIENT = "transient"
     PERMANENT = "permanent"
@@ -40,7 +40,7 @@ class ErrorCategory(StrEnum):
 
 
 class SkipCause(StrEnum):
-    """Reason why a run was never started."""
+    """Reason why a task run was never started."""
 
     DEPENDENCY_FAILED = "dependency_failed"
     OPTIONAL = "optional"
@@ -48,16 +48,17 @@ class SkipCause(StrEnum):
 
 
 class TaskRunData(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits first, then counters.
+    """Data of a task run: limits first, then counters.
 
     ``attempts`` counts launches, ``failures`` charged failures, ``same_error`` how often in a row the last signature
-    has been seen, ``probes`` the probes admitted since the circuit first opened. ``delay_s`` is the wait that the
-    last decision imposed, ``permanent`` rules out retries and probes, ``probe`` marks the attempt under way as one,
-    ``skipped`` says why it was never started, ``task`` is the id of the task that it executes. ``saved_in`` is the
-    state that its last checkpoint was saved for, after ``saved_attempt`` attempts, ``saved_as`` what holds that: a
-    commit, or a copy; ``""`` where the work stays in place. ``resumed_from`` is the run whose checkpoint it begins
-    with, ``resumed_at`` what holds that one. ``waits_for`` names the processes of the turn that are waited for before
-    the result is judged, ``until`` says until when (Unix time). ``judged`` is the commit that was tested.
+    has been seen, ``probes`` the probes admitted since the circuit first opened. ``delay_s`` is the wait that the last
+    decision imposed, ``permanent`` rules out retries and probes, ``probe`` marks the attempt under way as a probe,
+    ``skipped`` is the reason why the run was never started, ``task`` is the id of the task that the run executes.
+    ``saved_in`` is the state for which the last checkpoint was saved, after ``saved_attempt`` attempts, ``saved_as``
+    the commit or copy that holds the checkpoint; ``""`` where the work stays in place. ``resumed_from`` is the run with
+    whose checkpoint this run begins, ``resumed_at`` the commit or copy that holds it. ``waits_for`` names the processes
+    of the turn that must end before the result is judged, ``until`` is the end of that wait (Unix time). ``judged`` is
+    the commit that was tested.
     """
 
     max_attempts: int = 5
@@ -90,14 +91,14 @@ class TaskRunData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExecutorStarted(Event, frozen=True, kw_only=True):
-    """An executor took the run; *waiting_for* names the dependencies that are not completed (none may be left)."""
+    """Event: an executor took the run; *waiting_for* names the dependencies that are not completed (must be empty)."""
 
     spelled = "executor_started"
     waiting_for: tuple[str, ...] = ()
 
 
 class Skipped(Event, frozen=True, kw_only=True):
-    """The run will not be executed; *final* is false while the failed dependency may still succeed."""
+    """Event: the run will not be executed; *final* is false while the failed dependency may still succeed."""
 
     spelled = "skipped"
     cause: SkipCause = SkipCause.DEPENDENCY_FAILED
@@ -106,20 +107,21 @@ class Skipped(Event, frozen=True, kw_only=True):
 
 
 class Cancelled(Event, frozen=True, kw_only=True):
-    """The run was cancelled by a user, or with its workstream."""
+    """Event: the run was cancelled by a user, or with its workstream."""
 
     spelled = "cancelled"
     reason: str = ""
 
 
 class ExecutionCompleted(Event, frozen=True, kw_only=True):
-    """The agent, or the tool, reports that it is done."""
+    """Event: the agent, or the tool, reports that its work is done."""
 
     spelled = "execution_completed"
 
 
 class ExecutionFailed(Event, frozen=True, kw_only=True):
-    """The attempt failed with *error*; equal *signature* means the same error. *charged* is false for a lost worker."""
+    """Event: the attempt failed with *error*; equal *signature* means the same error. *charged* is false for a lost
+    worker."""
 
     spelled = "execution_failed"
     error: str
@@ -129,7 +131,7 @@ class ExecutionFailed(Event, frozen=True, kw_only=True):
 
 
 class ExecutionTimedOut(Event, frozen=True, kw_only=True):
-    """The attempt exceeded its time-out and was terminated."""
+    """Event: the attempt exceeded its time-out and was terminated."""
 
     spelled = "execution_timed_out"
     error: str = "execution timed out"
@@ -137,7 +139,7 @@ class ExecutionTimedOut(Event, frozen=True, kw_only=True):
 
 
 class TestsPassed(Event, frozen=True, kw_only=True):
-    """Every acceptance test passed; *judged* is the commit that was tested, where there is one."""
+    """Event: every acceptance test passed; *judged* is the commit that was tested, if there is one."""
 
     spelled = "tests_passed"
     __test__ = False  # not a test class, whatever pytest thinks of the name
@@ -145,7 +147,7 @@ class TestsPassed(Event, frozen=True, kw_only=True):
 
 
 class TestsFailed(Event, frozen=True, kw_only=True):
-    """An acceptance test failed: permanent, since validation is deterministic."""
+    """Event: an acceptance test failed; the error is permanent, since validation is deterministic."""
 
     spelled = "tests_failed"
     __test__ = False
@@ -153,47 +155,48 @@ class TestsFailed(Event, frozen=True, kw_only=True):
 
 
 class RetryDecided(Event, frozen=True, kw_only=True):
-    """A decision state is left; *jitter* is a factor drawn from the run's random stream (1 +- the jitter limit)."""
+    """Event: the decision about another attempt is made in a decision state; *jitter* is a factor drawn from the run's
+    random stream (1 +- the jitter limit)."""
 
     spelled = "retry_decided"
     jitter: float = 1.0
 
 
 class BackoffCompleted(Event, frozen=True, kw_only=True):
-    """The delay is over and an executor took the next attempt."""
+    """Event: the delay is over and an executor took the next attempt."""
 
     spelled = "backoff_completed"
 
 
 class CircuitOpened(Event, frozen=True, kw_only=True):
-    """The circuit opened during the wait (the workstream's retry budget is spent, say)."""
+    """Event: the circuit opened during the wait (for example because the workstream's retry budget is spent)."""
 
     spelled = "circuit_opened"
     reason: str = ""
 
 
 class CooldownExpired(Event, frozen=True, kw_only=True):
-    """The circuit has been open for its cool-down; refused when no probe is left."""
+    """Event: the circuit has been open for its cool-down; refused when no probe is left."""
 
     spelled = "cooldown_expired"
 
 
 class ProbeStarted(Event, frozen=True, kw_only=True):
-    """The one attempt of a half-open circuit was launched."""
+    """Event: the one attempt of a half-open circuit was launched."""
 
     spelled = "probe_started"
 
 
 class ProbeFailed(Event, frozen=True, kw_only=True):
-    """The probe could not start."""
+    """Event: the probe could not start."""
 
     spelled = "probe_failed"
     error: str
 
 
 class CheckpointSaved(Event, frozen=True, kw_only=True):
-    """The work of *session* up to the end of its *attempt* is saved as *saved_as*; *state* is the state of the run, or
-    the one that it is about to enter if the attempt is its last."""
+    """Event: the work of *session* up to the end of its *attempt* is saved as *saved_as*; *state* is the state of the
+    run, or the state that the run is about to enter if the attempt is its last."""
 
     spelled = "checkpoint_saved"
     state: TaskRun
@@ -203,8 +206,8 @@ class CheckpointSaved(Event, frozen=True, kw_only=True):
 
 
 class TurnSettling(Event, frozen=True, kw_only=True):
-    """The agent reported its end while processes of its turn still run: the run waits for them *until* then (Unix
-    time), and ends them after that. Empty *waits_for*: the wait is over."""
+    """Event: the agent reported the end of its turn while processes of the turn still run: the run waits for these
+    processes *until* a time (Unix time), and ends them after that. Empty *waits_for*: the wait is over."""
 
     spelled = "turn_settling"
     waits_for: str = ""
@@ -212,7 +215,7 @@ class TurnSettling(Event, frozen=True, kw_only=True):
 
 
 class ManualReset(Event, frozen=True, kw_only=True):
-    """*by* reviewed the run and lets it start afresh; the record is the audit trail."""
+    """Event: the person *by* reviewed the run and lets it start afresh; the record is the audit trail."""
 
     spelled = "manual_reset"
     by: str
@@ -222,9 +225,9 @@ Out = tuple[TaskRunData, tuple[Effect, ...]]
 
 
 def retry_delay_s(data: TaskRunData, jitter: float) -> float:
-    """Seconds before the next attempt: doubling from the base, times *jitter*, capped before and after.
+    """Return the seconds before the next attempt: doubling from the base, times *jitter*, capped before and after.
 
-    An uncharged first failure waits for nothing. The exponent is bounded: far beyond the cap, and no overflow.
+    Without a charged failure the delay is 0. The exponent is bounded, far beyond the cap, so that it cannot overflow.
     """
     if data.failures == 0:
         return 0.0
@@ -276,7 +279,7 @@ def end_probe(data: TaskRunData, event: Event) -> Out:
 
 
 def charge(data: TaskRunData, event: ExecutionFailed | ExecutionTimedOut) -> Out:
-    """Count a failure, and how often in a row the same error has been seen."""
+    """Count a failure, and the number of times in a row that the same error has been seen."""
     if isinstance(event, ExecutionFailed) and not event.charged:
         return replace(data, last_error=event.error), ()
     permanent = isinstance(event, ExecutionFailed) and event.category is ErrorCategory.PERMANENT
@@ -317,7 +320,7 @@ def keep_wait(data: TaskRunData, event: TurnSettling) -> Out:
 
 
 def start_afresh(data: TaskRunData, event: ManualReset) -> Out:
-    """Set the counters of earlier attempts to 0; the limits and the last error stay."""
+    """Set the counters of earlier attempts to 0; the limits and the last error stay as they are."""
     counters = TaskRunData()
     return replace(
         data,

@@ -1,7 +1,8 @@
 """Lifecycle of a turn (spec 000): one prompt handled by an agent, from the claim to the clean-up.
 
-Ten states, nine events, eighteen edges, exactly as printed. A turn is never reset: the next one is a new entity.
-Tool calls are counted in the data: TOOL_USE is entered at the first and left at the last; each call has one result.
+Ten states, nine events, eighteen edges, exactly as printed. A turn is never reset: the next one is a new entity. Tool
+calls are counted in the data: TOOL_USE is entered at the first open call and left at the last; each call has one
+result.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ from supervisor.lifecycles.events import (
 from supervisor.lifecycles.types import AbortReason, Exit, ToolOutcome, TransitionReason, Verdict
 
 EXTENSION_S = 600.0
-"""Seconds by which the time of a turn is extended at once while progress is seen (spec, defaults)."""
+"""Seconds by which the time of a turn is extended each time progress is seen (spec, defaults)."""
 EXTENSION_LEAST_S = 1.0
-"""Shortest extension in seconds: less than that before the cap is not worth a record."""
+"""Shortest extension in seconds: a shorter time before the cap is not worth a record."""
 DEADLINE = "turn"
 """Name of the timer for the turn's deadline."""
 
@@ -78,7 +79,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Permission(msgspec.Struct, frozen=True, kw_only=True):
-    """An open permission request: its number within the turn, the agent's name for it, and its subject."""
+    """An open permission request: its number within the turn, the agent's name for the request, and its subject."""
 
     number: int
     request_id: str
@@ -89,7 +90,7 @@ class Permission(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...]
     options: tuple[tuple[str, str], ...]
     asked: bool
-    """Whether a human is to answer."""
+    """Whether the request is put to a human."""
 
 
 class TurnData(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,12 +99,12 @@ class TurnData(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str = ""
     timeout_s: float = 300.0
     hard_cap_s: float | None = None
-    """Seconds that the turn may take at most, while progress is seen; ``None``: no more than its time-out."""
+    """Seconds that the turn may take at most while progress is seen; ``None``: no more than its time-out."""
     due_s: float | None = None
-    """When the turn times out (the journal's seconds): known from its start on, or before, if its time had begun in a
-    turn that ended with its supervisor."""
+    """Time at which the turn times out (the journal's seconds): known from its start on, or earlier, if the turn
+    continues the time of a turn that ended with its supervisor."""
     most_s: float | None = None
-    """Until when ``due_s`` may be extended (the journal's seconds)."""
+    """Time until which ``due_s`` may be extended (the journal's seconds)."""
     incarnation: int = 0
     phase: str = ""
     calls: int = 0
@@ -120,12 +121,12 @@ Answered = tuple[TurnData, tuple[Effect, ...]]
 
 # ------------------------------------------------------------------------------------------------------- guards
 def call_of(data: TurnData, call_id: str) -> Call | None:
-    """Return the open call of that name."""
+    """Return the open call with the id *call_id*, or ``None``."""
     return next((call for call in data.open if call.call_id == call_id), None)
 
 
 def permission_of(data: TurnData, number: int) -> Permission | None:
-    """Return the open permission of that number."""
+    """Return the open permission request with that number, or ``None``."""
     return next((one for one in data.asking if one.number == number), None)
 
 
@@ -187,7 +188,7 @@ def start_deadline(data: TurnData, event: AgentSpawned) -> Answered:
 
 
 def extend_time(data: TurnData, event: ProgressSeen) -> Answered:
-    """Extend the time of a turn that makes progress, up to its cap."""
+    """Extend the time of a turn that makes progress, up to the cap."""
     left_s = event.left_s + _extension_s(data, event)
     changed = _change(data, due_s=event.at + left_s)
     return changed, (_deadline(data, left_s, ", and what that was extended by while progress was seen"),)
@@ -231,7 +232,7 @@ def await_boundary(data: TurnData, event: BoundaryAwaited) -> Answered:
 
 
 def reach_boundary(data: TurnData, event: Event) -> Answered:
-    """Send ``BoundaryReached`` if no call is open, before the agent can begin another one."""
+    """Send ``BoundaryReached`` to the session if no call is open, before the agent can begin another call."""
     reached = SendEventNow(to=data.session_id, event=BoundaryReached(incarnation=data.incarnation))
     return _change(data, boundary_awaited=False), (reached,)
 
@@ -241,7 +242,7 @@ def reach_awaited_boundary(data: TurnData, event: ToolCompleted) -> Answered:
 
 
 def open_permission(data: TurnData, event: PermissionRequested) -> Answered:
-    """Open a permission request; one that no human is asked about is answered with the next event."""
+    """Open a permission request; a request that is not put to a human is answered with the next event."""
     permission = Permission(
         number=event.number,
         request_id=event.request_id,
@@ -275,7 +276,7 @@ def close_permission(data: TurnData, event: PermissionAnswered) -> Answered:
 
 
 def withdraw_permissions(data: TurnData, event: TaskFailed) -> Answered:
-    """Give every open permission of a failed turn its one answer, ``withdrawn``."""
+    """Answer every open permission of a failed turn with its one answer, ``withdrawn``."""
     why = f"its turn failed: {event.verdict.error}"
     answers = [
         PermissionAnswered(number=one.number, decision="withdrawn", by="supervisor", why=why) for one in data.asking
@@ -289,13 +290,13 @@ def settle(data: TurnData, event: VerifyRequested | TaskFailed) -> Answered:
 
 
 def seal(data: TurnData, event: Event) -> Answered:
-    """Close the turn to failures: a later failure comes too late."""
+    """Close the turn to failures: a failure that comes later is stale."""
     return _change(data, phase="settled"), ()
 
 
 def report_exit(data: TurnData, event: Event) -> Answered:
-    """Report the end to the session; for a turn that ended with its supervisor with the deadline that its repetition
-    gets."""
+    """Report the turn's end to the session; if the turn ended with its supervisor, include the deadline for the
+    repeated turn."""
     assert data.verdict is not None, "an exit is reported with its verdict"
     lost = data.verdict.transition_reason is TransitionReason.ORPHAN_RECOVERED
     due_s, most_s = (data.due_s, data.most_s) if lost else (None, None)
@@ -304,7 +305,7 @@ def report_exit(data: TurnData, event: Event) -> Answered:
 
 
 def close_calls(data: TurnData, event: TaskFailed) -> Answered:
-    """End every open call of a failed turn, and give each its one result."""
+    """End every open call of a failed turn, and record for each call its one result."""
     return data, tuple(effect for call in data.open for effect in _close(data, call, event))
 
 
@@ -325,7 +326,7 @@ def clean_up(data: TurnData, event: Event) -> Answered:
 
 
 def must_compact(data: TurnData, event: Event) -> Answered:
-    """Raise the need for compaction again, since the specification goes to RUNNING and says "must compact first"."""
+    """Send ``CompactNeeded`` once more, since the specification goes to RUNNING here and says "must compact first"."""
     return data, (SendEvent(to=data.id, event=CompactNeeded()),)
 
 

@@ -36,8 +36,8 @@ class CancelMode(StrEnum):
     """Effect of a parent's end on a child session, from the strictest to the loosest (Temporal's four).
 
     ``wait_completed``: the child is stopped, and the parent ends after it. ``wait_requested``: the child is stopped,
-    and the parent waits until the child has received that. ``try``: the child is stopped, and the parent does not wait.
-    ``abandon``: the child lives on.
+    and the parent waits until the child has received the stop. ``try``: the child is stopped, and the parent does not
+    wait. ``abandon``: the child lives on.
     """
 
     WAIT_COMPLETED = "wait_completed"
@@ -47,11 +47,7 @@ class CancelMode(StrEnum):
 
     @classmethod
     def named(cls, word: CancelMode | str) -> CancelMode:
-        """Return the mode of that name.
-
-        Raises:
-            UnknownValue: there is none.
-        """
+        """Return the cancel mode named *word*.  Raises: UnknownValue: no mode has that name."""
         try:
             return cls(word)
         except ValueError:
@@ -59,8 +55,8 @@ class CancelMode(StrEnum):
 
 
 class ToolOutcome(StrEnum):
-    """Result of a tool call. An abandoned call is ``aborted``, or ``unknown`` if it is not known whether its effect
-    happened."""
+    """Result of a tool call. A call given up by a termination is ``aborted``, or ``unknown`` if it is not known whether
+    its effect happened."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -69,12 +65,11 @@ class ToolOutcome(StrEnum):
 
 
 Survivors = int | Literal["unknown"]
-"""Number of processes that are still alive; ``unknown`` if that is not known, which is neither 0 nor another
-number."""
+"""Number of processes that are still alive; ``unknown`` (neither 0 nor another number) if the number is not known."""
 
 
 class UnknownValue(ValueError):
-    """A value that its field does not allow."""
+    """Error: a field has a value that it does not allow."""
 
     def __init__(self, field: str, given: object, expected: type[StrEnum]) -> None:
         words = [one.value for one in expected]
@@ -82,8 +77,8 @@ class UnknownValue(ValueError):
 
 
 class DeliveryPoint(StrEnum):
-    """Point at which an urgent message interrupts: at once, when no tool call is open, or never: then it waits for the
-    turn's end."""
+    """Point at which an urgent message interrupts: at once, when no tool call is open, or never (the message waits for
+    the end of the turn)."""
 
     NOW = "now"
     TOOL_BOUNDARY = "tool_boundary"
@@ -138,8 +133,9 @@ class ModelProblem(StrEnum):
     """Problem of an agent's model, or of the model's provider.
 
     ``auth``: the credentials were refused. ``quota``: the account is empty. ``not_found``: there is no such model.
-    ``context_length``: the request does not fit. ``refused``: the model declined. The others may pass: ``rate_limit``,
-    ``overloaded``, ``server`` (it failed), ``connection`` (not reached, or cut), ``unknown``.
+    ``context_length``: the request does not fit. ``refused``: the model declined. The other problems may pass:
+    ``rate_limit``, ``overloaded``, ``server`` (the provider failed), ``connection`` (the provider was not reached, or
+    the connection was cut), ``unknown``.
     """
 
     AUTH = "auth"
@@ -188,8 +184,8 @@ class StageBudgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class TimeLimit(NamedTuple):
-    """Time limit of a turn: *timeout_s* (``None``: the session's), and up to *hard_cap_s* while progress is seen
-    (``None``: no extension)."""
+    """Time limit of a turn: *timeout_s* (``None``: the session's default), extended up to *hard_cap_s* while progress
+    is seen (``None``: no extension)."""
 
     timeout_s: float | None = None
     hard_cap_s: float | None = None
@@ -208,7 +204,7 @@ class AbortPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 class ModelFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The model's part in the failure of a turn: problem, HTTP status if known, and the agent's own retries in that
-    turn, as far as it reports them. ``final``: another attempt of the same request is not worth it."""
+    turn, as far as the agent reports them. ``final``: another attempt at the same request would fail too."""
 
     problem: ModelProblem
     status: int | None = None
@@ -219,8 +215,8 @@ class ModelFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Outcome of a turn or a process, with the evidence.
 
-    ``status`` is the raw exit status in Python's form (negative: the signal that ended it), where a process ended;
-    ``model`` is what the model had to do with a failure.
+    ``status`` is the raw exit status in Python's form (negative: the signal that ended the process), where a process
+    ended; ``model`` is the model's part in a failure.
     """
 
     exit: Exit
@@ -234,11 +230,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 class LifecycleEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A line of an entity's log: a transition, or a fact or refusal that changed no state.
 
-    ``seq`` numbers the records of a supervisor, ``entity_seq`` those of one entity, both from 1.
-    ``timestamp`` is Unix time for people; ``monotonic_s`` never goes back and is what decisions were made with.
-    ``cause_id`` is the ``seq`` of the record that led to this one; ``None`` marks a root event.
-    ``outcome`` is ``transition``, ``born`` (first record), ``refused`` (illegal here), ``stale`` (came too late)
-    or ``fact`` (an abort record, a process's fate).
+    ``seq`` numbers the records of a supervisor, ``entity_seq`` those of one entity, both from 1. ``timestamp`` is Unix
+    time for people; ``monotonic_s`` is the time that decisions used and never goes back. ``cause_id`` is the ``seq`` of
+    the record that led to this one; ``None`` marks a root event. ``outcome`` is ``transition``, ``born`` (first
+    record), ``refused`` (illegal here), ``stale`` (came too late) or ``fact`` (an abort record, a process's fate).
     """
 
     seq: int

@@ -1,8 +1,8 @@
 """Lifecycle of a worker: slots on a host that take jobs (spec 004).
 
 A worker never holds more tasks than it has slots. A busy worker that is to shut down drains: it takes no new task,
-stays busy until its last task has ended, and stops when ``shutdown_requested`` is raised once more then. A worker that
-was lost and came back holds no task: its tasks were fenced off when it was given up.
+stays busy until its last task has ended, and stops at the second ``shutdown_requested``, which is sent then. A worker
+that was lost and came back holds no task: its tasks were taken from it by a new fencing token when it was given up.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Worker(Enum):
 
 
 class WorkerData(msgspec.Struct, frozen=True, kw_only=True):
-    """Data of a worker: ``active_tasks`` of ``max_concurrent_tasks`` slots are taken. The worker works for
-    ``workstream``."""
+    """Data of a worker: ``active_tasks`` of ``max_concurrent_tasks`` slots are taken. ``workstream`` is the workstream
+    that the worker serves."""
 
     max_concurrent_tasks: int = 1
     misses_max: int = 3
@@ -42,7 +42,8 @@ class WorkerData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegistrationComplete(Event, frozen=True, kw_only=True):
-    """The worker registered *capabilities*, and the number of tasks it takes at once, with the supervisor."""
+    """Event: the worker registered with the supervisor: its *capabilities*, and the number of tasks it takes at
+    once."""
 
     spelled = "registration_complete"
     capabilities: tuple[str, ...] = ()
@@ -50,8 +51,8 @@ class RegistrationComplete(Event, frozen=True, kw_only=True):
 
 
 class TaskAssigned(Event, frozen=True, kw_only=True):
-    """The worker got *task_id*, which needs *capabilities*; ``active_tasks`` is the number of its tasks then, as the
-    pool counts."""
+    """Event: the worker was given *task_id*, which needs *capabilities*; ``active_tasks`` is the number of its tasks
+    then, as the pool counts."""
 
     spelled = "task_assigned"
     task_id: str = ""
@@ -60,7 +61,8 @@ class TaskAssigned(Event, frozen=True, kw_only=True):
 
 
 class TaskCompleted(Event, frozen=True, kw_only=True):
-    """*task_id* has ended, whatever its outcome; ``active_tasks`` are left, as the pool counts."""
+    """Event: *task_id* has ended, whatever its outcome; ``active_tasks`` is the number of tasks left, as the pool
+    counts."""
 
     spelled = "task_completed"
     task_id: str = ""
@@ -68,27 +70,27 @@ class TaskCompleted(Event, frozen=True, kw_only=True):
 
 
 class HealthCheckTimeout(Event, frozen=True, kw_only=True):
-    """The worker has missed *missed* health checks in a row."""
+    """Event: the worker has missed *missed* health checks in a row."""
 
     spelled = "health_check_timeout"
     missed: int
 
 
 class HealthCheckRecovered(Event, frozen=True, kw_only=True):
-    """The worker answers again."""
+    """Event: the worker replies to health checks again."""
 
     spelled = "health_check_recovered"
 
 
 class MaxTimeoutExceeded(Event, frozen=True, kw_only=True):
-    """The worker has been silent for *silent_s* seconds."""
+    """Event: the worker has been silent for *silent_s* seconds."""
 
     spelled = "max_timeout_exceeded"
     silent_s: float
 
 
 class ShutdownRequested(Event, frozen=True, kw_only=True):
-    """The worker is to shut down; raised again when the last task of a draining worker has ended."""
+    """Event: the worker is to shut down; sent once more when the last task of a draining worker has ended."""
 
     spelled = "shutdown_requested"
     reason: str = ""
@@ -98,7 +100,7 @@ Out = tuple[WorkerData, tuple[Effect, ...]]
 
 
 def slot_free(data: WorkerData, event: TaskAssigned) -> bool:
-    """Whether the worker is not draining, has a slot, and provides what the task needs."""
+    """Whether the worker is not draining, has a free slot, and provides the capabilities that the task needs."""
     provides = EVERY in data.capabilities or all(one in data.capabilities for one in event.capabilities)
     return provides and not data.draining and data.active_tasks < data.max_concurrent_tasks
 

@@ -37,35 +37,35 @@ class WorkstreamData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllTasksCreated(Event, frozen=True, kw_only=True):
-    """*count* tasks exist; it must be the number that the plan specifies, and at least one."""
+    """Event: *count* tasks were created; *count* must be the number that the plan specifies, and at least one."""
 
     spelled = "all_tasks_created"
     count: int
 
 
 class TasksAdded(Event, frozen=True, kw_only=True):
-    """The plan has *count* more tasks."""
+    """Event: *count* tasks were added to the plan."""
 
     spelled = "tasks_added"
     count: int
 
 
 class FirstTaskStarted(Event, frozen=True, kw_only=True):
-    """*task_id* is the first task to run."""
+    """Event: *task_id* is the first task to run."""
 
     spelled = "first_task_started"
     task_id: str = ""
 
 
 class AllTasksCompleted(Event, frozen=True, kw_only=True):
-    """*completed* tasks are completed; it must be all of them."""
+    """Event: the number of completed tasks is *completed*, which must be all tasks."""
 
     spelled = "all_tasks_completed"
     completed: int
 
 
 class CriticalTaskFailed(Event, frozen=True, kw_only=True):
-    """The critical task *task_id* has failed, and with it the plan."""
+    """Event: the critical task *task_id* has failed, and with it the workstream."""
 
     spelled = "critical_task_failed"
     task_id: str
@@ -73,7 +73,7 @@ class CriticalTaskFailed(Event, frozen=True, kw_only=True):
 
 
 class SettledWithFailures(Event, frozen=True, kw_only=True):
-    """Every task has ended, and at least one has failed."""
+    """Event: every task has ended, and at least one has failed."""
 
     spelled = "settled_with_failures"
     completed: int
@@ -82,7 +82,7 @@ class SettledWithFailures(Event, frozen=True, kw_only=True):
 
 
 class SettledWithCancellations(Event, frozen=True, kw_only=True):
-    """Every task has ended, none has failed, and at least one was cancelled."""
+    """Event: every task has ended, none has failed, and at least one was cancelled."""
 
     spelled = "settled_with_cancellations"
     completed: int
@@ -90,20 +90,20 @@ class SettledWithCancellations(Event, frozen=True, kw_only=True):
 
 
 class ValidationPassed(Event, frozen=True, kw_only=True):
-    """The final validation passed: merge."""
+    """Event: the final validation passed; the merge follows."""
 
     spelled = "validation_passed"
 
 
 class ValidationFailed(Event, frozen=True, kw_only=True):
-    """The final validation failed."""
+    """Event: the final validation failed."""
 
     spelled = "validation_failed"
     error: str = ""
 
 
 class UserCancelled(Event, frozen=True, kw_only=True):
-    """The workstream was cancelled by a user."""
+    """Event: a user cancelled the workstream."""
 
     spelled = "user_cancelled"
     reason: str = ""

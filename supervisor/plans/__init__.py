@@ -1,7 +1,7 @@
-"""Plans: the models of what a user may write in a plan file, and the reader of plan files.
+"""Plans: the models of the content of a plan file, and the reader of plan files.
 
-The models are used only at the edge: their ``value()`` methods make the values that the runtime works with. Nothing
-here runs anything, except the acceptance tests and completion checks that other packages call.
+The models are used only at the edge: their ``value()`` methods make the values that the runtime works with. The package
+runs nothing, except the acceptance tests and completion checks that other packages call.
 """
 
 from supervisor.plans.access import AccessConfig, RightsConfig

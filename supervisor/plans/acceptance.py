@@ -47,8 +47,8 @@ class AcceptanceTest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Verify = Callable[[AcceptanceTest, str, Mapping[str, str]], Awaitable[str]]
-"""Run a verifier on a directory with the environment of the work; return the reason why it rejects the directory, or
-``""``."""
+"""Function that runs a verifier on a directory with the environment of the work, and returns the reason why the
+verifier rejects the directory, or ``""``."""
 
 
 class AcceptanceResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,8 @@ class AcceptanceResult(msgspec.Struct, frozen=True, kw_only=True):
 async def run_acceptance_tests(
     host: ProcessHost, tests: Sequence[AcceptanceTest], directory: str, env: Mapping[str, str], verify: Verify
 ) -> list[AcceptanceResult]:
-    """Run *tests* in *directory* up to the first that fails; all passed if the last result passed."""
+    """Run *tests* in *directory* up to the first that fails; return the results. All tests passed if the last result
+    passed."""
     done: list[AcceptanceResult] = []
     for test in tests:
         done.append(await _checked(host, test, directory, dict(env), verify))

@@ -25,11 +25,12 @@ from supervisor.plans.permissions import Permissions, PermissionsConfig
 from supervisor.ports import SERVER_VARIABLE, AgentOptions, McpServer
 
 ADAPTERS: Final = ("command", "acp", "claude", "codex", "jsonl", "scripted")
-"""Adapters that are always available. Plug-ins add others: the adapter in a plan file is looked up when the plan is
-read, the adapter of an agent that an embedding program builds when a supervisor is opened with it."""
+"""Adapters that are always available. Plug-ins add others: an adapter in a plan file is looked up when the plan is
+read; the adapter of an agent that an embedding program builds is looked up when a supervisor is opened with that
+agent."""
 
 OWN_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {"claude": ("claude",), "codex": ("codex", "app-server")}
-"""Programs of the adapters that drive only one program, used if the plan names no other."""
+"""Programs of the adapters that can drive only one program, used if the plan names no other program."""
 
 
 _WISHES: Final = ("mode", "model", "auth", "options", "mcp_servers")
@@ -58,7 +59,7 @@ class McpServerConfig(Model):
             yield ("command",), wrong
 
     def named(self, name: str) -> McpServer:
-        """Return the value that the adapters use."""
+        """Return the MCP server as the value that the adapters use."""
         return McpServer(
             name=name,
             command=self.command,
@@ -140,11 +141,11 @@ class AgentConfig(Model):
 
 
 def _known_parts(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the catalogue adds to *given*, the entry of a known agent. Values of a wrong type are left to
-    validation.
+    """Return the settings that the catalogue adds to *given*, a plan's entry for a known agent. Values of a wrong type
+    are left to validation.
 
     Raises:
-        Problems: the catalogue has no such agent, or no variant with that adapter.
+        Problems: the catalogue has no such agent, or the agent has no variant with that adapter.
     """
     variant = _variant(given)
     agent = known_agent(given["known"])

@@ -15,7 +15,7 @@ from supervisor.plans.tasks import SUBTASK_LEVELS_MAX, PlacedTask
 
 
 def task_problems(placed: Sequence[PlacedTask]) -> Iterator[Problem]:
-    """Yield problems of ids, of names of other tasks, and of the depth of subtasks."""
+    """Yield the problems with ids, with names of other tasks, and with the depth of subtasks."""
     first: dict[str, FieldPath] = {}
     for one in placed:
         if one.task.id in first:
@@ -30,7 +30,7 @@ def task_problems(placed: Sequence[PlacedTask]) -> Iterator[Problem]:
 
 
 def _named(one: PlacedTask) -> Iterator[tuple[str, FieldPath]]:
-    """Yield the tasks that a task waits for by name, each with its field."""
+    """Yield the names of the tasks for which a task waits, each with its field."""
     for position, wanted in enumerate(one.task.depends_on):
         yield wanted, (*one.path, "depends_on", position)
     if one.task.when is not None and one.task.when.task is not None:
@@ -51,7 +51,8 @@ def agent_problems(placed: Sequence[PlacedTask], agents: Mapping[str, object]) -
 
 
 def need_problems(placed: Sequence[PlacedTask], workers: Mapping[str, WorkerConfig]) -> Iterator[Problem]:
-    """Yield the needs of tasks that no worker meets. A plan without workers has one worker that can do everything."""
+    """Yield the problems of tasks whose needs no worker meets. A plan without workers has one worker that can do every
+    task."""
     if not workers:
         return
     roles = {role for worker in workers.values() for role in worker.roles}
@@ -76,7 +77,7 @@ def _missing(one: PlacedTask, roles: set[str], capabilities: set[str]) -> Iterat
 
 # ------------------------------------------------------------------------------------------------------- circles
 def circle_problems(placed: Sequence[PlacedTask]) -> Iterator[Problem]:
-    """Yield a cycle of tasks that would wait for each other forever, for whatever reason they wait."""
+    """Yield the problem of a cycle of tasks that would wait for each other for ever."""
     needs = {one.task.id: _waits_for(one) for one in placed}
     circle = _cycle({name: tuple(waits) for name, waits in needs.items()})
     if circle:
@@ -87,8 +88,8 @@ def circle_problems(placed: Sequence[PlacedTask]) -> Iterator[Problem]:
 
 
 def _waits_for(one: PlacedTask) -> Mapping[str, FieldPath]:
-    """Return the tasks that must have ended before *one* does, each with its field: dependencies of the task and of its
-    parents, and its subtasks."""
+    """Return the tasks that must end before the task *one* can, each with its field: dependencies of the task and of
+    its parents, and its subtasks."""
     waits: dict[str, FieldPath] = {}
     above: PlacedTask | None = one
     while above is not None:
@@ -102,7 +103,7 @@ def _waits_for(one: PlacedTask) -> Mapping[str, FieldPath]:
 
 def _cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
     """Return a cycle of dependencies, beginning with the task that comes first in the plan; empty if there is none.
-    Iterative, because a chain of dependencies may be longer than the Python stack."""
+    Iterative, not recursive, because a chain of dependencies may be longer than the Python stack."""
     done: set[str] = set()
     for start in needs:
         path: dict[str, None] = {}

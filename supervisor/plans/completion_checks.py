@@ -1,9 +1,9 @@
-"""Completion checks: what must be present before an agent's report that it is done is accepted (completion signals of
-spec 000, ``task_completed``).
+"""Completion checks: files or texts that must exist before an agent's report that it is done is accepted (completion
+signals of spec 000, ``task_completed``).
 
 The checks run when the agent reports success, before any acceptance test. A failed check means that the agent stopped
 too early: the attempt has failed and may be repeated, whereas a failed acceptance test would fail again. All checks
-run, and everything that is missing is reported.
+run, and every missing file or text is reported.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from supervisor.ports.shortages import shortage_of
 from supervisor.runtime.availability import outlast_shortage
 
 READ_MAX = 8 * 1024 * 1024
-"""Bytes that are searched at the beginning of a file."""
+"""Number of bytes at the beginning of a file that are searched."""
 GLOB_MAX = 10_000
-"""Files that one pattern may find before the search stops."""
+"""Number of files that one pattern may find before the search stops."""
 
 
 class CompletionCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class CompletionCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def missing(signals: Sequence[CompletionCheck], directory: str, answer: str) -> str:
-    """Return a text about everything that is missing, or ``""``.
+    """Return a text about every completion signal that is missing; ``""`` if none is.
 
     Args:
         directory: directory of the work; files outside of it do not count.
@@ -49,7 +49,7 @@ async def missing(signals: Sequence[CompletionCheck], directory: str, answer: st
 
 
 def ask_again(prompt: str, absent: str) -> str:
-    """Return the prompt of the next attempt: the task's prompt, and what was missing."""
+    """Return the prompt of the next attempt: the task's prompt, and the completion signals that were missing."""
     return f"{prompt}\n\nYou said that this was done, but {absent}. Finish it." if absent else prompt
 
 

@@ -1,9 +1,9 @@
 """Check that a plan's ``permissions`` can be effective for an agent.
 
-Permissions answer the agent's own requests and nothing else. A plan that denies, or lets a person decide, is therefore
-rejected if the agent is known never to ask: because of its adapter, its catalogue entry, or a flag that switches asking
-off; unless the plan says ``unguarded: true``. An unknown agent is assumed to ask as its protocol allows. The default,
-``allow``, needs no asking.
+Permissions only answer requests that the agent itself makes. A plan that denies, or lets a person decide, is therefore
+rejected if the agent is known never to request a permission: because of its adapter, its catalogue entry, or a flag
+that turns requests off; unless the plan says ``unguarded: true``. An unknown agent is assumed to request permissions if
+its protocol has such requests. The default, ``allow``, needs no request.
 
 Pure: the check reads the words of a command line and runs nothing, so that it does not see the agent's settings files.
 """
@@ -23,16 +23,17 @@ _SILENT: Final[Mapping[str, str]] = {
     "command": "adapter: command passes no permission requests",
     "jsonl": "adapter: jsonl passes no permission requests",
 }
-"""Adapters whose agents cannot ask. ``scripted`` can: its script is the user's own. An agent that is a function of the
-embedding program has no entry in a plan. The adapter of a plug-in is unknown: its agents may ask."""
+"""Adapters whose agents cannot request a permission, with the reason. ``scripted`` agents can, by a script of the user.
+An agent that is a function of the embedding program has no entry in a plan. For the adapter of a plug-in this is
+unknown, so its agents are assumed to."""
 
 _LAUNCHERS: Final = frozenset({"npx", "bunx", "pnpx", "uvx", "pipx"})
 _FIX: Final = "or write `unguarded: true` if it may act without asking"
 
 
 def needs_asking(permissions: Any) -> bool:
-    """Return whether *permissions*, as written in a plan or validated, depend on an agent that asks. A value of a wrong
-    type does not; validation reports it."""
+    """Return whether *permissions*, as written in a plan or validated, depend on an agent that requests permissions. A
+    value of a wrong type does not; validation reports such a value."""
     match permissions:
         case PermissionsConfig():
             return permissions.default is not Decision.ALLOW or any(
@@ -49,7 +50,8 @@ def needs_asking(permissions: Any) -> bool:
 
 
 class Program(NamedTuple):
-    """Parts of an agent's entry that identify its program and its start; *command* is the whole argv."""
+    """Parts of an agent's entry in a plan that identify its program and its start; *command* is the whole command
+    line."""
 
     adapter: str
     known: str | None
@@ -88,7 +90,7 @@ def enforcement_problems(program: Program, permissions: PermissionsConfig) -> It
 
 
 def _why_silent(program: Program, agent: KnownAgent | None, variant: AgentVariant | None) -> str:
-    """Return the reason why the agent never asks; ``""`` if it asks or this is unknown."""
+    """Return the reason why the agent never requests a permission; ``""`` if it does or if that is unknown."""
     if (why := _SILENT.get(program.adapter)) is not None:
         return why
     if agent is None or variant is None:
@@ -111,7 +113,7 @@ def _shown(permissions: PermissionsConfig) -> str:
 
 
 def _of_catalogue(program: Program, words: Sequence[str]) -> tuple[KnownAgent | None, AgentVariant | None]:
-    """Return the agent of the catalogue that *program* is, by name or by command, and its variant."""
+    """Return the agent of the catalogue whose program *program* is, found by name or by command, and its variant."""
     try:
         found = known_agent(program.known) if program.known is not None else None
     except UnknownAgent:
@@ -142,8 +144,8 @@ def _without_version(package: str) -> str:
 
 
 def _flag_in(words: Sequence[str], agents: Collection[KnownAgent], *, is_known: bool) -> str:
-    """Return the flag among *words* with which one of *agents* never asks. A short flag counts only for its own
-    agent."""
+    """Return the flag among *words* with which one of *agents* never requests a permission. A short flag counts only
+    for its own agent."""
     said = _split(words)
     for flag in dict.fromkeys(flag for agent in agents for flag in agent.never_ask_flags):
         wanted = _split(flag.split())

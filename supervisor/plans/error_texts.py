@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 Problem = tuple[FieldPath, str]
-"""Field, and the text of its problem."""
+"""Problem of a plan: the path of the field, and the text."""
 
 ModelAt = Callable[[FieldPath], type[BaseModel] | None]
 
@@ -91,7 +91,7 @@ _SECONDS: Final = (
     "max_retry_delay",
     "cooldown_period",
 )
-"""Durations of the specification whose names do not end in ``_s``."""
+"""Fields of the specification that are durations although their names do not end in ``_s``."""
 _RANGES: Final = {
     "share": "a number from 0 to 1",
     "jitter_percentage": "a number from 0 to 100",
@@ -100,7 +100,7 @@ _RANGES: Final = {
 
 
 class FieldErrors(ValueError):
-    """Problems between the fields of a model, by their paths within the model."""
+    """Error of a model: the problems between its fields, by their paths within the model."""
 
     def __init__(self, found: Iterable[Problem]) -> None:
         self.found = tuple(found)
@@ -181,7 +181,7 @@ def _out_of_bounds(kind: str, field: str, given: Any) -> str:
 
 
 def _bounded(field: str, context: Mapping[str, Any]) -> str:
-    """Return the valid range of a number: its unit and its bound."""
+    """Return the valid range of a number as text: its unit and its bound."""
     if field in _RANGES:
         return _RANGES[field]
     if "lt" in context:

@@ -1,7 +1,7 @@
 """Field types of a plan: texts, names, durations, counts, paths, each with its bounds.
 
-A path is relative to the directory of the work and stays inside it. A link that leads out is found later, where the
-directory is known (``supervisor.plans.loading``).
+A path is relative to the directory of the work and stays inside it. A symbolic link that leads out of the directory is
+found later, when the directory is known (``supervisor.plans.loading``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _sound(text: str) -> str:
 
 
 def _inside(path: str) -> str:
-    """Return the normalized path: ``src`` for ``src/.//``; reject a path that leads out."""
+    """Return the normalized path, such as ``src`` for ``src/.//``; reject a path that leads out of the directory."""
     if not path:
         raise ValueError("is empty; give a path, for example src, or leave it out")
     if why := climbs(path):
@@ -65,7 +65,7 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False, populate_by_name=True)
 
     def problems(self) -> Iterator[Problem]:
-        """Yield each problem between fields that are valid one by one."""
+        """Yield the problems between fields that are valid each by itself."""
         yield from ()
 
     @model_validator(mode="after")
@@ -76,15 +76,16 @@ class Model(BaseModel):
 
 
 def closest(word: str, known: Iterable[str], otherwise: str) -> str:
-    """Return ``did you mean 'build'?``, or the list of known names."""
+    """Return ``did you mean 'build'?`` if *word* is close to a known name, else *otherwise* with the list of known
+    names."""
     names = list(known)
     near = get_close_matches(word, names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"{otherwise} {', '.join(names) or 'none'}"
 
 
 PluginNames = Callable[[], Mapping[str, Sequence[str]]]
-"""Names that plug-ins add, by kind: ``adapters``, ``verifiers``, ``plugins`` (their own names). Called only if
-needed."""
+"""Function that returns the names that plug-ins add, by kind: ``adapters``, ``verifiers``, ``plugins`` (their own
+names). Called only if needed."""
 
 
 def plugin_name(what: str, ours: Sequence[str] = ()) -> AfterValidator:

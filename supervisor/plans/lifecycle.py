@@ -1,7 +1,7 @@
 """Retries of tasks, as a plan writes them: the ``task_lifecycle`` block of spec 002 with its names and defaults.
 
-The names of the specification have no units: all times are in seconds. ``probes_max`` is our addition, so that probing
-a circuit ends some day.
+The names of the specification have no units: all times are in seconds. ``probes_max`` is not in the specification; with
+it, the probes of a circuit end some day.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class TaskLifecycle(Model):
             yield ("base_retry_delay",), words
 
     def value(self) -> TaskRunData:
-        """Return the limits of a task run. Without a circuit breaker no repeated error ends the run early, and nothing
-        probes it."""
+        """Return the limits of a task run. Without a circuit breaker no repeated error ends the run early, and no probe
+        is made."""
         circuit = self.circuit_breaker
         return TaskRunData(
             max_attempts=self.max_attempts,

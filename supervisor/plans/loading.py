@@ -25,7 +25,8 @@ from supervisor.plans.tasks import every_task
 from supervisor.ports.path_safety import outside
 
 PluginNamesFor = Callable[[Sequence[str] | None], Mapping[str, Sequence[str]]]
-"""Names that plug-ins add, given the plug-ins that the plan chooses (``None`` for all installed ones)."""
+"""Function that returns the names that plug-ins add, given the plug-ins that the plan chooses (``None`` for all
+installed ones)."""
 
 
 def _none(names: Sequence[str] | None) -> Mapping[str, Sequence[str]]:
@@ -38,7 +39,8 @@ def load_plan(
     """Read and validate a plan; relative programs and directories are relative to the plan's own directory.
 
     Args:
-        plugin_names_for: names that plug-ins add, called if the plan uses a name that is not ours; by default, none.
+        plugin_names_for: names that plug-ins add, called if the plan uses a name that is not built in; by default,
+            there are none.
         instead: agents of the catalogue that replace agents of the plan, by the name in the plan:
             ``{"worker": "codex"}``, or ``{"worker": "gemini:jsonl"}`` to choose the adapter.
 
@@ -85,7 +87,7 @@ def _once(plugin_names_for: PluginNamesFor, chosen: object) -> PluginNames:
 
 
 def model_at(path: FieldPath) -> type[BaseModel] | None:
-    """Return the model whose fields are at *path*."""
+    """Return the model whose fields are at *path*; ``None`` if there is none."""
     found: Any = Plan
     for part in path:
         found = _inside(found, part)
@@ -122,7 +124,7 @@ def _located(plan: Plan, source: Source, base: Path) -> Plan:
 
 
 def _straying_files(plan: Plan) -> Iterator[Problem]:
-    """Yield the owned paths that a link leads out of their agent's known working directory."""
+    """Yield the problems of owned paths that a symbolic link leads out of the agent's known working directory."""
     for one in every_task(plan.tasks):
         cwd = plan.agents[one.task.agent].cwd
         for number, name in enumerate(one.task.files):

@@ -1,6 +1,6 @@
 """Monitoring of sessions, as a plan writes it: budgets, loops, model errors and liveness.
 
-The defaults are those of the values that these models make.
+The defaults are those of the runtime's classes whose values these models make.
 """
 
 from __future__ import annotations

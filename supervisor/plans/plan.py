@@ -40,7 +40,7 @@ class Plan(Settings):
         return Settings(**{name: getattr(self, name) for name in Settings.model_fields})
 
     def review_of(self, task: TaskConfig) -> ReviewConfig | None:
-        """Return the reviewer of that task: the task's own, or else the plan's."""
+        """Return the review of *task*: the task's own, or else the plan's."""
         return task.review or self.review
 
     def problems(self) -> Iterator[Problem]:

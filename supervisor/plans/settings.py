@@ -122,7 +122,7 @@ class Settings(Model):
 
     @property
     def monitor_settings(self) -> MonitorSettings:
-        """Limits that the monitor of each session watches."""
+        """Limits that the monitor of each session checks."""
         return MonitorSettings(
             loops=self.loops.value(),
             model=self.model_trouble.value(),

@@ -1,7 +1,7 @@
 """Read a plan file as data, with the line of every field. Only safe YAML, and only within size limits.
 
 A file may have 1 MiB and 100,000 values, each alias counted as often as it is used. Every fault is a ``BadPlan`` that
-names the file and the line. The meaning of a plan is not known here.
+names the file and the line. This module does not depend on the meaning of a plan.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ NODES_MAX: Final = 100_000
 _KEY_TAGS: Final = frozenset({"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"})
 
 FieldPath = tuple[str | int, ...]
-"""Path of a field: ``("tasks", 1, "agent")``."""
+"""Path of a field in a plan, such as ``("tasks", 1, "agent")``."""
 
 
 class BadPlan(Exception):
-    """Plan that cannot be run: one line per problem, each with file, line and field. Nothing was started."""
+    """Error: the plan cannot be run; one line per problem, each with file, line and field. Nothing was started."""
 
 
 def spelled(path: FieldPath) -> str:
@@ -40,7 +40,7 @@ class Source:
         self.name, self.root, self.data = name, root, data
 
     def line(self, path: FieldPath) -> int:
-        """Return the line of that field, from 1, or of the nearest field around it that exists."""
+        """Return the line of the field at *path*, counted from 1, or of the nearest field around it that exists."""
         marks = [self.root, *(mark for mark, _ in self._steps(path))]
         return int(marks[-1].start_mark.line) + 1
 
@@ -115,7 +115,7 @@ def _text(data: bytes, name: str) -> str:
 
 
 def parse(text: str, name: str, wanted: str = "a plan needs agents and tasks") -> Source:
-    """Parse *text*; *wanted* is the error text for an empty document.
+    """Parse *text*; *wanted* is the part of the error text for an empty document that names the needed content.
 
     Raises:
         BadPlan: the text is not YAML, too big, or has a duplicate key.
@@ -151,7 +151,7 @@ def _not_yaml(error: yaml.MarkedYAMLError, name: str) -> str:
 
 
 def _check_nodes(root: yaml.Node, name: str) -> None:
-    """Reject a document with a duplicate key, or whose aliases make it too large or endless."""
+    """Raise an error for a document with a duplicate key, or whose aliases make it too large or endless."""
     pending, counted = [root], 1
     while pending:
         node = pending.pop()

@@ -1,7 +1,7 @@
-"""Add subtasks to a plan while it runs: read them, and insert them as if they had always been in the plan.
+"""Add subtasks to a plan while it runs: read the subtasks, and insert them as if the plan had always contained them.
 
-A split, by a person or by the task's agent, may hold only what a plan may hold, and is validated before anything
-happens.
+A split, by a person or by the task's agent, may contain only tasks that a plan may contain, and is validated before
+anything happens.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def recalled_subtasks(plain: Sequence[Mapping[str, Any]]) -> tuple[TaskConfig, .
     """Return the subtasks from plain data of the journal.
 
     Raises:
-        BadPlan: this version cannot make tasks of the data.
+        BadPlan: this version cannot read the data as tasks.
     """
     try:
         return _SUBTASKS.validate_python(plain)
@@ -76,7 +76,7 @@ def _split(task: TaskConfig, splits: Mapping[str, Sequence[TaskConfig]]) -> Task
 
 
 def _for_agent(task: TaskConfig, agent: str) -> TaskConfig:
-    """Return *task* with that agent for the task and its subtasks, as far as none is named."""
+    """Return *task* with *agent* as the agent of the task, and of those of its subtasks that name none."""
     inner = tuple(one if one.agent else _for_agent(one, agent) for one in task.subtasks)
     return task.model_copy(update={"agent": agent, "subtasks": inner})
 

@@ -1,7 +1,7 @@
 """Commands that an operator or an agent may give about the tasks of a running plan, and their results.
 
-The work package implements the commands; the control server and in-process agents call them. Every command names who
-gives it and may have an id: a command with an id takes effect once, however often it is sent.
+The work package implements the commands; the control server and in-process agents call them. Every command names its
+sender and may have an id: a command with an id takes effect once, however often it is sent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Verb(StrEnum):
-    """Commands, as typed and recorded."""
+    """Names of the commands, as typed and recorded."""
 
     APPROVE = "approve"
     REJECT = "reject"
@@ -33,7 +33,7 @@ class Verb(StrEnum):
 class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a command: the task, the task's state afterwards, and the record of the command.
 
-    *subtasks* are the parts of a split. *repeated*: a command with this id was given before, and nothing was done now.
+    *subtasks* are the parts of a split. *repeated*: a command with this id was given before, and this one did nothing.
     """
 
     verb: Verb
@@ -47,7 +47,7 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
 class WorkControl(Protocol):
     """Commands about the tasks of a running plan. A task is named by its id in the plan or by its entity id.
 
-    A command that was given once the run has begun is carried out, even if its caller is cancelled meanwhile.
+    A command sent after the run has begun is carried out, even if its caller is cancelled meanwhile.
 
     Every command raises:
         NoSuchEntity: the run has no such task.
@@ -95,13 +95,13 @@ class WorkControl(Protocol):
         reason: str = "",
         command_id: str | None = None,
     ) -> CommandResult:
-        """Split a task into *subtasks*; the task is completed when they are."""
+        """Split a task into *subtasks*; the task is completed when the subtasks are."""
         ...
 
     async def block(
         self, task: str, on: Sequence[str], *, by: str, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
-        """Take a task from its session until *on* is there: other tasks of the plan, or conditions that a person
+        """Take a task from its session until *on* is met: other tasks of the plan, or conditions that a person
         knows."""
         ...
 

@@ -31,7 +31,7 @@ from supervisor.plans.source import FieldPath
 from supervisor.plans.verification import CompletionConfig, ReviewConfig
 
 SUBTASK_LEVELS_MAX = 8
-"""Levels of nested subtasks."""
+"""Largest number of levels of nested subtasks."""
 
 
 class AcceptanceConfig(Model):
@@ -59,7 +59,7 @@ class AcceptanceConfig(Model):
                 yield (name,), f"is empty; give {'the argv, for example [pytest, -q]' if name in ARGV else 'a name'}"
 
     def value(self, timeout_s: float = TIMEOUT_S) -> AcceptanceTest:
-        """Return the test; *timeout_s* applies if the test gives none."""
+        """Return the acceptance test; *timeout_s* applies if the test sets no time-out."""
         kind, given = next(iter(_given(self).items()))
         words = (given,) if isinstance(given, str) else given
         limit_s = timeout_s if self.timeout_s is None else self.timeout_s
@@ -67,7 +67,7 @@ class AcceptanceConfig(Model):
 
 
 def _given(test: AcceptanceConfig) -> dict[str, str | tuple[str, ...]]:
-    """Return the kinds that *test* gives, each with its value."""
+    """Return the kinds of test that *test* names, each with its value."""
     return {name: given for name in KINDS if (given := getattr(test, name)) is not None}
 
 

@@ -47,8 +47,9 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A node of the tree of sessions and tool calls.
 
     ``kind`` is ``session`` or ``tool``; ``parent`` a session's parent session or a tool's session; ``children`` a
-    session's sessions and calls, or the calls that are made within a call; ``started_by`` the tool that asked for a
-    child session; ``mode`` what the end of its parent means to it. ``ended``: it has ended, or is ending.
+    session's sessions and calls, or the calls that are made within a call; ``started_by`` the tool call that requested
+    a child session; ``mode`` the effect of a parent's end on the node (``CancelMode``). ``ended``: the node has ended,
+    or is ending.
     """
 
     id: str
@@ -63,9 +64,9 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AbortRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The record that precedes every cancellation: abort, target, reason, and the policy edge over which it came.
+    """The record that precedes every cancellation: abort, target, reason, and the policy edge that led to the target.
 
-    ``ruled_by`` is the session whose policy let it cross; ``deadline_s`` is counted from the record.
+    ``ruled_by`` is the session whose policy has that edge; ``deadline_s`` is counted from the record.
     """
 
     id: str
@@ -80,9 +81,10 @@ class AbortRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A node that the abort ends; ``edge`` names the policy edge it was reached over (``None``: requested directly).
+    """A node that the abort ends; ``edge`` names the policy edge by which the abort reached the node (``None``: the
+    node was requested directly).
 
-    ``mode`` is the loosest cancel mode on the way to the node; the abort waits for the node's end only if it is
+    ``mode`` is the loosest cancel mode on the way to the node; the abort waits for the node's end only if *mode* is
     ``wait_completed``.
     """
 
@@ -97,8 +99,8 @@ class PlannedNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Crossing(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of the abort to another level: the policy edge, the session whose policy has it, the new scope, and the
-    edge that came before (``None``: this is the first)."""
+    """A step of the abort to another level: the policy edge, the session whose policy has that edge, the new scope, and
+    the edge of the step before (``None``: this is the first step)."""
 
     edge: str
     ruled_by: str
@@ -107,15 +109,15 @@ class Crossing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SparedNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A child session that lives on although its parent, or the call that started it, ends; *parent* is its parent then
-    (``None``: it becomes a root)."""
+    """A child session that lives on although its parent, or the call that started it, ends; *parent* is the nearest
+    ancestor that lives on (``None``: the child becomes a root session)."""
 
     id: str
     parent: str | None
 
 
 class EndingNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A session in the reach that is terminating already, and the policy edge over which it was reached."""
+    """A session in the reach of the abort that is terminating already, and the policy edge that led to the session."""
 
     id: str
     edge: str | None = None
@@ -125,8 +127,8 @@ class AbortPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Result of ``plan_abort``; leaves come before their parents. ``id`` is a digest of all that the plan depends on.
 
     ``already_ended``: the target has ended with everything below it. ``ending`` names the sessions in the reach that
-    are terminating already: the abort joins them. ``deadline_s`` is the latest deadline of all nodes, whose stages run
-    at the same time. ``now``: all stages before kill are skipped.
+    are terminating already: the abort waits for their end. ``deadline_s`` is the latest deadline of all nodes, whose
+    stages run at the same time. ``now``: the termination begins at the kill stage.
     """
 
     target: str
@@ -142,7 +144,8 @@ class AbortPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeReceipt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """End of one node: the termination stage that it needed (``rung``), and the seconds since the abort.
+    """End of one node of an abort: the last termination stage that was needed (``rung``), and the seconds since the
+    abort.
 
     ``outcome`` is ``ended``, ``abandoned`` (every stage was tried in vain), or ``requested`` (the node's cancel mode
     does not let the abort wait for it). ``how`` holds further details. ``ended_at`` is Unix time.
@@ -160,9 +163,9 @@ class NodeReceipt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class ProcessFate(msgspec.Struct, frozen=True, kw_only=True):
     """End of one process tree.
 
-    ``ended_by`` is ``exit``, ``terminate`` or ``kill``; it is empty for a process that may belong to the call that is
-    its owner and was left alone: then ``survivors`` is ``unknown`` until the process has ended. ``pid`` is 0 if the
-    processes of a call could not be listed.
+    ``ended_by`` is ``exit``, ``terminate`` or ``kill``; it is empty for a process that may belong to the call named as
+    ``owner`` and was therefore not ended: then ``survivors`` is ``unknown`` until the process has ended. ``pid`` is 0
+    if the processes of a call could not be listed.
     """
 
     owner: str
@@ -176,13 +179,13 @@ class ProcessFate(msgspec.Struct, frozen=True, kw_only=True):
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """Result of an abort.
 
-    ``killed_at`` and ``recorded_at`` are Unix times. ``recorded_at`` is ``None`` if the journal had not confirmed by
-    the deadline, or cannot be written: then ``outage`` says why, and the end is recorded after the journal has
-    recovered. ``survivors`` is 0 only if nothing can have survived: a number if processes are known to live,
-    ``unknown`` if that is not known; ``processes`` names them.
+    ``killed_at`` and ``recorded_at`` are Unix times. ``recorded_at`` is ``None`` if the journal had not confirmed the
+    end by the deadline, or cannot be written: then ``outage`` gives the reason, and the end is recorded after the
+    journal has recovered. ``survivors`` is 0 only if nothing can have survived: a number if processes are known to
+    live, ``unknown`` if that is not known; ``processes`` lists every process.
 
-    ``already_ended``: the target had ended or was terminating; ``joined`` is the id of the abort that it was
-    terminating by. ``spared`` sessions live on.
+    ``already_ended``: the target had ended or was terminating; ``joined`` is the id of the abort by which the target
+    was terminating already. ``spared`` sessions live on.
     """
 
     abort_id: str
@@ -201,7 +204,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def total_survivors(counts: Iterable[Survivors]) -> Survivors:
-    """Add up the counts; the sum is unknown if one of them is."""
+    """Return the sum of the counts of survivors; ``"unknown"`` if one of the counts is unknown."""
     total = 0
     for count in counts:
         if count == "unknown":
@@ -211,7 +214,7 @@ def total_survivors(counts: Iterable[Survivors]) -> Survivors:
 
 
 class UnknownTarget(LookupError):
-    """No session or tool call has the id."""
+    """Error: no session or tool call has the id that an abort names."""
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -219,7 +222,7 @@ class UnknownTarget(LookupError):
 
 
 class NoSiblings(ValueError):
-    """A root session has no siblings that an abort could reach."""
+    """Error: a SIBLING abort of a root session, which has no siblings."""
 
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
@@ -227,10 +230,10 @@ class NoSiblings(ValueError):
 
 
 def scope_of(word: AbortScope | str) -> AbortScope:
-    """Return the scope of that name.
+    """Return the scope named *word*.
 
     Raises:
-        UnknownValue: there is none.
+        UnknownValue: no scope has that name.
     """
     try:
         return AbortScope(word)
@@ -248,8 +251,8 @@ def plan_abort(
     """Plan an abort of *target* at *scope*.
 
     A TOOL abort of a call includes the calls made within it; a TOOL abort of a session means all its open calls. A
-    SESSION or SIBLING abort of a call means one of its session. *policy*, if given, replaces the policies in force;
-    *now* plans an abort that starts at the kill stage.
+    SESSION or SIBLING abort of a call means an abort of the call's session. *policy*, if given, replaces the policies
+    in force; *now* plans an abort that starts at the kill stage.
 
     Raises:
         UnknownTarget: no node has that id.
@@ -285,8 +288,8 @@ _LOOSER = {mode: rank for rank, mode in enumerate(CancelMode)}
 
 
 class _PlannedSession(NamedTuple):
-    """A session on the way down: the loosest cancel mode above it, the reason of its end, and its deadlines (seconds
-    from the abort)."""
+    """A session of the walk down the tree: the loosest cancel mode above the session, the reason of its end, and its
+    deadlines (seconds from the abort)."""
 
     node: TreeNode
     mode: CancelMode
@@ -295,7 +298,7 @@ class _PlannedSession(NamedTuple):
 
 
 class _TreeWalk:
-    """A walk over the tree, and the nodes found so far. Each node is planned once: the first way to it counts."""
+    """A walk over the tree that collects the nodes to end. Each node is planned once: the first way to it counts."""
 
     def __init__(self, tree: Tree, policy: AbortPolicy | None, now: bool) -> None:
         self.tree = tree
@@ -369,8 +372,8 @@ class _TreeWalk:
         edge: str | None,
         mode: CancelMode = CancelMode.WAIT_COMPLETED,
     ) -> None:
-        """Plan the end of *head* and everything below it, leaves first. Iterative: delegations may be thousands
-        deep."""
+        """Plan the end of *head* and everything below it, leaves first. Iterative, not recursive: child sessions may be
+        nested thousands deep."""
         order: list[_PlannedSession] = []
         pending = [_PlannedSession(head, mode, reason, self._deadlines_of(head, None))]
         while pending:
@@ -406,7 +409,7 @@ class _TreeWalk:
 
     # ---------------------------------------------------------------------------------------------- reading the tree
     def _calls(self, node: TreeNode) -> list[TreeNode]:
-        """Return the open calls of a session; of a call itself and the calls within it, inner ones first."""
+        """Return the open calls of a session; for a call, the call itself and the calls within it, inner ones first."""
         if node.kind == "tool":
             found = [node]
             for one in found:
@@ -430,13 +433,14 @@ class _TreeWalk:
         self._crossings.append(Crossing(edge=edge, ruled_by=ruled_by.id, scope=scope, after=after))
 
     def crossings_used(self) -> list[Crossing]:
-        """Return the crossings that reached a node, or that another such crossing came after."""
+        """Return the crossings that led to a node of the plan, or that precede such a crossing."""
         used = {*(one.edge for one in self.reached.values()), *self.ending.values()}
         used |= {one.after for one in self._crossings if one.edge in used}
         return [one for one in self._crossings if one.edge in used]
 
     def spared_nodes(self) -> Iterator[SparedNode]:
-        """Iterate over the spared sessions that no other way has reached, with the nearest ancestor that lives on."""
+        """Yield the spared sessions that the abort reaches in no other way, each with the nearest ancestor that lives
+        on."""
         for one in self._spared:
             if one not in self.reached and not self.tree[one].ended:
                 yield SparedNode(id=one, parent=self._surviving(self.tree[one].parent))
@@ -448,7 +452,7 @@ class _TreeWalk:
 
 
 def _digest(walk: _TreeWalk, target: str, scope: AbortScope) -> str:
-    """Return a digest of all that the plan depends on: another one if nodes came, went, moved, or have another
+    """Return a digest of all that the plan depends on: the digest differs if nodes came, went, moved, or have another
     policy."""
     seen = [_digested_fields(walk.tree[one], walk.reached.get(one)) for one in (*walk.reached, *walk.ending)]
     ruled = [(one, walk.tree[one].policy) for one in walk.policy_sources]

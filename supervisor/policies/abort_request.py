@@ -18,7 +18,7 @@ import msgspec
 from supervisor.lifecycles.types import StageBudgets, TerminationStage
 
 CAUSES_MAX = 16
-"""Later causes that are kept in memory; every one of them is in the journal."""
+"""Number of later causes that are kept in memory; every cause is in the journal."""
 
 
 _RANKS = {stage: rank for rank, stage in enumerate(TerminationStage)}
@@ -36,8 +36,8 @@ class StageDeadlines(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def stage_deadlines(budgets: StageBudgets, within_s: float | None = None, *, now: bool = False) -> StageDeadlines:
     """Return when each stage is over, in seconds from now.
 
-    *within_s* bounds the whole; if the budgets sum up to more, the gentlest stages are shortened first. *now* skips all
-    stages before kill.
+    *within_s* bounds the whole termination; if the budgets sum up to more, the gentlest stages are shortened first.
+    *now* skips all stages before kill.
     """
     request_s = 0.0 if now else budgets.request_s
     cancel_s = request_s + (0.0 if now else budgets.cancel_s)
@@ -52,7 +52,8 @@ def stage_deadlines(budgets: StageBudgets, within_s: float | None = None, *, now
 
 
 class MergeOutcome(StrEnum):
-    """Effect of a request on the session's end: it began the end, made it harder or sooner, or only joined it."""
+    """Effect of a request on the session's end: the request began the end, made the end harder or sooner, or changed
+    nothing."""
 
     BEGAN = "began"
     RAISED = "raised"
@@ -60,15 +61,15 @@ class MergeOutcome(StrEnum):
 
 
 class LaterCause(msgspec.Struct, frozen=True, kw_only=True):
-    """A later request for the same end: its abort, and its reason."""
+    """A later request to end the same session: the id of its abort, and its reason."""
 
     abort_id: str | None
     reason: str
 
 
 class AbortRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to end a session, or several merged. ``severity`` is the termination stage at which to start;
-    ``deadline`` is monotonic time in seconds."""
+    """A request to end a session, or several such requests merged. ``severity`` is the termination stage at which to
+    start; ``deadline`` is monotonic time in seconds."""
 
     abort_id: str | None
     reason: str
@@ -84,7 +85,8 @@ class _Merged(NamedTuple):
 
 
 def merge_request(state: AbortRequest | None, asked: AbortRequest) -> _Merged:
-    """Merge one more request into *state*; return the result and the effect of the request."""
+    """Merge the request *asked* into *state* (the requests so far); return the merged request and the effect of
+    *asked*."""
     if state is None:
         return _Merged(asked, MergeOutcome.BEGAN)
     later = state.later
@@ -98,5 +100,5 @@ def merge_request(state: AbortRequest | None, asked: AbortRequest) -> _Merged:
 
 
 def same_abort(state: AbortRequest, abort_id: str | None) -> bool:
-    """Return whether that abort was merged already, or *abort_id* is ``None`` (an end without an abort)."""
+    """Return whether the abort *abort_id* was merged into *state* already, or is ``None`` (an end without an abort)."""
     return abort_id is None or abort_id == state.abort_id or any(one.abort_id == abort_id for one in state.later)

@@ -30,15 +30,15 @@ _ORDER: Final = tuple(Level)
 SUCCESSES_NEEDED: Final[Mapping[Level, int]] = MappingProxyType(
     {Level.UNTRUSTED: 0, Level.PROBATIONARY: 1, Level.TRUSTED: 3, Level.ELEVATED: 10}
 )
-"""Successes that a level requires (rule 22)."""
+"""Number of successes that an agent needs for each level (rule 22)."""
 
 _EVERYBODY: Final = frozenset({"claimed", "started", "completed", "closed"})
 
 
 class Rights(msgspec.Struct, frozen=True, kw_only=True):
-    """Rights of a level: the transitions of tasks (by event) that it may cause, whether it may write (at most
+    """Rights of a level: the task transitions (by event) that an agent may cause, whether the agent may write (at most
     *files_max* files for each task, only in *directories* if any are named), and whether it may use the network, where
-    that is declared."""
+    a task declares that."""
 
     transitions: frozenset[str]
     write: bool
@@ -61,12 +61,12 @@ RIGHTS: Final[Mapping[Level, Rights]] = MappingProxyType(
 shown successes before it may split a task, or before its partial work counts as done without its report."""
 
 WRITING: Final = frozenset({"edit", "delete", "move", "execute", "switch_mode"})
-"""Kinds of tool calls that may change files; a command may do anything."""
+"""Kinds of tool calls that may change files; ``execute`` is among them since a command may do anything."""
 FETCHING: Final = frozenset({"fetch"})
 
 
 class TrustScore(msgspec.Struct, frozen=True, kw_only=True):
-    """History of an agent: its level, its successes, and the times of its open violations."""
+    """Trust history of an agent: its level, its successes, and the times of its open violations."""
 
     level: Level = Level.UNTRUSTED
     successes: int = 0
@@ -74,8 +74,8 @@ class TrustScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccessPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings: seconds that a violation stays open, levels that known agents begin with, and the rights of each
-    level."""
+    """Settings of graduated access: seconds that a violation stays open, the levels that known agents begin with, and
+    the rights of each level."""
 
     decay_s: float
     initial: Mapping[str, Level] = {}
@@ -92,7 +92,7 @@ def _open(standing: TrustScore, at: float, decay_s: float) -> tuple[float, ...]:
 
 
 def after_success(standing: TrustScore, at: float, decay_s: float) -> TrustScore:
-    """Return the score after a task was closed: at most one level higher."""
+    """Return the score after a task of the agent was closed: at most one level higher."""
     after = replace(standing, successes=standing.successes + 1, violations=_open(standing, at, decay_s))
     position = _ORDER.index(after.level)
     if after.violations or position + 1 == len(_ORDER) or after.successes < SUCCESSES_NEEDED[_ORDER[position + 1]]:
@@ -101,19 +101,19 @@ def after_success(standing: TrustScore, at: float, decay_s: float) -> TrustScore
 
 
 def after_violation(standing: TrustScore, at: float, decay_s: float) -> TrustScore:
-    """Return the score after a violation: one level lower."""
+    """Return the score after a violation at the time *at*: one level lower."""
     level = _ORDER[max(0, _ORDER.index(standing.level) - 1)]
     return replace(standing, level=level, violations=(*_open(standing, at, decay_s), at))
 
 
 def encode_scores(standings: Mapping[str, TrustScore]) -> dict[str, Any]:
-    """Encode the scores of all agents as a fact keeps them."""
+    """Encode the scores of all agents as the content of a fact, a record of the journal."""
     fact: dict[str, Any] = msgspec.to_builtins(standings)
     return fact
 
 
 def decode_scores(fact: Mapping[str, Any]) -> dict[str, TrustScore]:
-    """Decode what :func:`encode_scores` has made.
+    """Decode the result of :func:`encode_scores`.
 
     Raises:
         msgspec.ValidationError: *fact* has another form.
@@ -123,12 +123,13 @@ def decode_scores(fact: Mapping[str, Any]) -> dict[str, TrustScore]:
 
 # ----------------------------------------------------------------------------------------------------- what it may do
 def transition_refusal(level: Level, rights: Rights, transition: str) -> str:
-    """Return why an agent of that level may not cause *transition*; ``""`` if it may."""
+    """Return the reason why an agent of that level may not cause *transition*; ``""`` if the agent may."""
     return "" if transition in rights.transitions else f"an agent that is {level} may not cause {transition!r}"
 
 
 def claim_refusal(level: Level, rights: Rights, *, files: Sequence[str], network: bool) -> str:
-    """Return why an agent is not given a task that declares these *files* or the *network*; ``""`` if it is."""
+    """Return the reason why an agent is not given a task that declares these *files* or the *network*; ``""`` if the
+    agent may have it."""
     if why := transition_refusal(level, rights, "claimed"):
         return why
     if network and not rights.network:
@@ -139,8 +140,8 @@ def claim_refusal(level: Level, rights: Rights, *, files: Sequence[str], network
 
 
 def call_refusal(rights: Rights | None, kind: str) -> str:
-    """Return why a tool call of that *kind* (ACP's kinds) is not permitted; ``""`` if it is, or if *rights* is
-    ``None``."""
+    """Return the reason why a tool call of that *kind* (ACP's kinds) is not permitted; ``""`` if the call is permitted,
+    or *rights* is ``None``."""
     if rights is None:
         return ""
     if kind in WRITING and not rights.write:
@@ -149,8 +150,8 @@ def call_refusal(rights: Rights | None, kind: str) -> str:
 
 
 def file_refusal(level: Level, rights: Rights, files: Sequence[str], *, whole: bool) -> str:
-    """Return why that level may not change these *files* (paths in the repository; not *whole*: the list is
-    incomplete); ``""`` if it may."""
+    """Return the reason why an agent of that level may not change these *files* (paths in the repository; not *whole*:
+    the list is incomplete); ``""`` if the agent may."""
     if files and not rights.write:
         return f"it changed {_few(files)}, and an agent that is {level} may not write"
     if not whole or len(files) > rights.files_max:
@@ -172,7 +173,8 @@ def _few(files: Sequence[str]) -> str:
 
 
 def intersect_rights(above: Rights | None, own: Rights | None) -> Rights | None:
-    """Return the rights of a session below another one: no more than either has. ``None`` means unrestricted."""
+    """Return the rights of a session whose parent has the rights *above*: no more than *above* and *own* both grant.
+    ``None`` means unrestricted."""
     if above is None or own is None:
         return own if above is None else above
     within = _shared(above.directories, own.directories)
@@ -187,7 +189,7 @@ def intersect_rights(above: Rights | None, own: Rights | None) -> Rights | None:
 
 
 def _shared(some: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
-    """Return the directories that are in both lists; an empty list means all directories."""
+    """Return the directories that both lists allow; an empty list allows all directories."""
     if not (some and others):
         return tuple(some or others)
     inner = [one for one in some if _is_in(one, others)]

@@ -1,9 +1,10 @@
 """Budget scopes: limits on tokens, money, turns, tool calls and time, leased before they are used.
 
-A scope (a workstream, a task, a session, a turn) counts what is used in it and below it, against its own limits and
-those of every scope above it; so a child's budget only narrows its parent's. A session that works holds a lease: a part
-of what every scope of its chain has left. It takes the next part when that is used up, and gives back what it has not
-used. Sessions that share a scope can therefore exceed its limit only by usage that is reported late. Pure.
+A scope (a workstream, a task, a session, a turn) counts all use of its entity and the entities below, against its own
+limits and the limits of every scope above it; so a child's budget only narrows its parent's budget. A session that
+works holds a lease: a part of the amount that is left in every scope of its chain. The session leases the next part
+when the first is used up, and returns the unused rest. Sessions that share a scope can therefore exceed its limit only
+by usage that is reported late. Pure.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ MEASURES: Final = ("tokens", "cost_usd", "turns", "tool_calls", "wall_s")
 """Measures of a budget: tokens (in and out together), US dollars, turns, tool calls, seconds of turns (summed)."""
 
 PARTS: Final = 64
-"""A part of a lease is this fraction of what is left, so that each session that shares a budget holds little unused."""
+"""Divisor of a lease: one part is the amount left divided by this, so that each session that shares a budget holds
+little unused."""
 PARTS_MAX: Final = 4_096
-"""No part is smaller than this fraction of the limit, if that much is left."""
+"""Divisor of the limit for the smallest part: no part is smaller than limit / PARTS_MAX, if that much is left."""
 
 SMALLEST: Final[Mapping[str, float]] = {"tokens": 1, "cost_usd": 0.0, "wall_s": 1.0}
-"""Smallest amount of a lease, for measures that are not leased one by one, if that much is left."""
+"""Smallest amount of a lease, for the measures that are not leased in single units, if that much is left."""
 
 BY_ONE: Final = frozenset({"turns", "tool_calls"})
-"""Measures that are leased one by one, since the amount is known before it is used."""
+"""Measures that are leased in single units, since the amount is known before it is used."""
 
 COUNT_MAX: Final = 2**53
 """Largest amount that is counted: an agent may report any number, and a record holds 64 bits."""
@@ -35,11 +37,13 @@ WHOLE: Final = frozenset({"tokens", "turns", "tool_calls"})
 """Measures that are counted in whole numbers."""
 
 _LEAST: Final = 1e-9
-"""Amounts below this count as nothing left, since sums of money and of seconds are not exact."""
+"""Amounts below this count as 0 when the rest of a budget is computed, since sums of money and of seconds are not
+exact."""
 
 
 class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Amounts that were used. ``cached_tokens`` are a part of ``input_tokens``; ``requests`` are those to a model."""
+    """Amounts that were used. ``cached_tokens`` are a part of ``input_tokens``; ``requests`` counts requests to a
+    model."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -72,7 +76,7 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return Amounts(**{name: max(getattr(self, name) - getattr(less, name), 0) for name in names})
 
     def at_least(self, other: Amounts) -> Amounts:
-        """Return the larger of each amount."""
+        """Return, for each amount, the larger of the two."""
         names = self.__struct_fields__
         return Amounts(**{name: max(getattr(self, name), getattr(other, name)) for name in names})
 
@@ -91,13 +95,14 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def as_record(self) -> dict[str, Any]:
-        """The amounts that are not 0, as a record holds them: money and time rounded to millionths."""
+        """The amounts that are not 0, in the form of a record's fields: money and time rounded to millionths."""
         found = {name: getattr(self, name) for name in self.__struct_fields__}
         return {name: round(one, 6) if isinstance(one, float) else one for name, one in found.items() if one}
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits; ``None`` means unlimited. ``wall_s`` counts seconds of turns: two turns at once use two a second."""
+    """Limits of a budget; ``None`` means unlimited. ``wall_s`` counts seconds of turns: two turns at once use two
+    seconds per second."""
 
     tokens: int | None = None
     cost_usd: float | None = None
@@ -117,14 +122,14 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def narrow_budget(own: Budget, above: Budget) -> tuple[Budget, tuple[str, ...]]:
-    """Return *own* bounded by *above*, and the measures in which *own* asked for more than *above* allows."""
+    """Return *own* bounded by *above*, and the measures in which *own* exceeds *above*."""
     wide = tuple(name for name, limit in own.limits.items() if limit > above.limits.get(name, limit))
     least = {name: min(own.limits.get(name, limit), limit) for name, limit in above.limits.items()}
     return Budget(**{**own.limits, **least}), wide  # type: ignore[arg-type]  # measures are its fields
 
 
 class SpentBudget(NamedTuple):
-    """A budget that is used up: its owner, measure, limit, the amount used, and the amount leased to others."""
+    """A budget that is used up: its owner, measure, limit, the amount used, and the amount leased to other sessions."""
 
     whose: str
     measure: str
@@ -144,7 +149,8 @@ def _number(amount: float) -> str:
 
 
 class BudgetScope:
-    """Limits of one entity and everything below it, with what was used and leased. *title* is the name for people."""
+    """Limits of one entity and everything below it, with the amounts used and leased. *title* is the entity's name for
+    people."""
 
     __slots__ = ("id", "leased", "limits", "parent", "title", "used")
 
@@ -158,7 +164,7 @@ class BudgetScope:
         self.bound(budget)
 
     def bound(self, budget: Budget) -> None:
-        """Replace the limits; what was used and leased stays."""
+        """Replace the limits; the amounts used and leased stay."""
         self.limits = budget.limits
         self.leased = {measure: self.leased.get(measure, 0.0) for measure in self.limits}
 
@@ -176,45 +182,46 @@ class BudgetScope:
         return {name: None for scope in self.chain for name in scope.limits}
 
     def own_left(self, measure: str) -> float:
-        """Return what this scope's own limit leaves unused and unleased."""
+        """Return the amount of *measure* that this scope's own limit leaves unused and unleased."""
         return self.limits[measure] - float(getattr(self.used, measure)) - self.leased[measure]
 
     def narrowest(self, measure: str) -> BudgetScope:
-        """Return the scope of the chain that has the least left."""
+        """Return the scope of the chain that has the least left of *measure*."""
         return min((one for one in self.chain if measure in one.limits), key=lambda one: one.own_left(measure))
 
     def left(self, measure: str) -> float | None:
-        """Return what may still be leased; ``None`` if nothing bounds *measure*."""
+        """Return the amount of *measure* that may still be leased; ``None`` if no scope of the chain bounds
+        *measure*."""
         if measure not in self.measures:
             return None
         left = self.narrowest(measure).own_left(measure)
         return left if left > _LEAST else 0.0
 
     def spent(self, measure: str) -> SpentBudget:
-        """Return the budget that leaves nothing of *measure*."""
+        """Return the budget of the chain that has nothing of *measure* left."""
         scope = self.narrowest(measure)
         used = getattr(scope.used, measure)
         return SpentBudget(scope.title, measure, scope.limits[measure], used, scope.leased[measure])
 
     def count(self, amounts: Amounts) -> None:
-        """Add *amounts* to what was used here and above."""
+        """Add *amounts* to the use of this scope and of every scope above it."""
         for scope in self.chain:
             scope.used = scope.used + amounts
 
     def recall(self, used: Amounts) -> None:
-        """Raise what was used to at least *used*, which an earlier record holds."""
+        """Raise the use of this scope to at least *used*, the amounts of an earlier record."""
         self.used = self.used.at_least(used)
 
     @property
     def as_record(self) -> list[dict[str, Any]]:
-        """The chain as a record holds it."""
+        """The chain of scopes in the form of a record's fields."""
         return [
             {"id": one.id, "title": one.title, "limits": one.limits, "used": one.used.as_record} for one in self.chain
         ]
 
 
 class BudgetLease:
-    """Part of what a chain of scopes has left, which its holder can use without asking again."""
+    """A lease on a chain of scopes: a part of the amount left, which a session can use without leasing again."""
 
     def __init__(self, scope: BudgetScope) -> None:
         self.scope = scope
@@ -222,17 +229,18 @@ class BudgetLease:
         self._held: dict[str, float] = dict.fromkeys(self._measures, 0.0)
 
     def held(self, measure: str) -> float:
-        """Return what may be used without asking; infinite for an unbounded measure."""
+        """Return the amount of *measure* that the lease still holds; infinite for an unbounded measure."""
         return self._held.get(measure, float("inf"))
 
     def lacking(self) -> SpentBudget | None:
-        """Lease a part of everything that a turn needs to begin and does not hold; return the first budget that is
-        spent."""
+        """Lease a part of every measure that a turn needs to begin and of which nothing is held; return the first
+        budget that is spent, or ``None``."""
         lacks = (self.lack(measure) for measure in self._measures if measure != "tool_calls")
         return next((spent for spent in lacks if spent is not None), None)
 
     def lack(self, measure: str) -> SpentBudget | None:
-        """Lease a part of *measure* unless some is held; return the spent budget if nothing is left."""
+        """Lease a part of *measure* unless some is held; return the spent budget if nothing is left to lease, else
+        ``None``."""
         lacks = measure in self._held and self._held[measure] <= _LEAST and self.scope.left(measure) is not None
         return self.scope.spent(measure) if lacks and not self._take(measure) else None
 
@@ -253,7 +261,8 @@ class BudgetLease:
                 scope.leased[measure] = max(scope.leased[measure] + amount, 0.0)  # its limits may be new
 
     def use(self, amounts: Amounts) -> SpentBudget | None:
-        """Record that *amounts* were used; return a budget that is spent by it: then nothing more may be used."""
+        """Record that *amounts* were used; return a budget that this has used up, or ``None``. With a spent budget,
+        nothing more may be used."""
         self.scope.count(amounts)
         spent: SpentBudget | None = None
         for measure in self._measures:
@@ -266,14 +275,14 @@ class BudgetLease:
         return spent
 
     def give_back(self) -> None:
-        """Return to the scopes what was not used."""
+        """Return the unused rest of the lease to the scopes."""
         for measure in self._measures:
             self._lease(measure, -self._held[measure])
 
 
 def hand_back_budget(given: Budget, spent: BudgetScope) -> Budget:
-    """Return the budget of a turn that hands back unfinished work: *given*, and for tokens and money that *given* does
-    not name a tenth of the narrowest limit."""
+    """Return the budget of a turn that hands back unfinished work: *given*, and a tenth of the narrowest limit for
+    tokens or money where *given* has no limit."""
     tenths: dict[str, float] = {}
     for measure in ("tokens", "cost_usd"):
         if measure in spent.measures:

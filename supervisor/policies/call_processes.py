@@ -53,7 +53,8 @@ class ProcessSeen(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     ``born`` is in ticks since the boot of the machine; ``state`` a letter; ``threads`` counts a main thread that has
     exited as long as the process is not reaped. ``command_hex`` is the begin of the command line, which may hold any
-    bytes; ``server`` is true of a process that has ``supervisor.ports.SERVER_VARIABLE`` in its environment.
+    bytes; ``server`` is true of a process that has the variable ``SERVER_VARIABLE`` (``supervisor.ports``) in its
+    environment.
     """
 
     pid: int
@@ -78,7 +79,7 @@ class ProcessSeen(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class CallSpan(NamedTuple):
     """The time in which the open calls of an agent start processes, in ticks.
 
-    ``alone`` is false where only some of the calls are being ended that have been open in that time.
+    ``alone`` is false if other calls, which are not being ended, were open in that time too.
     """
 
     since: int
@@ -87,17 +88,17 @@ class CallSpan(NamedTuple):
 
 
 class CallProcesses(NamedTuple):
-    """The processes of the ended calls that still run, parents before their children."""
+    """Processes that still run of the calls that are being ended, parents before their children."""
 
     belong: tuple[ProcessSeen, ...] = ()
     may_belong: tuple[ProcessSeen, ...] = ()
 
 
 def servers_in(seen: Iterable[ProcessSeen], agent_pid: int, names: Collection[str] = ()) -> frozenset[int]:
-    """Return the pids of the servers that an agent keeps from turn to turn, and of what they have started.
+    """Return the pids of the servers that an agent keeps from turn to turn, and of the descendants of these servers.
 
-    A server is marked in its environment (the MCP servers of the plan are), or its program has one of *names*: as the
-    command line says, where the second word is the script of an interpreter. *seen*: parents before their children.
+    A server is marked in its environment (the MCP servers of the plan are), or its program has one of *names*: the
+    first word of the command line, or the second (the script of an interpreter). *seen*: parents before their children.
     """
     kept: set[int] = set()
     for one in seen:
@@ -110,12 +111,13 @@ def servers_in(seen: Iterable[ProcessSeen], agent_pid: int, names: Collection[st
 def processes_of_calls(
     seen: Sequence[ProcessSeen], agent_pid: int, span: CallSpan, servers: Collection[str] = ()
 ) -> CallProcesses:
-    """Divide what is below an agent; its servers belong to no call.
+    """Divide the processes below an agent into those that belong to the ended calls and those that may; servers belong
+    to no call.
 
     Args:
         seen: the agent and its descendants, parents before their children.
         agent_pid: the main process of the agent.
-        span: when the processes of the calls were born.
+        span: the time in which the processes of the calls were born.
         servers: names of programs that are servers of the agent.
     """
     kept = servers_in(seen, agent_pid, servers)
@@ -141,11 +143,11 @@ def processes_of_calls(
 def processes_of_turn(
     seen: Sequence[ProcessSeen], agent_pid: int, since: int, servers: Collection[str] = ()
 ) -> tuple[ProcessSeen, ...]:
-    """Return the processes of a turn that still run, parents before their children; they have to end before the work
-    is judged.
+    """Return the processes of a turn that still run, parents before their children; they have to end before the work is
+    judged.
 
-    A process of the turn was born since the agent was given its first prompt, lives, and is neither the agent nor a
-    server that the agent keeps from turn to turn, nor what such a server has started. Processes from before the first
+    A process of the turn was born since the agent was given its first prompt, lives, and is neither the agent, nor a
+    server that the agent keeps from turn to turn, nor a descendant of such a server. Processes from before the first
     prompt, not from before this turn, are the agent's own: otherwise a daemon that a failed attempt has left would
     count as the agent's own in the next one.
 

@@ -1,4 +1,4 @@
-"""Reach of an agent that calls its supervisor: its session and those below, its own task, and what its plan adds."""
+"""Caller reach: the sessions, tasks and verbs for which an agent may send requests to its supervisor."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 
 class CallerReach(NamedTuple):
-    """Reach of the agent of a session: its session and those below it, the task that it may split (by its
-    name, and its entity's), and the verbs that its plan lets it use."""
+    """Reach of an agent's requests: the agent's session and the sessions below it, the task that the agent may split
+    (by the task's name and by its entity id), and the verbs that the plan lets the agent use."""
 
     sessions: frozenset[str] = frozenset()
     splits: frozenset[str] = frozenset()
@@ -15,4 +15,4 @@ class CallerReach(NamedTuple):
 
 
 NOWHERE: Final = CallerReach()
-"""The reach of a program that works for no session: a git of the supervisor, or an acceptance test."""
+"""Reach of a program that works for no session (a git of the supervisor, an acceptance test): nothing."""

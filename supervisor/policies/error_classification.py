@@ -1,10 +1,10 @@
 """Error classification: the category of the error that ended an attempt, and a signature to recognise the same error.
 
-The category comes from one table, read from top to bottom: the first rule whose words occur decides. A model problem
-that the agent reports in a structure, and any other structured reason, take precedence over words, and words over an
-exit status, which agents are known to report wrongly. Only *permanent* rules out another attempt, so a rule says
-*permanent* only if another attempt would meet the very same problem; an error without a rule is *unknown*, and is
-retried until the same signature has come back too often.
+The category comes from one table, read from top to bottom: the first rule whose pattern matches decides. A model
+problem that the agent reports in a structure, and any other structured reason, take precedence over the error text, and
+the text over an exit status, which agents are known to report wrongly. Only *permanent* rules out another attempt, so a
+rule says *permanent* only if another attempt would meet the very same problem; an error without a rule is *unknown*,
+and is retried until the same signature has come back too often.
 
 A signature is the error without its variable parts: numbers, ids, paths, quoted values, times. Pure.
 """
@@ -18,10 +18,10 @@ from supervisor.lifecycles.task_run import ErrorCategory
 from supervisor.lifecycles.types import AbortReason, ModelFailure, ModelProblem, TransitionReason
 
 SIGNATURE_CHARS_MAX: Final = 200
-"""Longest signature; of a longer one the beginning and the end are kept, which distinguish errors best."""
+"""Longest signature; a longer signature is cut to its beginning and end, which distinguish errors best."""
 READ_CHARS_MAX: Final = 8192
-"""Characters of an error that are read, half from its beginning and half from its end, so that a flood costs no more
-than a page."""
+"""Number of characters of an error that are read, half from its beginning and half from its end, so that a very long
+error costs little."""
 
 TRANSIENT, PERMANENT, UNKNOWN = ErrorCategory.TRANSIENT, ErrorCategory.PERMANENT, ErrorCategory.UNKNOWN
 
@@ -29,9 +29,9 @@ TRANSIENT, PERMANENT, UNKNOWN = ErrorCategory.TRANSIENT, ErrorCategory.PERMANENT
 class Failure(NamedTuple):
     """A classified error.
 
-    ``provider``: the provider of the model failed or refused, whatever the task was; the provider's breaker counts
-    these. ``why`` is the reason for the category, for people. ``met``: the model error monitor recorded the error when
-    it happened.
+    ``provider``: the provider of the model failed or refused, whatever the task was; the provider breaker counts such
+    failures. ``why`` is the reason for the category, for people. ``met``: the model error monitor recorded the error
+    when it happened.
     """
 
     category: ErrorCategory
@@ -42,8 +42,8 @@ class Failure(NamedTuple):
 
 
 class ErrorRule(NamedTuple):
-    """A rule of the table: errors that match ``words`` (a regular expression, in any case) have this category;
-    ``problem`` is the model problem, if there is one."""
+    """A rule of the table: errors that match ``words`` (a regular expression, in any case) have the rule's category;
+    ``problem`` is the model problem that the pattern proves, or ``None``."""
 
     category: ErrorCategory
     provider: bool
@@ -59,8 +59,8 @@ def _row(
 
 
 def _http(codes: str) -> str:
-    """Return a pattern for HTTP statuses where they are named as such: ``status code 503``, ``API Error: 529``,
-    ``Error: 429 {``."""
+    """Return a pattern for HTTP statuses where the text marks them as statuses: ``status code 503``, ``API Error:
+    529``, ``Error: 429 {``."""
     named = rf"(?:\bhttp[/\d.]*|\bstatus(?:[ _]?code)?|\bapi error|\berror code)\W{{0,4}}(?:{codes})\b"
     return rf"{named}|\b(?:{codes})\s+\{{"
 
@@ -249,12 +249,11 @@ TABLE: Final[tuple[ErrorRule, ...]] = (
         r"(?:unknown|invalid|no such) option",
     ),
 )
-"""Rules, the precise ones before the general ones, and the provider's words before the machine's: a 429 for an empty
-account is no rate limit, a 403 for too many requests is one, and a SyntaxError over a gateway's page is the gateway's.
-
-Words: those of spec 002; of the HTTP errors that the model providers document; of what nine agents print when a model
-fails; of the shells, Python, node and the kernel; and of this runtime's own refusals.
-"""
+"""Rules, the precise rules before the general ones, and the texts of providers before the texts of the machine: a 429
+for an empty account is no rate limit, a 403 for too many requests is a rate limit, and a SyntaxError that quotes a
+gateway's page is an error of the gateway.  Sources of the patterns: those of spec 002; of the HTTP errors that the
+model providers document; of what nine agents print when a model fails; of the shells, Python, node and the kernel; and
+of this runtime's own refusals."""
 
 MEANT: Final[dict[TransitionReason, tuple[ErrorCategory, bool, str]]] = {
     TransitionReason.PROMPT_TOO_LONG: (PERMANENT, False, "the prompt does not fit into the model's context"),
@@ -264,7 +263,8 @@ MEANT: Final[dict[TransitionReason, tuple[ErrorCategory, bool, str]]] = {
     TransitionReason.ORPHAN_RECOVERED: (TRANSIENT, False, "its supervisor ended, not the work"),
     TransitionReason.SHORTAGE: (TRANSIENT, False, "the machine lacked what a program needs to start"),
 }
-"""Transition reasons that determine the category by themselves, and whether the provider is to blame."""
+"""Category, blame and explanation of each transition reason that determines the category by itself; the flag says
+whether the provider is to blame."""
 
 PROBLEMS: Final[dict[ModelProblem, tuple[ErrorCategory, bool, str]]] = {
     ModelProblem.AUTH: (PERMANENT, True, "the provider does not let in who asks; somebody must log in"),
@@ -278,7 +278,7 @@ PROBLEMS: Final[dict[ModelProblem, tuple[ErrorCategory, bool, str]]] = {
     ModelProblem.REFUSED: (UNKNOWN, False, "the model refused"),
     ModelProblem.UNKNOWN: (TRANSIENT, True, "the provider failed, in words that say no more"),
 }
-"""Category of each model problem."""
+"""Category of each model problem, whether the provider is to blame, and the explanation."""
 
 STATUS_PROBLEMS: Final[dict[int, ModelProblem]] = {
     401: ModelProblem.AUTH,
@@ -300,20 +300,20 @@ DECIDED: Final = frozenset(
         AbortReason.PARENT_ABORTED,
     }
 )
-"""Abort reasons of a deliberate end: the error text is the requester's and says nothing about the work."""
+"""Abort reasons of a deliberate end: the error text then comes from the requester and is no evidence about the work."""
 
 ENDED: Final[dict[AbortReason, tuple[ErrorCategory, bool, str]]] = {
     AbortReason.PROVIDER_ERROR: (TRANSIENT, True, "the provider failed, in words that say no more"),
     AbortReason.PERMISSION_DENIED: (PERMANENT, False, "it may not do what it has to do"),
 }
-"""Category of an abort reason, for errors without words that match."""
+"""Category of each other abort reason, used if no pattern matches the error text."""
 
 STATUSES: Final[dict[int, tuple[ErrorCategory, bool, str]]] = {
     75: (TRANSIENT, False, "the program says that it is temporary (EX_TEMPFAIL)"),
     126: (PERMANENT, False, "the program cannot be executed"),
     127: (PERMANENT, False, "there is no such program"),
 }
-"""Exit statuses with a meaning of their own in shells and sysexits.h."""
+"""Category of each exit status that has a meaning of its own in shells and sysexits.h."""
 
 
 def classify(
@@ -324,10 +324,10 @@ def classify(
     exit_status: int | None = None,
     model: ModelFailure | None = None,
 ) -> Failure:
-    """Classify an error from its text (the agent's or the runtime's) and the other facts about that end.
+    """Classify an error from its text (the agent's or the runtime's) and the other facts about the end of the attempt.
 
-    *exit_status* is in Python's form (negative: the signal that ended it). Never raises; an error without a rule is
-    unknown.
+    *exit_status* is in Python's form (negative: the signal that ended the process). Never raises; an error without a
+    rule is unknown.
     """
     category, provider, why = (
         PROBLEMS[model.problem] if model else _verdict(error, abort_reason, transition_reason, exit_status)
@@ -353,7 +353,8 @@ def _verdict(
 
 
 def problem_of(words: str, status: int | None = None) -> ModelProblem | None:
-    """Return the model problem that *words* prove, else the one of *status* (HTTP); ``None`` if neither names one."""
+    """Return the model problem that the text *words* proves, else the one of the HTTP *status*; ``None`` if neither
+    names a problem."""
     said = next((row.problem for row in TABLE if row.words.search(ends_of(words))), None) if words else None
     if status is None or status < 400:
         return said
@@ -362,7 +363,7 @@ def problem_of(words: str, status: int | None = None) -> ModelProblem | None:
 
 
 def problem_of_status(status: int | None) -> ModelProblem | None:
-    """Return the model problem of an HTTP *status*; ``None`` if it has none."""
+    """Return the model problem of an HTTP *status*; ``None`` if the status names no problem."""
     if status is None:
         return None
     return STATUS_PROBLEMS.get(status) or (ModelProblem.SERVER if status >= 500 else None)
@@ -375,12 +376,12 @@ MORE_PRECISE: Final[dict[ModelProblem, tuple[ModelProblem, ...]]] = {
     ModelProblem.OVERLOADED: (ModelProblem.RATE_LIMIT,),
     ModelProblem.UNKNOWN: tuple(ModelProblem),
 }
-"""Problems that words prove against a status: OpenAI's empty account is a 429, Google's overload a 503, and a context
-that is too long is a 400 everywhere."""
+"""Model problems that an error text proves against the HTTP status: OpenAI reports an empty account as 429, Google an
+overload as 503, and every provider a too long context as 400."""
 
 SPOKEN: Final = re.compile(r"\A\s*\[?API Error\b.{0,4000}\Z", re.IGNORECASE | re.DOTALL)
-"""Texts that agents give as an answer when their model fails, and report as a success: qwen-code 0.15 and claude
-2.1."""
+"""Pattern of the texts that agents (qwen-code 0.15, claude 2.1) give as a normal reply, and report as a success, when
+their model fails."""
 
 
 def spoken_failure(text: str) -> bool:
@@ -389,13 +390,13 @@ def spoken_failure(text: str) -> bool:
 
 
 def ends_of(error: str) -> str:
-    """Return the beginning and the end of an error, READ_CHARS_MAX characters in all."""
+    """Return *error* cut to its beginning and its end, READ_CHARS_MAX characters in all."""
     half = READ_CHARS_MAX // 2
     return error if len(error) <= READ_CHARS_MAX else f"{error[:half]}\n{error[-half:]}"
 
 
 def _unsaid(abort: AbortReason | None, transition: TransitionReason | None, status: int | None) -> str:
-    """Return a signature for an error without words, from its reason and status."""
+    """Return a signature for an error without text, from its reason or exit status."""
     for reason in (transition, abort):
         if reason is not None:
             return reason.value
@@ -422,12 +423,12 @@ DIFFERS: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
         (r"\s+", " "),
     )
 )
-"""Variable parts of a lower-case error text, in the order in which they are replaced. A number that is given as a
-status, a code or an errno identifies the error, and stays."""
+"""Patterns of the variable parts of a lower-case error text, with their replacements, in order. A number that is given
+as a status, a code or an errno identifies the error, and is not replaced."""
 
 
 def signature_of(error: str) -> str:
-    """Return the error without its variable parts; empty for an error without words."""
+    """Return the signature of an error: its text without the variable parts; empty for an error without text."""
     said = ends_of(error).lower()
     for pattern, name in DIFFERS:
         said = pattern.sub(name, said)

@@ -6,6 +6,6 @@ from collections.abc import Sequence
 
 
 def next_agent(agent: str, fallback_agents: Sequence[str], failures: int) -> str:
-    """Return the name of the agent for the attempt after *failures* that were charged to the task."""
+    """Return the name of the agent for the attempt after that many *failures* of the task."""
     agents = (agent, *fallback_agents)
     return agents[min(failures, len(agents) - 1)]

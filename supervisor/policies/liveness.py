@@ -1,10 +1,10 @@
-"""Liveness policy: decide from snapshots without progress what is done about an agent.
+"""Liveness policy: decide from snapshots without progress which action is taken against an agent.
 
 Every ``snapshot_s`` seconds the monitor checks whether anything came from the agent since the last snapshot: its start,
 a heartbeat, a protocol message, output, the begin or end of a tool call. After ``wake`` snapshots without progress the
-agent gets an urgent message, after ``stop`` it is interrupted, after ``kill`` its session is aborted. Once an action
-was taken, a mere reaction to it (a turn that ends and begins anew, a message without text or calls) no longer counts as
-progress. Pure.
+agent is sent an urgent message, after ``stop`` the agent is interrupted, after ``kill`` its session is aborted. Once an
+action was taken, a mere reaction to it (a turn that ends and begins anew, a message without text or calls) no longer
+counts as progress. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ACTOR: Final = "liveness"
 
 
 class StallProfileName(Enum):
-    """Names of the stall profiles of a plan."""
+    """Names of the stall profiles; a plan's tasks use one of them."""
 
     DEFAULT = "default"
     LARGE = "large"
@@ -27,7 +27,8 @@ class StallProfileName(Enum):
 
 
 class StallProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """Snapshots in a row without progress after which an agent is woken up, asked to stop, and killed."""
+    """Numbers of snapshots in a row without progress after which an agent is woken by a message, interrupted, and
+    killed."""
 
     wake: int
     stop: int
@@ -36,7 +37,7 @@ class StallProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 class Liveness(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between snapshots (0: none are taken), and the stall profiles: large tasks, and phases in which tests run
-    or work is merged, get more time. The figures are those of the specification."""
+    or work is merged, have profiles with more time. The figures are those of the specification."""
 
     snapshot_s: float = 30.0
     default: StallProfile = StallProfile(wake=3, stop=5, kill=7)
@@ -59,8 +60,8 @@ class StallAction(Enum):
 class Stall:
     """Snapshots without progress of one agent, and the actions that were taken.
 
-    Each action is taken once. The actions are forgotten only after as many snapshots with progress as it takes until
-    the first action: an agent that says a word each time it is woken cannot go on like that for ever.
+    Each action is taken once. The actions are reset only after ``wake`` snapshots in a row with progress: an agent that
+    only reacts each time it is woken up is killed in the end.
     """
 
     __slots__ = ("_lively", "silent", "taken")
@@ -72,7 +73,7 @@ class Stall:
         """Number of actions that were taken and not yet forgotten."""
 
     def snapshot(self, moved: bool, profile: StallProfile) -> StallAction | None:
-        """Record the next snapshot; return the action that is due."""
+        """Record the next snapshot (*moved*: with progress); return the action that is due, or ``None``."""
         if moved:
             self.silent = 0
             self._lively += 1

@@ -15,14 +15,15 @@ from typing import Final, NamedTuple
 import msgspec
 
 KNOWN_MAX: Final = 512
-"""Observations that are remembered: a loop of more calls than this is not noticed."""
+"""Number of observations that are remembered: a loop of more calls than this is not noticed."""
 
 EDITS: Final = frozenset({"edit", "delete", "move"})
 """Kinds of calls that change files (the kinds of ACP)."""
 
 
 PLAIN_MAX: Final = 1024
-"""Parts of a value that are hashed; a value with more parts, or nested deeper than DEPTH_MAX, gets no digest."""
+"""Number of parts of a value that are hashed; a value with more parts, or nested deeper than DEPTH_MAX, has no
+digest."""
 DEPTH_MAX: Final = 8
 
 _PLAIN: Final = (str, bytes, int, float, bool)
@@ -30,7 +31,7 @@ _PLAIN: Final = (str, bytes, int, float, bool)
 
 def digest(value: object) -> str:
     """Return a hash of a value made of text, bytes, numbers, lists, tuples and mappings. Return ``""`` for any other
-    value, and for ``None`` and empty values, which say nothing about a call's result."""
+    value, and for ``None`` and empty values, which do not identify a call's result."""
     parts: list[bytes] = []
     if not _into(parts, value) or value in (None, (), [], {}, "", b""):
         return ""
@@ -56,7 +57,7 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Repetitions of the same call, and of the same edit, that are allowed with nothing new in between; 0 means no
     bound.
 
-    At the limit the agent gets a message, once for each prompt; at the next repetition the session is aborted.
+    At the limit a message is sent to the agent, once for each prompt; at the next repetition the session is aborted.
     """
 
     same_call_max: int = 5
@@ -64,7 +65,8 @@ class LoopLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FinishedCall(NamedTuple):
-    """A finished call: its title and kind, and digests of its arguments and result; ``""`` if not reported."""
+    """A finished call: its title and kind, and digests of its arguments (``asked``) and result (``answered``); ``""``:
+    not reported."""
 
     title: str
     kind: str
@@ -73,7 +75,7 @@ class FinishedCall(NamedTuple):
 
 
 class Repeated(NamedTuple):
-    """A repetition that reached the limit: the call, the number of times, and whether the agent had a message
+    """A repetition that reached the limit: the call, the number of times, and whether the agent was sent a message
     about it before."""
 
     title: str
@@ -88,7 +90,7 @@ class Repeated(NamedTuple):
 
 
 class LoopDetector:
-    """Counts the repeated calls of one agent."""
+    """Counter of the repeated calls of one agent."""
 
     __slots__ = ("_known", "_limits", "_repeats", "_warned")
 
@@ -99,12 +101,12 @@ class LoopDetector:
         self._warned = False
 
     def begin(self) -> None:
-        """Begin a new prompt: earlier calls no longer count."""
+        """Begin a new prompt: the calls of earlier prompts no longer count."""
         self._known.clear()
         self._warned = False
 
     def take(self, call: FinishedCall) -> Repeated | None:
-        """Record the next finished call; return the repetition if it reached the limit."""
+        """Record the next finished call; return the repetition if the call reached the limit, else ``None``."""
         edit = call.kind in EDITS
         judged = bool(call.asked if edit else call.answered)
         if not judged or call not in self._known:

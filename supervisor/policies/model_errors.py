@@ -1,13 +1,12 @@
-"""Model errors: decide when the model of a session has failed, or has been asked in vain, too often for its turn to go
-on.
+"""Model errors: decide when a model has failed, or was requested without a new result, too often for the turn to go on.
 
 Failures are counted in one place. A retry that the agent makes by itself and a turn that failed because of the model
-both count as one failure in a row; the count returns to 0 when something new comes from the model. When the budget is
-used up, the turn fails with that reason, and nothing else retries it; the next prompt has one attempt until the model
-answers. A problem that no retry can solve is not retried.
+both count as one failure in a row; the count returns to 0 when something new comes from the model. When the allowed
+number of failures is used up, the turn fails for that reason, and nothing else retries the turn; the next prompt has
+one attempt until the model replies. A problem that no retry can solve is not retried.
 
-Text counts as new unless the agent has said it just before. A call, a call's result and a permission request always
-count as new. Pure.
+Text counts as new unless it is among the last texts of the agent. A call, a call's result and a permission request
+always count as new. Pure.
 """
 
 from __future__ import annotations
@@ -21,22 +20,23 @@ from supervisor.lifecycles.types import ModelFailure, ModelProblem, Verdict
 from supervisor.policies.turn_outcome import model_failure_verdict
 
 PERMANENT: Final = (ModelProblem.AUTH, ModelProblem.QUOTA, ModelProblem.NOT_FOUND, ModelProblem.CONTEXT_LENGTH)
-"""Problems that a retry of the same request meets again."""
+"""Model problems that a retry of the same request meets again."""
 
 SAID_MAX: Final = 64
-"""Texts of an agent that are remembered to recognise a repeated one."""
+"""Number of texts of an agent that are remembered, to recognise a repeated text."""
 SAID_CHARS: Final = 256
-"""Characters of each text that are compared."""
+"""Number of characters of each text that are compared."""
 
 
 class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on model errors of one session, after which its turn is ended; 0 means no bound.
 
-    ``retries_max`` bounds failures in a row, of the agent's own tries and of ours together: 10 is what Claude Code
-    gives itself, once. ``at_once`` are the problems that are not worth any. ``fruitless_max`` bounds requests in a row
-    with nothing new in between: of nine agents measured against a failing model one made 20 of them in 45 s and one
-    448, where a working one makes none. ``requests_max`` bounds requests within ``within_s`` seconds, whatever comes of
-    them: that one made ten a second; a working agent makes about one, with a handful of sub-agents five.
+    ``retries_max`` bounds failures in a row, of the agent's own retries and of the supervisor's together; 10 is the
+    bound that Claude Code has for its own. ``at_once`` are the problems that are not retried. ``fruitless_max`` bounds
+    requests in a row with nothing new in between: of nine agents measured against a failing model one made 20 such
+    requests in 45 s and another one 448, where an agent with a working model makes none. ``requests_max`` bounds
+    requests within ``within_s`` seconds, whatever their result: the agent with 448 made ten a second; a working agent
+    makes about one, with a handful of sub-agents five.
     """
 
     retries_max: int = 10
@@ -54,7 +54,7 @@ class ModelErrorStatus(NamedTuple):
 
 
 class ModelRecord:
-    """History of the model of one session."""
+    """History of the model errors and model requests of one session."""
 
     __slots__ = ("_asked", "_fruitless", "_last", "_limits", "_said", "attempts", "in_a_row")
 
@@ -77,7 +77,7 @@ class ModelRecord:
 
     # ------------------------------------------------------------------ what came
     def said(self, text: str) -> None:
-        """Record *text* that the agent said or thought."""
+        """Record *text* that the agent wrote as a message or a thought; a new text counts as progress."""
         words = text.strip()[:SAID_CHARS]
         if words and words not in self._said:
             self.progressed()
@@ -107,7 +107,7 @@ class ModelRecord:
         return ModelErrorStatus(self.in_a_row, self._verdict(why, problem, status))
 
     def requested(self, requests: int, now_s: float) -> Verdict | None:
-        """Record *requests* to the model; return the verdict if the turn is to end."""
+        """Record requests to the model that were observed; return the verdict if the turn is to end."""
         self._count(requests, now_s)
         most, within_s = self._limits.requests_max, self._limits.within_s
         if most and len(self._asked) > most:
@@ -115,7 +115,8 @@ class ModelRecord:
         return self.reported(requests)
 
     def reported(self, requests: int = 1) -> Verdict | None:
-        """Record *requests* that the agent seems to have made; return the verdict if the turn is to end."""
+        """Record requests that the agent seems to have made, as its reports show; return the verdict if the turn is to
+        end."""
         self._fruitless += requests
         most = self._limits.fruitless_max
         if most and self._fruitless > most:
@@ -139,7 +140,7 @@ class ModelRecord:
     # ------------------------------------------------------------------ how a turn ended
     def failed(self, verdict: Verdict) -> Verdict:
         """Record that the agent ended its turn because of its model; return the verdict with the number of attempts,
-        and ``final`` if no further attempt is worth it."""
+        and with ``final`` set if no further attempt is to be made."""
         model = verdict.model
         if model is None:
             return verdict

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 ANSWER_WITHIN_S: Final = 300.0
-"""Seconds that a human has by default to answer; as long as a turn."""
+"""Seconds that a human has to answer, by default; as long as the default time-out of a turn."""
 
 
 class Decision(StrEnum):
@@ -28,8 +28,8 @@ class Decision(StrEnum):
 
 
 class PermissionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of an agent: *kind* in ACP's kinds, *tool* the agent's name of the tool, *paths* the files that it
-    names."""
+    """A permission request of an agent: *kind* in ACP's kinds, *tool* the agent's name of the tool, *paths* the files
+    that the request names."""
 
     title: str
     kind: str = "other"
@@ -49,7 +49,7 @@ class PermissionRule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """The rule as a record names it."""
+        """The rule as text for a record."""
         given = [f"kind {' or '.join(self.kinds)}"] if self.kinds else []
         given += [f"{name} {value}" for name in ("title", "tool", "path") if (value := getattr(self, name))]
         return f"rule: {self.then} {', '.join(given)}"
@@ -71,7 +71,8 @@ class PolicyDecision(NamedTuple):
 
 
 class OptionChoice(NamedTuple):
-    """The option of the agent that expresses a decision; ``None`` if the agent offers none: it gets *cancelled*."""
+    """The agent's option that expresses a decision; ``None`` if the agent offers no such option: then the agent is sent
+    *cancelled*."""
 
     option: str | None
     kind: str | None
@@ -98,10 +99,10 @@ def decide_permission(policy: PermissionPolicy, request: PermissionRequest, dire
 
 
 def decide_service(policy: PermissionPolicy, request: PermissionRequest, directory: str) -> PolicyDecision:
-    """Decide by *policy* what the supervisor is to do for an agent: run a command, write a file, read a file.
+    """Decide by *policy* whether the supervisor does something for an agent: run a command, write a file, read a file.
 
-    Reading is decided by the rules alone. The default is for what agents ask about, and none asks before it reads: a
-    human would be asked about each file.
+    Reading is decided by the rules alone. The policy's default is for actions for which agents request a permission,
+    and no agent does so before it reads: otherwise a human would have to answer for each file.
     """
     if request.kind == "read":
         return _by_rule(policy, request, directory) or PolicyDecision(Decision.ALLOW, "no rule fits")
@@ -109,17 +110,15 @@ def decide_service(policy: PermissionPolicy, request: PermissionRequest, directo
 
 
 def _by_rule(policy: PermissionPolicy, request: PermissionRequest, directory: str) -> PolicyDecision | None:
-    """Return the decision of the first rule that matches."""
+    """Return the decision of the first rule that matches, or ``None``."""
     fitting = (rule for rule in policy.rules if _fits(rule, request, directory))
     return next((PolicyDecision(rule.then, rule.words) for rule in fitting), None)
 
 
 def covers(allowed: PermissionRequest, detail: str, wanted: PermissionRequest, directory: str) -> bool:
-    """Return whether an allowed request, shown with *detail*, covers *wanted*, so that *wanted* needs no question.
-
-    It does if *wanted* is the same command line, or only files that *allowed* named. The title that an agent gives a
-    request proves nothing; the commands and files that the supervisor handles are what counts.
-    """
+    """Return whether an allowed request, shown with *detail*, covers *wanted*, so that *wanted* needs no decision.
+    That is so if *wanted* is the same command line, or only files that *allowed* named. The title that an agent gives a
+    request proves nothing; the commands and files that the supervisor handles are what counts."""
     if wanted.kind == "execute":
         literal = msgspec.json.encode(wanted.title).decode()  # among the arguments, which are JSON
         return allowed.kind == "execute" and (wanted.title == allowed.title or literal in detail)
@@ -139,21 +138,21 @@ def _fits(rule: PermissionRule, request: PermissionRequest, directory: str) -> b
 
 
 def _fits_paths(rule: PermissionRule, paths: Sequence[str], directory: str) -> bool:
-    """Return whether the paths match the rule's. An allow rule needs all paths to match, the others need one. A request
-    without paths matches nothing."""
+    """Return whether the paths match the pattern of the rule. An allow rule matches only if all paths match, another
+    rule if one path does. A request without paths matches nothing."""
     pattern = _led(escape(directory), rule.path)
     fits = [fnmatchcase(_led(directory, path), pattern) for path in paths]
     return bool(fits) and (all(fits) if rule.then is Decision.ALLOW else any(fits))
 
 
 def _led(directory: str, path: str) -> str:
-    """Resolve *path* in *directory*. Of two leading slashes, which POSIX keeps apart, one is left."""
+    """Resolve *path* in *directory*. Two leading slashes, which POSIX distinguishes from one, become one."""
     led = posixpath.normpath(posixpath.join(directory, path))
     return led[1:] if led.startswith("//") else led
 
 
 def choose_option(options: Sequence[tuple[str, str]], *, allow: bool, always: bool = False) -> OptionChoice:
-    """Choose the option, of (id, kind), that expresses the decision.
+    """Choose from *options*, pairs of (id, kind), the option that expresses the decision.
 
     Never grants more than was decided: ``allow_once`` is not expressed by ``allow_always``. May grant less: without a
     ``reject_once``, ``reject_always`` is chosen.

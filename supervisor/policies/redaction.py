@@ -18,23 +18,25 @@ from typing import Any, Final, TypeVar, get_args
 import msgspec
 
 VALUE_CHARS_MIN: Final = 8
-"""Shortest value that is redacted: a shorter one would be found in ordinary words."""
+"""Length of the shortest value that is redacted: a shorter value would be found in ordinary words."""
 TAIL_CHARS: Final = 256
-"""Characters at the end of a long piece that are searched for the beginning of a secret, so that a flood is cheap."""
+"""Number of characters at the end of a long piece that are searched for the beginning of a secret, which keeps long
+output cheap."""
 HELD_CHARS_MAX: Final = 4096
-"""Longest run without a space that is held back; a longer one is searched in pieces."""
+"""Length of the longest run without a space that is held back; a longer run is searched in pieces."""
 KEY_CHARS_MAX: Final = 32 * 1024
-"""Longest private key: RSA of 16,384 bits has 13,000 characters. A longer text without an end line is no key."""
+"""Length of the longest private key: RSA of 16,384 bits has 13,000 characters. A longer text without an end line is no
+key."""
 MARK_CHARS_MAX: Final = 64
-"""Longest first or last line of a private key."""
+"""Length of the longest first or last line of a private key."""
 
 _NAMES: Final = re.compile(
     r"(?i)(^|[_-])(api[_-]?key|access[_-]?key|private[_-]?key|key|token|secret|passw(or)?d|passphrase|credentials?|auth"
     r"|authorization|cookie)([_-]|$)"
 )
-"""Names of variables and of headers that hold secrets."""
+"""Pattern of the names of variables and headers that hold secrets."""
 _SCHEME: Final = re.compile(r"(?:Bearer|Basic|Token) +(\S+)")
-"""Scheme before the secret in the value of a header."""
+"""Pattern of a header's value that begins with an authentication scheme; the group is the secret."""
 _LOOKS: Final = (
     r"sk-[A-Za-z0-9_-]{20,}",  # OpenAI, Anthropic
     r"gh[pousr]_[A-Za-z0-9]{36,}",  # GitHub
@@ -57,11 +59,11 @@ header itself begins at an ``eyJ`` of the run. A pattern of the whole token woul
 to the end of the run; the lookbehind and the possessive repeats do that once per run."""
 _WEB_TOKEN_BEGINS: Final = "eyJ"
 _HEADER_CHARS_MIN: Final = 10
-"""Shortest header of a token, without its ``eyJ``."""
+"""Length of the shortest header of a token, without its ``eyJ``."""
 _KEY_BEGINS: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _KEY_ENDS: Final = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
 _KEY_MAY_BEGIN: Final = re.compile(r"-(?:-(?:-(?:-(?:-(?:B(?:E(?:G(?:I(?:N(?: [A-Z ]*-{0,4})?)?)?)?)?)?)?)?)?)?\Z")
-"""Beginning of the first line of a private key at the end of a text. The line has spaces in it, so it is no single
+"""Pattern of a text that ends within the first line of a private key. That line has spaces in it, so it is no single
 run."""
 _BEGINNINGS: Final = (
     *("sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "AKIA", "ASIA", "xox", "AIza", "npm_"),
@@ -71,7 +73,7 @@ _MARKS: Final = (*_BEGINNINGS, "-----BEGIN ")
 """Substrings of which each secret pattern contains at least one: a text without any, as nearly all are, is not
 searched."""
 _BEARER_BEGINS: Final = re.compile(r"Bearer \S*\Z")
-"""A ``Bearer`` scheme at the end of a text: the secret comes after the space."""
+"""Pattern of a text that ends with a ``Bearer`` scheme: the secret comes after the space."""
 TRUSTED_FIELDS: Final = frozenset(
     {
         *(
@@ -104,12 +106,12 @@ def encodable(text: str) -> str:
 
 
 class _Escapes(dict[int, str]):
-    """Table for ``str.translate`` that writes each character on which a terminal would act as JSON does. Entries are
+    """Table for ``str.translate`` that escapes each character on which a terminal would act, as JSON does. Entries are
     added as characters occur."""
 
     _ACTED_ON: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-    """Unicode categories: control, format (bidirectional marks among them), lone surrogates, line and paragraph
-    separators."""
+    """Unicode categories that are escaped: control, format (bidirectional marks among them), lone surrogates, line and
+    paragraph separators."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -123,10 +125,10 @@ _IN_LINES: Final = _Escapes({ord(char): char for char in "\n\t"})
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Return *text* with everything that a terminal would act on written as JSON writes it: ``\\u001b``.
+    """Return *text* with every character on which a terminal would act escaped as in JSON: ``\\u001b``.
 
-    All that the program prints goes through here, since an agent, a file or a program may have put anything into it:
-    a window title, the clipboard (OSC 52), a cleared screen, letters from right to left. JSON stays the same JSON.
+    All output of the program goes through this function, since an agent, a file or a program may have put anything into
+    it: a window title, the clipboard (OSC 52), a cleared screen, letters from right to left. JSON stays the same JSON.
 
     Args:
         lines: keep newlines and tabs.
@@ -140,10 +142,10 @@ def is_secret_name(name: str) -> bool:
 
 
 class Redactor:
-    """Replaces secrets in texts and events.
+    """Replacer of secrets in texts and events.
 
     Args:
-        environments: what agents are given; of each the values whose names are those of secrets.
+        environments: the environments of agents; the values whose names mark them as secrets are redacted.
     """
 
     def __init__(self, environments: Iterable[Mapping[str, str]] = ()) -> None:
@@ -160,7 +162,7 @@ class Redactor:
         self._spaced = [value for value in self._names if any(map(str.isspace, value))]
 
     def _learn(self, name: str, value: str) -> None:
-        """Add a secret value, and the part of it that follows the name of a scheme."""
+        """Add a secret value, and the part of it that follows the name of an authentication scheme."""
         follows = _SCHEME.fullmatch(value)
         for secret in (value, follows[1] if follows is not None else ""):
             if len(secret) >= VALUE_CHARS_MIN:
@@ -176,7 +178,8 @@ class Redactor:
         return encodable(text)
 
     def _clean(self, text: str) -> str:
-        """Replace each secret; where two begin at the same place, a known value takes precedence."""
+        """Return *text* with each secret replaced; where two begin at the same place, a known value takes
+        precedence."""
         tokens = _WebTokens(text)
         kept: list[str] = []
         at = 0
@@ -245,7 +248,7 @@ class Redactor:
 
 
 class _WebTokens:
-    """Finds the JSON Web Tokens of one text, from its beginning to its end."""
+    """Finder of the JSON Web Tokens of one text, from its beginning to its end."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -277,10 +280,10 @@ def _overlap(text: str, value: str) -> int:
 
 
 class StreamRedactor:
-    """Redacts a stream of text that arrives in pieces, so that no secret escapes by lying in two of them.
+    """Redactor for a stream of text that arrives in pieces; also finds a secret that lies in two pieces.
 
-    Nothing of a private key is passed on: the text after its first line is dropped, until its last line, or until it is
-    too long to be a key.
+    Nothing of a private key is passed on: the text after its first line is dropped, until the key's last line, or until
+    the text is too long to be a key.
     """
 
     def __init__(self, redactor: Redactor) -> None:
@@ -295,8 +298,8 @@ class StreamRedactor:
         return self._key_chars is not None
 
     def feed(self, text: str) -> str:
-        """Add *text*; return what can be passed on now. Works by positions, so that a text with many keys is not copied
-        for each."""
+        """Add *text*; return the text that can be passed on now. Works by positions, so that a text with many keys is
+        not copied for each."""
         text, said, at = self._held + text, list[str](), 0
         self._held = ""
         while at < len(text):
@@ -334,7 +337,8 @@ class StreamRedactor:
         return len(text)
 
     def end(self) -> str:
-        """Return the rest. A key that has begun goes on with the next text."""
+        """End the stream; return the text that was held back. A private key that has begun continues in the next
+        text."""
         held, self._held = self._held, ""
         return "" if self.in_key else self._redactor.text(held)
 

@@ -4,8 +4,8 @@ This module only counts. The decision whether a failed task is tried again is ``
 ``supervisor/work/plan_run.py``; its guards are in the tables of ``lifecycles.task_run`` and ``lifecycles.task``.
 
 Each of those limits bounds its own retries, and their product would be large: three claims of five attempts of five
-launches. Every launch but the first of each task spends one retry of the workstream; when none is left, nothing is
-tried again. A budget is a value: spending returns a new one. The budget grows with the workstream.
+launches. Every launch but the first of each task uses one retry of the workstream; when no retry is left, nothing is
+tried again. A budget is a value: ``spend`` returns a new budget. The budget grows with the workstream.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 SHARE: Final = 0.2
 """Retries per task of the workstream."""
 RETRIES_MIN: Final = 10
-"""Retries that a workstream has in any case, however small it is."""
+"""Number of retries that a workstream has in any case, however small it is."""
 _GIVEN_UP: Final = frozenset({TaskRun.FAILED, TaskRun.TIMEOUT, TaskRun.CIRCUIT_OPEN, TaskRun.HALF_OPEN})
 
 
 class RetryBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Retry budget of one workstream with that many ``tasks``: ``spent`` retries are used."""
+    """Retry budget of one workstream: ``tasks`` is the number of its tasks, ``spent`` the number of retries that are
+    used."""
 
     share: float = SHARE
     retries_min: int = RETRIES_MIN
@@ -36,16 +37,16 @@ class RetryBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def retries_max(self) -> int:
-        """Retries in all."""
+        """The number of retries in all."""
         return max(self.retries_min, int(self.tasks * self.share + 1e-9))  # 0.29 of 100 are 29, whatever floats say
 
     @property
     def left(self) -> int:
-        """Retries left; never below 0."""
+        """The number of retries left; never below 0."""
         return max(0, self.retries_max - self.spent)
 
     def spend(self) -> RetryBudget | None:
-        """Return the budget after one more retry; ``None`` if none is left."""
+        """Return the budget after one more retry; ``None`` if no retry is left."""
         return replace(self, spent=self.spent + 1) if self.left else None
 
     def grown(self, tasks: int) -> RetryBudget:
@@ -53,12 +54,12 @@ class RetryBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return replace(self, tasks=self.tasks + tasks)
 
     def describe(self) -> str:
-        """Describe why nothing is retried, for the record of a circuit that opens."""
+        """Return the reason why nothing is retried, as text for the record of a circuit that opens."""
         return f"the workstream's retry budget is spent ({self.spent} of {self.retries_max} retries)"
 
 
 def retries_spent(tasks: Iterable[TaskData], runs: Iterable[tuple[TaskRun, TaskRunData]]) -> int:
-    """Return how many retries *tasks* and their *runs* have had, as far as their data show.
+    """Return the number of retries of *tasks* and their task *runs*, as far as their data show.
 
     Each retry of a task counts, and each charged failure of a run except the one that opened its circuit and those of
     the probes since. Counters that an operator's reset has set to 0 are not counted.

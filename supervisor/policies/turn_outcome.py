@@ -1,4 +1,5 @@
-"""Verdict on a turn, reason of an exit, text of a prompt, severity of a record: four decisions that are made only here.
+"""Verdict on a turn, reason of an exit, text of a prompt, severity of a record: four decisions that are made only in
+this module.
 
 Pure: facts go in, a value comes out. An exit status alone is never believed: a turn has succeeded only if the agent
 reported its end without an error and without an open tool call.
@@ -50,8 +51,8 @@ that may pass is ``retry``, and a model that does not exist has no reason but ``
 
 
 def model_failure_verdict(error: str, model: ModelFailure, status: int | None = None) -> Verdict:
-    """Return the verdict on a turn that failed because of its model; *status* is the agent's exit status, if it has
-    exited."""
+    """Return the verdict on a turn that failed because of its model; *status* is the exit status of the agent, ``None``
+    if it has not exited."""
     reason = MODEL_REASONS[model.problem]
     if model.status == 413:
         reason = TransitionReason.PROVIDER_413
@@ -66,10 +67,10 @@ def model_failure_verdict(error: str, model: ModelFailure, status: int | None = 
 
 
 def abort_reason_of(status: int | None, *, intended: AbortReason | None = None) -> AbortReason | None:
-    """Return the reason for an exit status in Python's form; ``None`` for 0.
+    """Return the abort reason that an exit status (in Python's form) implies; ``None`` for 0.
 
     *intended* is the reason for which the supervisor ended the process, recorded before the signal was sent. Only a
-    SIGKILL that the supervisor did not send counts as the out-of-memory killer's.
+    SIGKILL that the supervisor did not send counts as sent by the out-of-memory killer.
     """
     if intended is not None:
         return intended
@@ -115,8 +116,9 @@ def decide_verdict(
 ) -> Verdict:
     """Decide the verdict on a turn from the agent's claim (*stop*, *error*, *problem*, *http_status*) and known facts.
 
-    *intent* is the reason for which the supervisor asked the agent to stop; it explains every end but a success that
-    came first. *text* is all that the agent said: if that is an error of its model, the turn is no success.
+    *intent* is the reason for which the supervisor asked the agent to stop; that reason explains every end but a
+    success that came first. *text* is all text of the agent: if the text is an error of the agent's model, the turn is
+    no success.
     """
     if stop == "end_turn" and not error and problem is None and spoken_failure(text):
         error = text.strip()
@@ -147,7 +149,7 @@ INTERRUPTED = "Note: you were interrupted, and what you had begun may be done al
 def build_prompt(prompt: str, messages: Sequence[Message], *, again: bool = False) -> str:
     """Build the text for an agent: the request, then the messages that wait for it, oldest first, urgent ones marked.
 
-    *again*: the agent knows the request already, and was interrupted while it worked on it.
+    *again*: the agent has received the request already, and was interrupted while it worked on that request.
     """
     parts = [prompt] if prompt else []
     if prompt and again:
@@ -161,7 +163,7 @@ def build_prompt(prompt: str, messages: Sequence[Message], *, again: bool = Fals
 def severity_of(event: Event, effects: Sequence[Effect] = ()) -> Severity:
     """Return the severity of an event's record (spec 004: a failure that is retried warns, a final one is an error).
 
-    *effects* are those of the event: giving up after too many failures makes the last failure final.
+    *effects* are those of the event: a session that gives up after too many failures makes the last failure final.
     """
     if isinstance(event, FatalError):
         return Severity.CRITICAL

@@ -1,6 +1,7 @@
-"""Usage totals: what agents have reported, summed per turn, session, task and workstream, from the journal's records.
+"""Usage totals: the usage that agents have reported, summed per turn, session, task and workstream, from the journal's
+records.
 
-The log of a session holds what its agents have used so far. Only these records are counted, so the totals do not depend
+The log of a session holds the usage of its agents so far. Only these records are counted, so the totals do not depend
 on the reader, the time or the number of supervisors. A session's total includes its child sessions, a task's total the
 sessions that have claimed the task, a workstream's total its tasks. Pure.
 """
@@ -17,9 +18,9 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.budgets import Amounts
 
 USAGE: Final = "Usage"
-"""The fact that records what a session has used so far, and every budget scope that it counts in."""
+"""Name of the fact that records the usage of a session so far, and every budget scope in which the usage counts."""
 USAGE_EVENTS: Final = ("Born", USAGE, "claimed")
-"""Events whose records are read; others change nothing."""
+"""Events whose records are read; the records of other events change nothing."""
 NOTHING: Final = Amounts()
 _LEFT_OUT: Final = "/~"
 """Part of an id that replaces the middle of a path that would be too long: such an id does not name the parent."""
@@ -30,10 +31,11 @@ def _unknown(session_id: str) -> None:
 
 
 class UsageTotals:
-    """Sums of usage. Records must be added in their order.
+    """Sums of usage by entity. Records must be added in their order.
 
     Args:
-        parent_of: the parent of a session whose id leaves it out, where that is known; else it counts in its root.
+        parent_of: returns the parent of a session whose id does not name the parent; with ``None``, the usage counts
+            for the root session.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class UsageTotals:
             self.take(record)
 
     def take(self, record: LifecycleEvent) -> None:
-        """Add the next record."""
+        """Add the next record of the journal."""
         fact = record.metadata
         if record.event == USAGE and record.outcome == "fact":
             self._used(record.entity_id, str(fact["turn"]), msgspec.convert(fact["used"], Amounts))
@@ -58,7 +60,7 @@ class UsageTotals:
             self._born(record)
 
     def _used(self, session_id: str, turn_id: str, used: Amounts) -> None:
-        """Record the usage of a session so far; the increase is that of the named turn."""
+        """Record the usage of a session so far; the increase counts for the named turn."""
         more = used - self._own.get(session_id, NOTHING)
         self._own[session_id] = used
         self._own[turn_id] = self._own.get(turn_id, NOTHING) + more
@@ -75,7 +77,7 @@ class UsageTotals:
         return above if root == above else self._parent_of(session_id) or root
 
     def sums(self) -> Mapping[str, Amounts]:
-        """Return the totals by entity, for every entity that has used something."""
+        """Return the totals by entity, for every entity with any usage."""
         sums, missing = dict(self._own), Counter(self._above.values())
         whole = [one for one in self._above if one not in missing]
         for one in whole:  # each is added once, when all below it have been: a chain may be thousands deep

@@ -1,4 +1,4 @@
-"""Ports: what the runtime asks of processes, agents, the journal, workspaces, and the clock.
+"""Ports: interfaces of the runtime to processes, agents, the journal, workspaces, and the clock.
 
 Protocols and the values that cross them; no implementation. One conformance suite per port runs on every
 implementation. Each port is a module of its own; this package exports all of them.

@@ -14,7 +14,7 @@ from supervisor.lifecycles.types import CancelMode, ModelProblem
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Write these bytes to the agent's standard input."""
+    """Command to write these bytes to the agent's standard input."""
 
     data: bytes
 
@@ -24,13 +24,13 @@ class CloseInput(msgspec.Struct, frozen=True):
 
 
 class Signal(msgspec.Struct, frozen=True):
-    """Send this signal to the agent's main process (agents without an in-band cancel)."""
+    """Command to send this signal to the agent's main process (for agents without a cancel in their protocol)."""
 
     number: int
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """The agent can take prompts.
+    """Event: the agent can take prompts.
 
     ``resume_id`` is the agent's own name for the conversation, if it can be loaded again; ``steers``: the agent can be
     sent messages within a turn (:meth:`Codec.steer`).
@@ -42,25 +42,28 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 class MessageAccepted(msgspec.Struct, frozen=True):
-    """The agent works on the oldest message sent within the turn (:meth:`Codec.steer`) that it had not taken up yet."""
+    """Event: the agent works on the oldest message sent within the turn (:meth:`Codec.steer`) that it had not taken up
+    yet."""
 
 
 class ConversationNamed(msgspec.Struct, frozen=True):
-    """The agent named its conversation after that had begun; by that name it can be loaded again."""
+    """Event: the agent named its conversation after the conversation had begun; by that name the conversation can be
+    loaded again."""
 
     resume_id: str
 
 
 class Text(msgspec.Struct, frozen=True):
-    """Text that the agent said (``message``), thought (``thought``) or logged (``log``)."""
+    """Event: the agent wrote text: a message to the user (``message``), a thought (``thought``) or a log line
+    (``log``)."""
 
     kind: str
     text: str
 
 
 class ToolOpened(msgspec.Struct, frozen=True):
-    """The agent began a tool call. ``parent`` is the open call that contains it: a sub-agent of the agent's own is a
-    call of kind ``agent``, and the parent of its calls."""
+    """Event: the agent began a tool call. ``parent`` is the open call that contains it: a sub-agent that the agent runs
+    by itself is a call of kind ``agent``, and the parent of the sub-agent's calls."""
 
     call_id: str
     title: str
@@ -69,8 +72,9 @@ class ToolOpened(msgspec.Struct, frozen=True):
 
 
 class ToolClosed(msgspec.Struct, frozen=True):
-    """A tool call returned: ``completed``, ``failed``, or ``unknown`` if the agent did not report it. ``asked`` and
-    ``answered`` are digests of its arguments and of its result; ``""``: not reported."""
+    """Event: a tool call returned, with the outcome ``completed``, ``failed``, or ``unknown`` if the agent did not
+    report it. ``asked`` and ``answered`` are digests of the call's arguments and of its result; ``""``: not
+    reported."""
 
     call_id: str
     outcome: str
@@ -79,18 +83,19 @@ class ToolClosed(msgspec.Struct, frozen=True):
 
 
 class CallNotEnded(msgspec.Struct, frozen=True):
-    """The agent did not end a call that ``Codec.end_call`` asked it to end; *why* is the reason."""
+    """Event: the agent did not end a call that ``Codec.end_call`` requested it to end; *why* is the reason."""
 
     call_id: str
     why: str
 
 
 class PermissionNeeded(msgspec.Struct, frozen=True):
-    """The agent waits for an answer: one of ``options`` (option id, kind: ``allow_once``, ``allow_always``,
-    ``reject_once``, ``reject_always``).
+    """Event: the agent requests a permission and waits for the answer: one of ``options`` (option id, kind:
+    ``allow_once``, ``allow_always``, ``reject_once``, ``reject_always``).
 
     ``tool_kind`` is the kind of the request in ACP's terms, ``tool`` the agent's name for the tool, ``paths`` the files
-    that it names, and ``detail`` what a human must see to decide: a command line, a change. Long texts are cut.
+    that the request names, and ``detail`` what a human must see to decide: a command line, a change. Long texts are
+    cut.
     """
 
     request_id: str
@@ -103,8 +108,8 @@ class PermissionNeeded(msgspec.Struct, frozen=True):
 
 
 class FileRequested(msgspec.Struct, frozen=True):
-    """The agent requests that we write *text* to a file, or read one (``None``); answered by
-    ``Codec.file_answered``."""
+    """Event: the agent requests that the supervisor writes *text* to a file, or reads the file (``None``); the reply is
+    sent by ``Codec.file_answered``."""
 
     request_id: str
     path: str
@@ -112,7 +117,8 @@ class FileRequested(msgspec.Struct, frozen=True):
 
 
 class TerminalOpened(msgspec.Struct, frozen=True):
-    """The agent requests that we run a command for it; ``call_id`` is the tool call that it serves (never empty)."""
+    """Event: the agent requests that the supervisor runs a command for it; ``call_id`` is the tool call that the
+    command serves (never empty)."""
 
     terminal_id: str
     call_id: str
@@ -122,13 +128,14 @@ class TerminalOpened(msgspec.Struct, frozen=True):
 
 
 class TerminalKilled(msgspec.Struct, frozen=True):
-    """The agent requests that we end that command (kill, or release while it runs)."""
+    """Event: the agent requests that the supervisor ends such a command (kill, or release while it runs)."""
 
     terminal_id: str
 
 
 class ChildRequested(msgspec.Struct, frozen=True):
-    """The agent requests a sub-agent: a child session that works on *prompt*; answered by ``Codec.child_ended``."""
+    """Event: the agent requests a sub-agent: a child session that works on *prompt*; the reply is sent by
+    ``Codec.child_ended``."""
 
     request_id: str
     name: str
@@ -139,9 +146,10 @@ class ChildRequested(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Usage that the agent reports, in its own terms, and the increase over earlier reports.
+    """Event: the agent reports its usage, in its own terms (``used``); the other fields are the increase over earlier
+    reports.
 
-    ``cached_tokens`` are those of ``input_tokens`` that came from the provider's cache; ``requests`` counts the
+    ``cached_tokens`` are the part of ``input_tokens`` that came from the provider's cache; ``requests`` counts the
     requests to the model that the agent reports: a step that begins is ``Usage({}, requests=1)``.
     """
 
@@ -154,7 +162,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class ModelErrorReported(msgspec.Struct, frozen=True):
-    """The agent's model failed or refused, and the agent retries by itself.
+    """Event: the agent's model failed or refused, and the agent retries by itself.
 
     ``status`` is the HTTP status, ``attempt`` the agent's own count of its attempts (from 1; 0: not reported),
     ``retry_s`` the seconds until its next attempt, ``words`` its error text.
@@ -168,18 +176,18 @@ class ModelErrorReported(msgspec.Struct, frozen=True):
 
 
 class Compaction(msgspec.Struct, frozen=True):
-    """Context compaction began (``active``) or ended."""
+    """Event: the agent began to compact its context (``active``), or ended that."""
 
     active: bool
     failed: bool = False
 
 
 class TurnEnded(msgspec.Struct, frozen=True):
-    """The agent's report on the turn: ``end_turn``, ``cancelled``, ``refusal``, ``max_tokens``, ``max_turns``,
-    ``error``.
+    """Event: the agent reports the end of its turn (``stop``): ``end_turn``, ``cancelled``, ``refusal``,
+    ``max_tokens``, ``max_turns``, ``error``.
 
-    The report is a claim: success also needs no open tool call and no error. ``problem``: the turn ended because of its
-    model, ``status`` is the provider's HTTP status, if they are reported.
+    The report is a claim: success also needs no open tool call and no error. ``problem`` is the model problem that
+    ended the turn, ``status`` the provider's HTTP status, if reported.
     """
 
     stop: str
@@ -189,7 +197,7 @@ class TurnEnded(msgspec.Struct, frozen=True):
 
 
 class Malformed(msgspec.Struct, frozen=True):
-    """The agent broke its protocol; *why* names what was wrong. Its turn fails with that reason."""
+    """Event: the agent broke its protocol; *why* names the error. The agent's turn fails with that reason."""
 
     why: str
 
@@ -220,8 +228,8 @@ Out = (
 
 
 class McpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server of tools for an agent: a program (``command`` and ``env``), or an address (``url`` and ``headers``) with
-    the ``transport`` ``http`` or ``sse``."""
+    """An MCP server, which offers tools to an agent: a program (``command`` and ``env``), or an address (``url`` and
+    ``headers``) with the ``transport`` ``http`` or ``sse``."""
 
     name: str
     command: tuple[str, ...] = ()
@@ -232,7 +240,8 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings that a plan gives an agent beyond its command line, in the agent's terms; empty: the agent's default.
+    """Settings that a plan gives an agent beyond its command line, in the agent's terms; an empty value is the agent's
+    default.
 
     ``auth`` is the way to log in, ``options`` are settings of the agent by their ids.
     """
@@ -245,9 +254,10 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Codec(Protocol):
-    """Conversation with one agent process, without I/O. Every method returns commands and events.
+    """Encoder and decoder of the conversation with one agent process, without I/O. Every method returns commands and
+    events.
 
-    A codec never raises for what an agent sends: it returns :class:`Malformed`.
+    A codec never raises for the output of an agent, however wrong: it returns :class:`Malformed`.
     """
 
     @property
@@ -260,13 +270,14 @@ class Codec(Protocol):
     ) -> tuple[str, ...]:
         """Return the command line of a process whose first prompt is *prompt*.
 
-        *new_id* is a fresh UUID for a new conversation, where the agent lets us choose. *resume_id* is the conversation
-        to load, as for :meth:`start`.
+        *new_id* is a fresh UUID for a new conversation, where the agent lets the supervisor choose the id. *resume_id*
+        is the conversation to load, as for :meth:`start`.
         """
         ...
 
     def start(self, cwd: str, resume_id: str | None = None) -> Iterable[Out]:
-        """Begin the conversation of the process, which runs, or load the conversation *resume_id* if the agent can."""
+        """Begin the conversation of the process, which runs already, or load the conversation *resume_id* if the agent
+        can."""
         ...
 
     def prompt(self, text: str) -> Iterable[Out]: ...
@@ -274,36 +285,35 @@ class Codec(Protocol):
     def steer(self, text: str) -> Iterable[Out] | None:
         """Send *text* to the agent within the running turn; return ``None`` if that is impossible now.
 
-        :class:`MessageAccepted` says that the agent has taken the message up. A message that the agent has not taken
-        up when it is interrupted, or when its turn ends, must not be taken up later: it is then sent as a prompt.
+        :class:`MessageAccepted` reports that the agent has taken the message up. A message that the agent has not taken
+        up when it is interrupted, or when its turn ends, must not be taken up later: the message is then sent as a
+        prompt.
         """
         ...
 
     def interrupt(self) -> Iterable[Out]:
-        """Ask the agent to stop what it is doing now, within the protocol."""
+        """Send the agent the request, in its protocol, to stop what it is doing now."""
         ...
 
     def end_call(self, call_id: str) -> Iterable[Out] | None:
-        """Ask the agent to end this one tool call; its turn goes on.
-
-        Return ``None`` if the agent cannot be asked. A later :class:`CallNotEnded` says that it did not end the call.
-        """
+        """Request that the agent ends this one tool call; its turn goes on.  Return ``None`` if the protocol has no
+        such request. A later :class:`CallNotEnded` reports that the agent did not end the call."""
         ...
 
     def close(self) -> Iterable[Out]:
-        """Ask the agent to end."""
+        """Request that the agent ends."""
         ...
 
     def feed(self, data: bytes) -> Iterable[Out]:
-        """Parse *data* of the agent's standard output; ``b""`` is its end."""
+        """Parse *data* of the agent's standard output; ``b""`` stands for the end of that output."""
         ...
 
     def exited(self, status: int | None) -> Iterable[Out]:
-        """Handle the exit of the main process; all its output has been fed."""
+        """Handle the exit of the main process; all its output has been passed to :meth:`feed` before."""
         ...
 
     def permission(self, request_id: str, option_id: str | None) -> Iterable[Out]:
-        """Answer a :class:`PermissionNeeded`; ``None`` is *cancelled*."""
+        """Answer a :class:`PermissionNeeded` with one of the agent's options; ``None`` is *cancelled*."""
         ...
 
     def terminal_output(self, terminal_id: str, data: bytes) -> Iterable[Out]: ...

@@ -6,6 +6,6 @@ from typing import Protocol
 
 
 class WallClock(Protocol):
-    """Unix time, for people; decisions never use it."""
+    """Function that returns Unix time, for people; decisions never use it."""
 
     def time(self) -> float: ...

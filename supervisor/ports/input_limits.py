@@ -1,6 +1,6 @@
 """Size limits on agent output: identifiers are rejected when too long, free text is cut, lists end.
 
-A codec limits a line (8 MiB); the values in it go into records, which are kept for ever, and into prompts. An
+A codec limits a line (8 MiB); the values in it go into records, which are never deleted, and into prompts. An
 identifier must be complete, so one that is too long breaks the protocol.
 """
 
@@ -29,46 +29,52 @@ from supervisor.ports import (
 )
 
 ID_CHARS_MAX: Final = 256
-"""Characters of the id or name of a call, a request, a terminal, a conversation or a child."""
+"""Largest number of characters in the id or name of a call, a request, a terminal, a conversation or a child
+session."""
 WORDS_CHARS_MAX: Final = 2_000
-"""Characters of a title, an error, or any other text for people; a longer one is cut."""
+"""Largest number of characters in a title, an error, or any other text for people; a longer text is cut."""
 OPTIONS_MAX: Final = 64
-"""Options of one permission request."""
+"""Largest number of options in one permission request."""
 PERMISSIONS_MAX: Final = 64
-"""Permissions that an agent may wait for at once, and files that one of them may name: both are in its turn's data."""
+"""Largest number of permissions that an agent may wait for at once, and of files that one of these requests may name:
+both are in the turn's data."""
 PROMPT_CHARS_MAX: Final = 1024 * 1024
-"""Characters of the prompt of a child session."""
+"""Largest number of characters in the prompt of a child session."""
 USAGE_BYTES_MAX: Final = 16 * 1024
-"""Bytes of an agent's usage report, as JSON; of a larger one only the size is kept."""
+"""Largest number of bytes in an agent's usage report, as JSON; of a larger report only the size is recorded."""
 COMMAND_BYTES_MAX: Final = 128 * 1024
-"""Bytes of the words of a command that an agent has us run: Linux's limit for one word."""
+"""Largest number of bytes in the words of a command that the supervisor runs for an agent: Linux's limit for one
+word."""
 VARIABLES_MAX: Final = 256
-"""Environment variables that a command adds to the agent's."""
+"""Largest number of environment variables that a command adds to the agent's environment."""
 VARIABLES_BYTES_MAX: Final = 64 * 1024
-"""Bytes of the names and values of these variables."""
+"""Largest number of bytes in the names and values of these variables."""
 PATH_CHARS_MAX: Final = 4_096
-"""Characters of a working directory or a file: PATH_MAX of Linux."""
+"""Largest number of characters in the path of a working directory or a file: PATH_MAX of Linux."""
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes of a file that we read or write for an agent: half of a line, which must hold its text with escapes."""
+"""Largest number of bytes in a file that the supervisor reads or writes for an agent: half of a line, which must hold
+the file's text with escapes."""
 OPEN_CALLS_MAX: Final = 256
-"""Tool calls that an agent may have open at once: each is a scope, and is in its turn's data."""
+"""Largest number of tool calls that an agent may have open at once: each call has a cancel scope, and is in its turn's
+data."""
 CALLS_MAX: Final = 10_000
-"""Tool calls of one turn: each is two records, which are kept."""
+"""Largest number of tool calls in one turn: each call is two records, which are never deleted."""
 TERMINALS_MAX: Final = 256
-"""Terminals that an agent has not released: each is a process, a shim and a handful of descriptors while it runs, and
-its output (1 MiB, if the agent does not ask for more) until it is released."""
+"""Largest number of terminals that an agent has not released: each is a process, a shim and a handful of descriptors
+while it runs, and its output (1 MiB, if the agent does not ask for more) until it is released."""
 TERMINALS_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of output that are kept for all terminals of one agent: eight times the most of one terminal. More output cuts
-the beginning of its terminal's output."""
+"""Largest number of bytes of output held for all terminals of one agent: eight times the most of one terminal. Further
+output removes the beginning of the output of the same terminal."""
 UNREAD_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes written for an agent, or a server, that it has not read: above this limit the agent's output is not read, so
-that it requests no more. A single reply may be larger (a file of FILE_BYTES_MAX); then nothing else waits."""
+"""Largest number of bytes that wait until an agent, or a server, reads them: above this limit the output of the agent
+is not read, so that the agent requests no more. A single reply may be larger (a file of FILE_BYTES_MAX); then nothing
+else waits."""
 UNREAD_S: Final = 30.0
 """Seconds that an agent may read nothing while more than UNREAD_BYTES_MAX wait for it; then the conversation ends. An
-agent that writes all its requests before it reads a reply would otherwise block for ever, with us; the slowest answer
-of a living program that was measured took 3 s."""
+agent that writes all its requests before it reads a reply would otherwise block for ever, and the supervisor with it;
+the slowest reply of a living program that was measured took 3 s."""
 CHILDREN_MAX: Final = 64
-"""Child sessions that one session may have at once at its agent's request."""
+"""Largest number of child sessions that one session may have at once by request of its agent."""
 
 _IDS: Final = (
     "call_id",

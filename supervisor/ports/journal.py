@@ -11,34 +11,35 @@ from supervisor.lifecycles.types import LifecycleEvent
 
 
 class JournalError(Exception):
-    """The journal cannot be used, and retrying does not help: it is another supervisor's, damaged, or no journal."""
+    """Error: the journal cannot be used, and a retry does not help: another supervisor owns it, it is damaged, or the
+    file is no journal."""
 
 
 class JournalDamaged(JournalError):
-    """The file is a journal, but its content is not as it was written."""
+    """Error: the file is a journal, but its content is not as it was written."""
 
 
 class JournalLost(JournalError):
-    """The journal, or the lock beside it, was deleted or replaced while the supervisor had it open. What the supervisor
-    has committed may be lost; it stops everything, and writes nothing more into its state directory."""
+    """Error: the journal, or the lock file beside it, was deleted or replaced while the supervisor had it open.
+    Committed records may be lost; the supervisor stops everything, and writes nothing more into its state directory."""
 
 
 class JournalUnavailable(JournalError):
-    """The disk is full, failing, read-only, locked or unreachable. That may pass; whether the last write is durable is
-    unknown until :meth:`Journal.recover` has read the disk."""
+    """Error: the disk is full, failing, read-only, locked or unreachable. The condition may pass; whether the last
+    write is durable is unknown until :meth:`Journal.recover` has read the disk."""
 
 
 class Fenced(JournalError):
-    """Another writer was first: the entity's version is not the expected one, or a later supervisor owns the
+    """Error: another writer was first: the entity's version is not the expected one, or a later supervisor owns the
     journal."""
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Changes of one event to one entity, written all or not at all.
 
-    ``record.entity_seq`` must be the entity's last one plus 1. ``state`` and ``data`` are the entity after it
-    (``data`` encoded as JSON), ``owed`` the effects it now owes as (effect id, JSON), ``settled`` the ids of effects
-    that are no longer owed, ``ended`` marks the entity's last record.
+    ``record.entity_seq`` must be the entity's last one plus 1. ``state`` and ``data`` are those of the entity after the
+    event (``data`` encoded as JSON), ``owed`` the effects that the entity owes from now on, as (effect id, JSON),
+    ``settled`` the ids of effects that are no longer owed, ``ended`` marks the entity's last record.
     """
 
     record: LifecycleEvent
@@ -66,19 +67,17 @@ class EntityRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds on the ended entities that a journal keeps; others go to the archive. ``None`` is no bound.
-
-    ``keep_s`` is for how long after its last record (a week by default), ``records_max`` how many records the journal
-    has at most before the oldest of them go earlier.
-    """
+    """Bounds on the ended entities in a journal; entities beyond a bound are moved to the archive. ``None`` is no
+    bound.  ``keep_s`` is the time that an entity stays after its last record (a week by default); above ``records_max``
+    records in the journal, the oldest entities are moved earlier."""
 
     keep_s: float | None = 604_800.0
     records_max: int | None = 1_000_000
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a compaction: the archives that were made or completed, what was moved there, and what the journal has
-    left."""
+    """Result of a compaction: the archives that were made or completed, the numbers of records and entities moved
+    there, and the numbers left in the journal."""
 
     archives: tuple[str, ...] = ()
     records: int = 0
@@ -88,8 +87,8 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Journal(Protocol):
-    """Journal with a log per entity and a single writer. ``append`` returns when everything is durable, or raises; then
-    it is unknown what is durable."""
+    """Journal with a log per entity and a single writer. ``append`` returns when everything is durable; if it raises,
+    the batch may be durable or not."""
 
     @property
     def generation(self) -> int:
@@ -109,7 +108,8 @@ class Journal(Protocol):
         ...
 
     async def recover(self) -> int:
-        """Read from the disk what a failed append has left; return the number of the last durable record.
+        """After a failed append, read from the disk which records are durable; return the number of the last durable
+        record.
 
         Raises:
             Fenced: another supervisor owns the journal by now.
@@ -118,15 +118,12 @@ class Journal(Protocol):
         ...
 
     async def check(self) -> None:
-        """Check that the journal lies where it was opened. Every write checks that, too.
-
-        Raises:
-            JournalLost: it was deleted or replaced.
-        """
+        """Check that the journal lies where it was opened. Every write makes the same check.  Raises: JournalLost: the
+        journal was deleted or replaced."""
         ...
 
     async def settle(self, effect_ids: Sequence[str]) -> None:
-        """Record that these effects were performed. A settled effect is not changed.
+        """Record that these effects were performed. An effect that is recorded so already is not changed.
 
         Raises:
             JournalUnavailable: as for an append.
@@ -138,29 +135,31 @@ class Journal(Protocol):
     ) -> list[LifecycleEvent]: ...
 
     async def entities(self, *, live_only: bool = False, ids: Sequence[str] | None = None) -> list[EntityRow]:
-        """Return all entities, those that have not ended, or those of *ids*; none that went to an archive."""
+        """Return all entities, only the living ones (*live_only*), or only those with *ids*; archived entities are not
+        returned."""
         ...
 
     async def ids(self) -> set[str]:
-        """Return every id that was ever used, archived ones too, without those of turns and agents, which no caller
+        """Return every id that was ever used, archived ones too, except the ids of turns and agents, which no caller
         chooses."""
         ...
 
     async def owed(self) -> list[tuple[str, str, bytes]]:
-        """Return the effects that are owed and not settled: (effect id, entity id, JSON), oldest first."""
+        """Return the effects that are still to be performed: (effect id, entity id, JSON), oldest first."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Archiver(Protocol):
-    """Compaction of a journal while it is written, and copies of records in the archive."""
+    """Compaction of a journal while it is in use, and copies of records in the archive."""
 
     async def compact(self, retention: Retention, living: Callable[[], Collection[str]]) -> Compacted:
-        """Move to the archive what *retention* does not keep, except the *living* entities (by id).
+        """Move to the archive the entities that *retention* does not keep in the journal, except the *living* ones (by
+        id).
 
         Raises:
-            JournalError: nothing more was moved; the next compaction finishes what was begun.
+            JournalError: nothing more was moved; the next compaction completes this one.
         """
         ...
 
@@ -168,7 +167,7 @@ class Archiver(Protocol):
         """Write a copy of *records* to the archive, a line of JSON each, in a file of that *name*.
 
         Raises:
-            OSError: it cannot be written; an earlier file of that name is unchanged.
-            JournalLost: the state directory is not ours any more.
+            OSError: the copy cannot be written; an earlier file of that name is unchanged.
+            JournalLost: the state directory no longer belongs to this supervisor.
         """
         ...

@@ -20,7 +20,7 @@ _redactor = Redactor()
 
 
 def conceal(environments: Iterable[Mapping[str, str]]) -> None:
-    """Keep the secrets of these environments out of every log of this process from now on."""
+    """Redact the secrets in these environments in every log of this process from now on."""
     global _redactor
     for environment in environments:
         _secrets.update(environment)
@@ -32,12 +32,12 @@ def _clean(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, 
 
 
 def _escaped(_: object, __: str, line: Any) -> str:
-    """Escape the line for terminals: it may contain a program's output."""
+    """Escape the line for terminals, since the line may contain a program's output."""
     return printable(line)
 
 
 def get_logger() -> structlog.stdlib.BoundLogger:
-    """Return the runtime's logger; bind the entity's ids to it."""
+    """Return the runtime's logger; callers bind the ids of an entity to it."""
     logger: structlog.stdlib.BoundLogger = structlog.wrap_logger(
         logging.getLogger("supervisor"),
         processors=[

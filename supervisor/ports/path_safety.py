@@ -1,8 +1,9 @@
 """Path safety: paths that a plan or an agent names stay within their workspace, however they are written.
 
-A plan's agents work at or below the directory of the plan; commands that an agent has us run, at or below the directory
-of its session. The resolved path counts: ``..`` and symbolic links are followed first. The check stops mistakes, and
-what an agent was talked into; it is no sandbox, since a program that runs may go wherever its user may.
+A plan's agents work at or below the directory of the plan; commands that the supervisor runs for an agent, at or below
+the directory of the agent's session. The resolved path counts: ``..`` and symbolic links are followed first. The check
+stops mistakes, and paths that an agent was tricked into naming; it is no sandbox, since a program that runs may go
+wherever its user may.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from pathlib import Path
 
 
 def climbs(path: str) -> str:
-    """Return why a path relative to some workspace cannot stay within it; ``""`` if it can."""
+    """Return the reason why a path relative to some workspace cannot stay within the workspace; ``""`` if it can."""
     if path.startswith("/"):
         return "is absolute"
     return "leads out of the workspace" if posixpath.normpath(path).split("/")[0] == ".." else ""
 
 
 def outside(field: str, path: str, workspace: str) -> str:
-    """Return why *path* may not be used, naming the *field*; ``""`` if it is at or below *workspace*. Both are
-    absolute."""
+    """Return the reason why *path* may not be used, naming the *field*; ``""`` if *path* is at or below *workspace*.
+    Both paths are absolute."""
     within, found = os.path.realpath(workspace), os.path.realpath(path)
     if found == within or found.startswith(within.rstrip("/") + "/"):
         return ""
@@ -30,7 +31,8 @@ def outside(field: str, path: str, workspace: str) -> str:
 
 
 def absent(directory: str, name: str) -> str:
-    """Return why the file does not count: it does not exist, or is not in *directory*; ``""`` if it counts."""
+    """Return the reason why the file *name* does not count (it does not exist, or is not in *directory*); ``""`` if the
+    file counts."""
     try:
         place, wanted = Path(directory).resolve(), (Path(directory) / name).resolve()
         if not wanted.is_relative_to(place):

@@ -15,7 +15,8 @@ from supervisor.policies.call_processes import ProcessSeen
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """A program to start: its argv, working directory, and whole environment (nothing is inherited).
 
-    ``spare`` descriptors must be left to the supervisor when it is started: those that commands of agents need.
+    ``spare`` is the number of file descriptors that must remain free in the supervisor after the start: commands of
+    agents need them.
     """
 
     argv: tuple[str, ...]
@@ -23,15 +24,15 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
     spare: int = 0
     session: str = ""
-    """Session that the program works for, ``""`` for none; requests of the program to the supervisor count as made by
-    that session's agent."""
+    """Session that the program works for, ``""`` for none; requests of the program to the supervisor count as requests
+    of that session's agent."""
 
 
 class Origin(StrEnum):
     """Origin of a program that sends a request to the supervisor."""
 
     OPERATOR = "operator"
-    """A program that the supervisor did not start: on a person's terminal, or the embedding program."""
+    """A program that the supervisor did not start: a program on a person's terminal, or the embedding program."""
     AGENT = "agent"
     """A program that the supervisor started, or a descendant of one."""
     UNIDENTIFIED = "unidentified"
@@ -39,15 +40,16 @@ class Origin(StrEnum):
 
 
 class Caller(NamedTuple):
-    """A program that sends a request to the supervisor, and the session that it was started for (``""``: for none)."""
+    """A program that sends a request to the supervisor, and the session that the program was started for (``""``:
+    none)."""
 
     origin: Origin
     pid: int
     session: str = ""
 
     def named(self, said: str) -> str:
-        """Return the name of the caller for the records. *said*, the name that the caller gives itself, counts for an
-        operator only, not for an agent."""
+        """Return the name of the caller for the records. *said*, the name that the caller claims, counts for an
+        operator only; an agent is named by its session."""
         if self.origin is Origin.OPERATOR:
             return said
         if self.origin is Origin.UNIDENTIFIED:
@@ -57,17 +59,18 @@ class Caller(NamedTuple):
 
 SERVER_VARIABLE: Final = "SUPERVISOR_SERVER"
 """The environment variable that marks a server which an agent keeps from turn to turn, such as an MCP server that the
-plan declares; what the server starts has it too."""
+plan declares; the descendants of the server inherit the variable."""
 
 
 class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     """Report of the end of a program and of everything it started.
 
-    ``status`` is the main process's exit status in Python's form (negative: signal), ``None`` if it is not known (the
-    shim itself died). ``ended_by`` is ``exit`` (by itself), ``terminate`` or ``kill`` (by us). ``killed`` counts the
-    descendants that had to be killed, ``survivors`` those that are left: 0, or -1 if that is unknown. In a pid
-    namespace whose shim was lost the kernel kills: then ``killed`` counts the main process only. ``outlived`` are the
-    descendants that still ran when the main process had exited by itself, and were killed then.
+    ``status`` is the main process's exit status in Python's form (negative: signal), ``None`` if the status is unknown
+    (the shim itself died). ``ended_by`` is ``exit`` (by itself), ``terminate`` or ``kill`` (by the supervisor).
+    ``killed`` counts the descendants that had to be killed, ``survivors`` the descendants that are still alive: 0, or
+    -1 if the number is unknown. In a pid namespace whose shim was lost the kernel kills: then ``killed`` counts the
+    main process only. ``outlived`` are the descendants that still ran when the main process had exited by itself, and
+    were killed then.
     """
 
     pid: int
@@ -80,12 +83,12 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpawnError(Exception):
-    """A program could not be started; the message says which, and why."""
+    """Error: a program could not be started; the message names the program and the reason."""
 
 
 class SpawnShortage(SpawnError):
-    """The machine lacks what every program needs to start (``lacks``), such as file descriptors: nothing was started,
-    and the same launch may succeed later."""
+    """Error: the machine lacks a resource that every program needs to start (``lacks``), such as file descriptors:
+    nothing was started, and the same launch may succeed later."""
 
     def __init__(self, message: str, lacks: str) -> None:
         super().__init__(message)
@@ -107,7 +110,8 @@ class Process(Protocol):
         ...
 
     async def send(self, data: bytes) -> None:
-        """Write all of *data* to standard input; a closed input drops it silently, since the exit gives the reason."""
+        """Write all of *data* to standard input; if the input is closed, the data is dropped silently, since the exit
+        gives the reason."""
         ...
 
     def close_input(self) -> None:
@@ -123,7 +127,7 @@ class Process(Protocol):
         ...
 
     def kill(self) -> None:
-        """SIGKILL the whole tree until no process is left."""
+        """Send SIGKILL to the whole tree until no process is left."""
         ...
 
     def clock(self) -> int:
@@ -132,7 +136,7 @@ class Process(Protocol):
 
     @property
     def written_between(self) -> tuple[int, int]:
-        """The clock ticks between which the bytes that were received last were written, the second one included."""
+        """The two clock ticks between which the bytes that were received last were written, both included."""
         ...
 
     async def list_processes(self) -> tuple[ProcessSeen, ...] | None:
@@ -141,12 +145,12 @@ class Process(Protocol):
         ...
 
     def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
-        """Send the signal *number* to these descendants, to each only if it is still the process that was listed."""
+        """Send the signal *number* to each of these descendants that is still the process that was listed."""
         ...
 
     async def wait_gone(self, pid: int) -> None:
-        """Wait until the descendant *pid* (of :meth:`list_processes`) has ended; may return early, so list them
-        again."""
+        """Wait until the descendant *pid* (of :meth:`list_processes`) has ended; may return early, so the caller must
+        list the processes again."""
         ...
 
     async def wait_exit(self) -> int | None:

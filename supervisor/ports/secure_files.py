@@ -1,7 +1,7 @@
 """Private files and folders: folders are made with 0700 and files with 0600, whatever the umask says.
 
-With an open umask, as some services have it, other users could otherwise lay a link where one of our files is about to
-be opened.
+With an open umask, which some services have, other users could otherwise put a symbolic link where the supervisor is
+about to open a file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PRIVATE_FILE: Final = 0o600
 
 
 def make_private(folder: Path) -> None:
-    """Make *folder*, and missing folders above it; existing folders keep their mode.
+    """Make *folder*, and missing folders above it; the mode of existing folders does not change.
 
     Raises:
         OSError: the system refuses.
@@ -35,7 +35,7 @@ def touch_private(path: Path) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write *text* to *path*, or leave what it held before: the file is replaced as a whole, and a link is not
+    """Write *text* to *path*, or leave the old content: the file is replaced as a whole, and a symbolic link is not
     followed.
 
     Raises:

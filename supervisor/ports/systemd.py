@@ -1,6 +1,6 @@
-"""Notifications to systemd, if it asks for them: ready, alive, reloading, stopping (sd_notify(3)).
+"""Notifications to systemd, if systemd has requested them: ready, alive, reloading, stopping (sd_notify(3)).
 
-Without ``NOTIFY_SOCKET`` nothing happens. Nothing here waits, and a manager that does not listen never fails a run.
+Without ``NOTIFY_SOCKET`` nothing is sent. No function here waits, and a manager that does not listen is no error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 
 
 class Notifier:
-    """Sends notifications to the manager of this service."""
+    """Sender of notifications to the service manager (systemd) of this process."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
@@ -25,7 +25,7 @@ class Notifier:
         self._send("READY=1", "STATUS=running")
 
     def status(self, words: str) -> None:
-        """Set the status text that a manager shows."""
+        """Set the status text of this service that the manager shows."""
         self._send(f"STATUS={words}")
 
     def alive(self) -> None:
@@ -48,7 +48,7 @@ class Notifier:
 
 
 def _watchdog_s(environ: Mapping[str, str]) -> float | None:
-    """Return ``WATCHDOG_USEC`` in seconds, if it is meant for this process; else ``None``."""
+    """Return ``WATCHDOG_USEC`` in seconds if the variable is meant for this process; else ``None``."""
     wanted, for_pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
     if not wanted.isdigit() or int(wanted) == 0 or for_pid not in ("", str(os.getpid())):
         return None

@@ -1,4 +1,4 @@
-"""Transcripts: what the agent of a session said, for people."""
+"""Transcript port: the text that the agent of a session wrote, for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class TranscriptSink(Protocol):
-    """Transcript of a session's agent, for people; never raises."""
+    """Writer of the transcript of a session, for people; never raises."""
 
     def write(self, source: str, text: str, *, at: float) -> None: ...
 

@@ -8,11 +8,9 @@ import msgspec
 
 
 class Merge(msgspec.Struct, frozen=True, kw_only=True):
-    """Outcome of a merge of a session's work: ``merged`` (*commit* is the target now), ``nothing`` to merge, or
-    ``refused``.
-
-    *why* says what stood in the way, or why there is nothing; *files* which ones were in conflict.
-    """
+    """Outcome of a merge of a session's work: ``merged`` (*commit* is the new state of the target), ``nothing`` to
+    merge, or ``refused``.  *why* is the reason of a refusal, or the reason why nothing is to be merged; *files* are the
+    files in conflict."""
 
     outcome: str
     commit: str = ""
@@ -22,10 +20,10 @@ class Merge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes of a session since it and the target diverged: from *base* to *commit*, which holds all of them.
+    """Changes of a session since its work and the target diverged: from *base* to *commit*, which holds all changes.
 
-    ``files`` are paths from the top of the repository, at both ends of a rename; ``whole`` is false where there are
-    more than can be listed. ``diff`` is a patch as text, ``""`` where it is too long to be shown.
+    ``files`` are paths from the top of the repository, at both ends of a rename; ``whole`` is false if there are more
+    files than can be listed. ``diff`` is a patch as text, ``""`` if the patch is too long to be shown.
     """
 
     base: str
@@ -36,8 +34,8 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Released(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a clean-up: *branch* holds work that is not in the target, *directory* still exists. Both are empty if
-    nothing is left; *problem* says why the result is unknown."""
+    """Result of a clean-up: *branch* names a branch with work that is not in the target, *directory* a directory that
+    still exists. Both are empty if nothing is left; *problem* is the reason why the result is unknown."""
 
     branch: str = ""
     directory: str = ""
@@ -45,11 +43,12 @@ class Released(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkspaceSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Workspace wanted for a session that works on a task.
+    """Requirements on the workspace of a session that works on a task.
 
-    *owner* is the id of the task, *directory* the directory that its agent is configured for, *files* the paths in it
-    that the task owns. *starts_at* is the checkpoint with which the workspace begins (``""``: as it is). With
-    *rollback* the workspace can be reset to its beginning; *kept*: it is not cleaned up when its session ends.
+    *owner* is the id of the task, *directory* the directory that the session's agent is configured for, *files* the
+    paths in it that the task owns. *starts_at* is the checkpoint with which the workspace begins (``""``: the workspace
+    is used as it is). With *rollback* the workspace can be reset to its beginning; with *kept* it is not cleaned up
+    when its session ends.
     """
 
     owner: str = ""
@@ -61,11 +60,11 @@ class WorkspaceSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NO_WORKSPACE: Final = WorkspaceSpec()
-"""Workspace without requirements."""
+"""Workspace specification without requirements."""
 
 
 class Workspace(Protocol):
-    """Provides directories for sessions, and merges their work."""
+    """Provider of directories for sessions, which also merges the work of the sessions."""
 
     @property
     def temporary(self) -> bool:
@@ -77,21 +76,21 @@ class Workspace(Protocol):
 
         Args:
             session_id: the session that works there.
-            directory: where its agent is configured to work.
+            directory: the directory that the session's agent is configured for.
             root_id: the root session above it; both work in the same workspace.
 
         Raises:
-            OSError: there is none, and none can be made; the message says why.
+            OSError: the directory does not exist and cannot be made; the message gives the reason.
         """
         ...
 
     async def commit(self, session_id: str, message: str) -> str:
         """Commit everything that a session has done; return the commit, which is verified and then merged.
 
-        Return ``""`` if the work stays in place, or cannot be merged as it is (:meth:`merge` says why).
+        Return ``""`` if the work stays in place, or cannot be merged as it is (:meth:`merge` then gives the reason).
 
         Raises:
-            OSError: the workspace is gone, or nothing can be committed; the message says why.
+            OSError: the workspace is gone, or nothing can be committed; the message gives the reason.
         """
         ...
 
@@ -99,7 +98,7 @@ class Workspace(Protocol):
         """Merge a session's work into the target: *commit* and nothing later, or everything if *commit* is ``""``.
 
         Raises:
-            OSError: the outcome is unknown; the message says why.
+            OSError: the outcome is unknown; the message gives the reason.
         """
         ...
 
@@ -109,47 +108,43 @@ class Workspace(Protocol):
         Return ``None`` if they are unknown, or nothing is to be merged.
 
         Raises:
-            OSError: the changes cannot be read; the message says why.
+            OSError: the changes cannot be read; the message gives the reason.
         """
         ...
 
     async def begin(self, session_id: str, spec: WorkspaceSpec) -> None:
-        """Make the workspace of a session as *spec* wants it, before it is prepared. A second call changes nothing.
+        """Set up the workspace of a session as *spec* requires, before :meth:`prepare`. A second call changes nothing.
 
         Raises:
-            OSError: that is impossible, for example because a checkpoint is gone; the message says why.
+            OSError: the workspace cannot be set up, for example because a checkpoint is gone; the message gives the
+                reason.
         """
         ...
 
     async def save(self, session_id: str, spec: WorkspaceSpec, message: str) -> str:
         """Save a session's work so far; return the checkpoint, which exists until :meth:`forget`.
 
-        Return ``""`` if the work stays in place, or there is none.
-
-        Raises:
-            OSError: it cannot be saved; no work is lost.
+        Return ``""`` if the work stays in place, or there is no work.  Raises: OSError: the work cannot be saved; no
+        work is lost.
         """
         ...
 
     async def roll_back(self, session_id: str, spec: WorkspaceSpec, message: str) -> str:
-        """Reset the workspace to its beginning, or to ``spec.starts_at``; return a checkpoint of the work, ``""`` if
-        there is none.
+        """Reset the workspace to its beginning, or to ``spec.starts_at``; return a checkpoint of the work done, ``""``
+        if there was no work.
 
         Raises:
-            OSError: it could not be reset; no work is lost.
+            OSError: the workspace could not be reset; no work is lost.
         """
         ...
 
     async def accept(self, spec: WorkspaceSpec) -> None:
-        """Give up the possibility to roll back: other sessions may work there from now on.
-
-        Raises:
-            OSError: that could not be recorded.
-        """
+        """Give up the possibility to roll back the workspace: other sessions may work there from now on.  Raises:
+        OSError: the decision could not be recorded."""
         ...
 
     async def forget(self, spec: WorkspaceSpec) -> None:
-        """Remove the checkpoints of a task that has ended, as far as they are not needed any more.
+        """Remove the checkpoints of a task that has ended, as far as the checkpoints are not needed any more.
 
         Raises:
             OSError: something could not be removed, which does no harm.
@@ -157,32 +152,29 @@ class Workspace(Protocol):
         ...
 
     async def list_sessions(self) -> list[str]:
-        """Return the sessions whose workspaces were never cleaned up, and are not kept."""
+        """Return the sessions whose workspaces were not cleaned up yet, without those whose workspaces are kept."""
         ...
 
     async def clean_up(self, session_id: str, message: str) -> Released:
-        """Keep the work of a session that has ended, and remove the rest.
-
-        Raises:
-            OSError: that failed; everything is still there.
-        """
+        """Save the work of a session that has ended, and remove the rest of its workspace.  Raises: OSError: the
+        clean-up failed; everything is still there."""
         ...
 
 
 class FileRefused(OSError):
-    """The file is not for agents: it is outside the workspace, or the supervisor's own, or git's."""
+    """Error: an agent may not use the file: it is outside the workspace, or belongs to the supervisor or to git."""
 
 
 class AgentFiles(Protocol):
-    """Text files that an agent requests. Whether it may read or write at all is decided before; which files an agent in
-    *workspace* may reach is decided here, since only an opened file can be checked reliably."""
+    """Access to the text files that an agent requests. The permission to read or write is decided by the caller; this
+    port decides which files an agent in *workspace* may reach, since only an opened file can be checked reliably."""
 
     async def read(self, path: str, workspace: str) -> str:
         """Return the text of the file at *path*.
 
         Raises:
-            FileRefused: the file is not for agents.
-            OSError: there is none, or it is no regular file, no UTF-8, or longer than ``input_limits.FILE_BYTES_MAX``.
+            FileRefused: an agent may not use the file. OSError: the file does not exist, or is no regular file, no
+                UTF-8, or longer than ``input_limits.FILE_BYTES_MAX``.
         """
         ...
 
@@ -190,7 +182,7 @@ class AgentFiles(Protocol):
         """Write *text* to the file at *path*, replacing it as a whole; make missing directories.
 
         Raises:
-            FileRefused: the file is not for agents; nothing was made or changed.
-            OSError: it cannot be written.
+            FileRefused: an agent may not use the file; nothing was made or changed. OSError: the file cannot be
+                written.
         """
         ...

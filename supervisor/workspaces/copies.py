@@ -1,9 +1,9 @@
-"""Copies of the files that a task owns in a plain directory: made completely or not at all, and restored the same way.
+"""Copies of the files that a task owns in a plain directory: a copy is made completely or not at all, and so restored.
 
-The name of a copy contains a hash of its content, so that equal contents are kept once; a copy gets its name only when
-all of it is on the disk. Symbolic links are copied as links, and nothing behind a link is touched. Restoring removes
-what lies in the place of the copied files; the caller has copied that before. A repository (``.git``) and the state
-directory are neither copied nor removed, wherever they are, so that no commit and no record is lost.
+The name of a copy contains a hash of its content, so that equal contents are stored once; a copy gets its name only
+when all of its files are on the disk. Symbolic links are copied as links, and nothing behind a link is touched.
+Restoring a copy removes the present files at these paths, which the caller has copied before. A repository (``.git``)
+and the state directory are neither copied nor removed, wherever they are, so that no commit and no record is lost.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from pathlib import Path
 from typing import Final
 
 _MAKING: Final = ".making-"
-"""Prefix of a directory that is not a copy yet, or is being removed."""
+"""Prefix of the name of a directory that is not a complete copy yet, or is being removed."""
 _CHUNK: Final = 1024 * 1024
 
 
 class FileCopies:
-    """The copies below *root*. Every method blocks: call them in a thread.
-
-    Every method raises OSError if the disk fails, and then leaves what was there before.
-    """
+    """The copies of files below *root*. Every method blocks, so call it in a thread.  Every method raises OSError if
+    the disk fails, and then leaves the earlier state."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
@@ -62,15 +60,12 @@ class FileCopies:
         return name
 
     def has(self, name: str) -> bool:
-        """Return whether there is a copy of that name."""
+        """Return whether a copy named *name* exists."""
         return (self._root / name).is_dir()
 
     def restore(self, name: str, directory: Path, files: Sequence[str]) -> None:
-        """Restore *files* below *directory* from the copy; remove those that the copy does not have.
-
-        Raises:
-            FileNotFoundError: there is no such copy.
-        """
+        """Restore *files* below *directory* from the copy *name*; remove the files that the copy does not have.
+        Raises: FileNotFoundError: the copy does not exist."""
         if not self.has(name):
             raise FileNotFoundError(f"there is no copy {name} in {self._root}")
         for file in files:
@@ -79,7 +74,7 @@ class FileCopies:
             self._copy(kept, here, hashlib.sha256())
 
     def drop(self, name: str) -> None:
-        """Remove the copy of that name. It is renamed first, so that half of it is never taken for a copy."""
+        """Remove the copy *name*. The copy is renamed first, so that a half-removed one is never taken for a copy."""
         aside = Path(tempfile.mkdtemp(prefix=_MAKING, dir=self._root))
         (self._root / name).rename(aside / "gone")
         shutil.rmtree(aside, ignore_errors=True)
@@ -104,7 +99,7 @@ class FileCopies:
             path.rmdir()
 
     def _copy(self, source: Path, target: Path, digest: hashlib._Hash) -> None:
-        """Copy *source*; do nothing if it does not exist."""
+        """Copy *source* with everything in it; do nothing if it does not exist."""
         if not os.path.lexists(source):
             return
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +109,7 @@ class FileCopies:
             _copy_one(one, target / name, digest)
 
     def _walk(self, source: Path) -> Iterator[Path]:
-        """Iterate over *source* and everything in it, directories before their content, in a fixed order."""
+        """Yield *source* and everything in it, directories before their content, in a fixed order."""
         pending = [source]
         while pending:
             one = pending.pop()
@@ -124,7 +119,8 @@ class FileCopies:
 
 
 def _inside(directory: Path, file: str) -> Path:
-    """Return the path of *file*; refuse a path through a link, which may lead anywhere."""
+    """Return the path of *file* below *directory*; raise an error if the path leads through a link, which may lead
+    anywhere."""
     path = directory / file
     for above in path.relative_to(directory).parents:
         if (directory / above).is_symlink() and above != Path():
@@ -159,7 +155,7 @@ def _copy_bytes(source: Path, target: Path, digest: hashlib._Hash) -> None:
 
 
 def _sync_below(root: Path) -> None:
-    """Sync the directories below *root*; the files are on the disk already."""
+    """Sync the directories below *root* to the disk; the files are on the disk already."""
     for one in [root, *(Path(above) / name for above, names, _ in os.walk(root) for name in names)]:
         if not one.is_symlink():
             _sync(one)

@@ -1,7 +1,7 @@
-"""Plain directory as a workspace: it must exist, and nothing is made or merged.
+"""Plain directory as a workspace: the directory must exist, and nothing is made or merged.
 
 Several sessions may work in the directory, so only the files that a task owns can be distinguished from other work.
-Copies of these files are made, to continue from or to go back to; nothing else is ever touched.
+Copies of these files are made, from which work can be continued or undone; no other file is ever touched.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from supervisor.ports import Changes, Merge, Released, WorkspaceSpec
 from supervisor.workspaces.copies import FileCopies
 
 THREADS: Final = 4
-"""Threads that examine directories. Each new thread has a heap of its own: with one for each of forty sessions that
-start, the process grows by megabytes that it never gives back."""
+"""Number of threads that examine directories. Each new thread has a heap of its own: with a thread for each of forty
+sessions that start, the process grows by megabytes that are never released."""
 
 
 _BEFORE: Final = "before"
@@ -26,11 +26,8 @@ _BEFORE: Final = "before"
 
 
 class DirectoryWorkspace:
-    """``supervisor.ports.Workspace`` over a directory that exists.
-
-    Args:
-        copies: below which directory there are copies of what tasks own; without it there are none.
-    """
+    """Workspace (``supervisor.ports.Workspace``) in a directory that exists.  Args: copies: the directory for copies of
+    the files that tasks own; ``None``: no copies are made."""
 
     temporary: bool = False
 
@@ -57,7 +54,7 @@ class DirectoryWorkspace:
         """Copy the task's files before an attempt; restore the checkpoint that the attempt begins with.
 
         Raises:
-            OSError: the files cannot be copied, or there is no such checkpoint.
+            OSError: the files cannot be copied, or the checkpoint does not exist.
         """
         if self._copies is None or not (spec.files and spec.rollback):
             return
@@ -66,7 +63,8 @@ class DirectoryWorkspace:
             await self._restore(self._copies, spec.starts_at, spec)
 
     async def save(self, session_id: str, spec: WorkspaceSpec, message: str) -> str:
-        """Copy the task's files; return the name of the copy, ``""`` for a task without files: its work stays in place.
+        """Copy the task's files; return the name of the copy, ``""`` for a task that owns no files, whose work stays in
+        place.
 
         Raises:
             OSError: the files cannot be copied.
@@ -96,7 +94,7 @@ class DirectoryWorkspace:
         """Remove the copy from before the attempt.
 
         Raises:
-            OSError: it cannot be removed.
+            OSError: the copy cannot be removed.
         """
         before = f"{_copy_prefix(spec)}{_BEFORE}"
         if self._copies is not None and await self._thread(self._copies.has, before):
@@ -130,6 +128,7 @@ def _copy_prefix(spec: WorkspaceSpec) -> str:
 
 
 def _resolve(directory: str) -> tuple[Path, bool]:
-    """Return the absolute path and whether it is a directory, in one thread hop: a session's start waits for it."""
+    """Return the absolute path, and whether it is a directory; both are found in one call of a thread, since a
+    session's start waits for it."""
     path = Path(directory).absolute()
     return path, path.is_dir()

@@ -1,17 +1,13 @@
-"""Fast-forward of the target branch in the checkout that has it checked out: complete, or undone.
+"""Fast-forward of the target branch in the checkout that has it checked out: it is completed or undone.
 
-Theory of operation
--------------------
-``git merge --ff-only`` writes the files, then the index, then the branch. A git that is killed, or finds the disk full,
-leaves what it has written, and ``index.lock``. So the merge is made in steps that can be distinguished afterwards:
-
-1. The step (holder, branch, commit before, commit after) is put on durable record (``steps``).
-2. ``index.lock`` is made by the supervisor, with a content that only this step has. While it exists no other git
-   changes the index or the files of that checkout; after a kill it proves that none has.
-3. Each file that the merge is to change must be as the commit before has it, in the index and in the checkout; else the
-   merge is refused, and nothing was touched.
-4. Git merges with a copy of the index (``GIT_INDEX_FILE``): it writes files, copy, branch, in this order.
-5. The copy replaces the index, and the lock is removed.
+Theory of operation ------------------- ``git merge --ff-only`` writes the files, then the index, then the branch. A git
+that is killed, or finds the disk full, leaves the files written so far, and ``index.lock``. So the merge is made in
+steps that can be distinguished afterwards:  1. The step (holder, branch, commit before, commit after) is recorded
+durably (``steps``). 2. ``index.lock`` is made by the supervisor, with a content that only this step has. While the lock
+exists no other git changes the index or the files of that checkout; after a kill it proves that no other git has. 3.
+Each file that the merge is to change must be as in the commit before, in the index and in the checkout; else the merge
+is refused, and nothing is touched. 4. Git merges with a copy of the index (``GIT_INDEX_FILE``): it writes files, copy,
+branch, in this order. 5. The copy replaces the index, and the lock is removed.
 
 After an interruption the branch decides:
 
@@ -20,7 +16,7 @@ After an interruption the branch decides:
   cases a new copy is made of the current index, under another name until it has the merge.
 * The branch has not moved. By (3) each file of the merge was as the commit before has it. A file that now has the
   content of the commit after, or the beginning of it, or is missing, is restored; the merge is then made anew in the
-  ordinary way. Any other content was written by the user meanwhile: it is left, and named.
+  ordinary way. Any other content was written by the user meanwhile: the file is left as it is, and named.
 
 Example: killed with 600 of 6,000 new files written. The 600 are removed, then ``index.lock``, and the checkout is as it
 was.
@@ -58,19 +54,19 @@ FORWARD_S = 300.0
 minutes."""
 
 LOCK_TRIES = 20
-"""Tries to lock the index of the checkout: a commit there, or an editor that asks for the status, locks it for a
-moment."""
+"""Number of tries to lock the index of the checkout: a commit there, or an editor that reads the status, locks the
+index for a moment."""
 
 LOCK_WAIT_S = 0.5
-"""Seconds between two tries."""
+"""Seconds between two tries to lock the index."""
 
 _COPY: Final = "supervisor-index"
 """Name of the copy of the index; it lies beside the index, so that it can replace it."""
 _NEW_COPY: Final = "supervisor-new-index"
-"""Name of a copy that is made after the branch has moved, until it has the merge: until then it must not replace the
-index."""
+"""Name of a copy that is made after the branch has moved, until the merge is in the copy: until then it must not
+replace the index."""
 _NEW_LOCK: Final = "supervisor-lock"
-"""Name of the lock until its content is written."""
+"""Name of the lock file until its content is written."""
 _HOW: Final = (
     "--ff-only",
     "--no-squash",
@@ -94,30 +90,27 @@ class _Change(NamedTuple):
 
 
 class _FileStates(NamedTuple):
-    """Files of a merge that are not as the commit before has them."""
+    """Files of a merge that differ from the commit before the merge."""
 
     added: list[str]
     """New files with the content of the commit after, or the beginning of it."""
     changed: list[str]
     """Other files that are missing, or have the content of the commit after, or the beginning of it."""
     foreign: list[str]
-    """Files with any other content."""
+    """Files with any other content, which the user has written."""
 
 
 class FastForward:
-    """Moves the target branch forward."""
+    """Fast-forward of the target branch to the result of a merge."""
 
     def __init__(self, git: Git, steps: StepFile) -> None:
         self._git = git
         self._steps = steps
 
     async def advance(self, target: str, head: str, commit: str) -> Merge | None:
-        """Move the target to *commit*; return ``None`` if the target is not at *head* any more.
-
-        Raises:
-            WorkspaceError: the step could be neither finished nor undone; it is on record.
-            OSError: the machine lacks file descriptors, and nothing has changed.
-        """
+        """Move the target branch to *commit*; return ``None`` if the branch is not at *head* any more.  Raises:
+        WorkspaceError: the step could be neither finished nor undone; its record stays.
+            OSError: the machine lacks file descriptors, and nothing has changed."""
         holders = await self._git.holders(target)
         if not holders:
             if await self._is_rebased(target):
@@ -180,12 +173,13 @@ class FastForward:
 
     # ------------------------------------------------------------------------------------ after an interruption
     async def recover(self, step: Advance) -> list[str]:
-        """Finish a fast-forward whose branch has moved, undo any other; return the files that were left to the user.
+        """Finish an interrupted fast-forward if the branch has moved, else undo it; return the files that were left to
+        the user.
 
         Idempotent.
 
         Raises:
-            WorkspaceError: another git is at work there, or git or the disk fails; the step stays on record.
+            WorkspaceError: another git works in the checkout, or git or the disk fails; the record of the step stays.
         """
         if not await anyio.to_thread.run_sync(os.path.isdir, step.git_dir):
             return []  # the checkout is gone, and with it whatever was half done
@@ -210,13 +204,12 @@ class FastForward:
         return foreign
 
     async def _advance_index(self, step: Advance) -> None:
-        """Make a copy of the index that has the merge's changes and all that the user has staged since.
-
-        Of an index that has the merge already, the copy is equal to it. No copy is made, and the index stays, if the
+        """Make a copy of the index with the changes of the merge and of the user since, and replace the index by the
+        copy.  If the index has the merge already, the copy is equal to it. No copy is made, and the index stays, if the
         merge and the user have changed the same file, or the user has checked out or committed something else.
 
         Raises:
-            WorkspaceError: git did not finish; the step stays on record.
+            WorkspaceError: git did not finish; the record of the step stays.
         """
         if await self._git.commit_of(step.holder, "HEAD") != step.after:
             _log.warning("an index is left as the user has it: another commit is checked out there", of=step.holder)
@@ -252,7 +245,7 @@ class FastForward:
 
     # ------------------------------------------------------------------------------------ what is in the checkout
     async def _changed_files(self, step: Advance) -> list[str]:
-        """Return the files that the merge is to change and that were changed in the checkout."""
+        """Return the files that the merge is to change and that differ in the checkout from the commit before."""
         changes = await self._changes(step)
         found, staged = await self._compare_files(step, changes, unfinished=False), await self._staged_files(step)
         left_out = await self._sparse_files(step.holder, found.changed)
@@ -276,13 +269,13 @@ class FastForward:
         return [one for one in changes if SUBMODULE not in (one.mode_before, one.mode_after)]
 
     async def _staged_files(self, step: Advance) -> set[str]:
-        """Return the files that the index does not have as the commit before."""
+        """Return the files whose entries in the index differ from the commit before."""
         return await self._list_names(
             step.holder, "diff-index", "--cached", "--no-renames", "--name-only", "-z", step.before
         )
 
     async def _sparse_files(self, holder: str, paths: Sequence[str]) -> set[str]:
-        """Return those of *paths* that a sparse checkout leaves out."""
+        """Return the *paths* that a sparse checkout leaves out."""
         listed = await self._git.run_over(holder, ("--literal-pathspecs", "ls-files", "-t", "-z"), paths)
         return {entry[2:] for entry in os.fsdecode(listed).split("\0") if entry.startswith("S ")}
 
@@ -293,8 +286,8 @@ class FastForward:
     async def _compare_files(
         self, step: Advance, changes: Sequence[_Change], *, unfinished: bool = True
     ) -> _FileStates:
-        """Compare the files of the merge with both commits. *unfinished*: the beginning of a file counts as the
-        file."""
+        """Compare the files of the merge with both commits. *unfinished*: a file with only the beginning of a commit's
+        content counts as having that content."""
         holder, found = step.holder, _FileStates([], [], [])
         files, links, missing = await anyio.to_thread.run_sync(_sort, holder, [one.path for one in changes])
         known = {blob for one in changes for blob in (one.blob_before, one.blob_after)}
@@ -323,13 +316,13 @@ class FastForward:
         return found
 
     async def _sees_modes(self, holder: str) -> bool:
-        """Return whether the file system keeps the executable bit of files."""
+        """Return whether the file system stores the executable bit of files."""
         setting = await self._git.run(holder, "config", "--type=bool", "--get", "core.fileMode")
         return text_of(setting) != "false"
 
     async def _commit_checked_out(self, step: Advance) -> str:
-        """Return the commit of the target if it is still checked out there; called under the lock, which keeps it
-        so."""
+        """Return the commit of the target if the target is still checked out in the holder, else ``""``; called while
+        the index is locked, so that the result stays true."""
         head = await self._git.run(step.holder, "symbolic-ref", "--quiet", "HEAD")
         is_there = head.ok and text_of(head) == f"refs/heads/{step.target}"
         return await self._git.commit_of(step.holder, "HEAD") if is_there else ""
@@ -347,7 +340,7 @@ class FastForward:
         await anyio.to_thread.run_sync(_remove_lock, step)
 
     async def _is_rebased(self, target: str) -> bool:
-        """Return whether *target* is being rebased: no worktree has it checked out then, and one will move it."""
+        """Return whether *target* is being rebased: then no worktree has it checked out, but one will move it."""
         heads = await anyio.to_thread.run_sync(branches_rebased_in, await self._git.common_dir())
         return f"refs/heads/{target}" in heads
 
@@ -358,8 +351,8 @@ def _lock_of(step: Advance) -> Path:
 
 
 def _beside_index(step: Advance, name: str) -> Path:
-    """Return the path of a file that the step makes beside the index. Its name has the token, since another supervisor
-    may take such a step in the same repository."""
+    """Return the path of a file that the step makes beside the index. The file name contains the step's token, since
+    another supervisor may take such a step in the same repository."""
     return Path(step.git_dir, f"{name}-{step.token.split()[-1]}")
 
 
@@ -368,8 +361,8 @@ def _copy_of(step: Advance) -> Path:
 
 
 def _make_lock(step: Advance) -> bool:
-    """Make the lock, with its content from the first moment on, since an empty lock could be any git's. Return
-    ``False`` if there is a lock."""
+    """Make the lock file together with its content, since an empty lock could be any git's. Return ``False`` if the
+    index is locked already."""
     new = _beside_index(step, _NEW_LOCK)
     try:
         new.write_text(step.token)
@@ -407,7 +400,7 @@ def _is_ours(step: Advance) -> bool:
 
 
 def _remove_lock(step: Advance) -> None:
-    """Remove the step's files beside the index; the lock last, which keeps other gits away until then."""
+    """Remove the step's files beside the index, the lock last, which excludes other git commands until then."""
     _remove_copy(step)
     _beside_index(step, _NEW_LOCK).unlink(missing_ok=True)
     if _is_ours(step):
@@ -421,7 +414,7 @@ def _remove_copy(step: Advance) -> None:
 
 
 def _copy_index(step: Advance, copy: Path) -> None:
-    """Copy the index with its time: git re-examines files that are not older than the index."""
+    """Copy the index with its modification time: git re-examines files that are not older than the index."""
     _remove_copy(step)
     with suppress(FileNotFoundError):  # nothing was ever added there
         shutil.copy2(Path(step.git_dir, "index"), copy)
@@ -434,8 +427,8 @@ def _replace_index(step: Advance) -> None:
 
 # ------------------------------------------------------------------------------------------ files of the user
 def _sort(holder: str, paths: Sequence[str]) -> tuple[dict[str, str], dict[str, bytes], set[str]]:
-    """Sort *paths* into plain files (with modes), symbolic links (with targets) and missing ones. A path that leads
-    through a symbolic link is none of these: the file there is another one."""
+    """Sort *paths* into plain files (with modes), symbolic links (with targets) and missing paths. A path that leads
+    through a symbolic link is left out: the file there is not the file of the commit."""
     files, links, missing = dict[str, str](), dict[str, bytes](), set[str]()
     through: dict[Path, bool] = {Path(): False}
     for path in paths:
@@ -460,7 +453,7 @@ def _leads_through_link(top: Path, folder: Path, known: dict[Path, bool]) -> boo
 
 
 def _blob_of_link(target: bytes, one: _Change) -> str:
-    """Return the blob of a symbolic link, by the hash function of its repository."""
+    """Return the hash of a symbolic link's blob, by the hash function of its repository."""
     new = hashlib.sha256 if len(one.blob_after) == 64 else hashlib.sha1
     return new(b"blob %d\0" % len(target) + target).hexdigest()
 
@@ -470,7 +463,7 @@ def _folders(holder: str, paths: Sequence[str]) -> set[str]:
 
 
 def _remove_files(holder: str, paths: Collection[str]) -> None:
-    """Remove files that the merge has added, and folders that are empty then."""
+    """Remove files that the merge has added, and the folders that are empty then."""
     for path in paths:
         Path(holder, path).unlink(missing_ok=True)
     folders: Mapping[Path, None] = {folder: None for path in paths for folder in Path(path).parents if folder != Path()}
@@ -480,7 +473,7 @@ def _remove_files(holder: str, paths: Collection[str]) -> None:
 
 
 def _remove_links(holder: str, paths: Collection[str]) -> None:
-    """Remove the files that checkout-index will replace, so that there is room for the old content."""
+    """Remove the files that ``git checkout-index`` will replace, so that there is room for the old content."""
     for path in paths:
         with suppress(FileNotFoundError, NotADirectoryError):
             if not S_ISDIR(os.lstat(os.path.join(holder, path)).st_mode):

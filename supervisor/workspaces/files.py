@@ -1,23 +1,22 @@
-"""Text files that an agent has the supervisor read and write: bounded, regular, below its workspace, and neither the
-supervisor's own nor git's.
+"""Text files that the supervisor reads and writes for an agent: bounded, regular, below the agent's workspace, and
+neither the supervisor's own nor git's.
 
-Theory of operation
--------------------
-An agent may run in a sandbox that hides the state directory and ``.git``; the supervisor does not, so it must not reach
-there for the agent. Checking a path is not enough: between the check and the open an agent can put a symbolic link in
-the place of a directory. So a path is resolved once, and opened from the workspace downwards, each directory by the
-descriptor of the one above, without following links. Each descriptor is checked before the next step: is it the state
-directory, is it git's? Nothing is made, truncated or written before all have passed, and new files are made below the
-last one.
+Theory of operation ------------------- An agent may run in a sandbox that hides the state directory and ``.git``; the
+supervisor does not run in the sandbox, so it must not open such files for the agent. Checking a path is not enough:
+between the check and the open an agent can put a symbolic link in the place of a directory. So a path is resolved once,
+and opened from the workspace downwards, each directory by the descriptor of the directory above, without following
+links. Each descriptor is checked before the next step: is the directory the state directory, or git's? Nothing is made,
+truncated or written before all checks have passed, and new files are made below the last descriptor.
 
-- *The state directory* is recognised by its device and inode, whatever the path calls it. A worktree in the state
+- *The state directory* is recognised by its device and inode, whatever its path. A worktree in the state
   directory is an agent's workspace: the walk begins there, and so does not pass the state directory.
-- *Git's own* is everything called ``.git``, in any case, as a file too; what is the same file as the ``.git`` beside
-  it, however a file system spells that; and each directory that git would take for a repository (``HEAD`` with
+- *Git's own* is everything called ``.git``, in any case, as a file too; a file that is the same as the ``.git`` beside
+  it, however a file system spells the name; and each directory that git would take for a repository (``HEAD`` with
   ``objects`` and ``refs``, or with ``commondir``): a bare one, one apart from its work tree, and a worktree's part of
   one.
-- A hard link to such a file is not recognised: a process that can make one has the file already. Writing never goes
-  through one, since a file is replaced as a whole; a concurrent reader sees the old text or the new one.
+- A hard link to such a file is not recognised: a process that can make a hard link can open the file already. Writing
+  never changes a file through a hard link, since a file is replaced as a whole; a concurrent reader sees the old text
+  or the new one.
 
 Every step blocks, so each request runs in a thread.
 """
@@ -41,20 +40,17 @@ from supervisor.ports.input_limits import FILE_BYTES_MAX
 from supervisor.ports.path_safety import outside
 
 THREADS: Final = 4
-"""Requests at once, as for directories: each new thread has a heap of its own."""
+"""Number of requests that are handled at once, as for directories: each new thread has a heap of its own."""
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _REPLACED: Final = (errno.ELOOP, errno.ENOTDIR)
-"""Errors of an open that follows no link, if there is a link now."""
+"""Errors of an open without following links, if there is a link at the path now."""
 _STATE: Final = "it is in the state directory, which is the supervisor's own"
 _GIT: Final = "it is git's own; use git"
 
 
 class DiskFiles:
-    """``supervisor.ports.AgentFiles`` over this machine's.
-
-    Args:
-        state_dir: the supervisor's own, ``None`` where it has none; agents work nowhere in it but in *worktrees*.
-    """
+    """Access to the files of this machine for agents (``supervisor.ports.AgentFiles``).  Args: state_dir: the state
+    directory, ``None`` if there is none; agents may work below it only in *worktrees*."""
 
     def __init__(self, state_dir: Path | None = None, worktrees: Path | None = None) -> None:
         self._limiter = anyio.CapacityLimiter(THREADS)
@@ -108,7 +104,7 @@ class DiskFiles:
         directories.
 
         Raises:
-            FileRefused: the file is not for agents, or a part of the path was replaced meanwhile.
+            FileRefused: an agent may not use the file, or a part of the path was replaced meanwhile.
             OSError: a directory cannot be opened.
         """
         top = Path(os.path.realpath(workspace))
@@ -128,7 +124,7 @@ class DiskFiles:
             os.close(here)
 
     def _names(self, path: str, top: Path) -> tuple[str, ...]:
-        """Return the names from the workspace to the file, with links resolved as they are now."""
+        """Return the parts of the path from the workspace to the file, with links resolved as they are now."""
         found = Path(os.path.realpath(top / path))
         if self._is_state(top):
             raise _refusal(path, _STATE)
@@ -142,7 +138,7 @@ class DiskFiles:
         return names
 
     def _is_state(self, top: Path) -> bool:
-        """Return whether the workspace lies in the state directory, and is no worktree."""
+        """Return whether the workspace lies in the state directory and is no worktree."""
         if self._state_dir is None or not top.is_relative_to(os.path.realpath(self._state_dir)):
             return False
         worktrees = Path(os.path.realpath(self._worktrees or self._state_dir))
@@ -156,11 +152,9 @@ class DiskFiles:
             return os.open(name, _DIRECTORY, dir_fd=above)
 
     def _check_above(self, path: str, directory: int) -> None:
-        """Refuse a workspace that lies in a ``.git``: an agent has put a link in the place of its own.
-
-        The directory that was opened is asked, since its path may lead elsewhere by now. Worktrees may lie in a
-        ``.git``, where the state directory does.
-        """
+        """Raise an error if the workspace lies in a ``.git``, since an agent has replaced its workspace by a link.  The
+        opened directory is examined, since its path may lead elsewhere by now. Worktrees may lie in a ``.git`` if the
+        state directory does."""
         here = os.dup(directory)
         try:
             while not (
@@ -197,7 +191,8 @@ def _refusal(path: str, why: str) -> FileRefused:
 
 @contextmanager
 def _unreplaced(path: str) -> Iterator[None]:
-    """Name the whole path in errors of the body. A link in the path was put there after the path was resolved."""
+    """Raise errors of the body with the whole path in them. An error that a link in the path causes is a refusal, since
+    the link was made after the path was resolved."""
     try:
         yield
     except OSError as error:
@@ -207,13 +202,13 @@ def _unreplaced(path: str) -> Iterator[None]:
 
 
 def _is_git_name(name: str) -> bool:
-    """Return whether some file system takes *name* for ``.git``: in another case, or with invisible characters."""
+    """Return whether some file system treats *name* as ``.git``: in another case, or with invisible characters."""
     seen = (char for char in unicodedata.normalize("NFKC", name) if unicodedata.category(char) != "Cf")
     return "".join(seen).casefold() == ".git"
 
 
 def _is_same(found: os.stat_result, name: str, directory: int | None) -> bool:
-    """Return whether *found* is the file of that name in *directory*."""
+    """Return whether *found* is the file named *name* in *directory*."""
     try:
         return os.path.samestat(found, os.stat(name, dir_fd=directory, follow_symlinks=directory is None))
     except OSError:  # nothing has
@@ -221,7 +216,8 @@ def _is_same(found: os.stat_result, name: str, directory: int | None) -> bool:
 
 
 def _is_repository(directory: int) -> bool:
-    """Return whether git takes that directory for a repository, or for a worktree's part of one."""
+    """Return whether git takes that directory for a repository, or for the part of a repository that belongs to a
+    worktree."""
     return _has(directory, "HEAD") and (
         _has(directory, "commondir") or (_has(directory, "objects") and _has(directory, "refs"))
     )
@@ -236,7 +232,8 @@ def _has(directory: int, name: str) -> bool:
 
 
 def _umask() -> int:
-    """Return the umask from the kernel's file where there is one: reading it otherwise means setting it."""
+    """Return the umask as the kernel's status file shows it (``022`` if there is none): reading the umask by a system
+    call would change it."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:

@@ -1,10 +1,10 @@
 """Git workspaces: a worktree and a branch for each root session, and the merge of its work into the target branch.
 
-An agent's work is committed before its worktree is removed; a branch is removed only when its work is in the target.
-Nothing is ever checked out over, reset or forced, except a worktree that is rolled back, whose work is a checkpoint by
-then. A checkpoint is a commit that a reference of its own holds until the target has the commit, whatever happens to
-branches. The target moves by fast-forward only: a merge is made without a worktree, and a checkout of the target keeps
-its local changes, or the merge is refused.
+An agent's work is committed before its worktree is removed; a branch is removed only when its work is in the target. No
+file is ever overwritten, reset or forced, except in a worktree that is rolled back, whose work is saved as a checkpoint
+before. A checkpoint is a commit with a reference of its own, which exists until the target contains the commit,
+whatever happens to branches. The target moves by fast-forward only: a merge is made without a worktree, and a checkout
+of the target keeps its local changes, or the merge is refused.
 """
 
 from __future__ import annotations
@@ -73,37 +73,35 @@ from supervisor.workspaces.worktree_files import (
 _log = get_logger()
 
 STEP_FILE: Final = ".step.json"
-"""Record of the current step, beside the worktrees; no session has a name like that."""
+"""File name of the record of the current step, beside the worktrees; no session has such a name."""
 
 GIT_MIN: Final = (2, 38)
-"""The first git that merges without a worktree (``merge-tree --write-tree``)."""
+"""First version of git that merges without a worktree (``merge-tree --write-tree``)."""
 
 TRIES = 5
-"""Tries of a merge whose target moves meanwhile."""
+"""Number of tries of a merge whose target moves meanwhile."""
 
 _ALL_THAT_IS_THERE: Final = ("-c", "core.sparseCheckout=true", "-c", "sparse.expectFilesOutsideOfPatterns=false")
-"""Settings with which git examines files that it was to leave out of the worktree (sparse checkout,
-``--skip-worktree``), if they are in it all the same."""
+"""Settings with which git also examines files that it was to leave out of the worktree (sparse checkout,
+``--skip-worktree``), if they exist there."""
 _QUIT: Final = (("rebase", "--quit"), ("am", "--quit"), ("cherry-pick", "--quit"), ("bisect", "reset", "HEAD"))
-"""Commands that end an operation and leave ``HEAD`` where it is."""
+"""Git commands that end an operation under way and leave ``HEAD`` where it is."""
 _SAVED: Final = "refs/supervisor/checkpoints"
-"""Prefix of the references that hold checkpoints. They are no branches, so that none is checked out by mistake."""
+"""Prefix of the references that hold checkpoints. Such a reference is no branch, so that it is not checked out by
+mistake."""
 NOTHING: Final = "0" * 40
-"""The commit of a branch that does not exist."""
+"""Commit id that git uses for a branch that does not exist."""
 
 
 class GitWorkspaces:
-    """``supervisor.ports.Workspace`` over the worktrees of one repository; one task at a time changes anything."""
+    """Workspaces (``supervisor.ports.Workspace``) in worktrees of one repository; one task at a time makes changes."""
 
     temporary: Final = True
 
     def __init__(self, host: ProcessHost, root: Path, repository: str, target: str = "") -> None:
-        """Args:
-        host: where git is run.
-        root: the directory below which worktrees are made.
-        repository: a directory in the repository.
-        target: the branch that the work is for; by default the one that is checked out there.
-        """
+        """Args: host: runs the git commands. root: the directory below which worktrees are made. repository: a
+        directory in the repository. target: the branch that the work is for; by default the branch that is checked out
+        in *repository*."""
         self._git = Git(host, repository)
         self._steps = StepFile(root / STEP_FILE)
         self._forward = FastForward(self._git, self._steps)
@@ -116,7 +114,8 @@ class GitWorkspaces:
         """Check that git and the repository are usable; finish or undo the step of an earlier supervisor.
 
         Raises:
-            WorkspaceError: git is missing or too old; there is no repository or no target, or a branch is in the way.
+            WorkspaceError: git is missing or too old; there is no repository or no target, or a branch has a name that
+                is needed.
         """
         version = await self._git.run(self._repository, "version")
         if not version.ok:
@@ -138,13 +137,9 @@ class GitWorkspaces:
     # ------------------------------------------------------------------------------------------ one step at a time
     @asynccontextmanager
     async def _step(self, step: Step) -> AsyncIterator[None]:
-        """Take *step* alone, with a durable record of it that exists until the step is done.
-
-        A step that could be neither finished nor undone is tried again before the next one.
-
-        Raises:
-            WorkspaceError: the step before cannot be finished or undone yet, or this one cannot be put on record.
-        """
+        """Run the body as *step*, excluding other steps; a durable record of *step* exists until the body is done.  A
+        step that could be neither finished nor undone is tried again before the next step.  Raises: WorkspaceError: the
+        step before cannot be finished or undone yet, or *step* cannot be recorded."""
         async with self._one_at_a_time:
             await self._recover()
             await anyio.to_thread.run_sync(self._steps.begin, step)
@@ -160,11 +155,8 @@ class GitWorkspaces:
             await anyio.to_thread.run_sync(self._steps.end)
 
     async def _recover(self) -> None:
-        """Finish or undo the step that was begun and not ended, if there is one. Idempotent.
-
-        Raises:
-            WorkspaceError: that cannot be done now; the step stays on record.
-        """
+        """Finish or undo the step that was begun and not ended, if there is one. Idempotent.  Raises: WorkspaceError:
+        the step can be neither finished nor undone now; its record stays."""
         found = await anyio.to_thread.run_sync(self._steps.read)
         if found is None:
             return
@@ -197,8 +189,8 @@ class GitWorkspaces:
             _log.warning("locks of a git that was killed are removed", locks=[str(lock) for lock in removed])
 
     async def _undo_make(self, name: str, since_ns: int) -> None:
-        """Remove a worktree that may be half made, and its branch unless only that holds commits. No agent has worked
-        there yet.
+        """Remove a worktree that may be half made, and its branch unless only that branch holds commits. No agent has
+        worked in the worktree yet.
 
         Raises:
             WorkspaceError: the worktree cannot be removed.
@@ -211,8 +203,8 @@ class GitWorkspaces:
             await self._git.run(self._repository, "update-ref", "-d", f"refs/heads/{branch}", tip)
 
     async def _finish_removal(self, name: str, since_ns: int) -> None:
-        """Finish a removal that had begun. A worktree that still exists is cleaned up later, with the other unused
-        ones."""
+        """Finish the interrupted removal of a worktree. A worktree that still exists is cleaned up later, with the
+        other unused ones."""
         if not await anyio.to_thread.run_sync(os.path.lexists, self._root / name):
             await self._remove_traces(name, since_ns)
             await self._drop_branch(f"{BRANCHES}/{name}", await self.target())
@@ -225,8 +217,8 @@ class GitWorkspaces:
             _log.warning("a worktree could not be rolled back", worktree=str(self._root / name), why=str(error))
 
     async def _is_held(self, branch: str, tip: str) -> bool:
-        """Return whether something else holds the commits of *branch*: the target, a checkpoint, or a branch beside
-        it."""
+        """Return whether the commits of *branch* are also in the target, in a checkpoint, or in a branch beside
+        *branch*."""
         if await self._git.contains(f"refs/heads/{await self.target()}", tip):
             return True
         if await self._git.contains(f"refs/heads/{branch_beside(branch, tip)}", tip):
@@ -235,7 +227,8 @@ class GitWorkspaces:
         return bool(text_of(held))
 
     async def _remove_traces(self, name: str, since_ns: int) -> None:
-        """Remove what a half-made or half-removed worktree has left in our folder and in git's."""
+        """Remove the traces that a half-made or half-removed worktree has left in the supervisor's folder and in
+        git's."""
         await anyio.to_thread.run_sync(sweep, self._root)
         common = await self._git.common_dir()
         await anyio.to_thread.run_sync(remove_entries, common, self._root / name, since_ns)
@@ -318,8 +311,8 @@ class GitWorkspaces:
             raise WorkspaceError(f"no worktree for session {session_id!r}: {error_of(made)}")
 
     async def _set_aside(self, branch: str, target: str) -> None:
-        """Rename a branch of that name that holds work of an earlier journal, unless a branch beside it holds the work
-        already."""
+        """Rename the branch *branch* if it holds work of an earlier journal; only remove it if the branch beside it
+        holds that work already."""
         tip = await self._git.commit_of(self._repository, f"refs/heads/{branch}")
         if not tip or await self._git.contains(f"refs/heads/{target}", tip):
             return
@@ -331,7 +324,7 @@ class GitWorkspaces:
         await self._git.must(self._repository, "update-ref", "-d", f"refs/heads/{branch}", tip)
 
     async def target(self) -> str:
-        """Return the branch that the work is for.
+        """Return the name of the target branch, into which work is merged.
 
         Raises:
             WorkspaceError: no branch is checked out, or the branch has no commit.
@@ -348,7 +341,8 @@ class GitWorkspaces:
 
     # ------------------------------------------------------------------------------------------ commit and merge
     async def commit(self, session_id: str, message: str) -> str:
-        """Commit what a session has not committed; return its commit, ``""`` if :meth:`merge` would refuse it.
+        """Commit the uncommitted changes of a session; return the session's commit, ``""`` if :meth:`merge` would
+        refuse it.
 
         Raises:
             WorkspaceError: the worktree is gone, or git fails.
@@ -361,7 +355,7 @@ class GitWorkspaces:
             return checked if isinstance(checked, str) else ""
 
     async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
-        """Merge *commit* of a session into the target; with ``""`` commit first what the session has not committed.
+        """Merge *commit* of a session into the target; with ``""`` commit first the uncommitted changes of the session.
 
         Raises:
             WorkspaceError: git fails.
@@ -378,7 +372,7 @@ class GitWorkspaces:
             return Merge(outcome="refused", target=target, why=f"it moved {TRIES} times while the merge was made")
 
     async def _commit_for_merge(self, session_id: str, message: str, target: str) -> str | Merge:
-        """Return the commit of all that a session has done, or the refusal if it cannot be merged."""
+        """Return the commit with all work of a session, or the refusal if the work cannot be merged."""
         begun, unmerged = await self._unfinished_operation(session_id)
         if begun:
             return Merge(outcome="refused", target=target, files=unmerged, why=begun)
@@ -393,8 +387,8 @@ class GitWorkspaces:
         return work
 
     async def changes(self, session_id: str, message: str, commit: str = "") -> Changes | None:
-        """Return the session's changes since it and the target diverged: up to *commit*, or all of them, committed
-        first.
+        """Return the session's changes since its branch and the target diverged: up to *commit*, or all changes, which
+        are committed first.
 
         Raises:
             WorkspaceError: git fails.
@@ -413,7 +407,7 @@ class GitWorkspaces:
         """Return the last common commit of a session's work and *head* of the target.
 
         Raises:
-            WorkspaceError: there is none: the agent began a history of its own.
+            WorkspaceError: there is no common commit, since the agent began a history of its own.
         """
         if base := await self._git.base(head, commit):
             return base
@@ -431,7 +425,7 @@ class GitWorkspaces:
         return Changes(base=base, commit=commit, files=names_in_list(named.stdout), whole=whole, diff=shown)
 
     async def _commit_all(self, session_id: str, message: str) -> str:
-        """Commit everything; return the commit of the session, ``""`` if there is none."""
+        """Commit all changes in a session's worktree; return the commit of the session, ``""`` if there is none."""
         worktree, branch = self._worktree_path(session_id), branch_of(session_id)
         if not is_worktree(worktree):
             return await self._git.commit_of(self._repository, f"refs/heads/{branch}")
@@ -452,8 +446,8 @@ class GitWorkspaces:
         return await self._hold_head(where, branch)
 
     async def _unfinished_operation(self, session_id: str) -> tuple[str, tuple[str, ...]]:
-        """Return the operation that the agent began and did not end (as text), and the files in conflict: its work is
-        incomplete."""
+        """Return a text about the operation (merge, rebase, ...) that the agent began and did not end, which makes its
+        work incomplete, and the files in conflict; ``""`` if there is none."""
         worktree = self._worktree_path(session_id)
         if not is_worktree(worktree):
             return "", ()
@@ -464,7 +458,8 @@ class GitWorkspaces:
         return f"a {begun} was begun there and not ended" if begun else "", ()
 
     async def _why_incomplete(self, target: str, branch: str, work: str) -> str:
-        """Return why *work* is not all of the session's work: an earlier commit is checked out. ``""`` if it is all."""
+        """Return the reason why *work* is not all of the session's work (an earlier commit is checked out); ``""`` if
+        it is all."""
         tip = await self._git.commit_of(self._repository, f"refs/heads/{branch}")
         if tip in ("", work) or await self._git.contains(f"refs/heads/{target}", tip):
             return ""
@@ -472,8 +467,8 @@ class GitWorkspaces:
         return f"the commit {work[:12]} was left checked out there, and {branch} has more" if came_before else ""
 
     async def _hold_head(self, where: str, branch: str) -> str:
-        """Return the commit of the worktree, and make sure that a branch holds it: the agent may have checked out
-        another commit."""
+        """Return the commit that is checked out in the worktree, and make sure that a branch holds that commit: the
+        agent may have checked out another one."""
         here = await self._git.commit_of(where, "HEAD")
         if not here:
             words = f"nothing is left in {where}, and a branch without a commit is checked out there"
@@ -486,7 +481,7 @@ class GitWorkspaces:
         return here
 
     async def _merge_once(self, target: str, work: str, message: str) -> Merge | None:
-        """Try the merge; return ``None`` if the target moved meanwhile."""
+        """Try to merge *work* into the target; return ``None`` if the target moved meanwhile."""
         head = await self._git.commit_of(self._repository, f"refs/heads/{target}")
         if await self._git.contains(head, work):
             return Merge(outcome="nothing", commit=head, why=f"everything is in {target} already")
@@ -504,7 +499,7 @@ class GitWorkspaces:
         return await self._forward.advance(target, head, text_of(made))
 
     async def _changed_inside(self, session_id: str) -> tuple[str, ...]:
-        """Return the repositories inside the worktree that have uncommitted changes."""
+        """Return the repositories nested in the worktree that have uncommitted changes."""
         worktree = self._worktree_path(session_id)
         if not is_worktree(worktree):
             return ()
@@ -512,9 +507,8 @@ class GitWorkspaces:
 
     # ------------------------------------------------------------------------------------------ checkpoints
     async def save(self, session_id: str, spec: WorkspaceSpec, message: str) -> str:
-        """Commit what a session has not committed, and make its commit a checkpoint.
-
-        Return ``""`` if there is no commit, or an operation was begun there and not ended.
+        """Commit the uncommitted changes of a session, and make its commit a checkpoint.  Return ``""`` if there is no
+        commit, or an operation such as a rebase was begun and not ended.
 
         Raises:
             WorkspaceError: git fails.
@@ -533,12 +527,11 @@ class GitWorkspaces:
         return commit
 
     async def roll_back(self, session_id: str, spec: WorkspaceSpec, message: str) -> str:
-        """Reset a worktree to the checkpoint that it began with, or to where it and the target diverged.
-
-        The work, and the session's branch, are checkpoints then; files that git ignores are removed.
+        """Reset a worktree to the checkpoint with which it began, or to the commit where it and the target diverged.
+        The work, and the session's branch, are saved as checkpoints before; files that git ignores are removed.
 
         Raises:
-            WorkspaceError: git fails, or there is a repository inside, which would be lost.
+            WorkspaceError: git fails, or a repository is nested in the worktree and would be lost.
         """
         async with self._step(CommitWork(plain_name(session_id))):
             path, branch, target = self._worktree_path(session_id), branch_of(session_id), await self.target()
@@ -566,7 +559,7 @@ class GitWorkspaces:
         """Do nothing: no other session works in a worktree."""
 
     async def forget(self, spec: WorkspaceSpec) -> None:
-        """Drop the references to checkpoints that the target has.
+        """Remove the references to checkpoints whose commits are in the target.
 
         Raises:
             WorkspaceError: git fails.
@@ -588,7 +581,8 @@ class GitWorkspaces:
 
     # ------------------------------------------------------------------------------------------ clean-up
     async def clean_up(self, session_id: str, message: str) -> Released:
-        """Commit what a session has not committed, and remove its worktree; its branch too if the target has all of it.
+        """Commit the uncommitted changes of a session, and remove its worktree; remove its branch too if all of its
+        commits are in the target.
 
         Raises:
             WorkspaceError: git fails.
@@ -609,33 +603,33 @@ class GitWorkspaces:
             return Released(branch=branch_beside(branch, commit) if elsewhere else "")
 
     async def list_sessions(self) -> list[str]:
-        """Return the sessions that have a worktree which is not kept."""
+        """Return the sessions that have a worktree, without those whose worktree is kept."""
         names = await anyio.to_thread.run_sync(worktree_names, self._root)
         await anyio.to_thread.run_sync(sweep, self._root)
         return [unquote(name, errors="surrogateescape") for name in names]
 
     async def _holds_more(self, where: str, target: str) -> bool:
-        """Return whether a removal would lose something: uncommitted files, or a repository inside."""
+        """Return whether a removal of the worktree would lose work: uncommitted files, or a nested repository."""
         status = await self._git.must(where, "status", "--porcelain", "--untracked-files=normal", SHOW_INNER)
         here, head = await self._git.commit_of(where, "HEAD"), f"refs/heads/{target}"
         base = await self._git.base(head, here) or head
         return bool(status.stdout.strip()) or bool(await self._git.repositories_inside(base, here))
 
     async def _end_operations(self, worktree: Path) -> None:
-        """End an operation that was begun in the worktree. What a rebase had stashed becomes a stash; it would be lost
-        otherwise."""
+        """End an operation, such as a rebase, that was begun in the worktree. Changes that a rebase had stashed become
+        a stash; otherwise they would be lost."""
         if await anyio.to_thread.run_sync(operation_begun_in, worktree):
             for words in _QUIT:
                 await self._git.run(str(worktree), *words)
 
     async def _unlock(self, where: str) -> None:
-        """Remove a lock of the index: no program works in the worktree now, so the lock was left by a git that was
-        killed."""
+        """Remove the lock of the worktree's index: no program works in the worktree now, so a git that was killed has
+        left the lock."""
         kept = await self._git.must(where, "rev-parse", "--absolute-git-dir")
         await anyio.to_thread.run_sync(remove_index_lock, Path(text_of(kept)))
 
     async def _remove(self, worktree: Path) -> None:
-        """Remove a worktree: rename it first, so that half of it is never taken for work."""
+        """Remove a worktree: rename it first, so that a half-removed worktree is never taken for work."""
         with anyio.CancelScope(shield=True):
             aside = await anyio.to_thread.run_sync(move_aside, worktree)
             await self._git.run(self._repository, "worktree", "remove", "--force", "--force", str(worktree))
@@ -643,7 +637,7 @@ class GitWorkspaces:
                 await anyio.to_thread.run_sync(partial(shutil.rmtree, aside, ignore_errors=True))
 
     async def _drop_branch(self, branch: str, target: str) -> bool:
-        """Remove *branch* if the target has its commit; return whether the branch is gone."""
+        """Remove *branch* if its commit is in the target; return whether the branch is gone."""
         tip = await self._git.commit_of(self._repository, f"refs/heads/{branch}")
         if not tip:
             return True
@@ -666,7 +660,7 @@ def _remove_half_made(worktree: Path) -> None:
     """Remove a worktree that was not made completely.
 
     Raises:
-        WorkspaceError: it still exists.
+        WorkspaceError: the worktree still exists.
         OSError: the machine lacks file descriptors.
     """
     try:
@@ -680,7 +674,7 @@ def _remove_half_made(worktree: Path) -> None:
 
 
 def _without_commit(output: str) -> str:
-    """Return the directory that git does not add, since it is a repository without a commit; ``""`` if git names
-    none."""
+    """Return the directory that ``git add`` rejects, according to its *output*, as a repository without a commit;
+    ``""`` if there is none."""
     before, named, _ = output.partition("' does not have a commit checked out")
     return before.rpartition("\n")[2].partition("'")[2] if named else ""

@@ -1,8 +1,6 @@
-"""Git commands for the workspaces: with settings that an agent cannot change, with deadlines, and with whole output.
-
-Hooks that an agent may have put into the repository are not run. Filters and merge drivers of its settings are run,
-since the user's own are needed.
-"""
+"""Git commands for the workspaces: with settings that an agent cannot change, with deadlines, and with complete output.
+Hooks are not run, since an agent may have put them into the repository. Filters and merge drivers of the repository's
+settings are run, since the user's own ones are needed."""
 
 from __future__ import annotations
 
@@ -22,13 +20,14 @@ GIT_S = 60.0
 """Seconds that one git command may take; a checkout of a large repository takes longest."""
 
 LISTED_MAX: Final = 16 * 1024 * 1024
-"""Bytes of a listing that are read, some 100,000 files. A longer listing is refused: a decision needs all of it."""
+"""Number of bytes of a listing that are read, some 100,000 files. A longer listing is an error, since decisions need
+the whole listing."""
 
 ARGUMENTS_MAX: Final = 64 * 1024
-"""Bytes of paths in one command."""
+"""Largest number of bytes of paths in one command."""
 
 NAMED_MAX: Final = 20
-"""Files that a message names."""
+"""Largest number of files that a message names."""
 
 _IDENTITY: Final = {
     "GIT_AUTHOR_NAME": "supervisor",
@@ -46,52 +45,41 @@ _QUIET: Final = (
     "gc.auto=0",
 )
 SHOW_INNER: Final = "--ignore-submodules=none"
-"""Examine repositories inside, whatever the settings of this one say, which an agent can change."""
+"""Option that makes git examine nested repositories, whatever the repository's settings, which an agent can change."""
 RAW: Final = ("--raw", "-z", "--no-renames", SHOW_INNER)
 SUBMODULE: Final = "160000"
-"""The mode of a repository inside."""
+"""Mode by which git marks a nested repository."""
 
 
 class WorkspaceError(OSError):
-    """There is no workspace, or its work is not available; the message says why."""
+    """Error: a workspace does not exist, or its work is not available; the message gives the reason."""
 
 
 class Git:
-    """The git commands of one repository and its worktrees."""
+    """Runner of git commands in one repository and its worktrees."""
 
     def __init__(self, host: ProcessHost, repository: str) -> None:
-        """Args:
-        host: where git is run.
-        repository: a directory in the repository.
-        """
+        """Args: host: starts the git processes. repository: a directory in the repository."""
         self._host = host
         self.repository = repository
 
     async def contains(self, one: str, other: str) -> bool:
-        """Return whether *other* is *one*, or an ancestor of it; ``False`` if one of the two is no commit.
-
-        Raises:
-            WorkspaceError: git gave no answer.
-        """
+        """Return whether *other* is *one*, or an ancestor of it; ``False`` if either is no commit.  Raises:
+        WorkspaceError: git failed or timed out."""
         found = await self._merge_base("--is-ancestor", other, one)
         return found is not None and found.ok
 
     async def base(self, one: str, other: str) -> str:
-        """Return the last common ancestor; ``""`` if there is none, or one of the two is no commit.
-
-        Raises:
-            WorkspaceError: git gave no answer.
-        """
+        """Return the last common ancestor of two commits; ``""`` if there is none, or either is no commit.  Raises:
+        WorkspaceError: git failed or timed out."""
         found = await self._merge_base(one, other)
         return text_of(found) if found is not None and found.ok else ""
 
     async def _merge_base(self, *words: str) -> CompletedCommand | None:
         """Run ``git merge-base``; return ``None`` if one of the last two words is no commit.
 
-        Git's exit status for that is the one of all its failures, so the names are examined only after a failure.
-
-        Raises:
-            WorkspaceError: git gave no answer.
+        Git has the same exit status for that case as for other failures, so the names are examined after a failure.
+        Raises: WorkspaceError: git failed or timed out.
         """
         ran = await self.run(self.repository, "merge-base", *words)
         if ran.status in (0, 1):
@@ -102,11 +90,8 @@ class Git:
         raise WorkspaceError(f"git merge-base failed in {self.repository}: {error_of(ran)}")
 
     async def commit_of(self, where: str, name: str) -> str:
-        """Return the commit that *name* stands for; ``""`` where there is none.
-
-        Raises:
-            WorkspaceError: git did not answer.
-        """
+        """Return the commit to which *name* refers; ``""`` if there is none.  Raises: WorkspaceError: git failed or
+        timed out."""
         found = await self._answer(where, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         return text_of(found) if found.ok else ""
 
@@ -119,13 +104,13 @@ class Git:
         return [one["worktree"] for one in worktrees if one.get("branch") == named and "prunable" not in one]
 
     async def common_dir(self) -> Path:
-        """Return the directory in which git keeps what all worktrees share."""
+        """Return the directory in which git stores the files that all worktrees share."""
         return Path(
             text_of(await self.must(self.repository, "rev-parse", "--path-format=absolute", "--git-common-dir"))
         )
 
     async def repositories_inside(self, base: str, work: str) -> tuple[str, ...]:
-        """Return the repositories inside the worktree that *base* does not have, or not at that commit."""
+        """Return the nested repositories in *work* that *base* does not have, or has at another commit."""
         return repositories_listed((await self.must(self.repository, "diff", *RAW, base, work)).stdout)
 
     async def must(self, where: str, *words: str) -> CompletedCommand:
@@ -135,14 +120,9 @@ class Git:
         return ran
 
     async def _answer(self, where: str, *words: str) -> CompletedCommand:
-        """Run git for a yes (exit status 0) or a no (1).
-
-        Anything else is no answer: a time-out, a git that was killed, or one that failed. To take that for "no" would
-        be a guess that decides what becomes of the user's files.
-
-        Raises:
-            WorkspaceError: git did not answer.
-        """
+        """Run a git command that replies with yes (exit status 0) or no (1).  Any other end is no reply: a time-out, a
+        git that was killed, or a failure. To take it for "no" would be a guess that decides about the user's files.
+        Raises: WorkspaceError: git failed or timed out."""
         ran = await self.run(where, *words)
         if ran.status not in (0, 1):
             raise WorkspaceError(f"git {words[0]} failed in {where}: {error_of(ran)}")
@@ -151,8 +131,8 @@ class Git:
     async def run(
         self, where: str, *words: str, timeout_s: float | None = None, index: Path | None = None
     ) -> CompletedCommand:
-        """Run git and return its whole output; output longer than ``LISTED_MAX`` counts as a failure. *index*: the file
-        that git takes for the index."""
+        """Run git and return the result with the whole output; output longer than ``LISTED_MAX`` counts as a failure.
+        *index*: the file that git uses as the index."""
         ran = await self.run_bounded(where, *words, timeout_s=timeout_s, index=index)
         if len(ran.stdout) < LISTED_MAX:
             return ran
@@ -181,9 +161,8 @@ class Git:
         return said
 
     async def begins_like(self, where: str, path: str, blob: str) -> bool:
-        """Return whether the file *path* is a beginning of what git would check out of *blob* there, filters included.
-
-        A git that was killed, or had no room, leaves such a file.
+        """Return whether the file *path* is the beginning of the file that git would write there when it checks out
+        *blob*, filters included.  A git that was killed, or found the disk full, leaves such a file.
 
         Raises:
             WorkspaceError: git could not be started, or took longer than ``GIT_S``.
@@ -241,7 +220,8 @@ def names_in_list(listed: bytes) -> tuple[str, ...]:
 
 
 def repositories_listed(listed: bytes) -> tuple[str, ...]:
-    """Return the repositories in a listing of ``--raw -z``, which has a change and a name for each file."""
+    """Return the nested repositories in a listing of ``git diff --raw -z``, which has a change and a name for each
+    file."""
     fields = listed.split(b"\0")
     entries = zip(fields[::2], fields[1::2], strict=False)
     return names_in_list(b"\0".join(name for modes, name in entries if modes.split()[1] == SUBMODULE.encode()))
@@ -253,7 +233,8 @@ def some_of(files: Sequence[str]) -> str:
 
 
 def error_of(ran: CompletedCommand) -> str:
-    """Describe git's failure in a line: its first error with the files listed below it, or its last line."""
+    """Describe the failure of a git command in a line: its first error with the files listed below it, or its last
+    line."""
     lines = ran.output.strip().splitlines()
     errors = [at for at, line in enumerate(lines) if line.startswith(("error:", "fatal:"))]
     if ran.problem or not errors:

@@ -1,10 +1,10 @@
 """Stale lock files of git commands that the supervisor ran and that were killed.
 
 Git creates ``X.lock`` before it changes ``X``, and a git that dies from SIGKILL leaves the file: from then on nobody
-can change ``X``. A lock counts as ours if the step on record could have made it (its name), it is not older than that
-step, it stays the same for a second (a living git holds the lock of a reference for milliseconds), and no process has
-it open. The index of the user's checkout is not among them: its lock is made by the supervisor, with a content that
-identifies it (``fast_forward``).
+can change ``X``. A lock counts as left by the supervisor's own git if the recorded step could have made it (by its
+name), it is not older than that step, it stays the same for a second (a living git holds the lock of a reference for
+milliseconds), and no process has it open. The lock of the index of the user's checkout is not among them: its lock is
+made by the supervisor, with a content that identifies it (``fast_forward``).
 """
 
 from __future__ import annotations
@@ -17,27 +17,29 @@ from pathlib import Path
 import anyio
 
 SETTLED_S = 1.0
-"""Seconds that a lock must stay the same."""
+"""Seconds that a lock must stay the same before it counts as stale."""
 
 Identity = tuple[int, int, int]
 
 
 def locks_of_references(common: Path, prefixes: Iterable[str], target: str) -> list[Path]:
-    """Return the locks that a change of a reference may leave: of those below *prefixes*, and of the target."""
+    """Return the lock files that a change of a reference may leave: for the references below *prefixes*, and for the
+    target."""
     names = ("HEAD.lock", "packed-refs.lock", "packed-refs.new", "config.lock", f"refs/heads/{target}.lock")
     below = (lock for prefix in prefixes for lock in sorted((common / prefix).rglob("*.lock")))
     return [*(common / name for name in names), *below]
 
 
 def locks_of_worktree(git_dir: Path, *, index: bool) -> list[Path]:
-    """List lock files in *git_dir*: all with *index*, else only those of ``HEAD`` and ``ORIG_HEAD``, since the index
-    may be locked by the user."""
+    """List lock files in *git_dir*: all of them with *index*, else only the locks of ``HEAD`` and ``ORIG_HEAD``, since
+    the index may be locked by the user."""
     locks = sorted(git_dir.glob("*.lock"))
     return [lock for lock in locks if index or lock.name in ("HEAD.lock", "ORIG_HEAD.lock")]
 
 
 async def remove_stale_locks(locks: Iterable[Path], since_ns: int) -> list[Path]:
-    """Remove those of *locks* that a git of ours has left after *since_ns*; return them."""
+    """Remove the *locks* that a killed git command of the supervisor has left since *since_ns*; return the removed
+    ones."""
     first = {lock: found for lock in locks if (found := _identity(lock)) is not None and found[1] >= since_ns}
     if not first:
         return []
@@ -64,7 +66,7 @@ def _identity(path: Path) -> Identity | None:
 
 
 def _open_files() -> Iterator[tuple[int, int]]:
-    """Iterate over the files that processes have open, as inode and device; none without ``/proc``."""
+    """Yield the files that processes have open, as inode and device; nothing if there is no ``/proc``."""
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         with suppress(OSError):
             found = os.stat(descriptor)

@@ -1,12 +1,11 @@
-"""Steps in the user's repository, with a durable record of each before it is taken.
+"""Steps in the user's repository, with a durable record of each step before it is taken.
 
-Theory of operation
--------------------
-A supervisor may be killed at any instant, and a disk may be full. Whatever is half done then lies in a repository that
-belongs to the user: a locked index, a branch that is not needed, half of a fast-forward. So each step is first written
-to a file of the state directory (content, rename and folder are synced), and the file is removed when the step is done.
-A file that exists at the start of a supervisor, or of the next step, names a step that must be finished or undone
-before anything else happens. Steps are taken one at a time, so there is one file.
+Theory of operation ------------------- A supervisor may be killed at any instant, and a disk may be full. Half-done
+changes then lie in a repository that belongs to the user: a locked index, a branch that is not needed, half of a
+fast-forward. So each step is first written to a file of the state directory (content, rename and folder are synced),
+and the file is removed when the step is done. A file that exists at the start of a supervisor, or of the next step,
+names a step that must be finished or undone before anything else happens. Steps are taken one at a time, so there is
+one file.
 
 Example: ``{"type": "MakeWorktree", "name": "t", "start": "4f0c..."}`` exists while ``git worktree add`` runs. If the
 supervisor is killed, the next one removes what exists of that worktree and of its branch.
@@ -26,7 +25,7 @@ from supervisor.workspaces.git_command import WorkspaceError
 
 
 class MakeWorktree(msgspec.Struct, frozen=True, tag="MakeWorktree"):
-    """A worktree and its branch are made. An interrupted ``MakeWorktree`` is undone.
+    """Step: make a worktree and its branch. An interrupted ``MakeWorktree`` is undone.
 
     Attributes:
         name: the folder of the worktree, and the last part of its branch.
@@ -38,14 +37,14 @@ class MakeWorktree(msgspec.Struct, frozen=True, tag="MakeWorktree"):
 
 
 class CommitWork(msgspec.Struct, frozen=True, tag="CommitWork"):
-    """The work of a session is committed and named by references. After an interrupted ``CommitWork`` stale locks are
-    removed; nothing else can be left."""
+    """Step: commit the work of a session and let references name it. After an interrupted ``CommitWork`` stale locks
+    are removed; nothing else can be left."""
 
     name: str
 
 
 class RollBack(msgspec.Struct, frozen=True, tag="RollBack"):
-    """A worktree is put back to a commit; a reference holds the work that was done there. An interrupted ``RollBack``
+    """Step: reset a worktree to a commit; a reference holds the work that was done there. An interrupted ``RollBack``
     is completed."""
 
     name: str
@@ -53,28 +52,27 @@ class RollBack(msgspec.Struct, frozen=True, tag="RollBack"):
 
 
 class RemoveWorktree(msgspec.Struct, frozen=True, tag="PutAway"):
-    """A worktree is removed, and its branch if the target has it. An interrupted ``RemoveWorktree`` is completed if the
-    removal had begun."""
+    """Step: remove a worktree, and its branch if the target contains it. An interrupted ``RemoveWorktree`` is completed
+    if the removal had begun."""
 
     name: str
 
 
 class DropCheckpoints(msgspec.Struct, frozen=True, tag="Forget"):
-    """References to checkpoints that the target has are dropped. An interrupted ``DropCheckpoints`` is completed."""
+    """Step: remove references to checkpoints that the target contains. An interrupted ``DropCheckpoints`` is
+    completed."""
 
 
 class Advance(msgspec.Struct, frozen=True, tag="Advance"):
-    """The target is moved on in a directory that has it checked out. An interrupted ``Advance`` is completed if the
-    branch has moved, else undone.
+    """Step: move the target branch forward in a directory that has it checked out. An interrupted ``Advance`` is
+    completed if the branch has moved, else undone.
 
     Attributes:
         holder: the directory that has the target checked out.
         git_dir: the directory in which git keeps the index of *holder*.
-        target: the branch.
-        before: its commit before the step.
-        after: its commit after the step.
-        token: content of the lock file that belongs to this step alone.
-        begun: files of the user may have been touched: before, all of them were as *before* has them.
+        target: the branch. before: the branch's commit before the step. after: the branch's commit after the step.
+            token: content of the lock file that belongs to this step alone. begun: whether files of the user may have
+            been touched, all of which were as in *before* until then.
     """
 
     holder: str
@@ -90,25 +88,23 @@ Step = MakeWorktree | CommitWork | RollBack | RemoveWorktree | DropCheckpoints |
 
 
 class OpenStep(msgspec.Struct, frozen=True):
-    """A step that was begun, and the time of its record: nothing older than ``since_ns`` can be a trace of the step."""
+    """A step that was begun and not ended, and the time of its record: no file older than ``since_ns`` can be a trace
+    of the step."""
 
     step: Step
     since_ns: int
 
 
 class StepFile:
-    """The file that names the current step."""
+    """The file with the record of the current step."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._new = path.with_name(f"{path.name}.new")
 
     def read(self) -> OpenStep | None:
-        """Return the step that was begun and not ended.
-
-        Raises:
-            WorkspaceError: the file cannot be read, or is not ours.
-        """
+        """Return the step that was begun and not ended, or ``None``.  Raises: WorkspaceError: the file cannot be read,
+        or is no record of a step."""
         try:
             self._new.unlink(missing_ok=True)
             content, since_ns = self._path.read_bytes(), self._path.stat().st_mtime_ns
@@ -121,7 +117,7 @@ class StepFile:
             raise WorkspaceError(f"{words}; see that git status is clean there, and remove the file") from error
 
     def begin(self, step: Step) -> None:
-        """Put *step* on record, in place of the one before.
+        """Write the record of *step*, in place of the record before.
 
         Raises:
             OSError: the record cannot be written; the step must not be taken.
@@ -137,7 +133,8 @@ class StepFile:
         self._sync_folder()
 
     def end(self) -> None:
-        """Remove the record. If a power cut loses the removal, the next supervisor only checks the step once more."""
+        """Remove the record of the step. If a power cut undoes the removal, the next supervisor only checks the step
+        once more."""
         self._path.unlink(missing_ok=True)
 
     def _sync_folder(self) -> None:

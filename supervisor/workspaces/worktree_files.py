@@ -1,5 +1,5 @@
-"""Files that git keeps for a worktree, read without git: is the worktree complete, kept, or in the middle of an
-operation?"""
+"""Files that git stores for a worktree, read without git, to find whether the worktree is complete, kept, or in an
+operation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import quote
 from supervisor.workspaces.git_command import WorkspaceError
 
 BRANCHES: Final = "supervisor"
-"""Prefix of the branches of sessions."""
+"""Prefix of the names of sessions' branches."""
 _LINK: Final = "gitdir: "
 """Beginning of the one line in the ``.git`` of a worktree."""
 _BEGUN: Final = {
@@ -23,22 +23,24 @@ _BEGUN: Final = {
     "sequencer": "cherry-pick (or revert)",
     "BISECT_LOG": "bisection",
 }
-"""Files that git keeps with a worktree during an operation that moves its ``HEAD``, and the operation."""
+"""Files that git stores for a worktree during an operation that moves its ``HEAD``, and the name of each operation."""
 _REBASES: Final = ("rebase-merge", "rebase-apply")
 _GONE: Final = ".gone-"
 KEPT_LOCK: Final = "supervisor: kept as it is"
-"""Reason in the lock of a worktree that is kept when its session ends."""
+"""Text in git's lock of a worktree that is kept when its session ends."""
 
 
 def branch_of(session_id: str) -> str:
-    """Return the branch of a session: one path component below ``supervisor/``, whatever its id contains."""
+    """Return the name of a session's branch: one path component below ``supervisor/``, whatever the session's id
+    contains."""
     name = quote(session_id, safe="", errors="surrogateescape").replace("~", "%7E")
     plain = ".." not in name and not name.startswith((".", "-")) and not name.endswith((".", ".lock"))
     return f"{BRANCHES}/{name if plain else name.replace('.', '%2E').replace('-', '%2D')}"
 
 
 def branch_beside(branch: str, commit: str) -> str:
-    """Return the branch for a session's work that its own branch cannot hold."""
+    """Return the name of the additional branch for work (*commit*) that the session's own branch *branch* cannot
+    hold."""
     return f"{branch}.{commit[:12]}"
 
 
@@ -52,7 +54,7 @@ def is_worktree(worktree: Path) -> bool:
     or the user's above it.
 
     Raises:
-        WorkspaceError: something else is there; an agent may have made it.
+        WorkspaceError: the directory is something else, which an agent may have made.
     """
     link = worktree / ".git"
     if not os.path.lexists(link) and not (worktree.is_dir() and any(worktree.iterdir())):
@@ -79,14 +81,15 @@ def _is_linked(worktree: Path) -> bool:
 
 
 def _line_of(path: Path) -> str | None:
-    """Return the text of a regular file, else ``None``. A pipe is not opened: reading it would block."""
+    """Return the text of a small regular file, else ``None``. A pipe is not opened, since reading it would block."""
     if path.is_symlink() or not path.is_file():
         return None
     return os.fsdecode(path.read_bytes()).rstrip("\n")
 
 
 def is_being_made(kept: Path) -> bool:
-    """Return whether git has not finished making the worktree; a lock with another reason is a user's."""
+    """Return whether git has not finished making the worktree (its lock says so); a lock with another reason is a
+    user's."""
     lock = kept / "locked"
     return lock.exists() and lock.read_text(errors="replace").strip() == "initializing"
 
@@ -107,7 +110,7 @@ def remove_index_lock(kept: Path) -> None:
 
 
 def move_aside(worktree: Path) -> Path | None:
-    """Rename a worktree for removal; return its new parent, ``None`` if there is no worktree."""
+    """Rename a worktree for removal; return the new directory that contains it, ``None`` if there is no worktree."""
     if not is_worktree(worktree):
         return None
     aside = Path(tempfile.mkdtemp(prefix=_GONE, dir=worktree.parent))
@@ -116,7 +119,7 @@ def move_aside(worktree: Path) -> Path | None:
 
 
 def sweep(root: Path) -> None:
-    """Remove the worktrees that were renamed for removal and not removed."""
+    """Remove the worktrees that were renamed for removal and are still there."""
     for aside in root.glob(f"{_GONE}*"):
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -127,7 +130,8 @@ def worktree_names(root: Path) -> list[str]:
 
 
 def _is_left(worktree: Path) -> bool:
-    """Return whether the worktree is to be cleaned up; for a broken one the clean-up reports the error."""
+    """Return whether the worktree is to be cleaned up; true for a broken worktree, for which the clean-up reports the
+    error."""
     try:
         return is_worktree(worktree) and not is_kept(worktree)
     except WorkspaceError:
@@ -135,21 +139,21 @@ def _is_left(worktree: Path) -> bool:
 
 
 def is_kept(worktree: Path) -> bool:
-    """Return whether the worktree has our lock, a file where git keeps what belongs to the worktree."""
+    """Return whether the worktree is kept: git's directory for it contains the supervisor's lock."""
     lock = worktree / (_line_of(worktree / ".git") or "").removeprefix(_LINK) / "locked"
     return lock.exists() and lock.read_text(errors="replace").strip() == KEPT_LOCK
 
 
 def remove_torn_lock(worktree: Path) -> None:
-    """Remove our lock of a worktree if its reason was not written completely."""
+    """Remove the supervisor's lock of a worktree if the reason in it was not written completely."""
     lock = worktree / (_line_of(worktree / ".git") or "").removeprefix(_LINK) / "locked"
     if lock.exists() and KEPT_LOCK.startswith(lock.read_text(errors="replace").strip()):
         lock.unlink()
 
 
 def entries_of(common: Path, worktree: Path, since_ns: int) -> list[Path]:
-    """Return the directories below ``.git/worktrees`` that belong to *worktree*. A half-made or half-removed one does
-    not name its worktree: it is recognised by its name and by being newer than *since_ns*."""
+    """Return the directories below ``.git/worktrees`` that belong to *worktree*. A half-made or half-removed directory
+    does not name its worktree: it is recognised by its name and by being newer than *since_ns*."""
     entries = sorted((common / "worktrees").glob("*"))
     return [entry for entry in entries if _is_entry_of(entry, worktree, since_ns)]
 

@@ -1,7 +1,7 @@
 """Helpers of the kernel tests: a behaviour made of a function, and a system under a deadline.
 
-A test marked ``both`` runs on asyncio and trio and needs no time; one marked ``virtual`` takes the ``autojump_clock``
-fixture and runs on trio, where time passes only when nothing else can.
+A test marked ``both`` runs on asyncio and trio and needs no time; a test marked ``virtual`` uses the ``autojump_clock``
+fixture and runs on trio, where time passes only when no task can run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from actors import ActorSystem, Context, open_system
 
 DEADLINE_S = 30
-"""A test that waits longer has failed."""
+"""Seconds after which a test that still waits has failed."""
 
 both = pytest.mark.anyio
 virtual = pytest.mark.trio
@@ -33,7 +33,7 @@ class Script:
 
 
 class Echo:
-    """Answers with the message, and keeps it."""
+    """Actor that replies with the message, and records it."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -44,20 +44,20 @@ class Echo:
 
 
 def note(log: list[Any]) -> Script:
-    """An actor that appends each message to *log*."""
+    """Return an actor that appends each message to *log*."""
     return Script(lambda ctx, message: log.append(message))
 
 
 @asynccontextmanager
 async def running() -> AsyncIterator[ActorSystem]:
-    """A system, and a deadline over the whole of its life."""
+    """Open an actor system, with a deadline over the whole of its life."""
     with anyio.fail_after(DEADLINE_S):
         async with open_system() as system:
             yield system
 
 
 async def blocked(system: ActorSystem) -> None:
-    """Wait until neither an actor nor a task of the test can go on by itself."""
+    """Wait until neither an actor nor a task of the test can continue by itself."""
     await anyio.wait_all_tasks_blocked()
     await system.idle()
     await anyio.wait_all_tasks_blocked()
@@ -65,7 +65,7 @@ async def blocked(system: ActorSystem) -> None:
 
 @contextmanager
 def held(system: ActorSystem, actor_id: str) -> Iterator[None]:
-    """Have an actor handle nothing while the block lasts: its mailbox fills."""
+    """Prevent an actor from handling messages while the block lasts, so that its mailbox fills."""
     cell = system.cell(actor_id)
     assert cell is not None
     cell.running = False

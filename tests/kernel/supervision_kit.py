@@ -1,4 +1,4 @@
-"""Kit of the supervisor tests: children that write a log of their starts and ends, and end as they are told."""
+"""Helpers of the supervisor tests: children that log their starts and ends, and end in a requested way."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from actors import (
 )
 
 AT_ONCE = Backoff(0.0, 1.0, 0.0)
-"""No delay: a restart is still a timer message."""
+"""Backoff without a delay; a restart is still a timer message."""
 OFTEN = Intensity(1000, 60.0)
 EXITS = ("normal", "shutdown", "crash", "killed")
 
 
 class Boom(Exception):
-    """An error of the test's own."""
+    """Error that only these tests raise."""
 
 
 class Plain:
-    """A child that does what it is told, and writes when it starts and ends."""
+    """Child that ends as a message requests, and logs its starts and ends."""
 
     def __init__(self, family: Family, name: str) -> None:
         self.family, self.name = family, name
@@ -73,7 +73,7 @@ class Plain:
 
 
 class Family:
-    """Children, what has become of them, and how often their next starts fail."""
+    """Children with a common log of their starts and ends; also sets how often the next starts of a child fail."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -90,18 +90,18 @@ class Family:
         return [self.spec(name, restart) for name in names]
 
     def nested(self, name: str, *specs: ChildSpec, restart: str = "permanent", **options: Any) -> ChildSpec:
-        """A supervisor below a supervisor."""
+        """Return the spec of a supervisor below a supervisor."""
         options = {"backoff": AT_ONCE, **options}
         return ChildSpec(name, lambda: Supervisor(specs, **options), Restart(restart))
 
     def news(self) -> list[str]:
-        """Lines that were written since the last call."""
+        """Return the lines that were logged since the last call."""
         log, self.log = self.log, []
         return log
 
 
 class House:
-    """A supervisor in a system of its own."""
+    """A supervisor in an actor system of its own."""
 
     def __init__(self, system: ActorSystem, ref: Ref, downs: list[Down]) -> None:
         self.system, self.ref, self.downs = system, ref, downs
@@ -115,7 +115,7 @@ class House:
         return await self.ref.ask(message, timeout_s=20)
 
     async def end(self, name: str, how: str) -> None:
-        """Have the child end in that way, and wait for what comes of it."""
+        """End the child *name* in the way *how*, and wait for the consequences."""
         if how == "killed":
             self.system.kill(f"sup/{name}")
         else:
@@ -131,7 +131,7 @@ class House:
 
     @property
     def reason(self) -> object:
-        """Why the supervisor has ended."""
+        """Return the reason for which the supervisor has ended."""
         assert len(self.downs) == 1
         return self.downs[0].reason
 
@@ -146,7 +146,8 @@ def virtual_time() -> bool:
 
 @asynccontextmanager
 async def supervised(*specs: ChildSpec, supervisor: Supervisor | None = None, **options: Any) -> AsyncIterator[House]:
-    """A supervisor of these children, which restarts without delay and often, unless told otherwise."""
+    """Open a system with a supervisor of these children, which restarts without delay and often, unless *options*
+    differ."""
     with anyio.fail_after(10**6 if virtual_time() else DEADLINE_S):
         async with open_system(seed=20261121) as system:  # a delay that is drawn is the same in every run
             options = {"backoff": AT_ONCE, "intensity": OFTEN, **options}

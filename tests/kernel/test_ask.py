@@ -1,4 +1,4 @@
-"""Ask: a deadline that is never longer than that of the asker, one answer, and nobody works for who has gone."""
+"""Ask: a deadline never later than that of the asker, one reply, and no work for an asker that has gone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from actors import (
 
 
 def keeping(replies: list[Any]) -> Script:
-    """Defers each answer, and keeps its port."""
+    """Return an actor that defers each reply, and appends the reply port to *replies*."""
 
     def receive(ctx: Context, message: Any) -> Any:
         assert ctx.envelope is not None
@@ -40,7 +40,7 @@ def keeping(replies: list[Any]) -> Script:
 # ---------------------------------------------------------------------- the deadline
 @both
 async def test_an_ask_without_a_deadline_names_it() -> None:
-    """The timeout of an ask is mandatory, and keyword-only."""
+    """An ask without ``timeout_s``, or with a positional one, raises an error that names the argument."""
     async with running() as system:
         ref = system.spawn(Echo(), "a")
         with pytest.raises(TypeError, match="timeout_s"):
@@ -49,7 +49,7 @@ async def test_an_ask_without_a_deadline_names_it() -> None:
 
 @both
 async def test_asks_arrive_in_the_order_in_which_they_were_made() -> None:
-    """However many there are at once: who has asked often enough to give way first does not come after the next one."""
+    """However many asks are made at once, they are handled in the order in which they were made."""
     heard: list[Any] = []
     async with running() as system, anyio.create_task_group() as group:
         ref, made = system.spawn(note(heard), "a"), itertools.count()
@@ -65,7 +65,7 @@ async def test_asks_arrive_in_the_order_in_which_they_were_made() -> None:
 @both
 @pytest.mark.parametrize("timeout_s", [None, float("nan"), float("inf"), "2"])
 async def test_a_deadline_that_is_none_is_named(timeout_s: Any) -> None:
-    """For ever is no deadline; nothing was sent."""
+    """A timeout that is not finite is refused, and no message is sent."""
     async with running() as system:
         echo = Echo()
         ref = system.spawn(echo, "a")
@@ -77,7 +77,7 @@ async def test_a_deadline_that_is_none_is_named(timeout_s: Any) -> None:
 
 @virtual
 async def test_a_task_inherits_the_deadline_of_the_ask_it_serves(autojump_clock: trio.abc.Clock) -> None:
-    """Also over several hops; a task that serves no ask has only its own."""
+    """A task that works for an ask, also over several hops, has the ask's deadline; other tasks have only their own."""
     ends: dict[str, float] = {}
 
     async def work(ctx: Context, next_one: Ref, reply: Any) -> None:
@@ -114,7 +114,7 @@ async def test_a_task_inherits_the_deadline_of_the_ask_it_serves(autojump_clock:
 # ---------------------------------------------------------------------- one answer
 @both
 async def test_a_reply_is_one_shot() -> None:
-    """The first answer counts; what comes then changes nothing, not even the count of late ones."""
+    """The first reply counts; a later one changes nothing, not even the count of late replies."""
     async with running() as system:
         replies: list[Any] = []
         ref, got = system.spawn(keeping(replies), "a"), []
@@ -133,7 +133,7 @@ async def test_a_reply_is_one_shot() -> None:
 
 @both
 async def test_the_death_of_the_callee_answers_at_once_and_names_are_free() -> None:
-    """An ask is a monitor: its asker hears of the end with the reason, however long it may wait."""
+    """An ask fails with the reason as soon as its target ends, however long its timeout; then the id is free."""
 
     async with running() as system:
         for behaviour in (keeping([]), keeping([])):
@@ -160,7 +160,7 @@ async def stop_soon(system: Any, actor_id: str) -> None:
 @virtual
 @pytest.mark.parametrize("how", ["cancelled", "timed out"])
 async def test_an_ask_whose_asker_has_gone_is_not_handled(autojump_clock: trio.abc.Clock, how: str) -> None:
-    """A withdrawn ask that is still queued is skipped; it counts as no late reply and no dead letter."""
+    """After its asker has gone, a queued ask is skipped, and counts neither as a late reply nor as a dead letter."""
     async with running() as system:
         heard: list[Any] = []
         ref = system.spawn(note(heard), "a")
@@ -177,7 +177,8 @@ async def test_an_ask_whose_asker_has_gone_is_not_handled(autojump_clock: trio.a
 async def test_the_tasks_of_a_deferred_answer_are_cancelled_with_its_asker(
     autojump_clock: trio.abc.Clock, how: str
 ) -> None:
-    """Those that were started while the ask was handled, and no others."""
+    """When the asker of a deferred reply goes, exactly the tasks that were started while the ask was handled are
+    cancelled."""
     log: list[str] = []
 
     async def work(name: str) -> None:
@@ -205,7 +206,7 @@ async def test_the_tasks_of_a_deferred_answer_are_cancelled_with_its_asker(
 @virtual
 @pytest.mark.parametrize("how", ["cancelled", "timed out"])
 async def test_a_detached_ask_goes_on_without_its_asker(autojump_clock: trio.abc.Clock, how: str) -> None:
-    """With detach=True the message is handled to its end, and its answer is a late reply."""
+    """With ``detach=True`` the message is handled to its end after the asker has gone; the reply counts as late."""
     done: list[str] = []
     go = anyio.Event()
 
@@ -228,7 +229,7 @@ async def test_a_detached_ask_goes_on_without_its_asker(autojump_clock: trio.abc
 
 
 async def give_up(ask: Callable[..., Any], how: str) -> None:
-    """Ask, and go without an answer."""
+    """Make an ask, and stop waiting before the reply, in the way *how*."""
     if how == "timed out":
         with pytest.raises(AskTimeout):
             await ask(timeout_s=2)
@@ -242,7 +243,7 @@ async def give_up(ask: Callable[..., Any], how: str) -> None:
 # ---------------------------------------------------------------------- answered in place
 @both
 async def test_an_ask_never_overtakes_what_was_sent_before_it() -> None:
-    """An idle actor answers at once; one that has work queued answers behind it, whatever the lane of that."""
+    """An idle actor replies at once; an actor with queued messages handles these first, whatever their lane."""
     for lane in Lane:
         async with running() as system:
             echo = Echo()
@@ -255,7 +256,7 @@ async def test_an_ask_never_overtakes_what_was_sent_before_it() -> None:
 
 @both
 async def test_an_ask_never_overtakes_another_that_waits_for_room() -> None:
-    """There is room for it and nothing queued, but somebody was first."""
+    """An ask does not overtake an earlier ask that waits for room, even if there is room and nothing is queued."""
     async with running() as system:
         heard: list[Any] = []
         ref = system.spawn(note(heard), "a", capacity=1)
@@ -274,7 +275,8 @@ async def test_an_ask_never_overtakes_another_that_waits_for_room() -> None:
 @both
 @pytest.mark.parametrize("idle", [True, False], ids=["in place", "queued"])
 async def test_a_crash_is_the_same_in_place(idle: bool) -> None:
-    """The asker gets the error, the actor ends as crashed, and is reported once."""
+    """Whether an ask is queued or handled in place: at a crash the asker gets the error, and the actor ends as crashed,
+    reported once."""
     boom = ValueError("boom")
 
     def receive(ctx: Context, message: Any) -> None:
@@ -299,7 +301,8 @@ async def test_a_crash_is_the_same_in_place(idle: bool) -> None:
 @both
 @pytest.mark.parametrize("idle", [True, False], ids=["in place", "queued"])
 async def test_everything_about_an_ask_is_the_same_in_place(idle: bool) -> None:
-    """DEFERRED, the envelope with its cause and port, the context: no behaviour can tell the difference."""
+    """DEFERRED, the envelope with its cause and port, and the context are the same for a queued ask and one handled in
+    place."""
     seen: list[Any] = []
 
     def receive(ctx: Context, message: Any) -> Any:
@@ -333,7 +336,7 @@ async def test_everything_about_an_ask_is_the_same_in_place(idle: bool) -> None:
 
 @both
 async def test_a_loop_of_asks_does_not_starve_other_tasks() -> None:
-    """Other tasks have the loop once within a hundred answers in place, and not once for each of them."""
+    """During a loop of asks handled in place, other tasks run once within a hundred asks, and not after each ask."""
     turns: list[int] = []
     async with running() as system:
         ref = system.spawn(Echo(), "a")

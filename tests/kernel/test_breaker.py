@@ -1,4 +1,4 @@
-"""The breaker, cell by cell, then as a whole against a model of its own."""
+"""Circuit breaker: each cell of its table, then random histories against a model."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def half_open() -> Breaker:
 
 
 def test_by_default_five_in_a_minute_for_a_minute() -> None:
-    """Five failures within sixty seconds open it for sixty seconds."""
+    """By default, five failures within sixty seconds open the circuit for sixty seconds."""
     assert BreakerLimits() == BreakerLimits(failures_max=5, window_s=60.0, cooldown_s=60.0)
     assert Breaker().data == CircuitData(limits=BreakerLimits())
 
 
 def test_closed_lets_everybody_ask() -> None:
-    """Asking, and ending without an answer, changes nothing."""
+    """While the circuit is closed, calls that begin, and calls that end without a result, change nothing."""
     breaker = Breaker(LIMITS)
     for event in (Launched(who="a", at=1.0), Launched(who="b", at=1.0), Withdrawn(who="a", at=2.0)):
         assert breaker.allows(event.at)
@@ -52,7 +52,7 @@ def test_closed_opens_at_the_failure_that_is_one_too_many() -> None:
 
 
 def test_failures_outside_the_window_do_not_count() -> None:
-    """A failure older than the window does not count; one exactly as old does."""
+    """A failure older than the window does not count; a failure exactly as old as the window does."""
     breaker = Breaker(LIMITS)
     for at in (0.0, 5.0, 10.1):
         breaker.apply(Failed(who="a", at=at))
@@ -61,7 +61,7 @@ def test_failures_outside_the_window_do_not_count() -> None:
 
 
 def test_an_answer_clears_the_count() -> None:
-    """Failures open it only if nobody was answered in between."""
+    """A success between failures sets the count of failures to 0, so that the circuit stays closed."""
     breaker = Breaker(LIMITS)
     for at in (0.0, 1.0):
         breaker.apply(Failed(who="a", at=at))
@@ -72,7 +72,7 @@ def test_an_answer_clears_the_count() -> None:
 
 
 def test_open_lets_nobody_ask_before_its_time() -> None:
-    """Until the cool-down is over asking is refused, and changes nothing."""
+    """Until the cool-down is over, a call is refused and changes nothing."""
     breaker = opened()
     assert not breaker.allows(31.9)
     with pytest.raises(IllegalTransition, match="breaker: Launched in open"):
@@ -82,7 +82,7 @@ def test_open_lets_nobody_ask_before_its_time() -> None:
 
 @pytest.mark.parametrize("kind", [Answered, Failed, Withdrawn])
 def test_open_hears_nothing_of_what_went_before(kind: type[Answered | Failed | Withdrawn]) -> None:
-    """Ends of what was asked before it opened neither close it nor lengthen its cool-down."""
+    """Results of calls that began before the circuit opened neither close the circuit nor lengthen its cool-down."""
     breaker = opened()
     assert not breaker.apply(kind(who="x", at=20.0))
     assert breaker.data == CircuitData(limits=LIMITS, opened_at=2.0)
@@ -91,7 +91,7 @@ def test_open_hears_nothing_of_what_went_before(kind: type[Answered | Failed | W
 
 @pytest.mark.parametrize("at", [32.0, 32.1, 5000.0])
 def test_open_lets_one_ask_after_its_time(at: float) -> None:
-    """The first who asks after the cool-down, however late, is the probe, and nobody else may ask meanwhile."""
+    """The first call after the cool-down, however late, is the probe, and no other call is allowed meanwhile."""
     breaker = opened()
     assert breaker.data.free_at_s == 32.0
     assert breaker.allows(at)
@@ -103,7 +103,7 @@ def test_open_lets_one_ask_after_its_time(at: float) -> None:
 
 
 def test_half_open_closes_when_the_probe_is_answered() -> None:
-    """Then everybody may ask again, and nothing of before counts."""
+    """If the probe succeeds, all calls are allowed again, and no earlier failure counts."""
     breaker = half_open()
     assert breaker.apply(Answered(who="probe", at=33.0))
     assert breaker.state is Circuit.CLOSED
@@ -112,7 +112,7 @@ def test_half_open_closes_when_the_probe_is_answered() -> None:
 
 
 def test_half_open_opens_when_the_probe_fails() -> None:
-    """A single failure of the probe is enough, and the cool-down begins anew."""
+    """If the probe fails, the circuit opens again, and the cool-down begins anew."""
     breaker = half_open()
     assert breaker.apply(Failed(who="probe", at=40.0))
     assert breaker.state is Circuit.OPEN
@@ -128,7 +128,7 @@ def test_a_half_open_circuit_changes_by_its_probe_only(kind: type[Answered | Fai
 
 
 def test_half_open_takes_another_probe_for_one_that_found_out_nothing() -> None:
-    """A probe that was stopped leaves its place to the next who asks."""
+    """After a probe that ended without a result, the next call is the probe."""
     breaker = half_open()
     assert not breaker.apply(Withdrawn(who="probe", at=33.0))
     assert breaker.state is Circuit.HALF_OPEN
@@ -148,7 +148,7 @@ def test_half_open_takes_another_probe_for_one_that_found_out_nothing() -> None:
     ],
 )
 def test_limits_that_are_none(limits: BreakerLimits, field: str) -> None:
-    """A value that makes no sense is refused by its name."""
+    """An invalid limit is refused; the error names the field."""
     with pytest.raises(InvalidOption, match=f"p: {field}"):
         limits.checked("p")
 
@@ -160,7 +160,7 @@ def test_limits_that_are_some() -> None:
 
 
 def test_the_table_is_whole() -> None:
-    """Every event has a rule in every state; only asking can be refused."""
+    """Every event has a rule in every state; only the begin of a call can be refused."""
     kinds = {Launched, Answered, Failed, Withdrawn}
     assert all(set(BREAKER.allowed(state)) == kinds for state in Circuit)
     assert BREAKER.initial == (Circuit.CLOSED,)
@@ -175,7 +175,7 @@ ACTS = st.lists(
 
 @given(ACTS)
 def test_a_call_is_refused_if_and_only_if_it_is_not_allowed(acts: list[tuple[str, str, int]]) -> None:
-    """A call that ``allows`` permits is never refused, and a call that is refused was not permitted."""
+    """A call that ``allows`` permits is never refused, and a refused call was not permitted."""
     breaker, now, probing = Breaker(LIMITS), 0.0, ""
     kinds = {"answered": Answered, "failed": Failed, "withdrawn": Withdrawn}
     for act, who, later in acts:

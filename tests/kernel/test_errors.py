@@ -1,4 +1,4 @@
-"""The kernel's errors: each says who, what and what can be done, and keeps it as attributes."""
+"""Errors of the kernel: each names the actor, the value and a remedy, and has these as attributes."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from actors.errors import (
     ],
 )
 def test_an_error_says_what_can_be_done(error: ActorError, words: str) -> None:
-    """The message is whole, and one ``except`` catches them all."""
+    """Each error has its complete message, and is an ``ActorError``."""
     assert str(error) == words
     assert isinstance(error, ActorError)
 
 
 def test_a_full_mailbox_says_whether_waiting_helps() -> None:
-    """Unless it is told otherwise, it does."""
+    """A full mailbox reports that waiting helps, unless the error is made with ``passing=False``."""
     assert MailboxFull("a", 3).passing
     assert not MailboxFull("a", 3, passing=False).passing

@@ -1,4 +1,4 @@
-"""The examples run, on both backends, say what they say, and need nothing but the kernel."""
+"""Examples of the kernel: they run on both backends, print the expected text, and import only the kernel."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ actor 'app/counter' has stopped: {ERROR}
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("name", SAYS)
 def test_an_example_says(name: str, backend: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each example prints what it is to show."""
+    """Each example prints its expected output."""
     anyio.run(runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"], backend=backend)
     assert capsys.readouterr().out == SAYS[name]
 
 
 @pytest.mark.parametrize("name", SAYS)
 def test_an_example_needs_only_the_kernel(name: str) -> None:
-    """Examples import ``actors`` itself, and none of its modules, nor the supervisor."""
+    """Each example imports ``actors`` itself, but none of its modules, nor the supervisor."""
     tree = ast.parse((EXAMPLES / f"{name}.py").read_text(encoding="utf-8"))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     imported |= {one.name for node in ast.walk(tree) if isinstance(node, ast.Import) for one in node.names}
@@ -44,5 +44,5 @@ def test_an_example_needs_only_the_kernel(name: str) -> None:
 
 
 def test_every_example_is_tested() -> None:
-    """No file in the folder that nobody runs."""
+    """Every file in the folder of examples has an expected output, and is therefore tested."""
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SAYS)

@@ -1,4 +1,4 @@
-"""Points at which a simulation may have the code take its rarer way."""
+"""Failpoints: places where a simulation can make the code take a rarer path."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from actors import failpoint
 
 
 def test_a_point_is_false_where_nobody_decides() -> None:
-    """Outside of a simulation no point is ever taken."""
+    """Without a decision function no failpoint is active."""
     assert failpoint.active("ask.queued") is False
     assert failpoint.active("ask.queued", "a") is False
 
 
 def test_who_decides_hears_the_point_and_who_passes() -> None:
-    """The name of the point and of whom passes it reach whoever decides, and the answer is the point's."""
+    """The decision function is called with the failpoint's name and subject, and its result is that of the
+    failpoint."""
     heard: list[tuple[str, str]] = []
 
     def decide(name: str, who: str) -> bool:
@@ -31,7 +32,7 @@ def test_who_decides_hears_the_point_and_who_passes() -> None:
 
 
 def test_the_inner_one_decides_and_gives_it_back() -> None:
-    """Nested blocks: the inner one decides for as long as it lasts, also where it is left by an error."""
+    """Of two nested blocks the inner one decides; when it ends, also by an error, the outer one decides again."""
     with failpoint.controlled_by(lambda name, who: True):
         with pytest.raises(RuntimeError), failpoint.controlled_by(lambda name, who: False):
             assert failpoint.active("here") is False
@@ -41,7 +42,7 @@ def test_the_inner_one_decides_and_gives_it_back() -> None:
 
 
 def test_another_thread_is_left_alone() -> None:
-    """A decision function counts for its own thread only."""
+    """A decision function counts only for its own thread."""
     with failpoint.controlled_by(lambda name, who: True), ThreadPoolExecutor(1) as other:
         assert other.submit(failpoint.active, "here").result() is False
         assert failpoint.active("here") is True

@@ -13,7 +13,8 @@ from actors import Context, Lane, NoSuchActor
 
 @both
 async def test_an_inspection_counts_what_there_is() -> None:
-    """Messages that were handled and that wait, by lane; children, tasks and timers."""
+    """An inspection counts the messages that were handled and that wait, by lane, and the children, tasks and
+    timers."""
     async with running() as system:
 
         def receive(ctx: Context, message: Any) -> Any:
@@ -36,7 +37,8 @@ async def test_an_inspection_counts_what_there_is() -> None:
 
 @both
 async def test_an_inspection_shows_why_an_actor_does_not_end() -> None:
-    """The reason of the stop, the cause of the cancellation, and the line at which a task still waits."""
+    """For an actor that is ending, an inspection shows the reason of the stop, the cause of the cancellation, and the
+    line where a task waits."""
     go = anyio.Event()
 
     async def slow() -> None:
@@ -61,7 +63,7 @@ async def test_an_inspection_shows_why_an_actor_does_not_end() -> None:
 
 @both
 async def test_inspecting_a_thousand_changes_nothing() -> None:
-    """A look builds nothing that an idle actor does without."""
+    """Inspecting a thousand idle actors creates none of the objects that an idle actor does not need."""
     async with running() as system:
         for n in range(1000):
             system.spawn(Echo(), str(n))
@@ -73,7 +75,7 @@ async def test_inspecting_a_thousand_changes_nothing() -> None:
 
 @both
 async def test_an_actor_that_is_not_there_is_named() -> None:
-    """An id that nothing alive has is refused."""
+    """Inspecting an id without a living actor raises ``NoSuchActor``, which names the id."""
     async with running() as system:
         with pytest.raises(NoSuchActor, match="no living actor has the id 'nobody'"):
             system.inspect("nobody")

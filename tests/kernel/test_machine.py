@@ -1,4 +1,4 @@
-"""The engine: what a table of rules means, on a small turnstile of its own."""
+"""Engine of state machines: the meaning of a table of rules, on the table of a small turnstile."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ class Gate(Enum):
 
 
 class Coin(Event, frozen=True, kw_only=True):
-    """Money went in."""
+    """Event of the turnstile: money was put in."""
 
     spelled = "coin"
     cents: int = 50
 
 
 class Push(Event, frozen=True, kw_only=True):
-    """Somebody pushed."""
+    """Event of the turnstile: a person pushed."""
 
 
 class Kick(Event, frozen=True, kw_only=True):
-    """Somebody kicked."""
+    """Event of the turnstile: a person kicked."""
 
 
 class Ring(Effect, frozen=True, kw_only=True):
-    """Ring the bell."""
+    """Effect of the turnstile: ring the bell."""
 
     times: int
 
@@ -69,21 +69,22 @@ TURNSTILE: Machine[Gate, Till] = Machine(
 
 
 def test_first_rule_whose_guard_holds_wins() -> None:
-    """With the price paid the guarded rule decides, and its actions run in order on each other's data."""
+    """With the price paid the guarded rule applies, and its actions run in order, each on the data of the one
+    before."""
     step = TURNSTILE.step(Gate.LOCKED, Till(cents=10), Coin(cents=40))
     assert (step.state, step.data, step.effects) == (Gate.OPEN, Till(cents=50), (Ring(times=50),))
     assert step.rule.when is enough
 
 
 def test_unguarded_rule_is_the_fallback() -> None:
-    """Without enough money the last rule of the cell decides, and a target of None stays where it is."""
+    """Without enough money the last rule of the cell applies; its target ``None`` leaves the state as it is."""
     step = TURNSTILE.step(Gate.LOCKED, Till(), Coin(cents=20))
     assert (step.state, step.data, step.effects) == (Gate.LOCKED, Till(cents=20), ())
     assert step.rule.extension == "it takes small change"
 
 
 def test_step_changes_neither_its_data_nor_its_answer() -> None:
-    """The same question gets the same answer, and the data asked with is as it was."""
+    """The same step twice has the same result, and does not change the data passed in."""
     data = Till(cents=10)
     first, second = (TURNSTILE.step(Gate.LOCKED, data, Coin()) for _ in range(2))
     assert first == second
@@ -91,7 +92,8 @@ def test_step_changes_neither_its_data_nor_its_answer() -> None:
 
 
 def test_illegal_event_names_what_was_allowed() -> None:
-    """The error says machine, event, state and the allowed events, in the specification's spelling."""
+    """The error of an illegal event names machine, event, state and the allowed events, in the specification's
+    spelling."""
     with pytest.raises(IllegalTransition) as caught:
         TURNSTILE.step(Gate.LOCKED, Till(), Push())
     assert str(caught.value) == "turnstile: Push in locked; allowed here: coin, Kick"
@@ -100,7 +102,7 @@ def test_illegal_event_names_what_was_allowed() -> None:
 
 
 def test_guards_that_all_refuse_are_an_illegal_transition() -> None:
-    """A cell whose only rule is guarded refuses like an empty cell does."""
+    """If the guard of a cell's only rule fails, the event is refused, as for an empty cell."""
     strict: Machine[Gate, Till] = Machine(
         "strict", initial=[Gate.LOCKED], terminal=[], rules=[rule(Coin, Gate.LOCKED, Gate.OPEN, when=enough)]
     )
@@ -109,7 +111,7 @@ def test_guards_that_all_refuse_are_an_illegal_transition() -> None:
 
 
 def test_state_without_rules_allows_nothing() -> None:
-    """The error of a state that nothing leaves says so in a word."""
+    """The error for a state without rules states that nothing is allowed there."""
     alone: Machine[Gate, Till] = Machine(
         "alone", initial=[Gate.LOCKED], terminal=[Gate.OPEN], rules=[rule(Push, Gate.LOCKED, Gate.OPEN)]
     )
@@ -118,29 +120,29 @@ def test_state_without_rules_allows_nothing() -> None:
 
 
 def test_subclass_of_an_event_is_another_event() -> None:
-    """A rule is for exactly its class: a cell is looked up, never searched by inheritance."""
+    """A rule does not apply to a subclass of its event: an event is looked up by its exact class."""
 
     class GoldCoin(Coin, frozen=True, kw_only=True):
-        """Not what the table knows."""
+        """Event that the table does not contain."""
 
     with pytest.raises(IllegalTransition):
         TURNSTILE.step(Gate.LOCKED, Till(), GoldCoin())
 
 
 def test_any_stands_for_every_state() -> None:
-    """A rule from ANY is a rule from each state of the target's enum, the target included."""
+    """A rule from ANY becomes a rule from each state of the target's enum, the target included."""
     sources = [one.source for one in TURNSTILE.rules if one.on is Kick]
     assert sources == list(Gate)
 
 
 def test_any_without_a_target_is_an_error() -> None:
-    """ANY with no target cannot know its states and says what to do instead."""
+    """A rule from ANY without a target raises an error that names the remedy, since the states cannot be known."""
     with pytest.raises(TypeError, match="name the sources"):
         rule(Kick, ANY, None)
 
 
 def test_sources_may_be_many() -> None:
-    """A list of sources makes one rule for each, in order, with everything else shared."""
+    """A list of sources makes one rule for each source, in order, with everything else shared."""
     rules = rule(Kick, [Gate.OPEN, Gate.LOCKED], Gate.BROKEN, when=enough, trigger="a kick")
     assert [(one.source, one.target, one.when, one.trigger) for one in rules] == [
         (Gate.OPEN, Gate.BROKEN, enough, "a kick"),
@@ -149,7 +151,7 @@ def test_sources_may_be_many() -> None:
 
 
 def test_replay_folds_events() -> None:
-    """Replaying a log gives the state and data of the live steps."""
+    """Replaying a list of events gives the state and data of the single steps."""
     events = [Coin(cents=20), Coin(cents=30), Push(), Kick()]
     state, data = Gate.LOCKED, Till()
     for event in events:
@@ -158,12 +160,12 @@ def test_replay_folds_events() -> None:
 
 
 def test_events_are_known_by_their_spelling() -> None:
-    """The machine knows its events by the names that tables and journals show."""
+    """The machine knows its events by the names in tables and journals."""
     assert TURNSTILE.events == {"coin": Coin, "Push": Push, "Kick": Kick}
 
 
 def test_events_and_effects_are_values() -> None:
-    """Equal fields are equal events and effects, time included; nobody can change one."""
+    """Events and effects with equal fields, time included, are equal; their fields cannot be changed."""
     assert Coin(at=1.0) == Coin(at=1.0) != Coin(at=2.0)
     assert Ring(times=1) == Ring(times=1) != Ring(times=2)
     with pytest.raises(AttributeError):

@@ -26,7 +26,7 @@ class Switched(Event, frozen=True, kw_only=True):
 
 
 class Cut(Event, frozen=True, kw_only=True):
-    """The power was cut."""
+    """Event of a test: the power was cut."""
 
 
 def lit(data: Any, event: Event) -> bool:
@@ -45,7 +45,7 @@ L = Light
 
 
 def machine(rules: Iterable[tuple[Rule[Light], ...]], *, terminal: Iterable[Light] = (L.OFF,)) -> Machine[Light, Any]:
-    """A machine over the lights whose fourth state is reserved."""
+    """Return a machine over the states of a lamp, whose fourth state is reserved."""
     return Machine("light", source="007", initial=[L.RED], terminal=terminal, reserved=[L.SPARE], rules=rules)
 
 
@@ -63,7 +63,8 @@ SOUND = machine(
 
 
 def test_mermaid_draws_every_rule() -> None:
-    """The diagram starts and ends where the machine does and has one arrow for each rule, with guard and actions."""
+    """The diagram has the machine's initial and terminal states, and one arrow for each rule, with guard and
+    actions."""
     assert mermaid(SOUND) == (
         "stateDiagram-v2\n"
         "    [*] --> red\n"
@@ -99,7 +100,8 @@ def test_table_aligns_its_columns() -> None:
 
 
 def test_json_has_each_edge_once_and_once_more_as_an_extension() -> None:
-    """Rules of one edge are one transition with their guards joined; an extension of a specified edge shows too."""
+    """Rules of one edge become one transition with their guards joined; an extension of a specified edge is listed
+    separately."""
     facts = as_json(SOUND)
     assert list(facts) == ["specification", "states", "initial", "terminal", "transitions"]
     assert (facts["specification"], facts["initial"], facts["terminal"]) == ("007", ["red"], ["off"])
@@ -117,7 +119,7 @@ def test_json_has_each_edge_once_and_once_more_as_an_extension() -> None:
 
 
 def test_terminal_states_come_in_the_order_of_the_enum() -> None:
-    """A frozenset has an order of its own in every process; the views do not show it."""
+    """Views list terminal states in the order of the enum, although a frozenset has another order in every process."""
     every = machine([rule(Cut, L.RED, L.GREEN)], terminal=[L.SPARE, L.OFF, L.GREEN])
     assert as_json(every)["terminal"] == ["green", "off", "spare"]
 
@@ -150,17 +152,17 @@ GOOD = [rule(Switched, L.RED, L.GREEN), rule(Cut, [L.RED, L.GREEN], L.OFF)]
     ],
 )
 def test_each_fault_is_found_and_named(rules: list[tuple[Rule[Light], ...]], fault: str) -> None:
-    """A table with one fault has exactly that fault, in words that say where it is."""
+    """A table with one fault has exactly that fault, described with its place."""
     assert faults(machine(rules)) == [fault]
 
 
 def test_single_guarded_rule_is_no_fault() -> None:
-    """A cell with one guarded rule may refuse; only the last of several must not be guarded."""
+    """A cell with a single guarded rule is no fault; only the last of several rules must not be guarded."""
     assert faults(machine([*GOOD, rule(Switched, L.GREEN, L.RED, when=lit)])) == []
 
 
 def test_the_first_of_several_reasons_is_shown() -> None:
-    """If several extensions make one edge, the data show the reason of the one that is tried first."""
+    """If several extensions make one edge, the JSON view has the reason of the rule that is tried first."""
     rules = [
         rule(Switched, L.RED, L.OFF, when=lit, extension="first", trigger=None),
         rule(Switched, L.RED, L.OFF, when=dim, extension="second", trigger="when dim"),

@@ -19,7 +19,7 @@ from actors.waiter import current_backend
 
 
 class Live:
-    """A token, as a timer is."""
+    """Token of a message, as a timer has one."""
 
     live = True
 
@@ -48,7 +48,7 @@ def test_fifo_within_a_lane(lane: Lane) -> None:
 
 
 def test_one_normal_after_every_32_urgent() -> None:
-    """Under a flood of URGENT the NORMAL lane gets exactly every 33rd turn."""
+    """Under a flood of URGENT messages every 33rd message taken is a NORMAL one."""
     box = filled(*((n, Lane.URGENT) for n in range(70)), ("first", Lane.NORMAL), ("second", Lane.NORMAL))
     order = emptied(box)
     assert [order.index("first"), order.index("second")] == [32, 65]
@@ -66,7 +66,8 @@ def test_control_does_not_count_as_urgent() -> None:
 
 
 def test_a_full_mailbox_refuses_and_keeps_what_it_has() -> None:
-    """At capacity URGENT and NORMAL are refused with an error that names the actor, the bound and the way out."""
+    """A full mailbox refuses URGENT and NORMAL messages with an error that names the actor, the bound and the
+    remedy."""
     box = filled((1, Lane.NORMAL), (2, Lane.URGENT), capacity=2)
     for lane in (Lane.NORMAL, Lane.URGENT):
         with pytest.raises(MailboxFull, match=r"'a' is full \(2 messages\); send less often, ask"):
@@ -84,7 +85,7 @@ def test_control_is_never_refused_and_takes_no_room() -> None:
 
 
 def test_a_message_with_a_token_is_always_taken() -> None:
-    """An actor's own timer enters a full mailbox, and counts once it is in."""
+    """The message of an actor's own timer enters a full mailbox, and counts from then on."""
     box = filled((1, Lane.NORMAL), capacity=1)
     box.put(Envelope("tick", token=Live()), Lane.URGENT)
     assert box.counted == 2
@@ -93,13 +94,14 @@ def test_a_message_with_a_token_is_always_taken() -> None:
 
 @pytest.mark.parametrize("capacity", [0, -1])
 def test_a_capacity_below_one_is_an_error(capacity: int) -> None:
-    """A mailbox that could never take a message is refused at once, with the value and the bound."""
+    """A capacity below one is refused; the error names the value and the bound."""
     with pytest.raises(ValueError, match=rf"'a': capacity is {capacity}; give at least 1"):
         Limits(capacity).checked("a")
 
 
 def test_drain_takes_all_in_the_order_of_the_lanes() -> None:
-    """Drain leaves nothing, and the mailbox takes messages again up to its capacity."""
+    """``drain`` removes all messages in the order of the lanes; then the mailbox accepts messages up to its capacity
+    again."""
     box = filled(("n", Lane.NORMAL), ("c", Lane.CONTROL), ("u", Lane.URGENT), capacity=2)
     assert [one.message for one in box.drain()] == ["c", "u", "n"]
     assert (len(box), box.take(), box.drain()) == (0, None, [])
@@ -112,7 +114,7 @@ def test_drain_takes_all_in_the_order_of_the_lanes() -> None:
 @both
 @pytest.mark.parametrize(("how", "expected"), [("take", ["first"]), ("drain", ["first", "second"])])
 async def test_room_comes_with_a_take_and_with_a_drain(how: str, expected: list[str]) -> None:
-    """A message that goes wakes the one who has waited longest, a drain wakes all of them."""
+    """A message that is taken wakes the sender that has waited longest; a drain wakes all waiting senders."""
     box, woken = filled((1, Lane.NORMAL), (2, Lane.NORMAL), capacity=2), []
 
     async def wait(name: str) -> None:
@@ -133,7 +135,7 @@ async def test_room_comes_with_a_take_and_with_a_drain(how: str, expected: list[
 
 @both
 async def test_a_waiter_that_is_cancelled_as_it_wakes_hands_its_turn_on() -> None:
-    """Room that came to somebody who has gone meanwhile wakes the next one instead."""
+    """If a sender is cancelled as it wakes for room, the next sender is woken instead."""
     box, woken = filled((1, Lane.NORMAL), capacity=1), []
 
     async def wait(name: str) -> None:
@@ -156,7 +158,7 @@ async def test_a_waiter_that_is_cancelled_as_it_wakes_hands_its_turn_on() -> Non
 
 @both
 async def test_taking_a_control_message_makes_no_room() -> None:
-    """A sender that waits for room is not woken by a message that never counted."""
+    """Taking a CONTROL message does not wake a sender that waits for room, since the message did not count."""
     box = filled((1, Lane.NORMAL), ("c", Lane.CONTROL), capacity=1)
     woken = anyio.Event()
 
@@ -176,7 +178,7 @@ async def test_taking_a_control_message_makes_no_room() -> None:
 
 
 class Model(RuleBasedStateMachine):
-    """Three plain queues beside the mailbox: whatever is done to both, they say the same."""
+    """Model with three plain queues: after any operations, the mailbox and the model agree."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -189,7 +191,7 @@ class Model(RuleBasedStateMachine):
         return len(self.queues[Lane.URGENT]) + len(self.queues[Lane.NORMAL])
 
     def expected(self) -> Lane:
-        """The lane whose turn it is, from the law and not from the code."""
+        """Return the lane whose turn it is, by the documented rule and not by the mailbox's code."""
         if self.queues[Lane.CONTROL]:
             return Lane.CONTROL
         owed = self.run >= 32 and self.queues[Lane.NORMAL]

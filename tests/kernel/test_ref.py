@@ -1,4 +1,4 @@
-"""Refs: tell never waits, send waits for room, ask waits for an answer, and nobody waits for the dead."""
+"""Refs: ``tell`` never waits, ``ask`` waits for room and for the reply, and a ref to an ended actor raises at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from actors.mailbox import Envelope, ReplyPort
 
 
 class Keeper:
-    """Defers every answer and keeps the reply ports; ``stop`` stops it."""
+    """Actor that defers every reply and records the reply ports; the message ``stop`` stops it."""
 
     def __init__(self) -> None:
         self.replies: list[ReplyPort] = []
@@ -39,7 +39,7 @@ class Keeper:
 
 
 class Holder:
-    """Keeps its mailbox of one full: each message is told again, until it is let go."""
+    """Actor that keeps its mailbox of one full by sending each message to itself again, until it is released."""
 
     def __init__(self) -> None:
         self.held = True
@@ -54,7 +54,7 @@ class Holder:
 
 
 class Plug:
-    """A task that cleans up, shielded, for as long as the test wants: its actor is stopping until then."""
+    """Task whose shielded clean-up lasts until the test releases it: its actor is stopping until then."""
 
     def __init__(self) -> None:
         self.running, self.let_go = anyio.Event(), anyio.Event()
@@ -69,7 +69,7 @@ class Plug:
 
 
 async def plugged(system: ActorSystem, actor_id: str) -> tuple[Ref, Plug]:
-    """An actor that was told to stop and cannot end before its plug is let go."""
+    """Start an actor that was requested to stop and cannot end before its plug is released."""
     plug, ref = Plug(), system.spawn(Keeper(), actor_id)
     context = system.context(actor_id)
     assert context is not None
@@ -93,7 +93,7 @@ async def test_tell_is_handled_in_order() -> None:
 
 @both
 async def test_tell_to_a_full_mailbox_raises_at_once() -> None:
-    """Tell never waits: at capacity it is an error, except on the CONTROL lane."""
+    """``tell`` never waits: at capacity it raises an error, except on the CONTROL lane."""
     heard: list[int] = []
     async with running() as system:
         ref = system.spawn(note(heard), "a", capacity=2)
@@ -108,7 +108,7 @@ async def test_tell_to_a_full_mailbox_raises_at_once() -> None:
 
 @both
 async def test_tell_to_the_dead_says_why() -> None:
-    """A ref outlives its actor, and says that it has stopped and for which reason."""
+    """A ref to an ended actor raises ``ActorStopped``, with the reason of the end."""
     async with running() as system:
         ref = system.spawn(Echo(), "a")
         system.stop("a", "not needed")
@@ -122,7 +122,7 @@ async def test_tell_to_the_dead_says_why() -> None:
 
 @both
 async def test_cause_travels_with_the_message() -> None:
-    """Tell and ask put the cause on the envelope, for the actor to see while it handles the message."""
+    """``tell`` and ``ask`` put the cause on the envelope, where the actor reads it while it handles the message."""
     causes: list[Any] = []
     async with running() as system:
         ref = system.spawn(Script(lambda ctx, message: causes.append(ctx.envelope and ctx.envelope.cause)), "a")
@@ -137,7 +137,7 @@ async def test_cause_travels_with_the_message() -> None:
 # ---------------------------------------------------------------------- room
 @both
 async def test_an_ask_waits_for_room() -> None:
-    """With a full mailbox askers go on as soon as there is room, and nothing is lost or overtaken."""
+    """With a full mailbox, askers continue as soon as there is room; no message is lost or overtaken."""
     heard: list[int] = []
     async with running() as system:
         ref = system.spawn(note(heard), "a", capacity=1)
@@ -151,7 +151,7 @@ async def test_an_ask_waits_for_room() -> None:
 
 @virtual
 async def test_an_ask_gives_up_in_time(autojump_clock: trio.abc.Clock) -> None:
-    """No room within the time-out is an error, and the message is never handled."""
+    """An ask that finds no room within its timeout raises an error, and its message is never handled."""
     holder = Holder()
     async with running() as system:
         ref = system.spawn(holder, "a", capacity=1)
@@ -168,7 +168,8 @@ async def test_an_ask_gives_up_in_time(autojump_clock: trio.abc.Clock) -> None:
 
 
 async def _let_go_later(holder: Holder, after_s: float, clock: Any) -> None:
-    """A holder never lets time pass by itself, so it is pushed on by hand."""
+    """Release the holder after *after_s* seconds, and advance the clock by hand, since time does not pass by itself
+    meanwhile."""
     until = trio.current_time() + after_s
     while trio.current_time() < until:
         clock.jump(0.01)
@@ -178,7 +179,7 @@ async def _let_go_later(holder: Holder, after_s: float, clock: Any) -> None:
 
 @both
 async def test_an_asker_wakes_when_the_actor_stops() -> None:
-    """An asker that waits for room in a mailbox hears of its owner's stop at once, not at the time-out."""
+    """An asker that waits for room fails as soon as the actor stops, not at its timeout."""
     async with running() as system:
         ref, errors = system.spawn(Holder(), "a", capacity=1), []
 
@@ -207,7 +208,7 @@ async def test_ask_returns_what_receive_returns() -> None:
 
 @both
 async def test_many_asks_get_each_their_own_answer() -> None:
-    """Concurrent asks are not mixed up."""
+    """Each of many concurrent asks receives its own reply."""
     answers: dict[int, int] = {}
     async with running() as system:
         ref = system.spawn(Echo(), "a", capacity=10)
@@ -223,7 +224,7 @@ async def test_many_asks_get_each_their_own_answer() -> None:
 
 @virtual
 async def test_ask_times_out(autojump_clock: trio.abc.Clock) -> None:
-    """Without an answer the ask ends exactly at its deadline, and the error names the actor and the time."""
+    """Without a reply the ask ends exactly at its deadline, and the error names the actor and the time."""
     async with running() as system:
         ref = system.spawn(Keeper(), "a")
         start = trio.current_time()
@@ -235,7 +236,7 @@ async def test_ask_times_out(autojump_clock: trio.abc.Clock) -> None:
 @virtual
 @pytest.mark.parametrize("timeout_s", [0, -1])
 async def test_ask_without_time_left_ends_at_once(autojump_clock: trio.abc.Clock, timeout_s: float) -> None:
-    """A deadline that has passed already is a time-out and not a hang or another error."""
+    """An ask with no time left raises ``AskTimeout`` at once."""
     async with running() as system:
         start = trio.current_time()
         with pytest.raises(AskTimeout):
@@ -245,7 +246,7 @@ async def test_ask_without_time_left_ends_at_once(autojump_clock: trio.abc.Clock
 
 @virtual
 async def test_deadlines_of_asks_are_independent(autojump_clock: trio.abc.Clock) -> None:
-    """A shorter deadline set later fires first, and an answered ask takes its deadline along."""
+    """A shorter deadline that is set later fires first, and a reply cancels the deadline of its ask."""
     order: list[float] = []
     async with running() as system:
         keeper = Keeper()
@@ -265,7 +266,7 @@ async def test_deadlines_of_asks_are_independent(autojump_clock: trio.abc.Clock)
 
 @virtual
 async def test_a_late_reply_is_counted_and_dropped(autojump_clock: trio.abc.Clock) -> None:
-    """An answer after the deadline changes nothing but the count of late replies."""
+    """A reply after the deadline changes only the count of late replies."""
     async with running() as system:
         keeper = Keeper()
         ref = system.spawn(keeper, "a")
@@ -279,7 +280,7 @@ async def test_a_late_reply_is_counted_and_dropped(autojump_clock: trio.abc.Cloc
 
 @both
 async def test_an_asker_that_was_cancelled_leaves_a_late_reply() -> None:
-    """The caller's cancellation ends its ask at once; the answer that comes later is counted and dropped."""
+    """The caller's cancellation ends its ask at once; the reply that comes later is counted and dropped."""
     async with running() as system:
         keeper = Keeper()
         ref = system.spawn(keeper, "a")
@@ -293,7 +294,7 @@ async def test_an_asker_that_was_cancelled_leaves_a_late_reply() -> None:
 
 @virtual
 async def test_ask_of_a_full_mailbox_is_full_and_not_late(autojump_clock: trio.abc.Clock) -> None:
-    """If there is no room within the timeout, the error says so, after that time and no later."""
+    """If there is no room within the timeout, the ask raises ``MailboxFull`` exactly after that time."""
     holder = Holder()
     async with running() as system:
         ref = system.spawn(holder, "a", capacity=1)
@@ -309,7 +310,7 @@ async def test_ask_of_a_full_mailbox_is_full_and_not_late(autojump_clock: trio.a
 
 @virtual
 async def test_room_and_answer_share_one_deadline(autojump_clock: trio.abc.Clock) -> None:
-    """The time that an ask waited for room is not granted again for the answer."""
+    """Room and reply share one deadline: the time that an ask waited for room is not granted again."""
     async with running() as system:
         holder = Holder()
         ref = system.spawn(Script(lambda ctx, m: holder.receive(ctx, m) if m == "hold" else DEFERRED), "a", capacity=1)
@@ -336,7 +337,7 @@ async def test_ask_of_the_dead_fails_at_once() -> None:
 @both
 @pytest.mark.parametrize("stopper", ["itself", "another"])
 async def test_the_death_of_the_target_answers_deferred_asks(stopper: str) -> None:
-    """Asks whose answer was deferred fail with the reason as soon as the target ends."""
+    """Deferred asks fail with the reason as soon as the target ends."""
     async with running() as system:
         ref = system.spawn(Keeper(), "a")
         reasons: list[object] = []
@@ -359,8 +360,7 @@ async def test_the_death_of_the_target_answers_deferred_asks(stopper: str) -> No
 
 @both
 async def test_a_stop_answers_queued_asks_before_the_end() -> None:
-    """A message that is queued when the stop begins is not handled: its asker gets the error at once, not after the
-    clean-up."""
+    """An ask that is queued when the stop begins is not handled, and fails at once, not after the clean-up."""
     async with running() as system:
         ref, plug = await plugged(system, "a")
 
@@ -379,7 +379,7 @@ async def test_a_stop_answers_queued_asks_before_the_end() -> None:
 
 @both
 async def test_a_deferred_answer_may_come_from_a_task_that_is_being_cancelled() -> None:
-    """While an actor stops, its task may still settle what it kept: only the end itself fails the ask."""
+    """While an actor stops, its task may still reply to a deferred ask: only the end of the actor fails the ask."""
     async with running() as system:
         keeper = Keeper()
         ref = system.spawn(keeper, "a")
@@ -410,7 +410,7 @@ async def test_a_deferred_answer_may_come_from_a_task_that_is_being_cancelled() 
 
 @both
 async def test_an_actor_that_stops_in_receive_still_answers() -> None:
-    """The message during which an actor stops itself is answered like any other."""
+    """An ask during which the actor stops itself has its normal reply."""
     async with running() as system:
         ref = system.spawn(Script(lambda ctx, message: ctx.stop("done") or "bye"), "a")
         assert await ref.ask(1, timeout_s=30) == "bye"
@@ -419,7 +419,7 @@ async def test_an_actor_that_stops_in_receive_still_answers() -> None:
 
 @both
 async def test_a_deferred_answer_is_settled_by_a_later_message() -> None:
-    """DEFERRED keeps the asker waiting until somebody settles the port, with a value or an error."""
+    """A deferred ask waits until its reply port receives a value or an error, for example in a later message."""
     async with running() as system:
         keeper = Keeper()
         ref = system.spawn(keeper, "a")
@@ -445,7 +445,7 @@ async def test_a_deferred_answer_is_settled_by_a_later_message() -> None:
 
 @both
 async def test_an_answered_ask_is_no_late_reply_when_its_target_dies() -> None:
-    """Deferred asks that were answered or given up long ago do not count as late at the end of the actor."""
+    """Deferred asks that have a reply, or were given up long ago, do not count as late at the end of the actor."""
     async with running() as system:
         keeper = Keeper()
         ref = system.spawn(keeper, "a")
@@ -463,7 +463,7 @@ async def test_an_answered_ask_is_no_late_reply_when_its_target_dies() -> None:
 
 @both
 async def test_settled_asks_do_not_pile_up() -> None:
-    """An actor that defers answers for ever keeps only those that somebody still waits for."""
+    """An actor that defers replies for ever stores only the asks whose askers still wait."""
 
     def defer(ctx: Context, message: Any) -> Any:
         assert ctx.envelope is not None
@@ -481,7 +481,7 @@ async def test_settled_asks_do_not_pile_up() -> None:
 
 @both
 async def test_deadlines_of_answered_asks_do_not_pile_up() -> None:
-    """The timers behind a thousand answered asks are swept out."""
+    """After a thousand asks with replies, their deadlines are removed from the timers."""
     async with running() as system:
         ref = system.spawn(Echo(), "a")
         for n in range(1000):
@@ -491,7 +491,7 @@ async def test_deadlines_of_answered_asks_do_not_pile_up() -> None:
 
 @both
 async def test_a_control_ask_overtakes_a_full_mailbox() -> None:
-    """An ask on the CONTROL lane is answered before the work that is queued."""
+    """An ask on the CONTROL lane is handled before the queued messages."""
     async with running() as system:
         echo = Echo()
         ref = system.spawn(echo, "a", capacity=100)

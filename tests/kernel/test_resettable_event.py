@@ -59,7 +59,7 @@ async def test_a_cancelled_waiter_does_not_use_up_a_set() -> None:
 
 
 async def test_waiting_for_a_set_event_lets_other_tasks_run() -> None:
-    """A task that waits in a loop for an event that is set does not starve the event loop."""
+    """A task that waits in a loop for an event that is already set lets other tasks run."""
     event, turns = ResettableEvent(), []
     event.set()
 

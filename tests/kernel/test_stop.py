@@ -1,4 +1,4 @@
-"""Ends of actors: the order of a stop, its deadlines, what a kill grants, and tasks that do not end."""
+"""Ends of actors: the order of a stop, its deadlines, the time after a kill, and tasks that do not end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Work = Callable[[Context], Coroutine[Any, Any, None]]
 
 
 class Worker:
-    """An actor with one task from its start."""
+    """Actor that starts one task when it starts."""
 
     def __init__(self, work: Work, log: list[str]) -> None:
         self.work, self.log = work, log
@@ -49,7 +49,7 @@ class Worker:
 
 
 def cleaning(clean_s: float, budget_s: float = 100.0) -> Work:
-    """Work that takes that long to clean up."""
+    """Return a task whose clean-up takes *clean_s* seconds."""
 
     async def work(ctx: Context) -> None:
         try:
@@ -62,7 +62,7 @@ def cleaning(clean_s: float, budget_s: float = 100.0) -> Work:
 
 
 def swallowing(for_s: float) -> Work:
-    """Work that takes no notice of its cancellation for that long."""
+    """Return a task that ignores its cancellation for *for_s* seconds."""
 
     async def work(ctx: Context) -> None:
         until = anyio.current_time() + for_s
@@ -84,7 +84,7 @@ def hear(house: House) -> list[KernelEvent]:
 
 
 async def stop(house: House, actor_id: str = "sup", **how: Any) -> float:
-    """Stop an actor; how long that took, in virtual seconds."""
+    """Stop an actor; return the time that the stop took, in virtual seconds."""
     await anyio.wait_all_tasks_blocked()
     began = anyio.current_time()
     house.system.stop(actor_id, **how)
@@ -95,7 +95,7 @@ async def stop(house: House, actor_id: str = "sup", **how: Any) -> float:
 # ---------------------------------------------------------------------- the order
 @both
 async def test_children_stop_in_reverse() -> None:
-    """The youngest first, and those below a nested supervisor with it."""
+    """Children stop in reverse order, the youngest first, and with a nested supervisor its own children."""
     family = Family()
     inner = family.nested("inner", *family.specs("x", "y"))
     async with supervised(family.spec("a"), inner, family.spec("c")) as house:
@@ -108,7 +108,7 @@ async def test_children_stop_in_reverse() -> None:
 
 @both
 async def test_children_that_were_added_stop_first() -> None:
-    """A child that was started on request is the youngest."""
+    """A child that was started on request is the youngest, and stops first."""
     family = Family()
     async with supervised(*family.specs("a", "b")) as house:
         await house.ask(StartChild(family.spec("late")))
@@ -119,7 +119,7 @@ async def test_children_that_were_added_stop_first() -> None:
 
 @both
 async def test_a_stop_is_a_shutdown_for_all() -> None:
-    """All below a supervisor that is stopped end by the same reason."""
+    """All actors below a stopped supervisor end with the same reason."""
     family = Family()
     downs: list[Down] = []
     async with supervised(family.spec("a"), family.nested("inner", family.spec("x"))) as house:
@@ -132,7 +132,7 @@ async def test_a_stop_is_a_shutdown_for_all() -> None:
 
 @virtual
 async def test_an_older_child_works_until_the_younger_has_ended(autojump_clock: trio.abc.Clock) -> None:
-    """Static children end one after the other: their times add up."""
+    """Children end one after the other, so that the times of their clean-ups add up."""
     log: list[str] = []
     specs = [worker(name, cleaning(2), log) for name in ("a", "b", "c")]
     async with supervised(*specs) as house:
@@ -144,7 +144,7 @@ async def test_an_older_child_works_until_the_younger_has_ended(autojump_clock: 
 @virtual
 @pytest.mark.parametrize(("clean_s", "took_s"), [(0.0, 0.0), (1.0, 1.0), (1.9, 1.9), (5.0, 2.0), (50.0, 2.0)])
 async def test_shutdown_s_bounds_a_childs_end(autojump_clock: trio.abc.Clock, clean_s: float, took_s: float) -> None:
-    """A child that is done in time is let be; at the deadline it is abandoned with its clean-up."""
+    """A child that ends in time is not abandoned; at the deadline a child is abandoned with its clean-up."""
     log: list[str] = []
     async with supervised(worker("a", cleaning(clean_s), log, shutdown_s=2.0)) as house:
         events = hear(house)
@@ -156,7 +156,7 @@ async def test_shutdown_s_bounds_a_childs_end(autojump_clock: trio.abc.Clock, cl
 
 @virtual
 async def test_nobody_else_pays_for_a_child_that_took_too_long(autojump_clock: trio.abc.Clock) -> None:
-    """The next one in the row has all its own time."""
+    """After a child that exceeded its time, the next child still has all of its own time."""
     log: list[str] = []
     specs = [worker("a", cleaning(1.5), log, shutdown_s=2.0), worker("b", cleaning(50), log, shutdown_s=1.0)]
     async with supervised(*specs) as house:
@@ -188,7 +188,7 @@ async def test_a_nested_supervisors_shutdown_s_is_for_all_below_it(autojump_cloc
 @virtual
 @pytest.mark.parametrize("depth", [1, 2, 5])
 async def test_a_grace_reaches_the_bottom(autojump_clock: trio.abc.Clock, depth: int) -> None:
-    """A stop with a grace bounds a whole tree, however deep, and not each level."""
+    """A stop with a grace bounds the end of the whole tree, however deep, and not of each level."""
     log: list[str] = []
     spec = worker("leaf", cleaning(50), log, shutdown_s=40.0)
     for level in range(depth):
@@ -199,7 +199,7 @@ async def test_a_grace_reaches_the_bottom(autojump_clock: trio.abc.Clock, depth:
 
 @virtual
 async def test_a_second_stop_may_only_shorten(autojump_clock: trio.abc.Clock) -> None:
-    """A later stop with less grace shortens the first; one with more changes nothing."""
+    """A second stop with less grace makes the end earlier; one with more grace changes nothing."""
     log: list[str] = []
     async with supervised(worker("a", cleaning(50), log, shutdown_s=40.0)) as house:
         await anyio.wait_all_tasks_blocked()
@@ -215,7 +215,7 @@ async def test_a_second_stop_may_only_shorten(autojump_clock: trio.abc.Clock) ->
 
 @virtual
 async def test_a_kill_during_a_slow_stop_cuts_it(autojump_clock: trio.abc.Clock) -> None:
-    """A kill after a stop ends the clean-up now."""
+    """A kill during a slow stop ends the clean-up at once."""
     log: list[str] = []
     async with supervised(worker("a", cleaning(50), log, shutdown_s=40.0)) as house:
         await anyio.wait_all_tasks_blocked()
@@ -230,7 +230,7 @@ async def test_a_kill_during_a_slow_stop_cuts_it(autojump_clock: trio.abc.Clock)
 @virtual
 @pytest.mark.parametrize("grace_s", [0.0, 0.1, 1.0])
 async def test_a_task_that_is_done_at_once_is_never_abandoned(autojump_clock: trio.abc.Clock, grace_s: float) -> None:
-    """However little grace there is, a cancelled task gets a moment to end."""
+    """However short the grace, a cancelled task has a moment to end, and is not abandoned."""
     log: list[str] = []
     async with supervised(*[worker(name, cleaning(0), log) for name in ("a", "b", "c")]) as house:
         events = hear(house)
@@ -253,7 +253,7 @@ async def test_a_grace_that_is_no_time(grace_s: float) -> None:
 @virtual
 @pytest.mark.parametrize("by", ["stop", "StopChild"])
 async def test_brutal_kill_grants_no_last_word(autojump_clock: trio.abc.Clock, by: str) -> None:
-    """With BRUTAL_KILL a child is killed, and its ``stopped`` is not called, whoever ends it."""
+    """A child with BRUTAL_KILL is killed without a call of ``stopped``, by whatever it is ended."""
     log: list[str] = []
     specs = [worker("z", cleaning(0), []), worker("a", cleaning(0), log, shutdown_s=BRUTAL_KILL)]
     async with supervised(*specs) as house:
@@ -287,7 +287,7 @@ async def test_a_kill_reaches_all_below(autojump_clock: trio.abc.Clock) -> None:
 
 @both
 async def test_a_killed_child_has_no_last_word() -> None:
-    """The ``stopped`` of a killed child is not called; its restart is a new incarnation."""
+    """The ``stopped`` of a killed child is not called; the restart begins a new incarnation."""
     family = Family()
     async with supervised(family.spec("a")) as house:
         await house.end("a", "killed")
@@ -297,7 +297,8 @@ async def test_a_killed_child_has_no_last_word() -> None:
 # ---------------------------------------------------------------------- whoever does not end
 @virtual
 async def test_a_swallowed_cancel_is_reported_with_its_stack(autojump_clock: trio.abc.Clock) -> None:
-    """After 250 ms the report names the actor, the task, and the line where it hangs; the stop still waits."""
+    """250 ms after a cancel that a task ignores, a report names the actor, the task, and the line where it hangs; the
+    stop still waits."""
     async with supervised(worker("a", swallowing(3), [], shutdown_s=60.0)) as house:
         events = hear(house)
         await trio.sleep(1)
@@ -310,8 +311,8 @@ async def test_a_swallowed_cancel_is_reported_with_its_stack(autojump_clock: tri
 
 @virtual
 async def test_who_does_not_end_is_abandoned_and_blocks_nobody(autojump_clock: trio.abc.Clock) -> None:
-    """At the deadline the actor is gone, its siblings and its supervisor end, and the task runs on in quarantine
-    ."""
+    """At the deadline an actor whose task does not end is gone, its siblings and its supervisor end, and the task runs
+    on, abandoned."""
     log: list[str] = []
     specs = [worker("z", cleaning(1), log), worker("a", swallowing(100), log, shutdown_s=2.0)]
     async with supervised(*specs) as house:
@@ -329,8 +330,8 @@ async def test_who_does_not_end_is_abandoned_and_blocks_nobody(autojump_clock: t
 
 @virtual
 async def test_a_parent_with_tasks_of_its_own_survives_an_abandoned_child(autojump_clock: trio.abc.Clock) -> None:
-    """The tasks of the actor itself are waited for; then the actor ends at once, although the abandoned task still runs
-    inside its scope."""
+    """An actor waits for its own tasks, and then ends at once, although an abandoned task of a child still runs inside
+    its scope."""
     log: list[str] = []
 
     class Parent(Worker):
@@ -345,7 +346,7 @@ async def test_a_parent_with_tasks_of_its_own_survives_an_abandoned_child(autoju
 
 @virtual
 async def test_an_abandoned_child_is_started_again(autojump_clock: trio.abc.Clock) -> None:
-    """A task in quarantine does not keep its actor from its next incarnation, nor touch it when it ends."""
+    """An abandoned task neither prevents the next incarnation of its actor, nor affects it when the task ends."""
     works = [swallowing(100), cleaning(0)]
     spec = ChildSpec("a", lambda: Worker(works.pop(0), []), shutdown_s=1.0)
     async with supervised(spec) as house:
@@ -390,7 +391,7 @@ async def test_a_context_manager_is_entered_and_left_by_one_task() -> None:
 
 @both
 async def test_a_stop_during_the_stop_is_the_same_stop() -> None:
-    """A supervisor that is stopped twice, and asked in between, ends once."""
+    """A supervisor that is stopped twice, and receives a request in between, ends once."""
     family = Family()
     async with supervised(*family.specs("a", "b")) as house:
         house.system.stop("sup", "first")
@@ -402,7 +403,7 @@ async def test_a_stop_during_the_stop_is_the_same_stop() -> None:
 
 @both
 async def test_a_child_that_crashes_while_its_supervisor_stops_is_not_started_again() -> None:
-    """Nothing is born under a supervisor that ends."""
+    """A child that crashes while its supervisor stops is not restarted."""
     family = Family()
     async with supervised(*family.specs("a", "b")) as house:
         house.child("a").tell("crash")

@@ -1,4 +1,5 @@
-"""A cancellation that was meant for something else ends nobody but whoever let it out; who waits for room gets it."""
+"""Stray cancellations, meant for other code: they end only the actor that raised them; and senders that wait for
+room."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from actors import (
 
 
 class Rude:
-    """Raises a CancelledError that nobody has sent, where it is told to."""
+    """Actor that raises a ``CancelledError`` that nobody has sent, at a chosen place."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -51,7 +52,8 @@ class Rude:
 
 @both
 async def test_one_out_of_stopped_is_that_actors_crash() -> None:
-    """The others go on, and the owner of the system hears of it."""
+    """A stray cancellation out of ``stopped`` counts as a crash of that actor, is reported, and other actors
+    continue."""
     async with running() as system:
         events: list[KernelEvent] = []
         system.on_event = events.append
@@ -65,7 +67,7 @@ async def test_one_out_of_stopped_is_that_actors_crash() -> None:
 
 @both
 async def test_one_out_of_started_is_a_failed_start() -> None:
-    """The actor never lived, and its spawner hears why."""
+    """A stray cancellation out of ``started`` is a failed start: ``spawn`` raises ``StartFailed``."""
     async with running() as system:
         with pytest.raises(StartFailed, match="cancelled elsewhere"):
             system.spawn(Rude("started"), "rude")
@@ -74,7 +76,8 @@ async def test_one_out_of_started_is_a_failed_start() -> None:
 
 @both
 async def test_one_out_of_a_task_is_a_failed_task() -> None:
-    """The actor hears of it, and its other tasks and its scope go on."""
+    """A stray cancellation out of a task is reported to the actor as a failed task; its other tasks and its scope
+    continue."""
     async with running() as system:
         rude = Rude("nowhere")
         ref = system.spawn(rude, "rude")
@@ -91,7 +94,7 @@ async def test_one_out_of_a_task_is_a_failed_task() -> None:
 
 @both
 async def test_who_waits_for_room_is_not_overtaken_by_who_does_not() -> None:
-    """While one waits for room, tells are refused; its deadline and its cancellation reach it all the same."""
+    """While a sender waits for room, tells are refused; the sender's deadline and cancellation still take effect."""
     async with running() as system, anyio.create_task_group() as group:
         handled: list[Any] = []
         ref = system.spawn(Script(lambda ctx, message: handled.append(message)), "busy", capacity=1)
@@ -111,7 +114,7 @@ async def test_who_waits_for_room_is_not_overtaken_by_who_does_not() -> None:
 
 
 class Leaving:
-    """Is done, and raises on its way out."""
+    """Actor that ends itself and then raises an error."""
 
     def receive(self, ctx: Context, message: Any) -> Any:
         ctx.exit()
@@ -120,7 +123,8 @@ class Leaving:
 
 @both
 async def test_who_is_done_and_then_raises_does_not_come_back() -> None:
-    """The asker gets the error, and not ``ActorRestarting``: the end of the actor was decided before."""
+    """If an actor ends itself and then raises, the asker gets the error, not ``ActorRestarting``, since the end was
+    decided before."""
     async with running() as system:
         spec = ChildSpec("a", Leaving, restart=Restart.TRANSIENT)
         system.spawn(Supervisor([spec], backoff=Backoff(base_s=0)), "s")

@@ -1,4 +1,4 @@
-"""Supervisors: which children they start again, after which delay, and when they give up."""
+"""Supervisors: the children that they restart, the delays, and the limit at which they end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RETURNS = {
     "transient": {"crash", "killed"},
     "temporary": set(),
 }
-"""The ends after which a child of each type is started again (OTP's restart types)."""
+"""Ends after which a child of each restart type is started again (as in OTP)."""
 
 
 # ---------------------------------------------------------------------- who is started again
@@ -44,7 +44,7 @@ RETURNS = {
 @pytest.mark.parametrize("restart", RETURNS)
 @pytest.mark.parametrize("how", EXITS)
 async def test_a_restart_type_decides_by_the_end(restart: str, how: str) -> None:
-    """A permanent child always returns, a transient one after an end that was not clean, a temporary one never."""
+    """A permanent child is always restarted, a transient one after an end that was not clean, a temporary one never."""
     family = Family()
     async with supervised(family.spec("a", restart), family.spec("b")) as house:
         family.news()
@@ -58,7 +58,7 @@ async def test_a_restart_type_decides_by_the_end(restart: str, how: str) -> None
 
 @both
 async def test_a_child_keeps_its_ref_and_its_mailbox() -> None:
-    """Messages that were queued behind a crash are handled by the next incarnation; the ask in hand fails with
+    """Messages queued behind a crash are handled by the next incarnation; the ask that was being handled fails with
     ``ActorRestarting``."""
     family = Family()
     async with supervised(family.spec("a")) as house:
@@ -89,7 +89,7 @@ async def test_a_start_that_fails_is_tried_again() -> None:
 
 @both
 async def test_a_nested_supervisor_comes_back_with_its_children() -> None:
-    """A supervisor below a supervisor is a child like any other; its own children begin anew."""
+    """A nested supervisor is restarted like any other child; its own children are started anew."""
     family = Family()
     async with supervised(family.nested("inner", *family.specs("x", "y"))) as house:
         family.news()
@@ -101,7 +101,8 @@ async def test_a_nested_supervisor_comes_back_with_its_children() -> None:
 @both
 @pytest.mark.parametrize("failing", ["a", "b", "c"])
 async def test_a_child_that_cannot_start_ends_the_start(failing: str) -> None:
-    """The supervisor is not started either, and the children before the failing one are ended."""
+    """If a first child cannot start, the supervisor does not start either, and the children started before are
+    ended."""
     family = Family()
     family.fails[failing] = 1
     with pytest.raises(StartFailed):
@@ -131,14 +132,14 @@ async def test_a_factory_must_make_a_behaviour(made: Any) -> None:
     ],
 )
 def test_a_spec_is_checked(fields: dict[str, Any], field: str) -> None:
-    """A value that cannot be is refused with the field, before anything is started."""
+    """An invalid value in a child spec is refused before anything is started; the error names the field."""
     with pytest.raises(InvalidOption) as caught:
         Supervisor([ChildSpec(**{"id": "a", "start": Echo, **fields})])
     assert caught.value.field == field
 
 
 def test_the_bounds_of_a_supervisor_are_checked() -> None:
-    """An intensity or a delay that is none, what is no spec, and two children with one id."""
+    """A supervisor refuses an invalid intensity or delay, an object that is no spec, and two children with one id."""
     for bad in (Intensity(-1, 1.0), Intensity(1, 0.0)):
         with pytest.raises(InvalidOption):
             Supervisor(intensity=bad)
@@ -153,7 +154,7 @@ def test_the_bounds_of_a_supervisor_are_checked() -> None:
 # ---------------------------------------------------------------------- requests
 @both
 async def test_children_are_started_and_stopped_on_request() -> None:
-    """A new child is the youngest; a stopped one is forgotten, so that its id is free again."""
+    """A child started on request is the youngest; a stopped child is removed, so that its id is free again."""
     family = Family()
     async with supervised(family.spec("a")) as house:
         ref = await house.ask(StartChild(family.spec("b")))
@@ -172,7 +173,7 @@ async def test_children_are_started_and_stopped_on_request() -> None:
 
 @both
 async def test_a_start_on_request_that_fails_leaves_no_child() -> None:
-    """The error is the asker's, and the supervisor goes on."""
+    """If a start on request fails, the asker gets the error, there is no such child, and the supervisor continues."""
     family = Family()
     async with supervised(family.spec("a")) as house:
         family.fails["b"] = 1
@@ -187,7 +188,7 @@ async def test_a_start_on_request_that_fails_leaves_no_child() -> None:
 
 @virtual
 async def test_a_stop_overtakes_a_restart(autojump_clock: trio.abc.Clock) -> None:
-    """A child that waits for its delay is forgotten at once, and does not come back."""
+    """A stop of a child that waits for its delay removes the child at once, without a restart."""
     family = Family()
     async with supervised(family.spec("a"), backoff=Backoff(1000.0, 1.0, 1000.0)) as house:
         await house.end("a", "crash")
@@ -203,7 +204,7 @@ async def test_a_stop_overtakes_a_restart(autojump_clock: trio.abc.Clock) -> Non
 async def test_delays_grow_and_begin_anew_after_a_stable_life(
     autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each failure in a row allows twice the delay; a life of ``stable_s`` seconds is the end of the row."""
+    """Each failure in a row doubles the delay; after a life of ``stable_s`` seconds the delays begin anew."""
     monkeypatch.setattr(random.Random, "uniform", lambda self, low, high: high)
     family, starts = Family(), []
     family.on_start["a"] = lambda ctx: starts.append(trio.current_time())
@@ -222,7 +223,8 @@ async def test_delays_grow_and_begin_anew_after_a_stable_life(
 @both
 @pytest.mark.parametrize("most", [0, 1, 3])
 async def test_one_restart_too_many_ends_the_supervisor(most: int) -> None:
-    """The supervisor gives up with the child, the bound and the last end; its other children are ended in order."""
+    """A restart too many ends the supervisor with an error that names the child, the bound and the last end; other
+    children end in order."""
     family = Family()
     async with supervised(*family.specs("a", "b"), intensity=Intensity(most, 60.0)) as house:
         for _ in range(most + 1):
@@ -237,7 +239,7 @@ async def test_one_restart_too_many_ends_the_supervisor(most: int) -> None:
 
 @both
 async def test_failed_starts_count() -> None:
-    """A child that lived once and then cannot start any more ends its supervisor, too."""
+    """If a child that lived once cannot start any more, its failed starts count, and end the supervisor."""
     family = Family()
     async with supervised(family.spec("a"), intensity=Intensity(3, 60.0)) as house:
         family.fails["a"] = 99
@@ -250,7 +252,8 @@ async def test_failed_starts_count() -> None:
 @both
 @pytest.mark.parametrize("restart", ["permanent", "transient"])
 async def test_giving_up_goes_up_level_by_level(restart: str) -> None:
-    """Giving up is never a clean end: the supervisor above restarts the one that gave up, until it gives up itself."""
+    """The end by too many restarts is never clean: the supervisor above restarts that supervisor, until it exceeds its
+    own limit."""
     family = Family()
     inner = family.nested("inner", family.spec("x"), restart=restart, intensity=Intensity(1, 60.0))
     async with supervised(inner, intensity=Intensity(1, 60.0)) as house:
@@ -265,7 +268,7 @@ async def test_giving_up_goes_up_level_by_level(restart: str) -> None:
 @virtual
 @pytest.mark.parametrize(("gap_s", "gives_up"), [(29.0, True), (31.0, False)])
 async def test_the_window_of_an_intensity_slides(autojump_clock: trio.abc.Clock, gap_s: float, gives_up: bool) -> None:
-    """Restarts that are older than the period count no more, of all children together."""
+    """Restarts older than the period do not count; those of all children count together."""
     family = Family()
     async with supervised(*family.specs("a", "b"), intensity=Intensity(2, 60.0)) as house:
         for name in ("a", "b", "a", "b")[: 3 if gives_up else 4]:
@@ -275,7 +278,7 @@ async def test_the_window_of_an_intensity_slides(autojump_clock: trio.abc.Clock,
 
 
 def test_restart_types_and_windows_as_functions() -> None:
-    """The rules by themselves: which ends come back, and which restarts are within the window."""
+    """As functions: the ends after which each restart type restarts, and the restarts within a window."""
     assert [wanted(one, clean=True) for one in Restart] == [True, False, False]
     assert [wanted(one, clean=False) for one in Restart] == [True, True, False]
     assert add_restart((1.0, 2.0, 9.0), 12.0, 10.0) == (2.0, 9.0, 12.0)
@@ -284,7 +287,7 @@ def test_restart_types_and_windows_as_functions() -> None:
 
 @both
 async def test_a_backoff_at_once_is_still_a_message() -> None:
-    """Even without a delay a supervisor handles what was queued before the restart."""
+    """Even without a delay, a supervisor handles the messages queued before the restart first."""
     family = Family()
     async with supervised(family.spec("a"), backoff=AT_ONCE) as house:
         house.child("a").tell("crash")
@@ -297,7 +300,8 @@ async def test_a_backoff_at_once_is_still_a_message() -> None:
 # ---------------------------------------------------------------------- over a restart
 @virtual
 async def test_all_but_the_mailbox_is_the_new_incarnations_own(autojump_clock: trio.abc.Clock) -> None:
-    """Timers, tasks and children end with an incarnation; what was queued, or comes while it is down, is kept."""
+    """Timers, tasks and children end with an incarnation; messages that are queued, or come meanwhile, stay for the
+    next."""
     heard: list[Any] = []
     tasks: list[str] = []
 
@@ -335,7 +339,8 @@ async def test_all_but_the_mailbox_is_the_new_incarnations_own(autojump_clock: t
 
 @both
 async def test_asks_in_hand_and_deferred_hear_of_the_restart() -> None:
-    """Both may have had their effect; a message that was told is a dead letter."""
+    """At a restart, the ask being handled and the deferred asks fail, with the note that they may have had an effect; a
+    told message is a dead letter."""
 
     def receive(ctx: Context, message: Any) -> Any:
         if message == "crash":

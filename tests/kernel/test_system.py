@@ -1,4 +1,5 @@
-"""The system: it ends in order however it is left, shares the loop fairly, and is idle only when it is."""
+"""The actor system: ends in order in every case, shares the event loop fairly, and is idle only if no actor has
+work."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from actors.dispatch import BATCH, BATCH_S, FRONT_RUN_MAX, QUANTUM
 
 
 class Boom(Exception):
-    """An error of the test's own."""
+    """Error that only these tests raise."""
 
 
 def populate(system: ActorSystem, log: list[str]) -> None:
-    """Three actors in a row, each with a task that logs its end, after an await under a shield."""
+    """Start three nested actors, each with a task that logs its end, after an await under a shield."""
 
     async def job(name: str) -> None:
         try:
@@ -56,7 +57,7 @@ async def test_leaving_stops_everything_in_order() -> None:
 
 @both
 async def test_leaving_by_an_exception_stops_everything_in_order() -> None:
-    """An error of the block ends the system in order and comes out as it is, not in a group."""
+    """An error of the block ends the system in order and is raised as it is, not in a group."""
     log: list[str] = []
     boom = Boom("in the block")
 
@@ -74,7 +75,7 @@ async def test_leaving_by_an_exception_stops_everything_in_order() -> None:
 
 @both
 async def test_leaving_by_an_exception_group_keeps_that_group() -> None:
-    """A group that the block raised is that group, with no other around it."""
+    """An exception group that the block raised is raised as it is, not inside another group."""
     group = ExceptionGroup("two", [Boom("one"), Boom("two")])
     with pytest.raises(ExceptionGroup) as caught:
         async with running():
@@ -84,7 +85,7 @@ async def test_leaving_by_an_exception_group_keeps_that_group() -> None:
 
 @both
 async def test_leaving_by_cancellation_stops_everything_in_order() -> None:
-    """The caller's cancellation cannot cut the end short: finally blocks run, and run to their end."""
+    """The caller's cancellation does not interrupt the end: finally blocks run, to their end."""
     log: list[str] = []
     with anyio.fail_after(DEADLINE_S):
         async with anyio.create_task_group() as group:
@@ -118,7 +119,7 @@ async def test_opening_under_cancellation_still_ends() -> None:
 
 @both
 async def test_messages_told_before_leaving_become_dead_letters_or_are_read() -> None:
-    """Nothing vanishes at the end: each message was handled or is a dead letter."""
+    """At the end of the system no message is lost: each was handled or is a dead letter."""
     heard: list[int] = []
     async with running() as system:
         ref = system.spawn(note(heard), "a", capacity=1000)
@@ -130,7 +131,8 @@ async def test_messages_told_before_leaving_become_dead_letters_or_are_read() ->
 @both
 @pytest.mark.parametrize("hook", ["on a crash", "on a dead letter", "monitor"])
 async def test_a_hook_that_raises_ends_the_system_loudly(hook: str) -> None:
-    """The error comes out, the block is cancelled, tasks end, and an asker from outside is not left waiting."""
+    """If a hook raises, the error is raised, the block is cancelled, tasks end, and an ask from outside does not wait
+    for ever."""
     log: list[str] = []
 
     def fail(*args: Any) -> None:
@@ -175,7 +177,7 @@ async def test_a_hook_that_raises_ends_the_system_loudly(hook: str) -> None:
 @both
 @pytest.mark.parametrize("where", ["task", "timer"])
 async def test_a_hook_that_raises_outside_of_the_dispatcher_leaves_nobody_waiting(where: str) -> None:
-    """A task of the system that breaks takes the dispatcher along; asks from outside are answered all the same."""
+    """If a task of the system raises, the dispatcher ends, too, and asks from outside still fail instead of waiting."""
     log: list[str] = []
 
     def fail(*args: Any) -> None:
@@ -220,7 +222,7 @@ async def test_a_hook_that_raises_outside_of_the_dispatcher_leaves_nobody_waitin
 
 # ---------------------------------------------------------------------- fairness
 def flood(ctx: Context, message: Any) -> None:
-    """Never done: each message is told again."""
+    """Send each message to oneself again, until the message ``end``."""
     if message != "end":
         ctx.tell_self(message)
     else:
@@ -229,7 +231,7 @@ def flood(ctx: Context, message: Any) -> None:
 
 @both
 async def test_a_flooding_actor_does_not_starve_another() -> None:
-    """Between two turns of any actor each other handles at most one quantum of messages."""
+    """Between two turns of an actor, each other actor handles at most one quantum of messages."""
     async with running() as system:
         order: list[str] = []
 
@@ -252,7 +254,7 @@ async def test_a_flooding_actor_does_not_starve_another() -> None:
 
 @both
 async def test_a_control_message_overtakes_a_flood_of_others() -> None:
-    """With a hundred busy actors in the queue, the one with a CONTROL message is next; two of them in their order."""
+    """With a hundred busy actors queued, an actor with a CONTROL message is next; two such actors keep their order."""
     async with running() as system:
         order: list[str] = []
         script = Script(lambda ctx, message: order.append(f"{ctx.id} {message}"))
@@ -268,7 +270,7 @@ async def test_a_control_message_overtakes_a_flood_of_others() -> None:
 
 @both
 async def test_a_flood_of_control_leaves_the_others_one_turn_in_a_run() -> None:
-    """Two actors that are flooded with CONTROL messages have a run of turns, then a third actor has one, and so on."""
+    """Two actors flooded with CONTROL messages have a run of turns, then a third actor has one turn, and so on."""
     async with running() as system:
         order: list[str] = []
 
@@ -333,7 +335,7 @@ async def test_tasks_get_the_loop_when_messages_are_slow(autojump_clock: trio.te
 
 @both
 async def test_tasks_get_the_loop_while_thousands_stop() -> None:
-    """The end of a large tree is no blackout: a task runs again after a batch of ends, or two."""
+    """While a large tree ends, a task runs again after a batch of ends, or two."""
     async with running() as system:
         for n in range(3000):
             system.spawn(Echo(), str(n))
@@ -347,7 +349,7 @@ async def test_tasks_get_the_loop_while_thousands_stop() -> None:
 
 @both
 async def test_messages_are_handled_while_thousands_stop() -> None:
-    """An ask is answered in the middle of the end of a large tree."""
+    """An ask has its reply while a large tree is still ending."""
     async with running() as system:
         system.spawn(Echo(), "big")
         for n in range(3000):
@@ -361,7 +363,7 @@ async def test_messages_are_handled_while_thousands_stop() -> None:
 
 @both
 async def test_all_control_messages_of_an_actor_go_ahead_of_others() -> None:
-    """Also those beyond the quantum of one turn: an actor keeps its place in front while it has any."""
+    """All CONTROL messages of an actor go ahead of other actors, also those beyond the quantum of one turn."""
     async with running() as system:
         order: list[str] = []
         n_messages = 5 * QUANTUM
@@ -416,7 +418,8 @@ async def test_context_variables_of_a_handler_are_its_own() -> None:
 @both
 @pytest.mark.parametrize("idle", [True, False], ids=["in place", "queued"])
 async def test_a_handler_sees_what_the_opener_of_the_system_has_set(idle: bool) -> None:
-    """Not what its asker has: whether an ask is answered in place is nothing that a behaviour can tell."""
+    """A handler sees the context variables of the code that opened the system, not those of its asker, also if the ask
+    is handled in place."""
     token = VAR.set("by the opener")
     try:
         async with running() as system:
@@ -442,7 +445,8 @@ async def test_a_handler_sees_what_the_opener_of_the_system_has_set(idle: bool) 
 
 @both
 async def test_errors_of_handlers_in_one_batch_are_each_their_own() -> None:
-    """Every second of a hundred actors crashes in the same batch; the others have handled all of their messages."""
+    """In one batch every second of a hundred actors crashes with its own error; the others handle all of their
+    messages."""
     async with running() as system:
         heard: list[str] = []
 
@@ -463,7 +467,7 @@ async def test_errors_of_handlers_in_one_batch_are_each_their_own() -> None:
 # ---------------------------------------------------------------------- idle
 @both
 async def test_idle_is_true_idle() -> None:
-    """Idle returns only after the last message that follows from the first, however far it was passed on."""
+    """``idle`` returns only after the last message that follows from the first, however far it was passed on."""
     async with running() as system:
         reached: list[int] = []
 
@@ -485,7 +489,7 @@ async def test_idle_is_true_idle() -> None:
 
 @both
 async def test_idle_waits_for_ends() -> None:
-    """A stop that was begun, and needs no task to end, is over when the system is idle."""
+    """When ``idle`` returns, a stop that was begun, and needs no task to end, is complete."""
     async with running() as system:
         for n in range(1000):
             system.spawn(Echo(), str(n), parent=str(n - 1) if n else ".")
@@ -496,7 +500,7 @@ async def test_idle_waits_for_ends() -> None:
 
 @both
 async def test_idle_gives_up_the_loop_even_if_nothing_is_to_do() -> None:
-    """A loop that polls ``idle`` does not starve the tasks that it waits for."""
+    """A loop that polls ``idle`` lets the tasks run that it waits for."""
     async with running() as system:
         done: list[int] = []
 
@@ -527,7 +531,7 @@ async def test_idle_ignores_whoever_only_waits() -> None:
 
 @both
 async def test_a_coroutine_function_is_no_receive() -> None:
-    """An actor with an ``async def receive`` is refused, and nothing is started: waiting belongs into a task."""
+    """An actor with an ``async def receive`` is refused, and nothing is started; code that awaits belongs in a task."""
 
     class Waiting:
         async def receive(self, ctx: Context, message: Any) -> None:

@@ -1,4 +1,4 @@
-"""Tasks: they run in their actor's scope, report by message, and nothing of an actor is left when it has ended."""
+"""Tasks: they run in their actor's scope and report by message, and none is left when the actor has ended."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from actors.timers import DEAD_MAX
 
 
 class Job:
-    """A task that runs until it is cancelled, and keeps a log of its life."""
+    """Task that runs until it is cancelled, and logs its start and end."""
 
     def __init__(self, name: str, log: list[str]) -> None:
         self.name, self.log = name, log
@@ -48,7 +48,7 @@ class Job:
 
 
 class Listener:
-    """Keeps what it hears."""
+    """Actor that records the messages it receives."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -73,7 +73,7 @@ async def fail(error: Exception) -> None:
 # ---------------------------------------------------------------------- reports
 @both
 async def test_a_task_reports_by_message() -> None:
-    """An await of an actor is a task of its own, which sends the result to the actor."""
+    """A task of an actor can await, and sends its result to the actor as a message."""
     async with running() as system:
         done = anyio.Event()
 
@@ -96,7 +96,8 @@ async def test_a_task_reports_by_message() -> None:
 
 @both
 async def test_an_error_of_a_task_is_a_message() -> None:
-    """A task that fails ends neither its actor nor the other tasks: the actor hears TaskFailed, ahead of its work."""
+    """A task that fails ends neither its actor nor other tasks: the actor receives ``TaskFailed`` ahead of its other
+    messages."""
     async with running() as system:
         listener, log = Listener(), []
         system.spawn(listener, "a")
@@ -113,7 +114,8 @@ async def test_an_error_of_a_task_is_a_message() -> None:
     ("fn", "name"), [(fail, "fail"), (partial(fail), "partial")], ids=["function", "callable without a name"]
 )
 async def test_a_task_without_a_name_is_named_after_what_it_runs(fn: Any, name: str) -> None:
-    """Also a callable that has no name of its own fails as a message, and not as the end of the system."""
+    """A task without a name has the name of its function; a failing callable without a name is reported as a message,
+    too."""
     async with running() as system:
         listener = Listener()
         system.spawn(listener, "a")
@@ -125,7 +127,7 @@ async def test_a_task_without_a_name_is_named_after_what_it_runs(fn: Any, name: 
 
 @both
 async def test_one_error_in_groups_is_that_error() -> None:
-    """A task that failed through task groups of its own is reported with the one real error."""
+    """A task that failed through nested task groups is reported with the one real error."""
     async with running() as system:
         listener = Listener()
         system.spawn(listener, "a")
@@ -144,7 +146,7 @@ async def test_one_error_in_groups_is_that_error() -> None:
 
 @both
 async def test_of_two_errors_one_is_reported_and_holds_the_other() -> None:
-    """If two tasks of a group failed, one error is raised, and the other one is in its report."""
+    """If two tasks of a group failed, one error is reported, which holds the other."""
     async with running() as system:
         listener = Listener()
         system.spawn(listener, "a")
@@ -170,7 +172,7 @@ async def test_of_two_errors_one_is_reported_and_holds_the_other() -> None:
 
 @both
 async def test_cancellation_is_not_a_failure() -> None:
-    """Neither the actor's own cancel nor a task that cancels itself is reported as an error."""
+    """Neither a cancel by the actor nor a task that cancels itself is reported as an error."""
     async with running() as system:
         listener, log = Listener(), []
         system.spawn(listener, "a")
@@ -193,7 +195,8 @@ async def test_cancellation_is_not_a_failure() -> None:
 # ---------------------------------------------------------------------- the end
 @both
 async def test_a_stop_cancels_the_tasks_and_waits_for_them() -> None:
-    """When an actor has ended its tasks have, their cleanup included, and the cause is the reason of the stop."""
+    """When an actor has ended, its tasks have ended with their clean-up, and the cause of their cancel is the reason of
+    the stop."""
     async with running() as system:
         log: list[str] = []
         system.spawn(Echo(), "a")
@@ -209,7 +212,7 @@ async def test_a_stop_cancels_the_tasks_and_waits_for_them() -> None:
 
 @both
 async def test_a_stop_waits_for_shielded_cleanup() -> None:
-    """An actor is not gone while a task of it still cleans up, and refuses messages and tasks meanwhile."""
+    """An actor has not ended while one of its tasks still cleans up, and refuses messages and tasks meanwhile."""
     async with running() as system:
         ref = system.spawn(Echo(), "a")
         context = context_of(system, "a")
@@ -241,7 +244,8 @@ async def test_a_stop_waits_for_shielded_cleanup() -> None:
 
 @both
 async def test_a_stop_before_the_task_ran_still_runs_it_to_its_end() -> None:
-    """A task that was started and stopped in one breath starts cancelled, so that its finally blocks are kept."""
+    """A task whose actor is stopped before the task runs starts in a cancelled scope, so that its finally blocks
+    run."""
     async with running() as system:
         log: list[str] = []
         system.spawn(Echo(), "a")
@@ -253,7 +257,7 @@ async def test_a_stop_before_the_task_ran_still_runs_it_to_its_end() -> None:
 
 @both
 async def test_an_error_in_cleanup_is_a_crash_record_and_ends_nobody_else() -> None:
-    """A task that fails while its actor stops, beside cancelled siblings of its own, is counted; the system goes on."""
+    """A task that fails while its actor stops is reported as a crash; the system continues."""
     async with running() as system:
         events: list[KernelEvent] = []
         system.on_event = events.append
@@ -283,7 +287,7 @@ async def test_an_error_in_cleanup_is_a_crash_record_and_ends_nobody_else() -> N
 
 @both
 async def test_a_crash_cancels_the_tasks_with_the_error_as_cause() -> None:
-    """An actor whose receive raised takes its tasks along, and their scope knows why."""
+    """If ``receive`` raises, the actor's tasks are cancelled, with the error as the cause in their scope."""
     async with running() as system:
         log: list[str] = []
         error, job = ValueError("boom"), Job("job", log)
@@ -303,7 +307,7 @@ async def test_a_crash_cancels_the_tasks_with_the_error_as_cause() -> None:
 
 @both
 async def test_tasks_of_children_end_before_those_of_their_parent() -> None:
-    """Tasks go in the order of the tree: the youngest child's first, the parent's last."""
+    """Tasks end in the order of the tree: those of the youngest child first, those of the parent last."""
     async with running() as system:
         log: list[str] = []
         for actor_id, parent in [("p", "."), ("old", "p"), ("young", "p"), ("below young", "young")]:
@@ -319,7 +323,7 @@ async def test_tasks_of_children_end_before_those_of_their_parent() -> None:
 # ---------------------------------------------------------------------- scopes
 @both
 async def test_no_task_starts_in_a_cancelled_scope() -> None:
-    """Once an actor's scope was cancelled, a new task is refused with the cause, also if it never had a task."""
+    """Once an actor's scope was cancelled, a new task is refused with the cause, also if the actor never had a task."""
     async with running() as system:
         for actor_id, has_task in [("with", True), ("without", False)]:
             system.spawn(Echo(), actor_id)
@@ -337,7 +341,8 @@ async def test_no_task_starts_in_a_cancelled_scope() -> None:
 
 @both
 async def test_a_home_cancelled_before_its_first_task_takes_none_from_below() -> None:
-    """The cancel of a scope counts for all homed there, also if nobody had a task yet."""
+    """After the cancel of a home's scope, tasks of all actors homed there are refused, also if nobody had a task
+    before."""
     async with running() as system:
         log: list[str] = []
         system.spawn(Echo(), "home")
@@ -351,7 +356,7 @@ async def test_a_home_cancelled_before_its_first_task_takes_none_from_below() ->
 
 @both
 async def test_a_stop_is_one_cause_however_often_it_comes_by() -> None:
-    """A parent that begins to stop while its last child is ending cancels its tasks once, for one cause."""
+    """A parent that begins to stop while its last child is ending cancels its tasks once, with one cause."""
     async with running() as system:
         log: list[str] = []
         system.spawn(Echo(), "p")
@@ -367,7 +372,8 @@ async def test_a_stop_is_one_cause_however_often_it_comes_by() -> None:
 
 @both
 async def test_cancelling_a_home_cancels_the_tasks_of_those_homed_there() -> None:
-    """The cancellation reaches every depth below, no actor ends by it, and later tasks there are refused."""
+    """The cancel of a home's scope cancels the tasks of all actors homed there, ends no actor, and later tasks there
+    are refused."""
     async with running() as system:
         log: list[str] = []
         plan = [("session", ".", None), ("turn", "session", None), ("tool", "turn", "session"), ("other", ".", None)]
@@ -391,7 +397,7 @@ async def test_cancelling_a_home_cancels_the_tasks_of_those_homed_there() -> Non
 
 @both
 async def test_cancelling_a_child_leaves_its_home_alone() -> None:
-    """A cancel is contained: it never goes up to the home, nor across to others homed there."""
+    """The cancel of an actor's scope reaches neither its home, nor other actors homed there."""
     async with running() as system:
         log: list[str] = []
         jobs = {actor_id: Job(actor_id, log) for actor_id in ("home", "one", "two")}
@@ -406,7 +412,7 @@ async def test_cancelling_a_child_leaves_its_home_alone() -> None:
 
 @both
 async def test_a_scope_keeps_every_cause_in_order() -> None:
-    """The first cause is the cause; whoever cancels later is on record behind it."""
+    """The first cause of a cancel counts; later causes are recorded behind it."""
     async with running() as system:
         system.spawn(Echo(), "a")
         context, log = context_of(system, "a"), []
@@ -427,7 +433,7 @@ async def test_a_scope_keeps_every_cause_in_order() -> None:
 @both
 @pytest.mark.parametrize("how", ["stop", "cancel the home, then stop"])
 async def test_a_delegation_chain_2000_deep_ends_completely(how: str) -> None:
-    """With one home and a live task in every tenth, a chain ends bottom up and no task is left."""
+    """A chain of 2000 actors with one home, and a task in every tenth, ends bottom up, and no task is left."""
     depth, log = 2000, []
     async with running() as system:
         system.spawn(Echo(), "0")
@@ -453,7 +459,7 @@ async def test_a_delegation_chain_2000_deep_ends_completely(how: str) -> None:
 @both
 @pytest.mark.parametrize("how", ["stop", "cancel the top, then stop"])
 async def test_scopes_nest_a_hundred_deep(how: str) -> None:
-    """If each actor's home is its parent, a hundred nested scopes with a task each end as well."""
+    """A hundred nested scopes, where each actor's home is its parent, end completely."""
     log: list[str] = []
     async with running() as system:
         for n in range(100):
@@ -473,7 +479,7 @@ async def test_scopes_nest_a_hundred_deep(how: str) -> None:
 
 @both
 async def test_a_task_may_ask_and_stop_its_own_actor() -> None:
-    """A task talks to its actor as anyone does; stopping it from inside cancels that very task, and all ends well."""
+    """A task may ask its own actor, and stop it, which cancels that very task; then everything ends in order."""
     with anyio.fail_after(DEADLINE_S):
         async with open_system() as system:
             ref, log = system.spawn(Echo(), "a"), []
@@ -490,7 +496,7 @@ async def test_a_task_may_ask_and_stop_its_own_actor() -> None:
 
 @both
 async def test_an_actor_that_has_ended_is_freed_without_the_collector() -> None:
-    """Also one that had tasks, and answered late."""
+    """An actor that has ended is freed without the garbage collector, also if it had tasks or late replies."""
 
     async def answer(asked: Envelope) -> None:
         assert asked.reply is not None

@@ -1,4 +1,4 @@
-"""Timers: they belong to an actor, die with it, fire in order, and a voided one is never heard, queued or not."""
+"""Timers: they belong to an actor, end with it, and fire in order; a voided timer is never delivered, queued or not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from actors.waiting import within
 
 
 class Clocked:
-    """Runs each function it is told with its context, and notes everything else with the time."""
+    """Actor that calls each function it receives with its context, and records other messages with the time."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[Any, float]] = []
@@ -41,7 +41,8 @@ def context_of(system: ActorSystem, actor_id: str) -> Context:
 
 @virtual
 async def test_timers_fire_in_the_order_of_their_deadlines(autojump_clock: trio.abc.Clock) -> None:
-    """Each fires once, at its time, whatever the order in which they were set; equal ones as they were set."""
+    """Each timer fires once, at its time, whatever the order of setting; timers with equal times fire in the order of
+    setting."""
     async with running() as system:
         clocked = Clocked()
         system.spawn(clocked, "a")
@@ -55,7 +56,7 @@ async def test_timers_fire_in_the_order_of_their_deadlines(autojump_clock: trio.
 
 @virtual
 async def test_an_earlier_timer_set_later_does_not_wait_for_the_first(autojump_clock: trio.abc.Clock) -> None:
-    """The service sleeps until the next deadline, and is woken when a nearer one is set."""
+    """An earlier timer that is set later wakes the timer service, and fires first."""
     async with running() as system:
         clocked = Clocked()
         system.spawn(clocked, "a")
@@ -87,7 +88,7 @@ async def test_setting_a_key_again_voids_the_timer(autojump_clock: trio.abc.Cloc
 async def test_a_queued_timer_can_still_be_voided(
     autojump_clock: trio.abc.Clock, again: bool, heard: list[str]
 ) -> None:
-    """A timer that fell due and waits in the mailbox is not heard if it is set again or cancelled before its turn."""
+    """A timer message that waits in the mailbox is not delivered if the timer is set again or cancelled meanwhile."""
     async with running() as system:
         words: list[Any] = []
 
@@ -108,7 +109,7 @@ async def test_a_queued_timer_can_still_be_voided(
 
 @virtual
 async def test_a_cancelled_timer_is_not_heard(autojump_clock: trio.abc.Clock) -> None:
-    """Cancelling voids that key alone; cancelling an unknown or handled one is no error."""
+    """Cancelling voids the timer with that key only; cancelling an unknown or handled timer is no error."""
     async with running() as system:
         clocked = Clocked()
         system.spawn(clocked, "a")
@@ -124,7 +125,8 @@ async def test_a_cancelled_timer_is_not_heard(autojump_clock: trio.abc.Clock) ->
 
 @virtual
 async def test_a_timer_tells_what_it_has_left(autojump_clock: trio.abc.Clock) -> None:
-    """The seconds until it rings; nothing of a key that was never set, is cancelled, or has rung."""
+    """``read_timer`` returns the seconds until the timer fires; ``None`` if it was never set, was cancelled, or has
+    fired."""
     async with running() as system:
         system.spawn(Clocked(), "a")
         context = context_of(system, "a")
@@ -143,7 +145,7 @@ async def test_a_timer_tells_what_it_has_left(autojump_clock: trio.abc.Clock) ->
 
 @virtual
 async def test_keys_of_two_actors_do_not_meet(autojump_clock: trio.abc.Clock) -> None:
-    """A key is an actor's own: another actor's timer of the same key is another timer."""
+    """Timers of two actors with the same key are independent."""
     async with running() as system:
         one, two = Clocked(), Clocked()
         system.spawn(one, "one")
@@ -157,7 +159,8 @@ async def test_keys_of_two_actors_do_not_meet(autojump_clock: trio.abc.Clock) ->
 
 @virtual
 async def test_timers_die_with_their_actor(autojump_clock: trio.abc.Clock) -> None:
-    """After a stop nothing fires, nothing becomes a dead letter, and the stopped actor can set no task or timer."""
+    """After a stop of its actor no timer fires or becomes a dead letter, and the stopped actor can set no task or
+    timer."""
     async with running() as system:
         clocked = Clocked()
         letters: list[KernelEvent] = []
@@ -172,7 +175,7 @@ async def test_timers_die_with_their_actor(autojump_clock: trio.abc.Clock) -> No
 
 @both
 async def test_timers_of_the_dead_do_not_pile_up() -> None:
-    """A thousand actors that end with a timer set leave a handful in the heap."""
+    """After a thousand actors ended with a timer set, only a handful of timers is in the heap."""
     async with running() as system:
         for n in range(1000):
             system.spawn(Script(lambda ctx, message: None), str(n))
@@ -185,7 +188,7 @@ async def test_timers_of_the_dead_do_not_pile_up() -> None:
 
 @virtual
 async def test_a_timer_set_while_stopping_never_fires(autojump_clock: trio.abc.Clock) -> None:
-    """An actor that sets a timer in the very message that stops it leaves nothing behind."""
+    """A timer that is set in the message that stops the actor never fires."""
     async with running() as system:
 
         def receive(ctx: Context, message: Any) -> None:
@@ -203,7 +206,7 @@ async def test_a_timer_set_while_stopping_never_fires(autojump_clock: trio.abc.C
 
 @virtual
 async def test_a_timer_is_not_lost_on_a_full_mailbox(autojump_clock: trio.abc.Clock) -> None:
-    """A timer enters a mailbox that is full at every checkpoint, and overtakes what is in it."""
+    """A timer is delivered to a mailbox that is full at every checkpoint, ahead of the queued messages."""
     async with running() as system:
         seen: list[Any] = []
 
@@ -223,7 +226,7 @@ async def test_a_timer_is_not_lost_on_a_full_mailbox(autojump_clock: trio.abc.Cl
 @both
 @pytest.mark.parametrize("how", ["set again", "cancel"])
 async def test_voided_timers_do_not_pile_up(how: str) -> None:
-    """Twenty thousand timers set and voided leave a handful in the heap."""
+    """After twenty thousand timers were set and voided, only a handful is in the heap."""
     async with running() as system:
         system.spawn(Script(lambda ctx, message: None), "a")
         context = context_of(system, "a")
@@ -251,7 +254,7 @@ async def test_fired_timers_do_not_pile_up(autojump_clock: trio.abc.Clock) -> No
 @both
 @pytest.mark.parametrize("delay_s", [-1, math.nan])
 async def test_a_delay_that_is_no_delay_is_an_error(delay_s: float) -> None:
-    """A negative delay or NaN is refused with the key, the value and the rule."""
+    """A negative delay or NaN is refused with an error that names the key, the value and the rule."""
     async with running() as system:
         system.spawn(Script(lambda ctx, message: None), "a")
         with pytest.raises(ValueError, match=rf"timer 'k': delay_s is {delay_s}; give seconds >= 0"):
@@ -260,7 +263,7 @@ async def test_a_delay_that_is_no_delay_is_an_error(delay_s: float) -> None:
 
 @both
 async def test_a_timer_carries_its_cause() -> None:
-    """The cause given with the timer is on the envelope when it is handled."""
+    """The cause given with a timer is on the envelope when the timer's message is handled."""
     async with running() as system:
         causes: list[Any] = []
         ended = "the end"
@@ -301,7 +304,8 @@ OPERATIONS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(operations=OPERATIONS)
 def test_any_history_of_set_and_cancel_fires_what_a_plain_dict_says(operations: list[tuple[str, str, int]]) -> None:
-    """For every sequence of set, cancel and wait, what is heard is what a dict of deadlines predicts."""
+    """For every sequence of set, cancel and wait, the delivered messages are those that a dict of deadlines
+    predicts."""
     heard: list[tuple[int, float]] = []
     due: dict[str, tuple[float, int]] = {}
     expected: list[tuple[int, float]] = []
@@ -337,7 +341,8 @@ def test_any_history_of_set_and_cancel_fires_what_a_plain_dict_says(operations: 
 # ---------------------------------------------------------------------------------------------------- pauses
 @virtual
 async def test_after_a_pause_each_timer_has_what_it_had_left(autojump_clock: trio.testing.MockClock) -> None:
-    """The clock of timers stands still while nobody runs, and for a grace after that: they do not fire all at once."""
+    """The clock of timers stands still during a pause, and for a grace period after: timers then have their time
+    left."""
     async with open_system() as system:
         clocked = Clocked()
         system.spawn(clocked, "a")
@@ -353,7 +358,7 @@ async def test_after_a_pause_each_timer_has_what_it_had_left(autojump_clock: tri
 
 @virtual
 async def test_what_came_in_during_a_pause_is_heard_before_a_timer(autojump_clock: trio.testing.MockClock) -> None:
-    """A message that somebody sends as soon as he can run again voids the timer that was due meanwhile."""
+    """A message sent as soon as the process runs again after a pause voids a timer that was due in the pause."""
     async with open_system() as system:
         clocked = Clocked()
         ref = system.spawn(clocked, "a")
@@ -369,7 +374,8 @@ async def test_what_came_in_during_a_pause_is_heard_before_a_timer(autojump_cloc
 
 @virtual
 async def test_a_pause_is_told_of_once(autojump_clock: trio.testing.MockClock) -> None:
-    """With how late its end was noticed; a second one within the grace begins the grace anew."""
+    """A pause is reported once, with the delay of its detection; a second pause within the grace begins the grace
+    anew."""
     events: list[KernelEvent] = []
     async with open_system() as system:
         system.on_event = events.append
@@ -388,7 +394,7 @@ async def test_a_pause_is_told_of_once(autojump_clock: trio.testing.MockClock) -
 
 @virtual
 async def test_a_limit_does_not_count_a_pause(autojump_clock: trio.testing.MockClock) -> None:
-    """A block that had 20 seconds when everything stopped has them when it goes on, from the next timer on."""
+    """A block with 20 seconds left at a pause still has 20 seconds after it."""
     async with open_system() as system:
         clocked = Clocked()
         system.spawn(clocked, "a")
@@ -404,7 +410,7 @@ async def test_a_limit_does_not_count_a_pause(autojump_clock: trio.testing.MockC
 
 @virtual
 async def test_what_is_a_little_late_is_no_pause(autojump_clock: trio.testing.MockClock) -> None:
-    """A busy machine holds timers up by fractions of a second: they fire at once, as they were due."""
+    """Timers that a busy machine delays by fractions of a second fire at once, as they were due, without a pause."""
     async with open_system() as system:
         clocked = Clocked()
         system.spawn(clocked, "a")
@@ -417,7 +423,8 @@ async def test_what_is_a_little_late_is_no_pause(autojump_clock: trio.testing.Mo
 
 @virtual
 async def test_a_wait_that_nobody_could_hear_gets_a_grace(autojump_clock: trio.testing.MockClock) -> None:
-    """A message that has come when the process runs again is handled before a timer; a later one is not."""
+    """After a pause, ``within`` grants its wait a grace: an event that comes in the grace counts, a later one does
+    not."""
     event = trio.Event()
 
     async def jumped() -> None:

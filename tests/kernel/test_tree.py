@@ -1,4 +1,4 @@
-"""The tree: unique ids, ends in order, crashes that stay where they are, and an end that is told exactly once."""
+"""The tree of actors: unique ids, ends in order, crashes that stay local, and ends that are reported exactly once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from actors import (
 
 
 def grow(system: ActorSystem, *paths: str) -> list[str]:
-    """Spawn each path under its prefix ('a.b.c' under 'a.b'), and watch them all: the order of their ends."""
+    """Spawn each path under its prefix ('a.b.c' under 'a.b'), and monitor all; return the list that records the order
+    of their ends."""
     ended: list[str] = []
     for path in paths:
         parent = path.rpartition(".")[0] or "."
@@ -39,7 +40,8 @@ def grow(system: ActorSystem, *paths: str) -> list[str]:
 # ---------------------------------------------------------------------- birth
 @both
 async def test_ids_are_unique_while_their_actor_lives() -> None:
-    """A second actor of one id is refused, also elsewhere in the tree; after the end the id is free again."""
+    """A second actor with the same id is refused, also elsewhere in the tree; after the first one's end the id is free
+    again."""
     async with running() as system:
         grow(system, "a", "b")
         for parent in (".", "b"):
@@ -53,7 +55,7 @@ async def test_ids_are_unique_while_their_actor_lives() -> None:
 
 @both
 async def test_the_root_is_nobody_elses_name() -> None:
-    """The root's id is taken from the start, and the root does not count as an actor."""
+    """An actor with the root's id is refused, and the root does not count as an actor."""
     async with running() as system:
         with pytest.raises(NameTaken):
             system.spawn(Echo(), ".")
@@ -62,7 +64,7 @@ async def test_the_root_is_nobody_elses_name() -> None:
 
 @both
 async def test_nothing_is_born_under_a_parent_that_stops_or_is_gone() -> None:
-    """From the first moment of its stop a parent takes no more children, and so does one that never was."""
+    """A parent that is stopping, has ended or never existed is refused for a new child."""
     async with running() as system:
         grow(system, "a")
         system.stop("a", "enough")
@@ -78,7 +80,7 @@ async def test_nothing_is_born_under_a_parent_that_stops_or_is_gone() -> None:
 @both
 @pytest.mark.parametrize("home", ["sibling", "child of sibling", "gone"])
 async def test_a_home_is_an_ancestor(home: str) -> None:
-    """A home that could end before the actor does is refused."""
+    """A home that is no ancestor, and could end before the actor, is refused."""
     async with running() as system:
         system.spawn(Echo(), "parent")
         system.spawn(Echo(), "sibling")
@@ -91,7 +93,7 @@ async def test_a_home_is_an_ancestor(home: str) -> None:
 
 @both
 async def test_an_actor_spawns_under_itself() -> None:
-    """A spawn through the context makes a child, which the parent sees, oldest first."""
+    """A spawn through the context makes a child of the actor, which the actor's ``children`` lists, oldest first."""
     async with running() as system:
 
         def receive(ctx: Context, message: str) -> Any:
@@ -108,7 +110,7 @@ async def test_an_actor_spawns_under_itself() -> None:
 # ---------------------------------------------------------------------- the end
 @both
 async def test_children_stop_in_reverse_order_and_before_their_parent() -> None:
-    """The youngest goes first, with all below it; the parent ends last."""
+    """The youngest child ends first, with all actors below it; the parent ends last."""
     async with running() as system:
         ended = grow(system, "a", "a.1", "a.2", "a.2.1", "a.2.2", "a.3")
         system.stop("a")
@@ -118,7 +120,7 @@ async def test_children_stop_in_reverse_order_and_before_their_parent() -> None:
 
 @both
 async def test_a_parent_waits_for_a_child_that_takes_its_time() -> None:
-    """An older child is not even asked to stop before the younger has ended, and works on until then."""
+    """An older child is not stopped before the younger one has ended, and handles messages until then."""
     async with running() as system:
         ended = grow(system, "a", "a.old", "a.young")
         cleaning, let_go = anyio.Event(), anyio.Event()
@@ -148,7 +150,7 @@ async def test_a_parent_waits_for_a_child_that_takes_its_time() -> None:
 
 @both
 async def test_join_returns_after_the_end_and_at_once_if_there_is_nobody() -> None:
-    """Join waits for the actor and its children, and does not wait for one that is gone or never was."""
+    """``join`` waits for the actor and its children, and returns at once for an actor that is gone or never existed."""
     async with running() as system:
         ended = grow(system, "a", "a.1")
         joined: list[list[str]] = []
@@ -169,7 +171,7 @@ async def test_join_returns_after_the_end_and_at_once_if_there_is_nobody() -> No
 
 @both
 async def test_stopping_twice_keeps_the_first_reason() -> None:
-    """A second stop changes nothing, and stopping whom nobody knows is no error."""
+    """A second stop changes nothing, and a stop of an unknown id is no error."""
     async with running() as system:
         grow(system, "a")
         downs: list[Down] = []
@@ -196,7 +198,7 @@ async def test_the_reason_of_a_stop_reaches_all_below() -> None:
 
 @both
 async def test_after_shut_down_the_system_is_empty_and_takes_nobody() -> None:
-    """A system that was shut down has no actors, says so, and may be shut down again."""
+    """A system that was shut down has no actors, refuses new ones, and may be shut down again."""
     async with running() as system:
         ended = grow(system, "a", "b")
         await system.shut_down("enough")
@@ -210,7 +212,8 @@ async def test_after_shut_down_the_system_is_empty_and_takes_nobody() -> None:
 @given(parents=st.lists(st.integers(0, 10**6), min_size=1, max_size=60), stops=st.lists(st.integers(0, 10**6)))
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_any_tree_ends_bottom_up_and_right_to_left(backend: str, parents: list[int], stops: list[int]) -> None:
-    """In every tree, whoever is stopped first: no actor outlives its parent, and each end is told exactly once."""
+    """In any tree, whichever actors are stopped: no actor outlives its parent, and each end is reported exactly
+    once."""
     family = {str(n): str(number % n) if n else "." for n, number in enumerate(parents)}
     ended: list[str] = []
 
@@ -238,7 +241,7 @@ def post_order(family: dict[str, str], root: str) -> list[str]:
 # ---------------------------------------------------------------------- monitors
 @both
 async def test_a_monitor_hears_exactly_once() -> None:
-    """Two monitors hear two Downs, one each, however the end came about; a Down is sent when the id is free already."""
+    """Two monitors receive one ``Down`` each, however the actor ended, when the id is free already."""
     async with running() as system:
         grow(system, "a")
         heard: list[tuple[str, Down, bool]] = []
@@ -252,7 +255,7 @@ async def test_a_monitor_hears_exactly_once() -> None:
 
 @both
 async def test_a_monitor_of_the_dead_hears_at_once() -> None:
-    """Monitoring somebody who is gone answers immediately, once, with no reason known."""
+    """Monitoring an actor that is gone sends ``Down`` at once, once, without a reason."""
     async with running() as system:
         grow(system, "a")
         system.stop("a")
@@ -291,7 +294,8 @@ async def test_unread_messages_are_counted_and_reported() -> None:
 
 @both
 async def test_the_message_that_stops_is_read_and_those_behind_it_are_not() -> None:
-    """A stop inside receive takes effect with the next message."""
+    """After a stop inside ``receive``, the message being handled is completed, and the messages behind it are not
+    handled."""
     async with running() as system:
         heard: list[int] = []
 
@@ -316,7 +320,8 @@ def fragile(ctx: Context, message: Any) -> Any:
 
 @both
 async def test_an_exception_ends_that_actor_only() -> None:
-    """Siblings and the parent of an actor that crashed go on; its own end says Crashed with the error."""
+    """Siblings and the parent of an actor that crashed continue; the reason of its end is ``Crashed`` with the
+    error."""
     async with running() as system:
         grow(system, "p", "p.sibling")
         ref = system.spawn(Script(fragile), "p.a", parent="p")
@@ -339,7 +344,8 @@ async def test_an_exception_ends_that_actor_only() -> None:
 
 @both
 async def test_a_crash_fails_its_ask_with_the_error_and_the_others_with_the_end() -> None:
-    """The asker of the message in hand gets the error itself; the askers of queued messages get ``ActorStopped``."""
+    """At a crash the asker of the message being handled gets the error itself; the askers of queued messages get
+    ``ActorStopped``."""
     async with running() as system:
         ref = system.spawn(Script(fragile), "a")
         outcomes: list[BaseException] = []
@@ -363,7 +369,7 @@ async def test_a_crash_fails_its_ask_with_the_error_and_the_others_with_the_end(
 
 @both
 async def test_children_of_a_crashed_actor_are_shut_down_in_order() -> None:
-    """They did not crash: their reason is a shutdown, with the crash as its cause, and they end before the parent."""
+    """Children of a crashed actor end before it, with a shutdown as their reason and the crash as its cause."""
     async with running() as system:
         ref = system.spawn(Script(fragile), "a")
         downs: list[Down] = []
@@ -379,7 +385,7 @@ async def test_children_of_a_crashed_actor_are_shut_down_in_order() -> None:
 
 
 def test_reasons_read_like_sentences() -> None:
-    """A reason prints as a person would say it."""
+    """Reasons of ends, converted to text, are short phrases for people."""
     assert str(Shutdown()) == "shut down"
     assert str(Shutdown("the plan ended")) == "shut down (the plan ended)"
     assert str(Shutdown(Crashed(ValueError("x")))) == "shut down (crashed: ValueError('x'))"

@@ -1,9 +1,7 @@
-"""Invariants of aborts: their reach, the policy edges they cross, and that each is requested once and takes effect.
-
-The reach is computed on the checker's own tree: SESSION covers the target and all below it; SIBLING all below the
-target's parent except the target and its descendants; TOOL all below the call's session that the call started. A
-recorded policy edge adds to the reach; nothing else does.
-"""
+"""Invariants of aborts: their reach, the policy edges they cross, and that each abort is requested once and takes
+effect.  The reach is computed on the checker's own tree: SESSION covers the target and all below it; SIBLING all below
+the target's parent except the target and its descendants; TOOL all below the call's session that the call started. A
+recorded policy edge adds to the reach; nothing else does."""
 
 from __future__ import annotations
 
@@ -19,13 +17,13 @@ from supervisor.policies.abort_request import CAUSES_MAX
 EDGES: Final = tuple(one.name for one in msgspec.structs.fields(AbortPolicy) if one.type is bool)
 """Policy edges that an abort may cross."""
 RETURN_S: Final = 1.0
-"""Seconds that the result of a call that has returned may be on its way to its turn; it waits for nothing."""
+"""Seconds that the result of a returned call may take to reach its turn; the result waits for nothing."""
 _ABANDONED: Final = frozenset({ToolOutcome.ABORTED.value, ToolOutcome.UNKNOWN.value})
 
 
 class _Abort:
-    """Abort: the target's session and that session's parent at the time of the request, and the policy edges crossed so
-    far."""
+    """State of one abort: the target's session and that session's parent at the time of the request, and the policy
+    edges crossed so far."""
 
     def __init__(self, record: LifecycleEvent, session: SessionShadow | None) -> None:
         self.seq, self.at = record.seq, record.monotonic_s
@@ -43,8 +41,8 @@ class _Abort:
         self.branches: dict[tuple[str, str], SessionShadow | None] = {}
 
     def branch(self, shadow: EntityShadow, top: SessionShadow | None) -> SessionShadow | None:
-        """Return the child of *top* that *shadow* is or is below; ``None`` if it is not below *top*. Results are
-        cached."""
+        """Return the child of *top* that is *shadow* or has *shadow* below it; ``None`` if *shadow* is not below *top*.
+        Results are cached."""
         if top is None:
             return None
         path: list[str] = []
@@ -66,7 +64,7 @@ class _Abort:
         return found
 
     def reaches(self, shadow: EntityShadow) -> bool:
-        """Return whether the scope, or a recorded policy edge, covers this session."""
+        """Return whether the abort's scope, or a recorded policy edge, covers the session *shadow*."""
         if "sibling_to_session" in self.edges and (shadow is self.above or self.branch(shadow, self.above)):
             return True
         if self.scope == AbortScope.SESSION:
@@ -79,8 +77,8 @@ class _Abort:
         return False
 
     def _was_asked_for_by_a_call(self, shadow: EntityShadow) -> bool:
-        """Return whether the session is or is below a child session that the target call started (for a session as
-        target: that any of its calls started)."""
+        """Return whether the session *shadow* is, or is below, a child session that the target call started (if the
+        target is a session: that any call of the target started)."""
         child = self.branch(shadow, self.session)
         if child is None or self.session is None:
             return False
@@ -90,7 +88,7 @@ class _Abort:
 
 
 def _enclosing(session: SessionShadow, call: str) -> list[str]:
-    """Return that call and the calls that it is nested in."""
+    """Return the id of *call* and the ids of the calls in which it is nested."""
     turn_id, _, number = call.rpartition(":c")
     turn, found = session.live.get(turn_id), [call]
     within = turn.within if isinstance(turn, TurnShadow) else {}
@@ -130,7 +128,7 @@ class AbortInvariants:
                 self._lost_calls.add(shadow.id)
 
     def _await_results(self, abort_id: str, abort: _Abort, shadow: EntityShadow) -> None:
-        """Note the open calls that the abort names."""
+        """Add the abort to each open call that it targets, in the shadows of the turns."""
         turns = [shadow] if isinstance(shadow, TurnShadow) else list(shadow.live.values())
         for turn in turns:
             if isinstance(turn, TurnShadow):
@@ -163,7 +161,7 @@ class AbortInvariants:
 
     # ------------------------------------------------------------------ its effects
     def stopped(self, record: LifecycleEvent, shadow: EntityShadow, step: Any) -> None:
-        """Check the stop of a session."""
+        """Check the record of a session's stop."""
         if record.abort_id is not None:
             self._reached(record, shadow, shadow)
             self._check_named(record, shadow)
@@ -172,7 +170,7 @@ class AbortInvariants:
             self.ended(record, shadow, step)
 
     def _check_named(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
-        """Check the reason of an end: only a session ended because of a sibling says so."""
+        """Check the reason of an end by an abort: ``sibling_aborted`` exactly for an abort with scope SIBLING."""
         abort = self._aborts.get(str(record.abort_id))
         scope = abort.scopes.get(record.cause_id) if abort is not None and record.cause_id is not None else None
         if scope is None or record.from_status == record.to_status:
@@ -182,8 +180,8 @@ class AbortInvariants:
             self._report("honest_ends", shadow.id, f"ends as {record.transition_reason} by a {scope} abort")
 
     def ended(self, record: LifecycleEvent, shadow: EntityShadow, step: Any) -> None:
-        """Note the end of a session by recovery: its earlier aborts could not be answered, since the supervisor had
-        died."""
+        """Mark the aborts of a session that recovery ended as received: a dead supervisor could not complete its
+        aborts."""
         if record.actor == RECOVERY:
             for abort in self._aborts.values():
                 abort.target_told = abort.target_told or abort.session is shadow
@@ -196,7 +194,7 @@ class AbortInvariants:
         self._check_first(record, shadow)
 
     def _check_first(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
-        """Check that an end has each cause once, up to the number of causes that are remembered."""
+        """Check that an end names each cause once, up to the number of causes that are remembered."""
         causes = self._causes.setdefault(shadow.id, set())
         if record.abort_id in causes and len(causes) <= CAUSES_MAX:
             self._report("once", shadow.id, f"{record.abort_id} is a cause of its end already")
@@ -243,7 +241,8 @@ class AbortInvariants:
             self._report("honest_ends", shadow.id, f"ends by {record.abort_id}, and goes back to another root")
 
     def _unknown(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
-        """Check an abort without a record of its own: only an abort that joins an end may be named."""
+        """Check a record that names an abort without a record of its own, which is allowed only if the abort joined an
+        end under way."""
         joins = record.cause_id is None and record.from_status == record.to_status
         joins = joins or (record.event == "AbortJoined" and record.cause_id is None)
         if joins or record.abort_id in self._joins:
@@ -255,8 +254,9 @@ class AbortInvariants:
     def check_end(self) -> None:
         """Check at the end that each abort took effect.
 
-        A call may have returned before its abort while its child sessions still lived: then the abort ended those. A
-        call that is aborted twice ends by the first abort. An abort of all calls of a session may have found none.
+        A call may have returned before its abort while its child sessions still lived: then the abort ended those
+        sessions. A call that is aborted twice ends by the first abort. An abort of all calls of a session may have
+        found no open call.
         """
         hit = {abort.target for abort in self._aborts.values() if abort.hits}
         for abort_id, abort in self._aborts.items():

@@ -1,8 +1,8 @@
-"""The invariants by name, with one sentence each, and the value that reports a violation.
+"""Catalogue of the invariants: names, with one sentence each, and the class of a violation.
 
-The first twenty are the runtime's own, followed by two of time, one of an unwritable journal, one of model errors, the
-fourteen of the specification of jobs, workstreams and workers, and one of checkpoints. ``WORLD`` names those that
-records alone cannot show.
+The first twenty invariants are the runtime's own, followed by two about time, one about a journal that cannot be
+written, one about model errors, the fourteen of the specification of jobs, workstreams and workers, and one about
+checkpoints. ``WORLD`` names the invariants that records alone cannot show.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ReportViolation = Callable[[str, str, str], None]
-"""Report a violation: the invariant, the entity, and the text."""
+"""Function that reports a violation; its arguments are the invariant, the entity, and the text."""
 
 INVARIANTS: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -46,34 +46,34 @@ OnStep = Callable[[LifecycleEvent, Step[Any, Any]], None]
 BirthHandler = Callable[[LifecycleEvent, Any], None]
 
 _ANONYMOUS_ACTORS: Final = frozenset({"", "supervisor"})
-"""Actors that name no one in particular."""
+"""Actors of a record that name nobody in particular."""
 _AT_REST: Final[Mapping[str, frozenset[str]]] = {
     "session": frozenset({"Initializing", "SessionComplete"}),
     "agent": frozenset({"idle", "dead"}),
     "turn": frozenset({"REAPED"}),
 }
-"""States in which an entity that has not ended may be when nothing happens any more; other kinds may be in any
-state."""
+"""States in which an entity that has not ended may be when nothing is in progress; entities of other kinds may be in
+any state."""
 
 
 _TIMED: Final[Mapping[str, frozenset[str]]] = {
     "session": frozenset({"SessionExited", "SessionStable", "GraceExceeded", "BackoffElapsed"}),
 }
-"""Events of an entity's own timers. The timers end with the state that started them, so their events are never late. A
-turn has none, because its deadline outlasts its states."""
+"""Events of an entity's own timers. The timers end with the state that started them, so such events are never late. A
+turn is not listed, because its deadline outlasts its states."""
 
 
 _SINGLE_ENTITY: Final = frozenset(
     {"legal", "final", "monotonic", "single_active_state", "monotonic_progress", "retry_limit"}
 )
-"""Invariants that the log of one entity can show."""
+"""Invariants that the log of a single entity can show."""
 
 
 class RecordChecker:
     """Checker of a journal; pass every record in order, from the first, to :meth:`check`.
 
-    *on_step* is called with each transition and the table's step. ``shadows`` is the state of every entity so far. With
-    *whole* false, as for an archive, only the invariants of each entity's own log are checked.
+    *on_step* is called with each transition and the result of the table for it. ``shadows`` is the state of every
+    entity so far. With *whole* false, as for an archive, only the invariants of each entity's own log are checked.
     """
 
     def __init__(self, *, on_step: OnStep | None = None, whole: bool = True) -> None:
@@ -155,7 +155,7 @@ class RecordChecker:
 
     # ------------------------------------------------------------------ one record
     def check(self, record: LifecycleEvent) -> list[Violation]:
-        """Return the violations of *record*; usually none."""
+        """Check *record* against all invariants; return the violations, usually none."""
         self._now, self._found = record, []
         self._check_numbering(record)
         shadow = self.shadows.get(record.entity_id)
@@ -175,7 +175,8 @@ class RecordChecker:
         return self._found
 
     def _check_numbering(self, record: LifecycleEvent) -> None:
-        """Check that numbers have no gap, that causes are older, and that a record without a cause names an actor."""
+        """Check that record numbers have no gap, that causes are older, and that a record without a cause names an
+        actor."""
         seq, cause = record.seq, record.cause_id
         if seq != self._seq + 1:
             if self._whole:
@@ -197,14 +198,14 @@ class RecordChecker:
             self._entity_by_seq.append(record.entity_id)
 
     def _fill_gap(self, seq: int) -> None:
-        """Fill in missing records, as roots of their own without an entity."""
+        """Fill in missing records as root records without an entity."""
         missing = range(len(self._roots), min(seq, len(self._roots) + 1_000_000))
         self._roots.extend(missing)
         self._entity_by_seq.extend("" for _ in missing)
 
     # ------------------------------------------------------------------ births
     def _on_first_record(self, record: LifecycleEvent) -> EntityShadow | None:
-        """Create the shadow of an entity from its first record."""
+        """Create the shadow of an entity from the entity's first record; return ``None`` for an unknown kind."""
         kind = KINDS.get(record.entity_type)
         if kind is None:
             known = ", ".join(KINDS)
@@ -252,7 +253,7 @@ class RecordChecker:
                 )
 
     def _check_refusal(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
-        """Check that a refused event is not in the table, and that a stale event did come too late."""
+        """Check that the table does not allow a refused event, and that a stale event came too late."""
         kind = shadow.kind
         try:
             event = event_of(kind, record)
@@ -339,7 +340,7 @@ class RecordChecker:
 
     # ------------------------------------------------------------------ the end
     def finish(self, *, quiescent: bool) -> list[Violation]:
-        """Return the violations by missing records. *quiescent*: nothing is in progress, or should be."""
+        """Return the violations that missing records show. *quiescent*: nothing is in progress, or should be."""
         self._now, self._found = None, []
         if quiescent:
             for shadow in self.shadows.values():
@@ -350,7 +351,7 @@ class RecordChecker:
 
     @property
     def all_ended(self) -> bool:
-        """True if every session has its last record: nothing is in progress, and nothing will be."""
+        """Whether every session has its last record, so that nothing is in progress or will be."""
         return all(shadow.ended for shadow in self.shadows.values() if type(shadow) is SessionShadow)
 
     def _check_rest(self, shadow: EntityShadow) -> None:

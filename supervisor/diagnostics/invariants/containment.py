@@ -1,7 +1,7 @@
-"""Invariants of containment: the tree computed from ids, births and adoptions, and what may be left below an ended
-entity.
+"""Invariants of containment: the tree computed from ids, births and adoptions, and the entities that may be left below
+an ended entity.
 
-A session's parent is in its id (``lead/docs``). An id that leaves its middle out (``lead/~/docs``) has as parent the
+A session's parent is in its id (``lead/docs``). An id whose middle is left out (``lead/~/docs``) has as parent the
 session whose turn caused the birth, or else the session that the id begins with. Turns and agents name their session.
 """
 
@@ -17,7 +17,7 @@ Shadows = dict[str, EntityShadow]
 
 
 class ContainmentInvariants:
-    """Invariants of the entity tree."""
+    """Checker of the invariants of the entity tree."""
 
     def __init__(self, shadows: Shadows, entity_by_seq: list[str], report: ReportViolation) -> None:
         self._shadows, self._entity_by_seq, self._report = shadows, entity_by_seq, report
@@ -30,11 +30,11 @@ class ContainmentInvariants:
             self._join(shadow, parent_id)
 
     def turn_or_agent_born(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
-        """Add a turn or an agent to its session."""
+        """Add a turn or an agent to its session in the tree."""
         self._join(shadow, str(record.metadata.get("session_id", "")))
 
     def _cause_of(self, record: LifecycleEvent) -> str:
-        """Return the entity whose record caused this record."""
+        """Return the id of the entity whose record caused *record*; ``""`` if there is none."""
         cause = record.cause_id
         return self._entity_by_seq[cause] if cause is not None and 0 < cause < record.seq else ""
 
@@ -63,8 +63,8 @@ class ContainmentInvariants:
 
     # ------------------------------------------------------------------ changes
     def adopted(self, record: LifecycleEvent, shadow: EntityShadow, _: Any) -> None:
-        """Move a session whose parent ends to its new parent. A session that is told to end all the same stays in the
-        reach of the former parent."""
+        """Move a session whose parent ends to its new parent. A session that is to end all the same stays in the reach
+        of the former parent's abort."""
         new_parent_id, mode = record.metadata.get("parent"), record.metadata.get("mode")
         new_parent = self._shadows.get(str(new_parent_id)) if new_parent_id is not None else None
         former_parent, shadow.parent = shadow.parent, new_parent if isinstance(new_parent, SessionShadow) else None
@@ -77,10 +77,8 @@ class ContainmentInvariants:
             self._report("containment", shadow.id, f"adopted by {new_parent_id}, which does not live")
 
     def ended(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
-        """Check that nothing is left below an ended entity.
-
-        What a termination abandoned (stage ``abandon``) is reported and not waited for; it must have been told to end.
-        """
+        """Check that no entity is left below an ended entity.  A session that a termination abandoned (stage
+        ``abandon``) may be left, but must have been requested to end."""
         if shadow.parent is not None:
             shadow.parent.live.pop(shadow.id, None)
         if not shadow.live:

@@ -1,7 +1,8 @@
-"""Invariants of error counters: a session's errors counted again, the reaction at a threshold, and the restart
+"""Invariants of error counters: counts a session's errors again, and checks the reaction at a threshold and the restart
 intensity.
 
-The two counters, their resets and the backoff are those of spec 003; the limits are the session's own, as at its birth.
+The two counters, their resets and the backoff are those of spec 003; the limits are those that the session had at its
+birth.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from supervisor.lifecycles.effects import SendPrompt
 from supervisor.lifecycles.types import Exit, LifecycleEvent, TransitionReason
 
 _GIVEN_UP = "restart limit exceeded"
-"""Beginning of the runtime's message."""
+"""Beginning of the message of a session that stops because of too many restarts."""
 ROUNDING_S = 1e-6
-"""Tolerance in seconds: times are sums of floats."""
+"""Tolerance in seconds, since times are sums of floats."""
 
 
 class ErrorCounterInvariants:
-    """Error counters of every session."""
+    """Checker of the error counters of every session."""
 
     def __init__(self, report: ReportViolation) -> None:
         self._report = report
@@ -89,8 +90,8 @@ class ErrorCounterInvariants:
 
     # ------------------------------------------------------------------ before a new launch
     def tried_again(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
-        """Check a restart after a backoff: the wait was long enough, and the intensity allows a restart. The window
-        ends where the backoff began, not at the present time."""
+        """Check a restart after a backoff: the wait was long enough, and the restart intensity allows a restart. The
+        window of the intensity ends where the backoff began, not at the present time."""
         if shadow.data is None:
             return
         limits = shadow.data.limits
@@ -107,7 +108,7 @@ class ErrorCounterInvariants:
             )
 
     def given_up(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
-        """Check that a session stopped for too many restarts had too many."""
+        """Check that a session that stopped for too many restarts had too many."""
         if shadow.data is None or not str(record.metadata.get("message")).startswith(_GIVEN_UP):
             return
         if len(shadow.crashes) <= shadow.data.limits.restarts_max:
@@ -124,7 +125,7 @@ class ErrorCounterInvariants:
 
 
 def _backoff_s(errors: int, limits: Any) -> float:
-    """Return ``min(2000 * 2^(n-1), 60000)`` ms for n errors in a row, with the session's own figures (spec 003), in
-    seconds."""
+    """Return the backoff after that many errors in a row, in seconds: ``min(2000 * 2^(n-1), 60000)`` ms (spec 003),
+    with the session's own limits."""
     doubled = limits.backoff_base_ms * 2 ** min(max(errors - 1, 0), 32)
     return float(min(doubled, limits.backoff_cap_ms)) / 1000

@@ -1,4 +1,4 @@
-"""Invariants of requests, messages and claims: each takes effect once, and each request is answered."""
+"""Invariants of requests, messages and claims: each takes effect once, and each request has a reply."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from supervisor.lifecycles.types import Exit, LifecycleEvent
 
 _HELD = frozenset({"CLAIMED", "IN_PROGRESS"})
 _WORKED = frozenset({"CLAIMED", "IN_PROGRESS", "DONE"})
-"""States of a task that a session has taken."""
+"""States of a task that a session has claimed."""
 
 
 class ExactlyOnceInvariants:
-    """Requests, messages and claims."""
+    """Checker of requests, messages and claims."""
 
     def __init__(self, shadows: dict[str, EntityShadow], report: ReportViolation) -> None:
         self._shadows, self._report = shadows, report
@@ -30,8 +30,7 @@ class ExactlyOnceInvariants:
         shadow.unanswered[request_id] = None
 
     def check_replies(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
-        """Check the replies of a step. A message that had a turn of its own is replied to as well; no request was made
-        for it."""
+        """Check the replies in a step. A message that had a turn of its own has a reply as well, but no request."""
         for effect in step.effects:
             if type(effect) is not ReplyToRequest:
                 continue
@@ -59,7 +58,7 @@ class ExactlyOnceInvariants:
         shadow.offered = waiting if number is None else min(number, waiting)
 
     def message_heard(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
-        """Count a message that was taken up within the turn as part of the prompt."""
+        """Record that a message was taken up within the turn, which counts as a part of the prompt."""
         message_id = str(record.metadata.get("message_id"))
         if message_id in shadow.messages[shadow.offered :] and record.from_status != "Stopped":
             shadow.messages.remove(message_id)
@@ -67,7 +66,8 @@ class ExactlyOnceInvariants:
             shadow.offered += 1
 
     def session_exited(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
-        """Mark the messages of a successful prompt as delivered."""
+        """Mark the messages of a successful prompt as delivered, and compare the waiting messages with the session's
+        data."""
         success = (record.metadata.get("verdict") or {}).get("exit") == Exit.SUCCESS.value
         if success and record.from_status in ("Running", "Interrupting"):
             shadow.delivered.update(shadow.messages[: shadow.offered])

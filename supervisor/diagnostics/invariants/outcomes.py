@@ -1,6 +1,7 @@
 """Invariants of outcomes: a success has the agent's own report, each call has one result, and each end has one root.
 
-The record that intends a turn, an agent or a start comes before it (intent before effect); the same shadows show that.
+The record of the intention comes before the turn, agent or start that it announces (intent before effect); this is
+checked here too.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from supervisor.lifecycles.effects import OpenTurn
 from supervisor.lifecycles.types import AbortReason, Exit, LifecycleEvent
 
 _CANCELLED = "it was cancelled"
-"""Reason of an agent that ends with its scope."""
+"""Beginning of the reason of an agent that ended because its cancel scope was cancelled."""
 
 _WORDED = frozenset({"acp", "claude", "codex", "scripted", "inprocess"})
-"""Adapters of agents that report the end of a turn."""
+"""Adapters whose agents report the end of a turn."""
 
 
 class OutcomeInvariants:
-    """Turns and their calls, launches and their intents."""
+    """Checker of turns and their calls, and of launches and their intents."""
 
     def __init__(self, shadows: dict[str, EntityShadow], entity_by_seq: list[str], report: ReportViolation) -> None:
         self._shadows, self._entity_by_seq, self._report = shadows, entity_by_seq, report
 
     # ------------------------------------------------------------------ intents
     def record_opened_turns(self, record: LifecycleEvent, shadow: SessionShadow, step: Any) -> None:
-        """Note the turns that a session's step opens."""
+        """Record the turns that a session's step opens."""
         for effect in step.effects:
             if type(effect) is OpenTurn:
                 shadow.opened[effect.turn_id] = record.seq
@@ -51,7 +52,7 @@ class OutcomeInvariants:
         shadow.launch_seq = record.seq
 
     def started(self, record: LifecycleEvent, shadow: EntityShadow, step: Any) -> None:
-        """Check that an agent that was launched or is ready was born and belongs to this session."""
+        """Check that an agent which was launched or is ready was born and belongs to this session."""
         agent_id = record.metadata.get("agent_id")
         if agent_id:
             agent = self._shadows.get(agent_id)
@@ -59,8 +60,8 @@ class OutcomeInvariants:
                 self._report("intent_before_effect", shadow.id, f"{record.event} of {agent_id}, which it never had")
 
     def agent_ready(self, record: LifecycleEvent, shadow: EntityShadow, step: Any) -> None:
-        """Check that the agent's id of the conversation is recorded before its first prompt, so that the conversation
-        can be resumed after a crash at any time."""
+        """Check that the agent's id of the conversation is recorded before the agent's first prompt, so that the
+        conversation can be resumed after a crash at any time."""
         session = shadow.parent
         if record.metadata.get("resume_id") is not None and session is not None and session.status == "Running":
             words = f"was given a prompt before {shadow.id}'s name for the conversation was on record"
@@ -97,7 +98,8 @@ class OutcomeInvariants:
             self._check_closed(shadow, "asks to be verified")
 
     def success_refused(self, record: LifecycleEvent, shadow: TurnShadow, step: Any) -> None:
-        """Check a success that the table refuses because calls are open: it should not have counted as a success."""
+        """Check a success that the table refuses because calls are open: the turn must not have counted as a
+        success."""
         self._check_closed(shadow, "was recorded as a success")
 
     def task_completed(self, record: LifecycleEvent, shadow: TurnShadow, step: Any) -> None:
@@ -126,8 +128,8 @@ class OutcomeInvariants:
             self._report("honest_ends", shadow.id, "succeeds without the report of its turn")
 
     def agent_exited(self, record: LifecycleEvent, shadow: EntityShadow, step: Any) -> None:
-        """Check who ended the agent: a kill by us has a reason while the session continues, and is not blamed on
-        anything else."""
+        """Check the record of an agent's exit: a kill by the supervisor while the session continues has a reason, and
+        is not blamed on another cause."""
         ended_by, why = record.metadata.get("ended_by"), str(record.metadata.get("reason", ""))
         session = shadow.parent
         if ended_by not in ("terminate", "kill"):
@@ -142,12 +144,9 @@ class OutcomeInvariants:
             )
 
     def _check_silent(self, shadow: EntityShadow, session: SessionShadow) -> None:
-        """Check an agent that exited while working.
-
-        Such an agent was never idle again, so it reported no end of its turn. For a plain program the exit is the
-        report, for a plug-in's agent it may be. An agent that is being ended says nothing between its report and its
-        exit.
-        """
+        """Check that the exit of an agent that was still working did not count as a success.  Such an agent was never
+        idle again, so it reported no end of its turn. For a plain program the exit is the report; for an agent of a
+        plug-in it may be. An agent that is being ended sends nothing between its report and its exit."""
         if session.stopping:
             return
         turns = [one for one in session.live.values() if isinstance(one, TurnShadow)]

@@ -1,4 +1,4 @@
-"""Shadow state of entities: what the checker knows of each entity from the records alone.
+"""Shadow state of entities: the knowledge of the checker about each entity, from the records alone.
 
 A shadow holds the entity's state in its table, the entities that live below it, and the few numbers that the invariants
 compare. Shadows of ended entities stay, because later records may name them.
@@ -17,7 +17,7 @@ RECOVERY: Final = "recovery"
 
 
 class EntityShadow:
-    """Entity: ``state`` and ``data`` are the table's, ``status`` is the state as records spell it.
+    """Shadow of an entity: ``state`` and ``data`` are those of the table, ``status`` is the state as records spell it.
 
     ``lost``: the data is unknown because a record could not be stepped. ``parent`` and ``live`` are the tree;
     ``former_parent`` is a parent that the entity left and whose end stopped the entity.
@@ -41,7 +41,7 @@ class EntityShadow:
 
 
 class SessionShadow(EntityShadow):
-    """Session: its own error counts, its intents, and its requests and messages."""
+    """Shadow of a session: its error counts, its intents, and its requests and messages."""
 
     def __init__(self, kind: EntityKind, record: LifecycleEvent) -> None:
         super().__init__(kind, record)
@@ -70,7 +70,8 @@ class SessionShadow(EntityShadow):
 
 
 class TurnShadow(EntityShadow):
-    """Turn: its open calls (the agent's ids and our numbers), and the agent's report of success."""
+    """Shadow of a turn: its open calls (by the agent's ids, with the supervisor's numbers), and the agent's report of
+    success."""
 
     def __init__(self, kind: EntityKind, record: LifecycleEvent) -> None:
         super().__init__(kind, record)
@@ -88,7 +89,7 @@ class TurnShadow(EntityShadow):
 
 
 class TaskShadow(EntityShadow):
-    """Task and its holder."""
+    """Shadow of a task, with its holder."""
 
     def __init__(self, kind: EntityKind, record: LifecycleEvent) -> None:
         super().__init__(kind, record)
