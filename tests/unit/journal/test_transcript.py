@@ -127,7 +127,7 @@ def test_the_cap_keeps_both_ends_and_counts_what_is_missing(tmp_path: Path, cap:
 
 
 def test_one_text_larger_than_the_cap_is_capped_too(tmp_path: Path) -> None:
-    """One text larger than the cap is cut between characters, and the files stay within the cap."""
+    """A single text larger than the cap is cut between characters, and the files stay within the cap."""
     path = tmp_path / "transcript.log"
     with Transcript(path, cap_bytes=1024) as log:
         log.write("agent", "\U0001f600" * 5000, at=NOON)
