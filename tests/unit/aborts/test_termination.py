@@ -1,4 +1,4 @@
-"""A termination climbs its stages by one timer: it acts once per stage, only advances, and ends when it is finished."""
+"""Termination by stages with one timer: each stage acts once, stages only advance, and no timer remains at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from supervisor.sessions.effect_executor import TurnTermination
 
 
 class Clock:
-    """Timers that a test advances by hand."""
+    """Timer service whose time a test advances by hand."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -38,11 +38,11 @@ class Clock:
 
     @property
     def due(self) -> list[float]:
-        """Return when the live timers ring."""
+        """Return the deadlines of the live timers."""
         return [timer.deadline for timer in self.timers if timer.live]
 
     def run_until(self, moment: float) -> None:
-        """Fire what is due, in order."""
+        """Fire the timers that are due until *moment*, in the order of their deadlines."""
         while due := [timer for timer in self.timers if timer.live and timer.deadline <= moment]:
             timer = min(due, key=lambda one: one.deadline)
             self.time, timer.live = timer.deadline, False
@@ -51,7 +51,7 @@ class Clock:
 
 
 class TwoStages(Termination):
-    """A request with a budget that a test can change, and a kill."""
+    """Termination with two stages: a request, whose budget a test can change, and a kill."""
 
     stages = (TerminationStage.REQUEST, TerminationStage.KILL)
 
@@ -103,7 +103,8 @@ def test_a_deadline_in_the_past_is_due_at_once(clock: Clock) -> None:
 
 
 def test_a_skipped_stage_does_not_act(clock: Clock) -> None:
-    """An abort at once enters the kill stage while the request is under way; the request's timer is gone."""
+    """A termination that enters the kill stage during the request stage acts once in each, and cancels the request's
+    timer."""
     termination = TwoStages(clock)
     termination.enter(TerminationStage.REQUEST)
     termination.enter(TerminationStage.KILL)
@@ -120,7 +121,7 @@ def test_a_finished_termination_does_nothing_more(clock: Clock) -> None:
 
 
 def test_a_termination_that_its_action_finishes_has_no_timer(clock: Clock) -> None:
-    """A request may end what is terminated before it returns."""
+    """If the action of a stage finishes the termination at once, no timer remains."""
 
     class EndedAtOnce(TwoStages):
         def act(self, stage: TerminationStage) -> None:
@@ -132,7 +133,7 @@ def test_a_termination_that_its_action_finishes_has_no_timer(clock: Clock) -> No
 
 
 def test_an_error_in_a_stage_stays_in_its_termination(clock: Clock) -> None:
-    """The task that fires the timers of all terminations goes on, and so does this termination's table."""
+    """An error in the action of one stage neither ends the timer service nor prevents later stages."""
 
     class Broken(TwoStages):
         def act(self, stage: TerminationStage) -> None:
@@ -148,7 +149,8 @@ def test_an_error_in_a_stage_stays_in_its_termination(clock: Clock) -> None:
 
 @pytest.mark.anyio
 async def test_a_timer_that_has_fired_is_counted_once() -> None:
-    """``pending`` is what the check for leaked timers reads: a stage that ended by its timer leaves it at zero."""
+    """A stage that ended by its timer is not counted as ``pending``, the number that the check for leaked timers
+    uses."""
     timers = TimerService(current_backend(), lambda late_s: None)
     termination = TwoStages(cast(Clock, timers))
     termination.request_ends_at = timers.now()
@@ -163,7 +165,7 @@ async def test_a_timer_that_has_fired_is_counted_once() -> None:
 
 # ------------------------------------------------------------------------------------------------- turns
 class Agent:
-    """Connection that notes what it is asked for."""
+    """Connection that records the interrupts and kills that are requested of it."""
 
     def __init__(self, turn_id: str | None) -> None:
         self.turn_id = turn_id
@@ -210,7 +212,8 @@ def test_an_agent_that_works_on_the_next_turn_is_not_killed(clock: Clock) -> Non
 def test_a_call_is_asked_for_then_killed_then_abandoned(
     clock: Clock, first: TerminationStage, budget_s: float, kill_at: float, abandon_at: float
 ) -> None:
-    """An agent that cannot be asked begins at the kill; each stage has the policy's request budget at most."""
+    """The termination of a call has a request stage, unless the agent cannot be asked, then kill and abandon; the
+    budget of each stage is at most the policy's request budget."""
     seen: list[tuple[str, float]] = []
     timers: Any = clock
     CallTermination(
@@ -226,7 +229,7 @@ def test_a_call_is_asked_for_then_killed_then_abandoned(
 
 
 class Calls:
-    """Terminations of the calls of an agent that can be asked, with the names and ids of its open calls."""
+    """Terminations of the tool calls of an agent, with the names and ids of its open calls."""
 
     def __init__(
         self, clock: Clock, start: Callable[..., None] = lambda *args: None, asks: Callable[[str], Any] = lambda _: []
@@ -244,7 +247,7 @@ class Calls:
 
 
 def test_the_termination_of_a_call_ends_with_the_call(clock: Clock) -> None:
-    """An agent may open a second call of the same name: that call has the whole of its budgets."""
+    """A second call of the same name as an ended call has its whole budgets: the first call's termination has ended."""
     calls = Calls(clock)
     calls.open["x"] = "t1:c1"
     calls.terminate("x")
@@ -275,7 +278,7 @@ def test_the_termination_of_a_call_ends_with_the_call(clock: Clock) -> None:
 def test_an_abort_of_a_call_is_over_in_time(
     clock: Clock, first: dict[str, Any], second: dict[str, Any] | None, at: float
 ) -> None:
-    """``now`` and ``within_s`` shorten the termination of a call, also one that is under way, from 0.1 s on."""
+    """``now`` and ``within_s`` shorten the termination of a call, also of a termination in progress, from 0.1 s on."""
     calls = Calls(clock)
     calls.open["x"] = "t1:c1"
     calls.terminate("x", **first)
@@ -289,7 +292,8 @@ def test_an_abort_of_a_call_is_over_in_time(
 
 
 def test_an_earlier_call_of_the_name_is_forgotten(clock: Clock) -> None:
-    """An earlier call whose result was given up on is not closed; its termination must not end the second call's."""
+    """If a second call has the name of an earlier call that was never closed, the termination of the second call has
+    its whole budgets."""
     calls = Calls(clock)
     calls.open["x"] = "t1:c1"
     calls.terminate("x")
@@ -309,7 +313,8 @@ def test_no_timer_outlives_the_agent(clock: Clock) -> None:
 
 
 def test_a_call_whose_scope_is_being_cancelled_cannot_be_terminated_alone(clock: Clock) -> None:
-    """Nothing was killed, so the caller is told at once and can interrupt the turn."""
+    """If the cancel scope of a call is being cancelled already, ``terminate`` starts no termination and returns "", so
+    that the caller can interrupt the turn."""
 
     def refuse(*args: Any) -> None:
         raise ActorStopped("t1:c1")

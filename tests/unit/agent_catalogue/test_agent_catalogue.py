@@ -1,4 +1,4 @@
-"""The catalogue of agents: every file is valid, and a plan can name an agent of it."""
+"""Catalogue of agents: every file is valid, and a plan can name each agent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def refusal(folder: Path, agent: str, **instead: str) -> str:
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH on which every known agent is a program that does nothing."""
+    """Set PATH to a directory in which every known agent is a program that does nothing."""
     place = tmp_path / "bin"
     place.mkdir()
     for one in catalogue().values():
@@ -46,7 +46,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # ------------------------------------------------------------------------------------------------------ the files
 @pytest.mark.parametrize("path", sorted((HERE / "known").glob("*.toml")), ids=lambda path: path.stem)
 def test_each_agent_has_a_file_of_its_name(path: Path) -> None:
-    """Every file is valid and has the name of its agent, and no two agents share a name or alias."""
+    """Every file of the catalogue is valid and has the name of its agent, and no two agents share a name or alias."""
     one = read_data(path, KnownAgent)
     assert one.name == path.stem
     others = [name for other in catalogue().values() if other.name != one.name for name in (other.name, *other.also)]
@@ -55,13 +55,13 @@ def test_each_agent_has_a_file_of_its_name(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((HERE / "mappings").glob("*.toml")), ids=lambda path: path.stem)
 def test_each_mapping_is_that_of_an_agent(path: Path) -> None:
-    """Every mapping is valid and used by the agent of that name."""
+    """Every mapping file of the catalogue is valid and belongs to the agent of that name."""
     assert known_agent(path.stem).variant("jsonl").mapping == read_data(path, LineMapping)
 
 
 @pytest.mark.parametrize("name", catalogue())
 def test_an_agent_names_no_place_that_packages_come_from(name: str) -> None:
-    """A file names package and version, and no registry."""
+    """The installation in a catalogue file names package and version, and no registry."""
     install = known_agent(name).install
     assert install is not None
     assert "://" not in install.command
@@ -70,7 +70,7 @@ def test_an_agent_names_no_place_that_packages_come_from(name: str) -> None:
 
 @pytest.mark.parametrize("name", catalogue())
 def test_only_the_jsonl_adapter_has_a_mapping(name: str) -> None:
-    """A variant has a mapping exactly if its adapter is jsonl, and no two variants share an adapter."""
+    """A variant of an agent has a mapping exactly if its adapter is jsonl, and no two variants share an adapter."""
     ways = known_agent(name).ways
     assert [variant.mapping is not None for variant in ways] == [variant.adapter == "jsonl" for variant in ways]
     assert len({variant.adapter for variant in ways}) == len(ways)
@@ -82,7 +82,7 @@ def test_an_agent_is_found_by_another_name_of_its() -> None:
 
 
 def test_an_unknown_agent_is_told_with_the_nearest() -> None:
-    """An unknown name is an error with the nearest name."""
+    """An unknown name of an agent is an error that suggests the nearest known name."""
     with pytest.raises(UnknownAgent, match=r"'gemni' is not in the catalogue of agents; did you mean 'gemini'\?"):
         known_agent("gemni")
 

@@ -1,4 +1,4 @@
-"""The ACP codec, driven by bytes alone: every message of the protocol, and every way to break it."""
+"""Codec for ACP, driven by bytes alone: every message of the protocol, and every way to break it."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def sent(outs: list[Out]) -> list[dict[str, Any]]:
 
 
 def told(outs: list[Out]) -> list[Out]:
-    """Return the reports among *outs*."""
+    """Return the objects among *outs* that are reports to the supervisor, not messages to the agent."""
     return [out for out in outs if not isinstance(out, Send)]
 
 
 class Conversation:
-    """Codec, and the agent's half of the conversation."""
+    """Codec with an open session, and methods that play the agent's part of the conversation."""
 
     def __init__(self, hello: dict[str, Any] = HELLO, *, silent: bool = True) -> None:
         self.codec = AcpCodec(silent=silent)
@@ -106,7 +106,7 @@ def talk() -> Conversation:
 
 # ------------------------------------------------------------------------------------------------ opening
 def test_start_says_who_we_are_and_what_we_offer() -> None:
-    """``initialize`` names protocol version 1, files, terminals and child sessions."""
+    """The ``initialize`` request offers protocol version 1, files, terminals and child sessions."""
     (hello,) = sent(AcpCodec().start("/work"))
     assert (hello["id"], hello["method"]) == (1, "initialize")
     assert hello["params"]["protocolVersion"] == 1
@@ -119,7 +119,8 @@ def test_start_says_who_we_are_and_what_we_offer() -> None:
 
 
 def test_the_answer_to_initialize_opens_a_session_in_the_directory() -> None:
-    """After ``initialize`` comes ``session/new`` with the working directory and no tool servers."""
+    """After the response to ``initialize`` the codec sends ``session/new`` with the working directory and no MCP
+    servers."""
     codec = AcpCodec()
     codec.start("/work")
     outs = codec.feed(said({"id": 1, "result": HELLO}))
@@ -141,7 +142,8 @@ def loading(hello: dict[str, Any] = HELLO) -> tuple[AcpCodec, list[Out]]:
 
 
 def test_a_session_is_loaded_by_its_id() -> None:
-    """``session/load`` replaces ``session/new``, and the session keeps its id."""
+    """To load a session the codec sends ``session/load`` instead of ``session/new``, and later prompts name the old
+    id."""
     codec, outs = loading(LOADS)
     params = {"sessionId": "old", "cwd": "/work", "mcpServers": []}
     assert sent(outs) == [{"id": 2, "method": "session/load", "params": params}]
@@ -159,7 +161,7 @@ def test_what_is_replayed_while_a_session_loads_is_no_news() -> None:
 
 
 def test_a_session_that_cannot_be_loaded_is_begun_anew() -> None:
-    """After an error of ``session/load`` the log has the reason, and ``session/new`` follows."""
+    """If ``session/load`` fails, the log has the reason and the codec sends ``session/new``."""
     codec, _ = loading(LOADS)
     outs = codec.feed(said({"id": 2, "error": {"code": -32602, "message": "no such session"}}))
     (why,) = told(outs)
@@ -170,14 +172,14 @@ def test_a_session_that_cannot_be_loaded_is_begun_anew() -> None:
 
 
 def test_an_agent_that_loads_nothing_any_more_begins_anew() -> None:
-    """Without the capability, ``session/load`` is not sent."""
+    """If the agent no longer offers to load sessions, the codec sends ``session/new`` instead of ``session/load``."""
     _, outs = loading(HELLO)
     assert [one["method"] for one in sent(outs)] == ["session/new"]
     assert any(isinstance(out, Text) for out in outs)
 
 
 def test_who_has_to_log_in_first_is_told_so_at_a_load() -> None:
-    """A load that needs authentication fails the launch instead of starting a new conversation."""
+    """A ``session/load`` that fails for lack of authentication is an error; no new conversation is begun."""
     codec, _ = loading(LOADS)
     (end,) = codec.feed(said({"id": 2, "error": {"code": -32000, "message": "log in"}}))
     assert isinstance(end, Malformed)
@@ -192,7 +194,7 @@ def test_who_has_to_log_in_first_is_told_so_at_a_load() -> None:
     ],
 )
 def test_an_agent_may_say_little_about_itself(hello: dict[str, Any], info: str) -> None:
-    """Name, version and capabilities in the response to ``initialize`` are optional."""
+    """An agent may omit its name, version and capabilities in the response to ``initialize``."""
     assert Conversation(hello).ready == [Ready(None, info)]
 
 
@@ -210,7 +212,8 @@ def test_an_agent_may_say_little_about_itself(hello: dict[str, Any], info: str) 
     ],
 )
 def test_a_wrong_answer_to_initialize_is_named(result: Any, why: str) -> None:
-    """Another protocol version is an error that says what to install; a missing or wrong field is named."""
+    """A response to ``initialize`` with another protocol version is an error that names the version to install; an
+    error about a missing or wrong field names the field."""
     codec = AcpCodec()
     codec.start("/work")
     assert codec.feed(said({"id": 1, "result": result})) == [Malformed(why)]
@@ -233,7 +236,8 @@ def test_a_wrong_answer_to_initialize_is_named(result: Any, why: str) -> None:
     ],
 )
 def test_a_refused_opening_is_named(step: int, error: dict[str, Any], why: str) -> None:
-    """An error to ``initialize`` or ``session/new`` ends the conversation with the agent's own text."""
+    """An error response to ``initialize`` or ``session/new`` ends the conversation; the report has the agent's
+    message."""
     codec = AcpCodec()
     codec.start("/work")
     if step == 2:
@@ -250,7 +254,7 @@ def test_a_prompt_is_one_request() -> None:
 
 
 def test_a_prompt_out_of_turn_is_a_mistake_of_ours(talk: Conversation) -> None:
-    """A prompt before the session is open, or during a turn, raises RuntimeError."""
+    """``prompt`` before the session is open, or during a turn, raises RuntimeError."""
     with pytest.raises(RuntimeError, match="before the session is open"):
         AcpCodec().prompt("early")
     with pytest.raises(RuntimeError, match="during a turn"):
@@ -275,7 +279,8 @@ def test_a_prompt_out_of_turn_is_a_mistake_of_ours(talk: Conversation) -> None:
     ],
 )
 def test_the_answer_to_a_prompt_ends_the_turn(talk: Conversation, answer: dict[str, Any], ended: TurnEnded) -> None:
-    """Each stop reason has one translation; an unknown reason and an error never count as success."""
+    """Each stop reason of ACP ends the turn with one reason of ours; an unknown stop reason and an error are
+    failures."""
     assert talk.answer(**answer) == [ended]
 
 
@@ -289,14 +294,14 @@ def test_the_answer_to_a_prompt_ends_the_turn(talk: Conversation, answer: dict[s
     ],
 )
 def test_whatever_answers_a_cancel_is_a_cancel(talk: Conversation, answer: dict[str, Any]) -> None:
-    """After a cancel the turn is cancelled, whether the agent responds with an error or with ``end_turn``."""
+    """After an interrupt any response to the prompt, also an error or ``end_turn``, ends the turn as cancelled."""
     talk.codec.interrupt()
     assert talk.answer(**answer) == [TurnEnded("cancelled")]
 
 
 def test_what_a_cancel_has_cut_off_did_not_complete(talk: Conversation) -> None:
-    """A call that gemini reports as completed after a cancel has failed; a call completed before the cancel stays
-    completed."""
+    """A tool call that the agent reports as completed after a cancel, as gemini does, has failed; a call completed
+    before the cancel stays completed."""
     talk.update("tool_call", toolCallId="a", title="a")
     assert talk.update("tool_call_update", toolCallId="a", status="completed") == [ToolClosed("a", "completed")]
     talk.update("tool_call", toolCallId="b", title="b")
@@ -305,7 +310,8 @@ def test_what_a_cancel_has_cut_off_did_not_complete(talk: Conversation) -> None:
 
 
 def test_an_end_without_an_answer_of_the_model_is_none() -> None:
-    """A successful end without tokens, as from gemini when every answer of its model was cut off, is a failure."""
+    """A successful end of a turn that used no tokens, as gemini reports it when every answer of its model was cut off,
+    is a failure."""
     talk = Conversation(silent=False)
     talk.prompt()
     talk.update("agent_message_chunk", content={"type": "text", "text": "half an ans"})
@@ -316,7 +322,8 @@ def test_an_end_without_an_answer_of_the_model_is_none() -> None:
 
 
 def test_an_end_after_nothing_is_none() -> None:
-    """A successful end without any report, as from vibe when its model was cut off, is a failure."""
+    """A successful end of a turn without any text, call or token, as vibe reports it when its model was cut off, is a
+    failure."""
     talk = Conversation(silent=False)
     talk.prompt()
     talk.update("available_commands_update", availableCommands=[])
@@ -335,7 +342,7 @@ def test_an_end_after_nothing_is_none() -> None:
     ],
 )
 def test_an_end_after_anything_is_believed(update: tuple[str, dict[str, Any]], usage: dict[str, Any]) -> None:
-    """A successful end after a text, a thought, a call or a token is a success."""
+    """A successful end of a turn with a text, a thought, a tool call or a token counts as a success."""
     talk = Conversation(silent=False)
     talk.prompt()
     talk.update(update[0], **update[1])
@@ -343,7 +350,8 @@ def test_an_end_after_anything_is_believed(update: tuple[str, dict[str, Any]], u
 
 
 def test_a_command_of_the_agent_needs_no_model() -> None:
-    """A prompt that begins with a slash succeeds without a token, because the agent handles it itself."""
+    """A turn whose prompt begins with a slash succeeds without tokens, because the agent executes such a command
+    itself."""
     talk = Conversation(silent=False)
     talk.prompt("/memory show")
     nothing = {"quota": {"token_count": {"input_tokens": 0, "output_tokens": 0}, "model_usage": []}}
@@ -385,7 +393,7 @@ def test_a_command_of_the_agent_needs_no_model() -> None:
 def test_an_error_says_what_was_the_matter_with_the_model(
     talk: Conversation, error: dict[str, Any], problem: ModelProblem | None, status: int | None
 ) -> None:
-    """The model's problem is found in the error's code, in its data, or in its text."""
+    """The kind of a model's failure is read from the code, the data or the text of the error response."""
     (ended,) = talk.answer(error=error)
     assert isinstance(ended, TurnEnded)
     assert (ended.stop, ended.problem, ended.status) == ("error", problem, status)
@@ -406,7 +414,8 @@ def test_an_error_says_what_was_the_matter_with_the_model(
 def test_an_agent_may_say_in_words_that_its_model_failed(
     talk: Conversation, stop: str, said: str, problem: ModelProblem | None
 ) -> None:
-    """A last text in the form of vibe's or qwen's errors is a failure; a text that only mentions errors is not."""
+    """A last text in the form of an error message of vibe or qwen is a failure; a text that only mentions errors is
+    not."""
     talk.update("agent_message_chunk", content={"type": "text", "text": said})
     (ended,) = talk.answer(result={"stopReason": stop})
     assert isinstance(ended, TurnEnded)
@@ -417,7 +426,8 @@ QUEUES = {**HELLO, "agentCapabilities": {"_meta": {"claudeCode": {"promptQueuein
 
 
 def test_an_agent_that_queues_prompts_is_told_within_the_turn() -> None:
-    """A steering message is a prompt of its own, and the turn lasts until both prompts are answered."""
+    """An agent that queues prompts gets a steering message as a second prompt; the turn lasts until both are
+    answered."""
     talk = Conversation(QUEUES)
     talk.prompt()
     steered = talk.codec.steer("and mind the gap")
@@ -429,7 +439,7 @@ def test_an_agent_that_queues_prompts_is_told_within_the_turn() -> None:
 
 
 def test_a_prompt_that_is_handed_over_to_the_next_one_need_not_have_said_anything() -> None:
-    """A first prompt that ends without tokens because a queued prompt takes over is no failure."""
+    """A first prompt that ends without tokens, because a queued prompt continues the turn, is no failure."""
     talk = Conversation(QUEUES, silent=False)
     talk.prompt()
     steered = talk.codec.steer("more")
@@ -443,7 +453,7 @@ def test_a_prompt_that_is_handed_over_to_the_next_one_need_not_have_said_anythin
 
 
 def test_the_first_failure_among_queued_prompts_is_the_turns() -> None:
-    """A turn with a failed prompt fails, even if a later prompt of the turn succeeds."""
+    """A turn of several queued prompts fails if one of them failed, even if a later one succeeds."""
     talk = Conversation(QUEUES)
     talk.prompt()
     steered = talk.codec.steer("more")
@@ -453,7 +463,8 @@ def test_the_first_failure_among_queued_prompts_is_the_turns() -> None:
 
 
 def test_who_cannot_be_told_within_a_turn_says_so(talk: Conversation) -> None:
-    """``steer`` and ``end_call`` return ``None`` if the agent lacks the feature, is being cancelled, or has no turn."""
+    """``steer`` and ``end_call`` return ``None`` if the agent lacks the feature, its turn is being cancelled, or no
+    turn is in progress."""
     assert talk.codec.steer("now") is None
     assert talk.codec.end_call("c") is None
     queueing = Conversation(QUEUES)
@@ -464,7 +475,8 @@ def test_who_cannot_be_told_within_a_turn_says_so(talk: Conversation) -> None:
 
 
 def test_an_agent_that_does_not_end_its_call_says_why() -> None:
-    """A refusal to end an open call is reported with the agent's text; the refusal of a call that has ended is not."""
+    """If the agent refuses to end an open call, CallNotEnded has the agent's text; a refusal after the call's end is
+    ignored."""
     talk = Conversation({**HELLO, "agentCapabilities": {"_meta": {"supervisor": {"endCalls": True}}}})
     talk.prompt()
     talk.update("tool_call", toolCallId="c", title="sleep", status="in_progress")
@@ -478,7 +490,7 @@ def test_an_agent_that_does_not_end_its_call_says_why() -> None:
 
 
 def test_a_second_turn_follows_in_the_same_session(talk: Conversation) -> None:
-    """After a turn the session takes another prompt under a new request id."""
+    """After the end of a turn the same session accepts another prompt, with a new request id."""
     first = talk.prompt_id
     talk.answer(result={"stopReason": "end_turn"})
     talk.prompt("more")
@@ -521,7 +533,8 @@ def test_a_second_turn_follows_in_the_same_session(talk: Conversation) -> None:
     ],
 )
 def test_an_update_has_one_meaning(talk: Conversation, kind: str, fields: dict[str, Any], outs: list[Out]) -> None:
-    """Texts, tools and usage are reported; updates that the supervisor does not use are ignored."""
+    """Each kind of ``session/update`` reports its texts, tool calls or usage; kinds that the supervisor does not use
+    report nothing."""
     assert talk.update(kind, **fields) == outs
 
 
@@ -529,7 +542,7 @@ def test_an_update_has_one_meaning(talk: Conversation, kind: str, fields: dict[s
     ("status", "outcome"), [("completed", "completed"), ("failed", "failed"), ("cancelled", "failed")]
 )
 def test_a_tool_call_opens_once_and_closes_once(talk: Conversation, status: str, outcome: str) -> None:
-    """Repeated, late and contradictory updates of a call change nothing."""
+    """Repeated, late and contradictory updates of a tool call neither open nor close the call again."""
     assert talk.update("tool_call", toolCallId="c", title="ls", status="pending") == [ToolOpened("c", "ls")]
     assert talk.update("tool_call_update", toolCallId="c", status="in_progress") == []
     assert talk.update("tool_call_update", toolCallId="c", status=status) == [ToolClosed("c", outcome)]
@@ -538,13 +551,12 @@ def test_a_tool_call_opens_once_and_closes_once(talk: Conversation, status: str,
 
 
 def test_an_update_of_another_session_is_not_ours(talk: Conversation) -> None:
-    """Updates of a session that we did not open are ignored."""
+    """Updates that name another session than the codec's own are ignored."""
     assert talk.feed(update("tool_call", session="other", toolCallId="c", title="ls")) == []
 
 
 def test_compaction_begins_and_ends_once(talk: Conversation) -> None:
-    """Repeated updates of one compaction are one compaction, a failed one is reported as failed, and an end alone is
-    ignored."""
+    """Repeated updates of one compaction report one begin and one end; a failed compaction is reported as failed."""
     assert talk.update("compaction_update", compactionId="k", status="in_progress") == [Compaction(True)]
     assert talk.update("compaction_update", compactionId="k", status="in_progress", summary=None) == []
     assert talk.update("compaction_update", compactionId="k", status="completed") == [Compaction(False)]
@@ -554,7 +566,7 @@ def test_compaction_begins_and_ends_once(talk: Conversation) -> None:
 
 
 def test_a_compaction_does_not_outlive_its_turn(talk: Conversation) -> None:
-    """A compaction that one turn left open does not end in the next turn."""
+    """An update that ends a compaction of an earlier turn is ignored in the next turn."""
     talk.update("compaction_update", compactionId="k", status="in_progress")
     talk.answer(result={"stopReason": "cancelled"})
     talk.prompt()
@@ -566,7 +578,8 @@ CANCEL = {"method": "session/cancel", "params": {"sessionId": "s"}}
 
 
 def test_an_interrupt_asks_the_agent_to_cancel(talk: Conversation) -> None:
-    """``session/cancel`` is a notification, and the turn continues until the agent responds."""
+    """An interrupt sends ``session/cancel`` as a notification; the turn continues until the agent responds to the
+    prompt."""
     outs = talk.codec.interrupt()
     assert told(outs) == []
     assert sent(outs) == [CANCEL]
@@ -590,13 +603,14 @@ def test_a_cancelled_turn_closes_what_it_left_open(talk: Conversation) -> None:
 
 
 def test_a_turn_that_ends_with_an_open_call_leaves_it_open(talk: Conversation) -> None:
-    """``end_turn`` with an open call leaves the call open, because the runtime has to judge that claim."""
+    """``end_turn`` while a tool call is open does not close the call, because the runtime decides about such an end."""
     talk.update("tool_call", toolCallId="a", title="a")
     assert talk.answer(result={"stopReason": "end_turn"}) == [TurnEnded("end_turn")]
 
 
 def test_a_call_does_not_outlive_its_turn(talk: Conversation) -> None:
-    """A call of the last turn neither closes in the next turn nor gets its commands."""
+    """A tool call that an earlier turn left open does not close in the next turn, and a command of the next turn gets a
+    call of its own."""
     talk.update("tool_call", toolCallId="a", title="a")
     talk.answer(result={"stopReason": "end_turn"})
     talk.prompt()
@@ -630,7 +644,7 @@ def ask(talk: Conversation, rpc_id: Any = 7, title: str | None = "rm -r /") -> l
     [("no", {"outcome": "selected", "optionId": "no"}), (None, {"outcome": "cancelled"})],
 )
 def test_a_permission_is_asked_and_answered(talk: Conversation, rpc_id: Any, option: str | None, outcome: Any) -> None:
-    """The response carries the agent's own request id, whatever the type of the id."""
+    """The response to a permission request has the agent's own request id, whatever the type of the id."""
     offered = (("yes", "allow_once"), ("no", "reject_once"))
     opened, asked = ask(talk, rpc_id)
     assert opened == ToolOpened("c", "rm -r /")
@@ -643,13 +657,13 @@ def test_a_permission_is_asked_and_answered(talk: Conversation, rpc_id: Any, opt
 def test_a_request_opens_the_call_that_it_is_the_first_word_about(
     talk: Conversation, option: str, closed: list[Out]
 ) -> None:
-    """A permission request for an unknown call opens the call, and a refusal closes it."""
+    """A permission request for an unknown tool call opens the call, and a rejection closes it."""
     assert told(ask(talk))[0] == ToolOpened("c", "rm -r /")
     assert told(talk.codec.permission("permission-1", option)) == closed
 
 
 def test_a_refused_request_leaves_a_call_to_the_agent_that_told_of_it_before(talk: Conversation) -> None:
-    """A refusal leaves a call open that the agent opened itself."""
+    """The rejection of a permission does not close a tool call that the agent had opened before."""
     talk.update("tool_call", toolCallId="c", title="rm")
     (asked,) = ask(talk)
     assert isinstance(asked, PermissionNeeded)
@@ -658,7 +672,8 @@ def test_a_refused_request_leaves_a_call_to_the_agent_that_told_of_it_before(tal
 
 
 def test_a_call_that_was_only_asked_for_does_not_stay_open(talk: Conversation) -> None:
-    """A call that was granted and never reported again ends with the turn, with outcome unknown."""
+    """A tool call known only from a permission that was granted is closed at the turn's end with the outcome
+    unknown."""
     ask(talk)
     talk.codec.permission("permission-1", "yes")
     ended = talk.answer(result={"stopReason": "end_turn"})
@@ -666,7 +681,7 @@ def test_a_call_that_was_only_asked_for_does_not_stay_open(talk: Conversation) -
 
 
 def test_a_request_says_what_it_is_for(talk: Conversation) -> None:
-    """A permission request reports the tool's name, the arguments or else the content, and the files."""
+    """PermissionNeeded has the tool's name and kind, the arguments of the call, and the files."""
     call = {
         "toolCallId": "c",
         "title": "Write",
@@ -682,7 +697,8 @@ def test_a_request_says_what_it_is_for(talk: Conversation) -> None:
 
 
 def test_a_request_that_the_agent_withdraws_is_answered_so(talk: Conversation) -> None:
-    """``$/cancel_request`` closes the request and its call, and a later answer has no effect."""
+    """``$/cancel_request`` of the agent closes the permission request and its tool call; a later answer sends
+    nothing."""
     ask(talk)
     withdrawn = talk.feed({"method": "$/cancel_request", "params": {"requestId": 7}})
     assert sent(withdrawn) == [{"id": 7, "error": {"code": -32800, "message": "withdrawn"}}]
@@ -691,14 +707,14 @@ def test_a_request_that_the_agent_withdraws_is_answered_so(talk: Conversation) -
 
 
 def test_a_permission_without_title_shows_its_call(talk: Conversation) -> None:
-    """A permission request without a title shows the call's id."""
+    """PermissionNeeded for a call without a title has the call's id as its title."""
     _, asked = ask(talk, title=None)
     assert isinstance(asked, PermissionNeeded)
     assert asked.title == "c"
 
 
 def test_a_permission_shows_what_it_is_about(talk: Conversation) -> None:
-    """A permission request shows the arguments, or else the content, and the files of its call."""
+    """PermissionNeeded has the arguments of the call, or else its content, and the paths of its files."""
     for told, detail in (
         ({"rawInput": {"command": "rm -r /"}}, '{"command":"rm -r /"}'),
         ({"content": [{"type": "diff", "path": "a", "newText": "x"}]}, '[{"type":"diff","path":"a","newText":"x"}]'),
@@ -715,7 +731,7 @@ STEERS = {**HELLO, "agentCapabilities": {"_meta": {"supervisor": {"steer": True}
 
 
 def test_an_agent_that_offers_it_is_told_within_its_turn() -> None:
-    """A success of the steering extension reports that the message was taken up, an error reports nothing."""
+    """A success response to a steering message reports MessageAccepted, an error response reports nothing."""
     talk = Conversation(STEERS)
     assert [one.steers for one in talk.ready if isinstance(one, Ready)] == [True]
     talk.prompt()
@@ -727,7 +743,7 @@ def test_an_agent_that_offers_it_is_told_within_its_turn() -> None:
 
 
 def test_nobody_is_told_within_a_turn_that_is_not_there(talk: Conversation) -> None:
-    """``steer`` returns ``None`` without the extension, without a prompt, and during a cancel."""
+    """``steer`` returns ``None`` without the steering extension, before a prompt, and during a cancel."""
     assert talk.codec.steer("come") is None
     steers = Conversation(STEERS)
     assert steers.codec.steer("come") is None
@@ -737,7 +753,7 @@ def test_nobody_is_told_within_a_turn_that_is_not_there(talk: Conversation) -> N
 
 
 def test_a_permission_is_answered_once(talk: Conversation) -> None:
-    """A second answer, and an answer to an unknown request, send nothing."""
+    """A second answer to a permission request, and an answer to an unknown one, send nothing."""
     ask(talk)
     assert len(talk.codec.permission("permission-1", "yes")) == 1
     assert talk.codec.permission("permission-1", "yes") == []
@@ -745,7 +761,8 @@ def test_a_permission_is_answered_once(talk: Conversation) -> None:
 
 
 def test_an_option_that_was_not_offered_is_refused(talk: Conversation) -> None:
-    """An option that was not offered raises an error that lists the options, and the request stays open."""
+    """An answer with an option that the agent did not offer raises ValueError; the error lists the options, and the
+    request stays open."""
     ask(talk)
     with pytest.raises(ValueError, match=r"'maybe' was not offered; use one of: yes, no"):
         talk.codec.permission("permission-1", "maybe")
@@ -753,7 +770,8 @@ def test_an_option_that_was_not_offered_is_refused(talk: Conversation) -> None:
 
 
 def test_an_interrupt_answers_every_open_permission(talk: Conversation) -> None:
-    """An interrupt answers all open requests ``cancelled`` once, and later requests of the turn as well."""
+    """An interrupt answers every open permission request with ``cancelled`` once; a later request of the turn is
+    answered so at once."""
     cancelled = {"outcome": {"outcome": "cancelled"}}
     ask(talk, 7)
     ask(talk, 8)
@@ -774,7 +792,8 @@ def open_terminal(talk: Conversation, **params: Any) -> str:
 
 
 def test_a_terminal_is_opened_and_answered_at_once(talk: Conversation) -> None:
-    """The command, its directory and its environment are reported as requested."""
+    """``terminal/create`` is answered at once, and reports the command, its directory and its environment as
+    requested."""
     talk.update("tool_call", toolCallId="c", title="ls")
     env = [{"name": "A", "value": "1"}, {"name": "B", "value": ""}]
     meta = {"toolCallId": "c"}
@@ -797,7 +816,8 @@ def test_a_terminal_is_opened_and_answered_at_once(talk: Conversation) -> None:
     ],
 )
 def test_a_terminal_serves_a_call(talk: Conversation, calls: list[str], meta: Any, serves: str) -> None:
-    """A command serves the open call that it names, else the only call without a terminal, else a call of its own."""
+    """A terminal belongs to the open call that the request names, else to the only call without a terminal, else to a
+    new call of its own."""
     for call in calls:
         talk.update("tool_call", toolCallId=call, title=call)
     (*before, opened) = told(talk.request(1, "terminal/create", command="ls", args=["-l"], _meta=meta))
@@ -807,7 +827,8 @@ def test_a_terminal_serves_a_call(talk: Conversation, calls: list[str], meta: An
 
 
 def test_a_call_that_has_a_terminal_gets_no_second_one_by_guess(talk: Conversation) -> None:
-    """Of two calls the one without a terminal is served; if both have one, the next command gets a call of its own."""
+    """A command without a named call goes to the one open call without a terminal; if every call has a terminal, the
+    command gets a call of its own."""
     served = []
     for call in ("a", "b"):
         talk.update("tool_call", toolCallId=call, title=call)
@@ -818,7 +839,7 @@ def test_a_call_that_has_a_terminal_gets_no_second_one_by_guess(talk: Conversati
 
 @pytest.mark.parametrize(("status", "outcome"), [(0, "completed"), (1, "failed"), (-9, "failed"), (None, "failed")])
 def test_a_call_of_its_own_ends_with_its_command(talk: Conversation, status: int | None, outcome: str) -> None:
-    """A call that was opened for a command closes once, at the exit of the command."""
+    """A tool call that the codec opened for a command is closed once, at the exit of the command."""
     talk.request(1, "terminal/create", command="ls")
     (closed,) = talk.codec.terminal_exited("terminal-1", status)
     assert isinstance(closed, ToolClosed)
@@ -851,7 +872,7 @@ def output_of(talk: Conversation, terminal: str) -> Any:
 
 
 def test_output_is_answered_at_any_time(talk: Conversation) -> None:
-    """``terminal/output`` has no exit status while the command runs, and has one afterwards."""
+    """``terminal/output`` returns the output so far; the exit status is included only after the command has ended."""
     terminal = open_terminal(talk)
     assert output_of(talk, terminal) == {"output": "", "truncated": False}
     talk.codec.terminal_output(terminal, b"sch\xc3")
@@ -877,7 +898,8 @@ def test_output_is_answered_at_any_time(talk: Conversation) -> None:
 def test_output_is_cut_at_the_front_between_characters(
     talk: Conversation, limit: int, data: bytes, kept: str, truncated: bool
 ) -> None:
-    """Kept output is valid UTF-8 and within its limit, however it arrived."""
+    """Stored output of a terminal is valid UTF-8 within its limit, however it arrived: the oldest characters are
+    dropped."""
     terminal = open_terminal(talk, outputByteLimit=limit)
     for at in range(len(data)):
         talk.codec.terminal_output(terminal, data[at : at + 1])
@@ -886,7 +908,7 @@ def test_output_is_cut_at_the_front_between_characters(
 
 @pytest.mark.parametrize(("limit", "kept"), [(None, 1024 * 1024), (10**12, 8 * 1024 * 1024)])
 def test_output_has_a_limit_of_ours(talk: Conversation, limit: int | None, kept: int) -> None:
-    """The limit of kept output is 1 MiB by default, and 8 MiB at most."""
+    """The limit of stored terminal output is 1 MiB if the agent names none, and 8 MiB at most."""
     terminal = open_terminal(talk, outputByteLimit=limit)
     talk.codec.terminal_output(terminal, b"x" * (kept + 1))
     answer = output_of(talk, terminal)
@@ -904,7 +926,7 @@ def test_output_has_a_limit_of_ours(talk: Conversation, limit: int | None, kept:
     ],
 )
 def test_waiting_for_the_exit_is_answered_at_the_exit(talk: Conversation, status: int | None, answer: Any) -> None:
-    """Requests that wait for the exit are answered at the exit, later requests at once."""
+    """``terminal/wait_for_exit`` is answered at the exit of the command, or at once if the command has ended."""
     terminal = open_terminal(talk)
     assert talk.request(3, "terminal/wait_for_exit", terminalId=terminal) == []
     assert talk.request("four", "terminal/wait_for_exit", terminalId=terminal) == []
@@ -916,7 +938,7 @@ def test_waiting_for_the_exit_is_answered_at_the_exit(talk: Conversation, status
 
 @pytest.mark.parametrize("method", ["terminal/kill", "terminal/release"])
 def test_kill_and_release_end_a_running_command(talk: Conversation, method: str) -> None:
-    """``terminal/kill`` and ``terminal/release`` are answered, and end a running command."""
+    """``terminal/kill`` and ``terminal/release`` end a running command, and are answered at once."""
     terminal = open_terminal(talk)
     outs = talk.request(3, method, terminalId=terminal)
     assert told(outs) == [TerminalKilled(terminal)]
@@ -932,7 +954,7 @@ def test_kill_and_release_of_an_ended_command_kill_nothing(talk: Conversation, m
 
 
 def test_who_waits_for_a_released_command_is_still_answered(talk: Conversation) -> None:
-    """A release keeps the requests that wait for the exit."""
+    """``terminal/release`` does not drop the requests that wait for the exit: they are answered at the exit."""
     terminal = open_terminal(talk)
     talk.request(3, "terminal/wait_for_exit", terminalId=terminal)
     talk.request(4, "terminal/release", terminalId=terminal)
@@ -944,7 +966,7 @@ def test_who_waits_for_a_released_command_is_still_answered(talk: Conversation) 
 @pytest.mark.parametrize("method", ["output", "wait_for_exit", "kill", "release"])
 @pytest.mark.parametrize("running", [True, False])
 def test_a_terminal_that_is_not_there_is_an_error_to_the_agent(talk: Conversation, method: str, running: bool) -> None:
-    """A released or unknown terminal is an error to the agent, and the conversation continues."""
+    """A request that names a released or unknown terminal gets an error response, and the conversation continues."""
     terminal = open_terminal(talk)
     if not running:
         talk.codec.terminal_exited(terminal, 0)
@@ -956,14 +978,15 @@ def test_a_terminal_that_is_not_there_is_an_error_to_the_agent(talk: Conversatio
 
 
 def test_news_of_an_unknown_terminal_mean_nothing(talk: Conversation) -> None:
-    """Output and exit of a command that was released and has ended are ignored."""
+    """Output and exit of a terminal that the codec does not know are ignored."""
     assert talk.codec.terminal_output("terminal-9", b"x") == []
     assert talk.codec.terminal_exited("terminal-9", 0) == []
 
 
 # ------------------------------------------------------------------------------------------------ child sessions
 def test_a_child_session_is_asked_for_and_answered(talk: Conversation) -> None:
-    """A request for a child names the child, its prompt, its agent and its call, and is answered at the child's end."""
+    """``_supervisor/session/run`` requests a child session with name, prompt, agent and tool call, and is answered at
+    the child's end, once."""
     talk.update("tool_call", toolCallId="c", title="agent scout")
     run = {"name": "scout", "prompt": "look", "agent": "fast", "_meta": {"toolCallId": "c"}}
     outs = talk.request(5, "_supervisor/session/run", **run)
@@ -974,7 +997,7 @@ def test_a_child_session_is_asked_for_and_answered(talk: Conversation) -> None:
 
 
 def test_a_child_session_need_not_serve_a_call(talk: Conversation) -> None:
-    """Without an open call the child belongs to the turn."""
+    """A child session that is requested without an open tool call belongs to the turn."""
     for meta in (None, {"toolCallId": "unknown"}):
         (asked,) = talk.request(5, "_supervisor/session/run", name="scout", prompt="look", _meta=meta)
         assert isinstance(asked, ChildRequested)
@@ -984,7 +1007,7 @@ def test_a_child_session_need_not_serve_a_call(talk: Conversation) -> None:
 # ------------------------------------------------------------------------------------------------ what is not for us
 @pytest.mark.parametrize("method", ["session/elicitation", "_vendor/thing"])
 def test_an_unknown_request_is_refused_by_name(talk: Conversation, method: str) -> None:
-    """An unknown method gets JSON-RPC's error, and the turn continues."""
+    """A request with an unknown method gets the error of JSON-RPC, and the turn continues."""
     (answer,) = sent(talk.request(5, method))
     assert answer == {"id": 5, "error": {"code": -32601, "message": f"method not found: {method}"}}
 
@@ -1001,7 +1024,7 @@ def test_an_unknown_request_is_refused_by_name(talk: Conversation, method: str) 
     ],
 )
 def test_unknown_notifications_and_answers_are_ignored(talk: Conversation, message: dict[str, Any]) -> None:
-    """Unknown notifications, and responses to no request, change nothing."""
+    """Unknown notifications, and responses that belong to no request, are ignored."""
     assert talk.feed(message) == []
 
 
@@ -1069,7 +1092,8 @@ TERMINAL = '{"jsonrpc":"2.0","id":1,"method":"terminal/create","params":'
     ],
 )
 def test_what_breaks_the_protocol_is_named_and_ends_the_conversation(talk: Conversation, line: str, why: str) -> None:
-    """The error names the message and the field, and nothing after it is read, in the same chunk or later."""
+    """A line that breaks the protocol reports Malformed, whose text names the message and the field; later input is
+    ignored, in the same chunk too."""
     more = said(update("agent_message_chunk", content={"type": "text", "text": "hi"}))
     (broken,) = talk.codec.feed(line.encode() + b"\n" + more)
     assert isinstance(broken, Malformed)
@@ -1086,7 +1110,7 @@ def test_what_breaks_the_protocol_is_named_and_ends_the_conversation(talk: Conve
     ],
 )
 def test_a_line_that_is_no_text_is_named(data: bytes, why: str) -> None:
-    """An error of the framing ends the conversation, too."""
+    """A line that is not UTF-8, or longer than the limit, reports Malformed and ends the conversation."""
     codec = AcpCodec(line_bytes_max=64)
     codec.start("/work")
     (broken,) = codec.feed(data)
@@ -1096,14 +1120,15 @@ def test_a_line_that_is_no_text_is_named(data: bytes, why: str) -> None:
 
 
 def test_an_output_that_ends_in_half_a_message_is_named(talk: Conversation) -> None:
-    """The end of the output within a line is an error, the end after a line is not."""
+    """The end of the agent's output within a line reports Malformed, the end after a line reports nothing."""
     assert talk.codec.feed(b"") == []
     assert talk.codec.feed(b'{"jsonrpc"') == []
     assert talk.codec.feed(b"") == [Malformed("the agent's output ended in the middle of a message")]
 
 
 def test_after_an_error_nothing_is_said_but_the_input_can_be_closed(talk: Conversation) -> None:
-    """After a protocol error commands send nothing, and the exit does not end the turn a second time."""
+    """After a protocol error the codec's methods send nothing, ``close`` still closes the input, and the exit does not
+    end the turn a second time."""
     terminal = open_terminal(talk)
     ask(talk)
     talk.request(1, "_supervisor/session/run", name="x", prompt="y")
@@ -1119,7 +1144,7 @@ def test_after_an_error_nothing_is_said_but_the_input_can_be_closed(talk: Conver
 
 # ------------------------------------------------------------------------------------------------ the end
 def test_close_closes_the_session_where_the_agent_offers_it() -> None:
-    """``session/close`` is sent before the end of the input, and its response is ignored."""
+    """``close`` sends ``session/close`` before it closes the agent's input, and the response is ignored."""
     talk = Conversation()
     outs = talk.codec.close()
     assert sent(outs) == [{"id": 3, "method": "session/close", "params": {"sessionId": "s"}}]
@@ -1131,7 +1156,7 @@ def test_close_closes_the_session_where_the_agent_offers_it() -> None:
     "capabilities", [None, {}, {"sessionCapabilities": {}}, {"sessionCapabilities": {"close": None}}]
 )
 def test_close_without_that_offer_is_the_end_of_the_input(capabilities: Any) -> None:
-    """Without the capability only the input is closed."""
+    """Without the agent's capability for ``session/close``, ``close`` only closes the input."""
     talk = Conversation({"protocolVersion": 1, "agentCapabilities": capabilities})
     assert talk.codec.close() == [CloseInput()]
 
@@ -1146,7 +1171,8 @@ def test_close_without_that_offer_is_the_end_of_the_input(capabilities: Any) -> 
     ],
 )
 def test_an_exit_has_words(status: int | None, words: str) -> None:
-    """An exit is an error of the turn during a turn, and an error of the agent before the session is open."""
+    """The exit of the agent during a turn ends the turn with an error; an exit before the session is open reports
+    Malformed."""
     talk = Conversation()
     talk.prompt()
     assert talk.codec.exited(status) == [TurnEnded("error", f"the agent {words} in the middle of a turn")]
@@ -1157,13 +1183,13 @@ def test_an_exit_has_words(status: int | None, words: str) -> None:
 
 
 def test_an_exit_between_turns_is_no_error(talk: Conversation) -> None:
-    """The exit of an idle agent reports nothing."""
+    """The exit of an agent between two turns reports nothing."""
     talk.answer(result={"stopReason": "end_turn"})
     assert talk.codec.exited(0) == []
 
 
 def test_an_exit_inside_a_message_says_so(talk: Conversation) -> None:
-    """An exit within a message is reported with the incomplete message."""
+    """An exit after half a message ends the turn, and the error mentions the half message."""
     talk.codec.feed(b'{"jsonrpc"')
     ended = TurnEnded("error", "the agent exited with status 1 in the middle of a turn, after half a message")
     assert talk.codec.exited(1) == [ended]
@@ -1177,7 +1203,8 @@ def use(talk: Conversation, **fields: Any) -> Usage:
 
 
 def test_cost_is_a_total_of_the_conversation(talk: Conversation) -> None:
-    """Each update adds the rise of the total cost, over turns too; a falling total and another currency add nothing."""
+    """Each usage update adds the increase of the total cost since the last one, over turns too; a falling total and
+    another currency add nothing."""
     costs = [(0.5, "USD"), (0.75, "USD"), (0.25, "USD"), (9.0, "EUR"), (0.75, "USD"), (-1.0, "USD"), (1e300, "USD")]
     added = [use(talk, cost={"amount": amount, "currency": currency}).cost_usd for amount, currency in costs]
     assert added == [0.5, 0.25, 0.0, 0.0, 0.0, 0.0, 0.0]
@@ -1187,7 +1214,7 @@ def test_cost_is_a_total_of_the_conversation(talk: Conversation) -> None:
 
 
 def test_what_a_loaded_conversation_has_cost_was_counted_before() -> None:
-    """The total reported while a conversation is loaded adds nothing, later totals add their rise."""
+    """The total cost reported while a conversation is loaded adds nothing; later totals add their increase."""
     talk = Conversation(LOADS)
     talk.codec = AcpCodec()
     talk.codec.start("/work", "old")
@@ -1201,7 +1228,8 @@ def test_what_a_loaded_conversation_has_cost_was_counted_before() -> None:
 
 
 def test_tokens_are_a_total_of_the_turn(talk: Conversation) -> None:
-    """Tokens reported by an update are not counted again with the response, and the next turn counts from zero."""
+    """Tokens that a usage update reported are not counted again with the response, and the next turn counts from
+    zero."""
     first = use(talk, _meta={"usage": {"inputTokens": 10, "outputTokens": 2}})
     assert (first.input_tokens, first.output_tokens) == (10, 2)
     usage = {"inputTokens": 15, "outputTokens": 5, "totalTokens": 20}
@@ -1213,7 +1241,7 @@ def test_tokens_are_a_total_of_the_turn(talk: Conversation) -> None:
 
 
 def test_a_total_counts_what_has_no_name_of_its_own(talk: Conversation) -> None:
-    """Tokens that are only in the total, such as cache reads, count as input."""
+    """Tokens that only the total contains, such as cache reads, count as input tokens."""
     usage = {"inputTokens": 10, "outputTokens": 5, "cachedReadTokens": 85, "totalTokens": 100}
     (_, used) = talk.answer(result={"stopReason": "end_turn", "usage": usage})
     assert isinstance(used, Usage)
@@ -1224,13 +1252,13 @@ def test_a_total_counts_what_has_no_name_of_its_own(talk: Conversation) -> None:
     "usage", [None, 5, "many", [], {}, {"inputTokens": "5"}, {"inputTokens": -5}, {"totalTokens": True}, {"x": 10**30}]
 )
 def test_a_draft_that_is_not_understood_ends_nothing(talk: Conversation, usage: Any) -> None:
-    """A ``usage`` of an unknown shape is ignored."""
+    """A ``usage`` value of an unknown shape is ignored, and the turn ends as usual."""
     assert talk.answer(result={"stopReason": "end_turn", "usage": usage, "_meta": 5}) == [TurnEnded("end_turn")]
 
 
 # ------------------------------------------------------------------------------------------------ what calls do
 def closed(talk: Conversation, call: str, *updates: dict[str, Any]) -> tuple[str, str]:
-    """Return the digests of a call's arguments and result."""
+    """Report a tool call with *updates* and return the digests of its arguments and its result."""
     found: list[Out] = []
     for one in ({"title": "t", "kind": "other"}, *updates, {"status": "completed"}):
         found += talk.update("tool_call_update", toolCallId=call, **one)
@@ -1240,7 +1268,7 @@ def closed(talk: Conversation, call: str, *updates: dict[str, Any]) -> tuple[str
 
 
 def test_equal_calls_have_equal_digests(talk: Conversation) -> None:
-    """The digests depend on the last reported arguments and result, not on the number of reports."""
+    """The digests of a tool call depend on the last reported arguments and result, not on the number of reports."""
     read, text = {"rawInput": {"path": "a.py"}}, {"rawOutput": "text"}
     same = closed(talk, "1", read, text)
     assert all(same)
@@ -1253,12 +1281,12 @@ def test_equal_calls_have_equal_digests(talk: Conversation) -> None:
 
 @pytest.mark.parametrize("nothing", [{}, {"rawInput": {}, "rawOutput": None}, {"content": []}])
 def test_what_is_not_told_has_no_digest(talk: Conversation, nothing: dict[str, Any]) -> None:
-    """Missing and empty arguments and results have no digest."""
+    """Missing and empty arguments and results have an empty digest."""
     assert closed(talk, "1", nothing) == ("", "")
 
 
 def test_the_content_of_an_edit_is_what_it_does(talk: Conversation) -> None:
-    """The content of an edit without arguments counts as its arguments."""
+    """The content of an edit that is reported without arguments counts as the arguments, not as the result."""
     diff = {"kind": "edit", "content": [{"type": "diff", "path": "/a", "oldText": "x", "newText": "y"}]}
     asked, answered = closed(talk, "1", diff)
     assert asked
@@ -1266,7 +1294,7 @@ def test_the_content_of_an_edit_is_what_it_does(talk: Conversation) -> None:
 
 
 def test_a_command_of_ours_is_known_by_what_it_writes(talk: Conversation) -> None:
-    """The digest of a command that we run covers its output and exit status, not the name of its terminal."""
+    """The result digest of a command in a terminal covers its output and exit status, not the name of the terminal."""
     found = []
     for number, (output, status) in enumerate([(b"same", 0), (b"same", 0), (b"other", 0), (b"same", 1)], 1):
         talk.request(number, "terminal/create", command="make", args=["test"])

@@ -28,7 +28,7 @@ WAYS = [{"id": "key", "name": "An API key"}, {"id": "browser"}]
 
 
 class Talk:
-    """Codec with settings of a plan, and the agent's half of the handshake."""
+    """Codec with the settings of a plan, and methods that play the agent's part of the handshake."""
 
     def __init__(
         self, *, resume: str | None = None, capabilities: Any = None, ways: Any = (), **agent_options: Any
@@ -66,7 +66,8 @@ class Talk:
 
 # ------------------------------------------------------------------------------------------------ the login
 def test_who_is_not_let_in_logs_in_as_the_plan_says() -> None:
-    """A request that needs authentication is followed by ``authenticate`` with the plan's method, and sent again."""
+    """An agent that rejects ``session/new`` for lack of authentication gets ``authenticate`` with the plan's method,
+    then ``session/new`` again."""
     talk = Talk(ways=WAYS, auth="key").answer(**NEEDS_LOGIN)
     assert talk.asked[-1]["method"] == "authenticate"
     assert talk.asked[-1]["params"] == {"methodId": "key"}
@@ -92,7 +93,7 @@ def test_who_is_let_in_does_not_log_in() -> None:
     ],
 )
 def test_a_login_that_the_plan_does_not_know_names_the_ways(auth: str, said: str) -> None:
-    """A login without a valid method is an error that lists the agent's methods."""
+    """An agent requires a login and the plan names no valid login method: the error lists the methods of the agent."""
     talk = Talk(ways=WAYS, auth=auth).answer(**NEEDS_LOGIN)
     assert talk.why == (
         "the agent needs authentication: Authentication required: log in with the agent's own program,"
@@ -101,7 +102,8 @@ def test_a_login_that_the_plan_does_not_know_names_the_ways(auth: str, said: str
 
 
 def test_a_refused_login_is_named() -> None:
-    """A refused login, and a login that does not help, end the handshake with an error."""
+    """A login that the agent refuses, and a login after which it still needs authentication, end the handshake with an
+    error."""
     refused = Talk(ways=WAYS, auth="key").answer(**NEEDS_LOGIN).answer(error={"code": 1, "message": "no such key"})
     assert refused.why == "the agent refused to log in by 'key': no such key (code 1)"
     in_vain = Talk(ways=WAYS, auth="key").answer(**NEEDS_LOGIN).answer(result={}).answer(**NEEDS_LOGIN)
@@ -113,7 +115,7 @@ RESUMES = {"loadSession": True, "sessionCapabilities": {"resume": {}}}
 
 
 def test_a_session_is_resumed_rather_than_loaded() -> None:
-    """An agent that can do both resumes a session instead of loading it."""
+    """A session of an agent that can resume and load sessions is resumed, not loaded."""
     talk = Talk(resume="old", capabilities=RESUMES)
     assert talk.asked[-1]["method"] == "session/resume"
     assert talk.asked[-1]["params"] == {"sessionId": "old", "cwd": "/work", "mcpServers": []}
@@ -121,18 +123,19 @@ def test_a_session_is_resumed_rather_than_loaded() -> None:
 
 
 def test_a_session_that_can_only_be_resumed_has_an_id_to_keep() -> None:
-    """Ready has the session's id if the agent can only resume sessions."""
+    """The Ready report has the session's id if the agent can resume sessions but cannot load them."""
     assert Talk(capabilities={"sessionCapabilities": {"resume": {}}}).opened().told == [Ready("s", "robot")]
 
 
 def test_a_session_of_the_past_logs_in_too() -> None:
-    """A login is tried for a resumed session, which is not lost by it."""
+    """A resumed session that needs authentication is resumed after the login, not replaced by a new one."""
     talk = Talk(resume="old", capabilities=RESUMES, ways=WAYS, auth="key").answer(**NEEDS_LOGIN).answer(result={})
     assert talk.answer(result=None).told == [Ready("old", "robot")]
 
 
 def test_a_lost_session_is_told_of_once() -> None:
-    """A lost session is logged once, and the new session gets the settings."""
+    """A session that cannot be resumed is logged once and replaced by a new session, which gets the settings of the
+    plan."""
     talk = Talk(resume="old", capabilities=RESUMES, mode="yolo").answer(error={"code": 1, "message": "unknown"})
     talk.opened(modes=MODES).answer(result={})
     assert [type(out) for out in talk.told] == [Text, Ready]
@@ -141,7 +144,7 @@ def test_a_lost_session_is_told_of_once() -> None:
 
 # ------------------------------------------------------------------------------------------------ settings
 def test_a_mode_is_set_before_the_first_prompt() -> None:
-    """Ready comes after the mode is set."""
+    """The codec sets the plan's mode and reports Ready after the agent's response."""
     talk = Talk(mode="yolo").opened(modes=MODES)
     assert talk.asked[-1]["params"] == {"sessionId": "s", "modeId": "yolo"}
     assert talk.told == []
@@ -149,13 +152,14 @@ def test_a_mode_is_set_before_the_first_prompt() -> None:
 
 
 def test_what_is_so_already_is_not_set() -> None:
-    """A mode, model or option that is already set is not sent."""
+    """A mode, model or option that the agent has already is not set again."""
     talk = Talk(mode="ask", model="small", options={"effort": "low"})
     assert talk.opened(modes=MODES, models=MODELS, configOptions=OPTIONS[1:]).told == [Ready(None, "robot")]
 
 
 def test_a_model_is_chosen_among_models_or_among_options() -> None:
-    """The model is chosen from the list of models, or from the option of that category."""
+    """The plan's model is chosen by ``session/set_model``, or by the option of category ``model`` if the agent has
+    one."""
     older = Talk(model="large").opened(models=MODELS)
     assert older.asked[-1]["method"] == "session/set_model"
     assert older.asked[-1]["params"] == {"sessionId": "s", "modelId": "large"}
@@ -166,7 +170,7 @@ def test_a_model_is_chosen_among_models_or_among_options() -> None:
 
 
 def test_a_setting_is_looked_up_in_what_the_last_one_left() -> None:
-    """Options are looked up in the list that the last change returned."""
+    """Each option is looked up in the list that the response to the previous change returned."""
     larger = [{**OPTIONS[0], "options": [{"value": "small"}, {"value": "large"}]}]
     talk = Talk(model="large", options={"effort": "high"}).opened(configOptions=larger)
     talk.answer(result={"configOptions": OPTIONS})
@@ -175,7 +179,7 @@ def test_a_setting_is_looked_up_in_what_the_last_one_left() -> None:
 
 
 def test_a_mode_may_be_a_setting_too() -> None:
-    """Without ``modes`` the mode is set by the option of that category."""
+    """If the agent reports no ``modes``, the plan's mode is set by the option of category ``mode``."""
     offered = [{"id": "x", "category": "mode", "currentValue": "build", "options": [{"value": "plan"}]}]
     talk = Talk(mode="plan").opened(configOptions=offered)
     assert talk.asked[-1]["params"] == {"sessionId": "s", "configId": "x", "value": "plan"}
@@ -201,14 +205,14 @@ def test_a_mode_may_be_a_setting_too() -> None:
     ],
 )
 def test_a_setting_that_the_agent_does_not_offer_is_an_error(agent_options: Any, offered: Any, why: str) -> None:
-    """A value that the agent does not offer is an error that lists the values, and is not sent."""
+    """A setting of the plan that the agent does not offer is not sent; the error lists the values that are offered."""
     talk = Talk(**agent_options).opened(**offered)
     assert talk.why == why
     assert talk.methods == ["initialize", "session/new"]
 
 
 def test_a_refused_wish_is_named() -> None:
-    """A refused setting is an error with the agent's own text."""
+    """If the agent refuses a setting of the plan, the error has the agent's text."""
     talk = Talk(mode="yolo").opened(modes=MODES).answer(error={"code": -32603, "message": "not as root"})
     assert talk.why == "the agent refused to go into the mode 'yolo': not as root (code -32603)"
 
@@ -219,7 +223,8 @@ SEARCH = McpServer(name="search", url="https://tools.example/mcp", headers={"X-T
 
 
 def test_servers_of_tools_are_given_to_the_session() -> None:
-    """A tool server with a command is always passed on, one with an address if the agent supports its transport."""
+    """An MCP server with a command is always passed on to the agent, a server with an address if the agent supports its
+    transport."""
     talk = Talk(capabilities={"mcpCapabilities": {"http": True}}, mcp_servers=(FILES, SEARCH))
     assert talk.asked[-1]["params"]["mcpServers"] == [
         {"name": "files", "command": "mcp-files", "args": ["--root", "."], "env": [{"name": "A", "value": "b"}]},
@@ -233,14 +238,14 @@ def test_servers_of_tools_are_given_to_the_session() -> None:
 
 
 def test_a_server_that_the_agent_cannot_reach_is_named() -> None:
-    """A tool server with an unsupported transport is an error, and no session is opened."""
+    """An MCP server whose transport the agent does not support is an error, and no session is opened."""
     talk = Talk(mcp_servers=(SEARCH,))
     expected = "the agent robot does not support the transport http; give a command, or another transport"
     assert talk.why == f"mcp_servers: search: {expected}"
 
 
 def test_the_catalogue_gives_wishes_to_the_acp_adapter_only() -> None:
-    """The scripted agent and plain programs get no settings."""
+    """The adapter ``acp`` passes a plan's settings to its codec; the adapter ``command`` ignores them."""
     agent_options = AgentOptions(mode="yolo")
     acp = codec_for("acp", agent_options=agent_options)()
     acp.start("/work")
@@ -251,7 +256,7 @@ def test_the_catalogue_gives_wishes_to_the_acp_adapter_only() -> None:
 
 
 def test_a_turn_ends_once_the_agent_is_gone() -> None:
-    """An exit during the handshake is an error of the agent, an exit during a turn ends the turn."""
+    """An exit during the handshake reports Malformed, an exit during a turn reports the end of the turn."""
     talk = Talk()
     assert talk.codec.exited(1) == [Malformed("the agent exited with status 1 before it was ready")]
     ready = Talk().opened()

@@ -66,8 +66,8 @@ def agents(tmp_path: Path) -> dict[str, AgentConfig]:
 async def test_a_command_runs_within_the_directory_of_its_session(
     tmp_path: Path, agents: dict[str, AgentConfig]
 ) -> None:
-    """A command below the session's directory runs; one elsewhere, also over a link, is refused, and the turn
-    continues."""
+    """An agent's command runs in a directory below the session's directory; a command with a directory elsewhere, also
+    through a link, is refused with an error to the agent, and the turn continues."""
     (tmp_path / "below").mkdir()
     (tmp_path / "link").symlink_to("/")
     async with supervising(tmp_path, agents=agents) as run:
@@ -82,7 +82,7 @@ async def test_a_command_runs_within_the_directory_of_its_session(
 
 @pytest.mark.anyio
 async def test_too_many_open_calls_end_the_conversation(tmp_path: Path, agents: dict[str, AgentConfig]) -> None:
-    """Too many open calls fail the turn with their number and the limit."""
+    """A turn fails when its agent has too many open tool calls; the error names their number and the limit."""
     async with supervising(tmp_path, agents=agents) as run:
         session = await run.sup.start_session("s", agent="acp")
         result = await session.run(f"calls {OPEN_CALLS_MAX + 1}")
@@ -111,7 +111,7 @@ def error_of(outs: list[Any]) -> str:
 
 
 def test_terminals_that_are_never_released_are_bounded() -> None:
-    """A terminal beyond the limit is an error to the agent until it releases one."""
+    """An agent that has the most terminals allowed gets an error for another one, until it releases a terminal."""
     codec = talking()
     opened = [
         one
@@ -127,7 +127,8 @@ def test_terminals_that_are_never_released_are_bounded() -> None:
 
 
 def test_requests_that_wait_for_one_command_are_bounded() -> None:
-    """A waiting request beyond the limit is an error, and the others are answered."""
+    """Of the requests that wait for one command's exit, the one beyond the limit is an error to the agent; the requests
+    within the limit are answered when the command exits."""
     codec = talking()
     (opened,) = [one for one in asked(codec, 0, "terminal/create", command="ls") if isinstance(one, TerminalOpened)]
     for number in range(WAITING_MAX):
@@ -138,13 +139,14 @@ def test_requests_that_wait_for_one_command_are_bounded() -> None:
 
 
 def test_a_request_with_an_endless_name_breaks_the_protocol() -> None:
-    """A request id beyond its limit is an error, because it would be kept until the response."""
+    """A request whose id is longer than 256 characters is a protocol error, because the codec would store the id until
+    the response."""
     (broken,) = asked(talking(), "n" * 257, "terminal/create", command="ls")
     assert isinstance(broken, Malformed)
 
 
 def test_calls_that_are_over_are_remembered_up_to_a_bound() -> None:
-    """A late update opens none of the last 20,000 closed calls again."""
+    """A late update does not open one of the last 20,000 closed calls again; an older call would be opened again."""
     calls = ToolCallTable()
     for number in range(CLOSED_MAX + 10):
         calls.open(f"c{number}", "t", "k")

@@ -30,7 +30,7 @@ NEW = "12345678-1234-4234-8234-123456789abc"
 
 
 class Told:
-    """Codec with a prompt in progress, and the messages that it has written."""
+    """Codec with a prompt in progress, and the messages that the codec has written to Claude Code."""
 
     def __init__(self, agent_options: AgentOptions | None = None) -> None:
         self.codec = ClaudeCodec(agent_options=agent_options or AgentOptions())
@@ -44,7 +44,7 @@ class Told:
         return [one for one in outs if not isinstance(one, Send)]
 
     def answer(self, **failed: Any) -> list[Out]:
-        """Respond to the last control request."""
+        """Respond to the codec's last control request."""
         response = {"subtype": "success", "request_id": self.sent[-1]["request_id"], **failed}
         return self.says("control_response", response=response)
 
@@ -76,14 +76,14 @@ class Told:
 
 
 def test_the_conversation_has_the_name_that_we_chose() -> None:
-    """The conversation's id is on the command line, and known before the first prompt."""
+    """The conversation id that the supervisor chose is on the command line, and is reported before the first prompt."""
     told = Told()
     assert told.argv[-2:] == ("--session-id", NEW)
     assert told.opened == [Ready(NEW, "claude", steers=True)]
 
 
 def test_a_conversation_is_loaded_by_its_name() -> None:
-    """A resumed conversation keeps its id, and messages get uuids of the new process."""
+    """A resumed conversation keeps its old id, and the uuids of its messages begin with the id of the new process."""
     codec = ClaudeCodec()
     assert codec.argv(("claude",), "work", NEW, "before")[-2:] == ("--resume", "before")
     codec.start("/work", "before")
@@ -95,7 +95,8 @@ def test_a_conversation_is_loaded_by_its_name() -> None:
 
 
 def test_wishes_are_said() -> None:
-    """Model and mode are on the command line, tool servers in a message, where their variables are not public."""
+    """Model and mode are on the command line; MCP servers are sent in a message, so that their variables are not
+    public."""
     told = Told(AgentOptions(model="m", mode="plan", mcp_servers=(McpServer(name="s", command=("serve", "-x")),)))
     assert told.argv[-6:-2] == ("--model", "m", "--permission-mode", "plan")
     assert told.opened == []
@@ -104,7 +105,7 @@ def test_wishes_are_said() -> None:
 
 
 def test_what_a_sub_agent_does_is_within_its_call() -> None:
-    """A sub-agent's calls are nested in its call and end with it, and its text is no answer."""
+    """A sub-agent's calls are nested in the call that started it and end with that call, and its text is log text."""
     told = Told().prompt()
     assert told.calls("a", "Agent") == [ToolOpened("a", "Agent", "agent")]
     assert told.calls("b", parent="a") == [ToolOpened("b", "make", "execute", "a")]
@@ -114,7 +115,7 @@ def test_what_a_sub_agent_does_is_within_its_call() -> None:
 
 
 def test_a_message_within_the_turn_keeps_it_open_until_it_is_heard() -> None:
-    """A result before the model has read a message does not end the turn, a result after it does."""
+    """A result before the model has read a steering message does not end the turn, a result afterwards does."""
     told = Told().prompt()
     assert told.does(told.codec.steer("hurry")) == []
     uuid = told.sent[-1]["uuid"]
@@ -124,7 +125,7 @@ def test_a_message_within_the_turn_keeps_it_open_until_it_is_heard() -> None:
 
 
 def test_an_interrupt_takes_back_what_was_not_heard() -> None:
-    """An interrupt cancels unread messages and refuses waiting requests."""
+    """An interrupt cancels steering messages that were not read yet, and denies open permission requests."""
     told = Told().prompt()
     told.asks()
     told.does(told.codec.steer("hurry"))
@@ -156,21 +157,22 @@ def test_an_interrupt_takes_back_what_was_not_heard() -> None:
     ],
 )
 def test_a_result_that_speaks_of_an_error_is_no_success(result: dict[str, Any], ended: tuple[str, str]) -> None:
-    """A result with an error is no success, whatever its subtype."""
+    """A result that reports an error is a failure, whatever the subtype of the result."""
     (told,) = Told().prompt().says("result", **result)
     assert isinstance(told, TurnEnded)
     assert (told.stop, told.error) == ended
 
 
 def test_a_turn_that_it_began_by_itself_is_not_ours() -> None:
-    """The result of a turn that the program began by itself does not end ours."""
+    """The result of a turn that Claude Code began by itself does not end the supervisor's turn."""
     told = Told().prompt()
     assert told.says("result", subtype="success", origin={"kind": "task-notification"}) == []
     assert told.says("result", subtype="success") == [TurnEnded("end_turn")]
 
 
 def test_a_command_is_ended_alone_once_it_has_a_name() -> None:
-    """A shell command of Claude is ended alone once Claude has named it by a task id; a refusal of that is reported."""
+    """``end_call`` of a shell command is sent once Claude Code has reported a task id for the command; if Claude Code
+    refuses to end it, CallNotEnded is reported."""
     told = Told().prompt()
     told.calls("c")
     before = len(told.sent)
@@ -182,7 +184,7 @@ def test_a_command_is_ended_alone_once_it_has_a_name() -> None:
 
 
 def test_a_call_that_waits_for_leave_is_ended_by_a_refusal() -> None:
-    """A call that waits for permission is ended by a refusal, without an interrupt."""
+    """``end_call`` of a call that waits for a permission denies the permission, without interrupting the turn."""
     told = Told().prompt()
     told.asks("c")
     told.does(told.codec.end_call("c"))
@@ -191,7 +193,7 @@ def test_a_call_that_waits_for_leave_is_ended_by_a_refusal() -> None:
 
 
 def test_a_call_that_is_no_task_cannot_be_ended_alone() -> None:
-    """A call that never runs as a task, or has ended, cannot be ended alone."""
+    """``end_call`` returns ``None`` for a tool that never runs as a task, and for an unknown call."""
     told = Told().prompt()
     told.calls("c", "Read")
     assert told.codec.end_call("c") is None
@@ -199,7 +201,7 @@ def test_a_call_that_is_no_task_cannot_be_ended_alone() -> None:
 
 
 def test_leave_that_is_given_for_good_is_given_for_the_conversation() -> None:
-    """A permanent permission holds for the conversation, and no settings file is changed."""
+    """The answer ``allow_always`` holds for the conversation only, and changes no settings file."""
     told = Told().prompt()
     opened, asked = told.asks()
     assert opened == ToolOpened("c", "make", "execute")
@@ -212,7 +214,7 @@ def test_leave_that_is_given_for_good_is_given_for_the_conversation() -> None:
 
 
 def test_an_option_that_was_not_offered_is_refused() -> None:
-    """An option that was not offered raises an error that lists the options."""
+    """An answer with an option that was not offered raises ValueError; the error lists the options."""
     told = Told().prompt()
     told.asks()
     with pytest.raises(ValueError, match=r"'maybe' was not offered; use one of: allow, allow_always, deny$"):
@@ -220,7 +222,7 @@ def test_an_option_that_was_not_offered_is_refused() -> None:
 
 
 def test_a_request_that_was_taken_back_gets_no_answer() -> None:
-    """A request that the agent has taken back gets no response."""
+    """A permission request that Claude Code has withdrawn gets no response."""
     told = Told().prompt()
     told.asks()
     told.says("control_cancel_request", request_id="p")
@@ -228,14 +230,14 @@ def test_a_request_that_was_taken_back_gets_no_answer() -> None:
 
 
 def test_a_question_to_a_person_is_answered_at_once() -> None:
-    """A question to a person is answered that nobody is there, and no permission is requested."""
+    """A question to the user is denied at once, because no person is there, and no permission is requested."""
     told = Told().prompt()
     assert not any(isinstance(out, PermissionNeeded) for out in told.asks(tool="AskUserQuestion"))
     assert told.sent[-1]["response"]["response"]["behavior"] == "deny"
 
 
 def test_what_its_model_does_to_it_is_told() -> None:
-    """A repeated model request is reported with its reason, its number and the delay."""
+    """A repeated request to the model is reported with its reason, the number of the try and the delay."""
     told = Told().prompt()
     retry = {"attempt": 2, "retry_delay_ms": 1500, "error_status": 529, "error": "overloaded"}
     assert told.says("system/api_retry", **retry) == [
@@ -247,7 +249,7 @@ def test_what_its_model_does_to_it_is_told() -> None:
 
 
 def test_the_model_s_last_word_says_why_a_turn_failed() -> None:
-    """An error as the model's last message is the reason of the failed turn, and no answer."""
+    """An error that is the model's last message is the reason of the failed turn, and is reported as log text."""
     told = Told().prompt()
     assert told.says("assistant", message={"content": "no credit"}, error="billing_error") == [
         Text("log", "no credit\n")
@@ -257,7 +259,7 @@ def test_the_model_s_last_word_says_why_a_turn_failed() -> None:
 
 
 def test_compaction_begins_and_ends_once() -> None:
-    """A compaction begins and ends once; a failed one logs its reason, and the turn continues."""
+    """A compaction is reported to begin and to end once; a failed one ends too, and the turn continues."""
     told = Told().prompt()
     assert told.says("system/status", status="compacting") == [Compaction(True)]
     assert told.says("system/status", status="compacting") == []
@@ -267,7 +269,8 @@ def test_compaction_begins_and_ends_once() -> None:
 
 
 def test_what_it_uses_is_counted_once() -> None:
-    """Repeated usage counts once, and the totals at the end add only what was not reported, and the cost."""
+    """Repeated usage of one message counts once; the totals at the turn's end add the cost and only the tokens that
+    were not reported before."""
     told = Told().prompt()
     tokens = {"input_tokens": 10, "output_tokens": 1, "cache_read_input_tokens": 5}
     said = {"message": {"id": "m", "content": [], "usage": tokens}}

@@ -1,4 +1,4 @@
-"""Conformance suite that every codec passes, whatever its protocol."""
+"""Conformance tests that the codec of every adapter passes."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ HANDSHAKE: Mapping[str, Messages] = {
     "command": (),
     "jsonl": (),
 }
-"""Messages of an agent before it is ready; a plain command sends none."""
+"""Messages that an agent sends before it is ready, by adapter; a plain command sends none."""
 
 BEGUN: Mapping[str, Messages] = {"codex": ({"id": 3, "result": {"turn": {"id": "u", "status": "inProgress"}}},)}
-"""Messages of an agent after the prompt."""
+"""Messages that an agent sends after the prompt, by adapter."""
 
 ids = st.sampled_from(["c", "d", "terminal-1", "terminal-2"])
 texts = st.sampled_from(["", "text", "schön", "\N{GRINNING FACE}"])
@@ -56,13 +56,13 @@ values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) 
 
 
 def update(kind: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Return a ``session/update`` of this kind."""
+    """Return a strategy for a ``session/update`` message of this kind."""
     body = st.fixed_dictionaries({"sessionUpdate": st.just(kind), **fields})
     return st.builds(lambda one: {"method": "session/update", "params": {"sessionId": "s", "update": one}}, body)
 
 
 def request(method: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Return a request of the agent, with any kind of id."""
+    """Return a strategy for a request of the agent, with any kind of request id."""
     params = st.fixed_dictionaries({"sessionId": st.just("s"), **fields})
     rpc_id = st.integers(-(2**63), 2**63 - 1) | texts | st.none()
     return st.builds(lambda one, rpc: {"id": rpc, "method": method, "params": one}, params, rpc_id)
@@ -96,7 +96,7 @@ def spoilt(message: dict[str, Any], value: Any, at: int) -> dict[str, Any]:
 
 
 def of_codex(method: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Return a notification of codex about its thread, or a sub-agent's."""
+    """Return a strategy for a notification of codex about its own thread or the thread of a sub-agent."""
     params = st.fixed_dictionaries({"threadId": st.sampled_from(["s", "sub"]), "turnId": st.just("u"), **fields})
     return params.map(lambda one: {"method": method, "params": one})
 
@@ -127,14 +127,15 @@ proper_codex = st.one_of(
 
 
 def of_claude(kind: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Return a message of Claude Code with that type, or of type ``system`` with that subtype."""
+    """Return a strategy for a message of Claude Code with the type *kind*; ``system/x`` is type ``system``, subtype
+    ``x``."""
     name, _, subtype = kind.partition("/")
     named = {"type": name, "subtype": subtype} if subtype else {"type": name}
     return st.fixed_dictionaries(fields).map(lambda one: {**named, **one})
 
 
 def claude_said(kind: str, *blocks: st.SearchStrategy[Any], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Return a message with parts, of the agent or of one of its sub-agents."""
+    """Return a strategy for a Claude Code message made of *blocks*, of the agent or of one of its sub-agents."""
     content = st.lists(st.one_of(*blocks), max_size=3) | texts
     message = st.fixed_dictionaries({"id": ids, "content": content, "usage": claude_tokens})
     return of_claude(kind, message=message, parent_tool_use_id=st.none() | ids, **fields)
@@ -198,7 +199,8 @@ def line(message: dict[str, Any]) -> bytes:
 
 
 def streams(name: str) -> st.SearchStrategy[bytes]:
-    """Draw conversations that end well, in noise, in a message with one wrong field, or in half a message."""
+    """Return a strategy for the bytes of a conversation that ends properly, in random bytes, in a message with one
+    wrong field, or in half a message."""
     one = PROPER[name]
     conversations = st.lists(one.map(line), max_size=12).map(b"".join)
     endings = st.one_of(
@@ -211,12 +213,12 @@ def streams(name: str) -> st.SearchStrategy[bytes]:
 
 
 def made(name: str) -> MakeCodec:
-    """Return the factory of a codec; ``jsonl`` gets the mapping of an agent."""
+    """Return the factory of an adapter's codec; ``jsonl`` uses the mapping of the agent ``pi``."""
     return codec_for(name, mapping=known_agent("pi").variant("jsonl").mapping)
 
 
 def opened(name: str) -> Codec:
-    """Return a codec with a prompt in progress."""
+    """Return a codec of that adapter with a prompt in progress."""
     codec = made(name)()
     codec.argv(["agent"], "work")
     codec.start("/work")
@@ -241,13 +243,13 @@ def joined(outs: Iterable[Out]) -> list[Out]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_makes_a_new_codec_each_time(name: str) -> None:
-    """Two codecs of the same name share nothing."""
+    """A factory makes a new codec at each call."""
     make = made(name)
     assert make() is not make()
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    """An unknown adapter is an error that lists the known ones."""
+    """An unknown adapter raises ValueError; the error lists the known adapters."""
     with pytest.raises(
         ValueError, match=r"^adapter: unknown name 'acpp'; use one of: acp, claude, codex, command, scripted, jsonl$"
     ):
@@ -267,7 +269,7 @@ def test_it_becomes_ready_once(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("status", [0, 1, -9, None])
 def test_an_exit_during_a_turn_ends_it(name: str, status: int | None) -> None:
-    """An exit during a turn reports one TurnEnded, and only a plain program may exit with success."""
+    """An agent's exit during a turn reports one TurnEnded; only the exit of a plain command can be a success."""
     codec = opened(name)
     (ended,) = codec.exited(status)
     assert isinstance(ended, TurnEnded)
@@ -285,13 +287,14 @@ def test_an_interrupt_does_something(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_call_that_nobody_knows_cannot_be_ended(name: str) -> None:
-    """Ending an unknown call returns ``None`` and sends nothing."""
+    """``end_call`` of an unknown tool call returns ``None`` and sends nothing."""
     assert opened(name).end_call("nothing") is None
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_after_prompt_and_close_the_input_is_closed(name: str) -> None:
-    """Every agent's input is closed, with its only prompt or by ``close``."""
+    """Every codec closes the agent's input once: with the prompt if the process serves one prompt, otherwise in
+    ``close``."""
     codec = made(name)()
     outs = [*codec.start("/work")]
     if codec.one_shot:
@@ -304,7 +307,7 @@ def test_after_prompt_and_close_the_input_is_closed(name: str) -> None:
 @settings(max_examples=60, deadline=None)
 @given(chosen=st.data(), cuts=st.lists(st.integers(0, 1500), max_size=8))
 def test_arbitrary_bytes_in_arbitrary_chunks_say_the_same(name: str, chosen: st.DataObject, cuts: list[int]) -> None:
-    """No bytes make a codec raise, and the division into chunks changes nothing."""
+    """No bytes make a codec raise an exception, and the reports do not depend on the division into chunks."""
     data = chosen.draw(streams(name))
     whole, pieces = opened(name), opened(name)
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
@@ -315,7 +318,8 @@ def test_arbitrary_bytes_in_arbitrary_chunks_say_the_same(name: str, chosen: st.
 
 
 def check_nesting(outs: Iterable[Out]) -> None:
-    """Assert that a nested call opens while its enclosing call is open, and closes before it."""
+    """Assert that each nested tool call opens while its enclosing call is open, and closes before the enclosing
+    call."""
     within: dict[str, str] = {}
     for out in outs:
         match out:
@@ -333,7 +337,8 @@ def check_nesting(outs: Iterable[Out]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(chosen=st.data())
 def test_every_conversation_is_well_formed(name: str, chosen: st.DataObject) -> None:
-    """A call opens once and closes at most once, a nested one while its enclosing call is open; an error comes last."""
+    """In the reports of any conversation each tool call opens once and closes at most once, a nested call opens while
+    its enclosing call is open, and a protocol error is the last report."""
     data = chosen.draw(streams(name))
     codec = opened(name)
     outs = [*(codec.feed(data) if data else ()), *codec.feed(b""), *codec.exited(1)]

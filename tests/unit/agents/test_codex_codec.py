@@ -1,4 +1,5 @@
-"""The codex codec, driven by bytes alone: what no recorded conversation shows, and every way to break the protocol."""
+"""Codec for codex, driven by bytes alone: cases that no recorded conversation has, and every way to break the
+protocol."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ COMMAND = {"type": "commandExecution", "id": "c", "command": "make", "cwd": "/wo
 
 
 def said(*messages: Any) -> bytes:
-    """Return the bytes that codex writes to send *messages*."""
+    """Return *messages* as the bytes that codex would write."""
     return b"".join(json.dumps(one).encode() + b"\n" for one in messages)
 
 
@@ -42,17 +43,17 @@ def sent(outs: list[Out] | None) -> list[dict[str, Any]]:
 
 
 def asked(outs: list[Out] | None) -> list[str]:
-    """Return the requests to codex among *outs*."""
+    """Return the methods of the requests to codex among *outs*."""
     return [one["method"] for one in sent(outs)]
 
 
 def told(outs: list[Out]) -> list[Out]:
-    """Return the reports among *outs*."""
+    """Return the objects among *outs* that are reports to the supervisor, not messages to codex."""
     return [out for out in outs if not isinstance(out, Send)]
 
 
 class Conversation:
-    """Codec with turn ``u`` in progress in thread ``t``, and codex's half of the conversation."""
+    """Codec with turn ``u`` in progress in thread ``t``, and methods that play codex's part of the conversation."""
 
     def __init__(self, *, named: bool = True) -> None:
         self.codec = CodexCodec()
@@ -79,12 +80,12 @@ class Conversation:
 
 # ------------------------------------------------------------------------------------------------------------ opening
 def test_a_thread_is_named_before_its_first_prompt() -> None:
-    """Ready has the id of the thread, and codex's version."""
+    """The codec's Ready report has the id of the new thread, and codex's version."""
     assert told(Conversation().ready) == [Ready("t", "codex 1.2", steers=True)]
 
 
 def test_a_thread_is_loaded_again() -> None:
-    """A thread is resumed without its history, and its earlier usage is not counted again."""
+    """A thread is resumed without its history; later usage is counted without the tokens of before."""
     codec = CodexCodec()
     codec.start("/work", "old")
     resume = sent(codec.feed(said({"id": 1, "result": {}})))[1]
@@ -103,7 +104,7 @@ def test_a_thread_is_loaded_again() -> None:
 
 
 def test_a_thread_that_is_lost_is_begun_anew() -> None:
-    """A lost thread is replaced by a new one, and the log has the reason."""
+    """A thread that codex cannot resume is replaced by a new thread, and the log has the reason."""
     codec = CodexCodec()
     codec.start("/work", "old")
     codec.feed(said({"id": 1, "result": {}}))
@@ -115,7 +116,7 @@ def test_a_thread_that_is_lost_is_begun_anew() -> None:
 
 
 def test_a_refusal_to_open_ends_it() -> None:
-    """A refusal to open a thread ends the conversation."""
+    """If codex refuses to open a new thread, the codec reports Malformed with the reason."""
     codec = CodexCodec()
     codec.start("/work")
     codec.feed(said({"id": 1, "result": {}}))
@@ -125,14 +126,15 @@ def test_a_refusal_to_open_ends_it() -> None:
 
 # ------------------------------------------------------------------------------------------------------------- turns
 def test_an_interrupt_waits_for_the_name_of_the_turn() -> None:
-    """An interrupt is sent as soon as codex has reported the turn's id."""
+    """An interrupt before codex has reported the id of the turn is sent as soon as the id arrives."""
     one = Conversation(named=False)
     assert one.codec.interrupt() == []
     assert asked(one.feed({"id": 3, "result": {"turn": {"id": "u", "status": "inProgress"}}})) == ["turn/interrupt"]
 
 
 def test_an_interrupted_turn_is_over_when_its_commands_are() -> None:
-    """An interrupted turn ends when codex has ended the commands that it left running."""
+    """After an interrupt the codec makes codex end the commands that the turn left running, and then reports the turn's
+    end."""
     one = Conversation()
     one.hear("item/started", item=COMMAND)
     assert asked(one.codec.interrupt()) == ["turn/interrupt"]
@@ -143,7 +145,7 @@ def test_an_interrupted_turn_is_over_when_its_commands_are() -> None:
 
 
 def test_a_turn_that_leaves_a_command_running_ends_it() -> None:
-    """A command that a completed turn left running is ended, and its call has failed."""
+    """A command that a completed turn left running is ended, and its tool call is reported as failed."""
     one = Conversation()
     one.hear("item/started", item=COMMAND)
     cleaning = one.over()
@@ -155,14 +157,14 @@ def test_a_turn_that_leaves_a_command_running_ends_it() -> None:
 
 @pytest.mark.parametrize("status", ["inProgress", "strange"])
 def test_an_unknown_end_is_an_error(status: str) -> None:
-    """An unknown status of a turn is an error."""
+    """A turn that codex reports as completed with an unknown status has failed."""
     [ended] = Conversation().over(status)
     assert isinstance(ended, TurnEnded)
     assert ended.stop == "error"
 
 
 def test_a_vague_failure_has_the_reason_that_was_told_before() -> None:
-    """A turn that fails with ``other`` has the reason of the last retry."""
+    """A turn that fails with the vague error ``other`` takes its reason from the last retry that codex reported."""
     one = Conversation()
     trouble = {"message": "again", "codexErrorInfo": {"responseStreamDisconnected": {"httpStatusCode": 429}}}
     assert one.hear("error", error=trouble, willRetry=True) == [
@@ -191,7 +193,7 @@ def test_a_vague_failure_has_the_reason_that_was_told_before() -> None:
     ],
 )
 def test_what_is_the_matter_with_the_model(info: Any, problem: Problem) -> None:
-    """The HTTP status takes precedence over the word, and an error of codex itself is no model problem."""
+    """``problem_of`` prefers the HTTP status to the error's name; an error of codex itself is no model problem."""
     assert problem_of(info) == problem
 
 
@@ -204,7 +206,7 @@ def test_a_compaction_begins_and_ends_once() -> None:
 
 
 def test_messages_are_heard_once_each_on_a_line_of_its_own() -> None:
-    """A message is reported once, by pieces or when complete, and on a line of its own."""
+    """A message is reported once, whether codex sends it in pieces or complete; each begins on a line of its own."""
     one = Conversation()
     one.hear("item/agentMessage/delta", itemId="m", delta="one")
     assert one.hear("item/completed", item={"type": "agentMessage", "id": "m", "text": "one"}) == []
@@ -214,7 +216,8 @@ def test_messages_are_heard_once_each_on_a_line_of_its_own() -> None:
 
 # ------------------------------------------------------------------------------------------------------ ending a call
 def test_a_command_is_ended_alone() -> None:
-    """A command is ended by its process id, which is requested from codex."""
+    """``end_call`` of a command requests the list of commands from codex, and ends the process with that command's
+    id."""
     one = Conversation()
     one.hear("item/started", item=COMMAND)
     finding = one.codec.end_call("c")
@@ -232,14 +235,14 @@ def test_a_command_is_ended_alone() -> None:
     ],
 )
 def test_a_command_that_codex_does_not_end_is_kept(answer: dict[str, Any], why: str) -> None:
-    """A command that codex does not end is reported with the reason."""
+    """If codex does not end a command, the codec reports CallNotEnded with the reason."""
     one = Conversation()
     one.hear("item/started", item=COMMAND)
     assert one.answer(one.codec.end_call("c"), **answer) == [CallNotEnded("c", why)]
 
 
 def test_a_call_that_waits_for_leave_is_refused() -> None:
-    """Ending a call that waits for approval refuses the approval, and the turn continues."""
+    """``end_call`` of a call that waits for a permission declines the permission, and the turn continues."""
     one = Conversation()
     one.hear("item/started", item=COMMAND)
     one.feed({"id": 9, "method": "item/commandExecution/requestApproval", "params": {"itemId": "c"}})
@@ -248,7 +251,7 @@ def test_a_call_that_waits_for_leave_is_refused() -> None:
 
 
 def test_what_is_no_command_cannot_be_ended_alone() -> None:
-    """A tool call of a server cannot be ended alone."""
+    """``end_call`` of a call to an MCP tool returns ``None``, because codex can end only commands alone."""
     one = Conversation()
     one.hear(
         "item/started", item={"type": "mcpToolCall", "id": "m", "server": "s", "tool": "t", "status": "inProgress"}
@@ -258,7 +261,8 @@ def test_what_is_no_command_cannot_be_ended_alone() -> None:
 
 # --------------------------------------------------------------------------------------------------------- sub-agents
 def test_a_sub_agent_is_a_call_and_its_calls_are_within_it() -> None:
-    """A sub-agent's turn is a call of kind ``agent`` with its prompt as title, and can be ended alone."""
+    """A sub-agent's turn is a tool call of kind ``agent`` with the prompt as title; ``end_call`` can end it alone, and
+    its own calls are nested in it."""
     one = Conversation()
     spawn = {
         "type": "collabAgentToolCall",
@@ -281,7 +285,7 @@ def test_a_sub_agent_is_a_call_and_its_calls_are_within_it() -> None:
 
 # ------------------------------------------------------------------------------------------------------------- leave
 def test_leave_is_given_for_what_was_asked() -> None:
-    """Permissions are granted exactly as requested, or not at all."""
+    """Permissions for a turn or a session are granted exactly as codex requested them, or not at all."""
     one = Conversation()
     wanted = {"network": {"enabled": True}}
     ask = {"method": "item/permissions/requestApproval", "params": {"itemId": "p", "permissions": wanted}}
@@ -300,7 +304,7 @@ def test_leave_is_given_for_what_was_asked() -> None:
 
 
 def test_an_option_that_was_not_offered_is_refused() -> None:
-    """An option that was not offered raises ValueError."""
+    """An answer with an option that was not offered raises ValueError; the error lists the options."""
     one = Conversation()
     one.feed({"id": 9, "method": "item/fileChange/requestApproval", "params": {"itemId": "c"}})
     with pytest.raises(ValueError, match="use one of: accept, acceptForSession, decline"):
@@ -308,7 +312,8 @@ def test_an_option_that_was_not_offered_is_refused() -> None:
 
 
 def test_an_interrupt_answers_what_is_open() -> None:
-    """An interrupt cancels open approvals, and later approvals of the turn at once."""
+    """An interrupt cancels the open approval requests, and a later approval request of the turn is cancelled at
+    once."""
     one = Conversation()
     ask = {"method": "item/fileChange/requestApproval", "params": {"itemId": "c"}}
     one.feed({"id": 8, **ask})
@@ -317,7 +322,7 @@ def test_an_interrupt_answers_what_is_open() -> None:
 
 
 def test_what_codex_takes_back_needs_no_answer() -> None:
-    """An approval that codex has resolved gets no response."""
+    """An approval request that codex has resolved by itself gets no response."""
     one = Conversation()
     one.feed({"id": 8, "method": "item/fileChange/requestApproval", "params": {"itemId": "c"}})
     one.hear("serverRequest/resolved", requestId=8)
@@ -333,7 +338,7 @@ def test_what_codex_takes_back_needs_no_answer() -> None:
     ],
 )
 def test_other_requests_are_answered_too(method: str, answer: dict[str, Any]) -> None:
-    """Every request of codex gets a response."""
+    """A request of codex for user input is answered with nothing, an elicitation is declined, another gets an error."""
     assert sent(Conversation().feed({"id": 9, "method": method, "params": {}})) == [{"id": 9, **answer}]
 
 
@@ -366,6 +371,6 @@ def test_what_we_do_not_know_is_passed_over() -> None:
 
 
 def test_an_exit_in_a_turn_is_its_end() -> None:
-    """Any exit during a turn ends the turn."""
+    """An exit of codex during a turn, with any status, ends the turn with an error."""
     [ended] = Conversation().codec.exited(0)
     assert ended == TurnEnded("error", "the agent exited with status 0 in the middle of a turn")

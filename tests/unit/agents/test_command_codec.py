@@ -1,4 +1,4 @@
-"""The command codec: where the prompt goes, and what output and exit status mean."""
+"""Command codec, for agents that are plain programs: the place of the prompt, the output, and the exit status."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from supervisor.ports import CloseInput, Ready, Send, Signal, Text, TurnEnded
     ],
 )
 def test_a_prompt_in_the_command_does_not_go_to_the_input(command: list[str], argv: tuple[str, ...]) -> None:
-    """``{prompt}`` is replaced in every argument, and the input is only closed."""
+    """``{prompt}`` is replaced in every argument of the command; the agent's input is then closed without any text."""
     codec = CommandCodec()
     assert codec.argv(command, "do it") == argv
     assert codec.prompt("do it") == [CloseInput()]
 
 
 def test_a_prompt_that_says_prompt_is_not_expanded_again() -> None:
-    """The placeholder in the prompt's own text is not replaced."""
+    """A prompt that contains the text ``{prompt}`` is inserted unchanged: the placeholder inside the prompt is not
+    replaced again."""
     assert CommandCodec().argv(["agent", "{prompt}"], "say {prompt}") == ("agent", "say {prompt}")
 
 
@@ -38,7 +39,8 @@ def test_a_command_without_placeholder_gets_the_prompt_on_its_input() -> None:
 
 
 def test_it_serves_one_prompt_and_is_ready_at_once() -> None:
-    """A plain program is ready without a handshake, and serves one prompt."""
+    """The codec reports a plain program as ready without a handshake, serves one prompt per process, and sends nothing
+    at close."""
     codec = CommandCodec()
     assert codec.one_shot
     assert codec.start("/tmp") == [Ready()]
@@ -61,7 +63,8 @@ def test_invalid_output_is_replaced_and_is_no_error() -> None:
 
 
 def test_half_a_character_at_the_exit_is_not_lost() -> None:
-    """Without the end of the output the exit reports an incomplete character."""
+    """The process exits in the middle of a character, before its output has ended: the exit reports the half as a
+    replacement character, then the end of the turn."""
     codec = CommandCodec()
     assert codec.feed(b"\xc3") == []
     assert codec.exited(0) == [Text("message", "\ufffd"), TurnEnded("end_turn")]
@@ -78,13 +81,13 @@ def test_half_a_character_at_the_exit_is_not_lost() -> None:
     ],
 )
 def test_the_exit_status_is_its_word_on_the_turn(status: int | None, ended: TurnEnded) -> None:
-    """Only status 0 is a success; anything else is an error that names the status or the signal."""
+    """Only exit status 0 is a successful turn; any other status is an error that names the status or the signal."""
     assert CommandCodec().exited(status) == [ended]
 
 
 @pytest.mark.parametrize("status", [0, 130, -2, None])
 def test_an_interrupted_command_is_cancelled_whatever_its_status(status: int | None) -> None:
-    """An interrupt sends SIGINT, and afterwards the turn is cancelled, whatever the exit status."""
+    """An interrupt sends SIGINT to the command; the turn then ends as cancelled, whatever the exit status."""
     codec = CommandCodec()
     assert codec.interrupt() == [Signal(signal.SIGINT)]
     assert codec.exited(status) == [TurnEnded("cancelled")]

@@ -1,4 +1,5 @@
-"""Agents that are async functions: tools, errors, children, and functions that do not stop."""
+"""Agents that are async functions in the host's program: tools, errors, child sessions, and functions that do not
+stop."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from tests.support import (
 pytestmark = pytest.mark.anyio
 
 STRICT = {"request_s": 0.1, "cancel_s": 0.1, "terminate_s": 0.1, "kill_s": 0.1}
-"""Termination stages that take half a second together."""
+"""Budgets of the termination stages: less than half a second together."""
 
 
 @pytest.fixture(autouse=True)
@@ -43,14 +44,14 @@ def _nothing_left() -> Iterator[None]:
 
 
 def shorten_slack(sup: Supervisor) -> None:
-    """Give little of the time that a loaded machine may add, so that a stubborn agent is abandoned soon."""
+    """Reduce the extra time for a loaded machine, so that a function that does not stop is abandoned soon."""
     sup.terminations.slack_s = 0.2
     sup.aborts.slack_s = 1.0
     sup.effect_executor.cleanup_s = 0.2
 
 
 class Stubborn:
-    """Work that shields itself from every cancellation until it is released."""
+    """Agent or tool function that shields itself from every cancellation until ``let_go`` is set."""
 
     def __init__(self) -> None:
         self.begun = anyio.Event()
@@ -67,7 +68,8 @@ class Stubborn:
 
 # ---------------------------------------------------------------------------------------------------- turns
 async def test_a_function_is_an_agent(tmp_path: Path) -> None:
-    """Text and return value are the answer, tools return their values, and the states follow the specification."""
+    """The texts and the return value of an agent function are the turn's text; a tool call returns the tool's value;
+    turn, session and agent pass through the states of the specification."""
 
     async def agent(turn: AgentTurn) -> str:
         turn.say(f"{turn.session_id} {turn.turn_id}: ")
@@ -91,7 +93,7 @@ async def test_a_function_is_an_agent(tmp_path: Path) -> None:
 
 
 async def test_parallel_calls_of_a_function(tmp_path: Path) -> None:
-    """With parallel calls TOOL_USE begins with the first call and ends with the last."""
+    """Five parallel tool calls are one TOOL_USE state, from the begin of the first call to the end of the last."""
 
     async def agent(turn: AgentTurn) -> str:
         both = anyio.Event()
@@ -116,7 +118,8 @@ async def test_parallel_calls_of_a_function(tmp_path: Path) -> None:
 
 
 async def test_an_error_of_a_function_fails_its_turn(tmp_path: Path) -> None:
-    """An exception of the function is the reason of the failed turn, which is counted and tried again."""
+    """An exception of an agent function is the reason of the failed turn; the session counts the error and tries
+    again."""
     tried = 0
 
     async def agent(turn: AgentTurn) -> str:
@@ -138,7 +141,7 @@ async def test_an_error_of_a_function_fails_its_turn(tmp_path: Path) -> None:
 
 
 async def test_an_error_of_a_tool_is_the_functions(tmp_path: Path) -> None:
-    """A tool's exception reaches the function, which may continue, and the call has failed."""
+    """A tool's exception is raised in the agent function, which may continue; the tool call has the outcome failed."""
 
     async def broken() -> None:
         await anyio.lowlevel.checkpoint()
@@ -157,7 +160,8 @@ async def test_an_error_of_a_tool_is_the_functions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["turn", "tool"])
 async def test_a_function_that_exits_ends_itself_alone(tmp_path: Path, where: str) -> None:
-    """``sys.exit`` fails the turn or the tool, and neither other sessions nor the host."""
+    """``sys.exit`` in an agent function or a tool fails that turn or call, but ends neither other sessions nor the
+    host."""
 
     async def leave() -> None:
         sys.exit(3)
@@ -185,7 +189,7 @@ class Mute(Exception):
 
 @pytest.mark.parametrize("where", ["turn", "tool"])
 async def test_an_error_that_cannot_be_said_is_one_all_the_same(tmp_path: Path, where: str) -> None:
-    """An exception whose ``__str__`` fails is reported by its type."""
+    """An exception whose ``__str__`` raises an error itself is reported by its type."""
 
     async def fail() -> None:
         raise Mute
@@ -199,7 +203,7 @@ async def test_an_error_that_cannot_be_said_is_one_all_the_same(tmp_path: Path, 
 
 
 async def test_a_title_is_text(tmp_path: Path) -> None:
-    """A title that is not a str is refused before the call is recorded."""
+    """A tool call whose title is not a str raises TypeError, before the call is recorded."""
 
     async def agent(turn: AgentTurn) -> str:
         titles: list[Any] = [5, ["a"], None]
@@ -214,14 +218,14 @@ async def test_a_title_is_text(tmp_path: Path) -> None:
 
 
 class Outcome(BaseException):
-    """Exception that a test framework raises to end a test."""
+    """Stand-in for an exception that a test framework raises to end a test."""
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Outcome])
 @pytest.mark.parametrize("where", ["turn", "tool"])
 async def test_what_is_the_hosts_ends_the_supervisor(tmp_path: Path, where: str, error: type[BaseException]) -> None:
-    """A BaseException of the host leaves the block, every waiting request is answered, and the next supervisor
-    recovers."""
+    """A BaseException raised in an agent or a tool, such as KeyboardInterrupt, leaves ``open_supervisor``; the waiting
+    request is answered with failed, and the next supervisor recovers."""
 
     async def leave() -> None:
         raise error
@@ -258,8 +262,8 @@ def all_of(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
 
 
 async def test_what_utf_8_cannot_hold_is_escaped(tmp_path: Path) -> None:
-    """Names with surrogates, as ``os.fsdecode`` makes them of Latin-1, are recorded escaped in errors, titles, reasons
-    and actors."""
+    """Names with surrogates, which ``os.fsdecode`` returns for Latin-1 file names, are recorded escaped in errors,
+    titles, reasons and actors."""
     name, escaped = os.fsdecode(b"caf\xe9"), r"caf\udce9"
 
     async def broken() -> None:
@@ -285,8 +289,8 @@ async def test_what_utf_8_cannot_hold_is_escaped(tmp_path: Path) -> None:
 
 
 async def test_an_aborted_tool_is_told_to_the_function(tmp_path: Path) -> None:
-    """A TOOL abort cancels only that call: the function gets ToolAborted and continues, and the call's result is
-    aborted."""
+    """A TOOL abort of a call cancels only that call: its agent function gets the exception ToolAborted and continues,
+    and the call has the outcome aborted."""
     cleaned: list[str] = []
     begun = anyio.Event()
 
@@ -314,7 +318,8 @@ async def test_an_aborted_tool_is_told_to_the_function(tmp_path: Path) -> None:
 
 
 async def test_an_urgent_message_cancels_a_function(tmp_path: Path) -> None:
-    """An urgent message cancels the function with its tools, and the agent's next turn has the message."""
+    """An urgent message cancels the agent function and its tool calls, and the prompt of the next turn has the
+    message."""
     cancelled: list[str] = []
     begun = anyio.Event()
 
@@ -346,7 +351,8 @@ async def test_an_urgent_message_cancels_a_function(tmp_path: Path) -> None:
 
 
 async def test_a_time_out_cancels_a_function(tmp_path: Path) -> None:
-    """A turn that takes too long is cancelled, and its session gives up at its threshold."""
+    """A turn of an agent function that exceeds ``turn_timeout_s`` is cancelled; after the second one the session
+    fails."""
 
     async def agent(turn: AgentTurn) -> None:
         await anyio.sleep_forever()
@@ -360,8 +366,8 @@ async def test_a_time_out_cancels_a_function(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------- who will not stop
 async def test_a_function_that_swallows_its_cancellation_is_abandoned(tmp_path: Path) -> None:
-    """A function that ignores its cancellation is abandoned: the receipt says so, its request is answered, other
-    sessions continue."""
+    """A function that ignores its cancellation is abandoned: the receipt says so, the request for the turn ends as
+    aborted, and other sessions continue."""
     stubborn = Stubborn()
 
     async def polite(turn: AgentTurn) -> str:
@@ -386,7 +392,8 @@ async def test_a_function_that_swallows_its_cancellation_is_abandoned(tmp_path: 
 
 
 async def test_a_function_that_swallows_an_interrupt_is_replaced(tmp_path: Path) -> None:
-    """After the grace period the session continues with a new agent, and the old function's result is ignored."""
+    """An agent function ignores an urgent message's interrupt: after the grace period the session continues with a new
+    agent, and the old function's result is ignored."""
     stubborn = Stubborn()
 
     async def agent(turn: AgentTurn) -> str:
@@ -408,7 +415,7 @@ async def test_a_function_that_swallows_an_interrupt_is_replaced(tmp_path: Path)
 
 
 async def test_a_tool_that_swallows_its_cancellation_is_abandoned(tmp_path: Path) -> None:
-    """A tool that ignores its cancellation is abandoned: its agent continues, and the turn is reaped as degraded."""
+    """A tool that ignores its cancellation is abandoned: its agent continues, and the turn is recorded as degraded."""
     stubborn = Stubborn()
 
     async def agent(turn: AgentTurn) -> str:
@@ -430,7 +437,7 @@ async def test_a_tool_that_swallows_its_cancellation_is_abandoned(tmp_path: Path
 
 
 async def test_a_block_that_is_left_waits_for_who_cleans_up(tmp_path: Path) -> None:
-    """When the block is left by an exception, a function gets time to clean up."""
+    """When an exception leaves the supervisor's block, a running agent function gets the time to clean up."""
     cleaned: list[str] = []
     at_work = anyio.Event()
 
@@ -457,7 +464,7 @@ async def test_a_block_that_is_left_waits_for_who_cleans_up(tmp_path: Path) -> N
 
 # ---------------------------------------------------------------------------------------------------- children
 async def test_a_function_delegates(tmp_path: Path) -> None:
-    """A child session works on its prompt, and its outcome is the value of the call."""
+    """``AgentTurn.delegate`` starts a child session with the given prompt and returns the outcome of that session."""
 
     async def agent(turn: AgentTurn) -> str:
         if turn.prompt != "lead":
@@ -477,7 +484,7 @@ async def test_a_function_delegates(tmp_path: Path) -> None:
 
 
 async def test_a_prompt_that_is_no_text_is_delegated_to_nobody(tmp_path: Path) -> None:
-    """Delegating a prompt that is not a text fails the call, and leaves no child session."""
+    """Delegating a prompt that is not valid Unicode text fails the call and starts no child session."""
 
     async def agent(turn: AgentTurn) -> str:
         failed = await turn.delegate("kid", "look at caf\udce9")
@@ -491,8 +498,8 @@ async def test_a_prompt_that_is_no_text_is_delegated_to_nobody(tmp_path: Path) -
 
 
 async def test_a_delegated_session_that_is_aborted(tmp_path: Path) -> None:
-    """After a SESSION abort of the child or a TOOL abort of the call the delegating agent gets aborted, and
-    continues."""
+    """A SESSION abort of the child, or a TOOL abort of the delegating call, ends the call as aborted, and the agent
+    function continues."""
 
     async def agent(turn: AgentTurn) -> str:
         if turn.prompt == "wait":
@@ -513,7 +520,8 @@ async def test_a_delegated_session_that_is_aborted(tmp_path: Path) -> None:
 
 
 async def deep(turn: AgentTurn) -> str:
-    """Delegate as deep as the prompt says; the last agent waits if told to."""
+    """Delegate as many levels as the prompt's number says; the last agent waits for ever if a word follows the
+    number."""
     depth, _, last = turn.prompt.partition(" ")
     if depth == "0":
         if last:
@@ -524,7 +532,7 @@ async def deep(turn: AgentTurn) -> str:
 
 
 async def test_fifty_levels_of_delegation(tmp_path: Path) -> None:
-    """Fifty levels of delegation work and end, and the answer passes through all of them."""
+    """Fifty levels of delegation complete, and the text of the deepest agent passes through all of them."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("d", agent=deep)
         assert (await session.run("50")).text == "bottom" + 50 * "."
@@ -532,7 +540,7 @@ async def test_fifty_levels_of_delegation(tmp_path: Path) -> None:
 
 
 async def test_an_abort_fifty_levels_deep(tmp_path: Path) -> None:
-    """A SESSION abort of the root ends all fifty levels, the deepest first."""
+    """A SESSION abort of the root session ends all fifty levels of child sessions, the deepest first."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("d", agent=deep)
         asked = send_prompt(group, session, "50 wait")
@@ -571,7 +579,7 @@ MISTAKES: dict[str, Callable[[Supervisor, Session, Any], Awaitable[Any]]] = {
 @pytest.mark.parametrize("value", [5, b"x"], ids=["number", "bytes"])
 @pytest.mark.parametrize("mistake", MISTAKES)
 async def test_a_value_of_another_type_harms_nobody(tmp_path: Path, mistake: str, value: Any) -> None:
-    """A value of a wrong type is refused where it is given, before it reaches the journal."""
+    """An argument of a wrong type raises TypeError in the called function, and the session continues."""
 
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent=here)

@@ -63,7 +63,7 @@ def line(kind: str, **fields: Any) -> bytes:
 
 
 def told(lines: Iterable[bytes], status: int | None = 0, **more: Any) -> list[Out]:
-    """Return the reports of a run that prints those lines and exits with that status."""
+    """Return the reports for an agent process that prints *lines* and exits with *status*."""
     made = codec(**more)
     return [*made.feed(b"".join(lines)), *made.feed(b""), *made.exited(status)]
 
@@ -71,7 +71,7 @@ def told(lines: Iterable[bytes], status: int | None = 0, **more: Any) -> list[Ou
 # ------------------------------------------------------------------------------------------------------ the turn's end
 @pytest.mark.parametrize("status", [0, 1, -9, None])
 def test_an_exit_status_is_no_success(status: int | None) -> None:
-    """Without a line for the end a turn has failed, whatever the exit status."""
+    """A turn without a line that reports its end has failed, whatever the exit status."""
     (ended,) = told([], status)
     assert isinstance(ended, TurnEnded)
     assert ended.stop == "error"
@@ -80,19 +80,19 @@ def test_an_exit_status_is_no_success(status: int | None) -> None:
 
 @pytest.mark.parametrize("status", [0, 1, -9, None])
 def test_a_last_word_is_believed_whatever_the_exit_status(status: int | None) -> None:
-    """A reported success or failure counts, whatever the exit status."""
+    """The end that the agent's last line reports, success or failure, counts whatever the exit status."""
     assert told([line("over", good=True)], status) == [TurnEnded("end_turn")]
     assert told([line("over", good=False, why="no", code=500)], status) == [TurnEnded("error", "no", status=500)]
 
 
 def test_of_several_rules_the_first_counts() -> None:
-    """Of several end rules that match a line the first counts."""
+    """If several rules for the end match one line, the first rule counts."""
     ended = told([line("over", good=True, text="[API Error: 401 no]")])
     assert ended == [TurnEnded("error", "[API Error: 401 no]")]
 
 
 def test_of_several_last_words_the_last_counts() -> None:
-    """Of several lines that report an end the last counts."""
+    """If several lines report an end of the turn, the last line counts."""
     good, bad = line("over", good=True), line("over", good=False, why="no")
     assert told([bad, good]) == [TurnEnded("end_turn")]
     assert told([good, bad]) == [TurnEnded("error", "no")]
@@ -104,14 +104,14 @@ def test_a_last_line_needs_no_newline() -> None:
 
 
 def test_a_stream_that_is_cut_is_told() -> None:
-    """An incomplete line is an error, and nothing after it is read."""
+    """An incomplete line at the end of the output is an error."""
     (broken,) = told([line("over", good=True)[:-8]])
     assert isinstance(broken, Malformed)
     assert broken.why.startswith('the agent wrote a line that is not JSON: \'{"type": "over"')
 
 
 def test_a_line_that_is_no_json_is_a_note() -> None:
-    """A line that is not JSON is log text."""
+    """A line that is not a JSON object is reported as log text."""
     assert told([b"Warning: no colours\n", b"\n", b"[1]\n", line("over", good=True)]) == [
         Text("log", "Warning: no colours\n"),
         Text("log", "[1]\n"),
@@ -127,7 +127,7 @@ def test_an_interrupt_is_the_signal_of_the_mapping(name: str, number: int) -> No
 
 
 def test_an_interrupted_turn_is_cancelled_with_its_calls() -> None:
-    """An interrupted turn is cancelled, its open calls have failed, and an incomplete line is no error."""
+    """An interrupted turn is reported as cancelled, its open calls as failed; an incomplete last line is no error."""
     made = codec()
     made.feed(line("call", id="c", name="sh"))
     made.interrupt()
@@ -136,7 +136,7 @@ def test_an_interrupted_turn_is_cancelled_with_its_calls() -> None:
 
 
 def test_a_turn_that_was_over_when_it_was_interrupted_has_succeeded() -> None:
-    """A success that was reported before the interrupt stays a success."""
+    """A turn whose success was reported before the interrupt stays a success."""
     made = codec()
     made.feed(line("over", good=True))
     made.interrupt()
@@ -145,7 +145,8 @@ def test_a_turn_that_was_over_when_it_was_interrupted_has_succeeded() -> None:
 
 # ------------------------------------------------------------------------------------------------------ what it says
 def test_calls_are_told_with_what_they_are() -> None:
-    """A call has a title, a translated kind, digests and an outcome, and a late line opens none."""
+    """A tool call is reported with title, kind, digests and outcome; a second begin line of a closed call opens
+    nothing."""
     outs = told(
         [
             line("call", id="c", name="sh", **{"with": {"cmd": "ls"}}),
@@ -164,7 +165,7 @@ def test_calls_are_told_with_what_they_are() -> None:
 
 
 def test_of_a_total_only_what_it_adds_counts() -> None:
-    """Repeated totals count once, and a falling total adds nothing."""
+    """Of repeated totals of usage only the increase counts, and a falling total adds nothing."""
     lines = [line("used", **{"in": into, "out": 1, "usd": usd}) for into, usd in ((10, 0.5), (30, 0.5), (5, 0.25))]
     used = [one for one in told(lines) if isinstance(one, Usage)]
     assert [(one.input_tokens, one.output_tokens, one.cost_usd) for one in used] == [
@@ -175,7 +176,7 @@ def test_of_a_total_only_what_it_adds_counts() -> None:
 
 
 def test_trouble_with_the_model_is_told_as_such() -> None:
-    """A model error has the kind of its status, and its delay in seconds."""
+    """A model error in a line is reported with the kind that its HTTP status means, and with its delay in seconds."""
     (trouble, _) = told([line("again", code=429, n=2, ms=1500, why="slow down")])
     assert trouble == ModelErrorReported(ModelProblem.RATE_LIMIT, 429, 2, 1.5, "slow down")
 
@@ -185,7 +186,7 @@ NAMING = {"new_arguments": ["--new", "{id}"], "resume_arguments": ["--again={id}
 
 
 def test_a_prompt_goes_where_the_mapping_says() -> None:
-    """The prompt goes to standard input or into the command line, as the mapping says."""
+    """The prompt is written to the standard input or put into the command line, as the agent's mapping says."""
     by_input, by_argument = (
         JsonlCodec(mapping()),
         JsonlCodec(mapping(prompt="argument", prompt_arguments="--do={prompt}")),
@@ -197,7 +198,8 @@ def test_a_prompt_goes_where_the_mapping_says() -> None:
 
 
 def test_a_conversation_has_the_name_that_we_choose() -> None:
-    """The id that we choose is known before the prompt, and the next program resumes it."""
+    """The conversation id that the supervisor chose is reported before the prompt, and the next process resumes by that
+    id."""
     first, second = JsonlCodec(mapping(**NAMING)), JsonlCodec(mapping(**NAMING))
     assert first.argv(["agent"], "work", "n") == ("agent", "--new", "n")
     assert first.start("/") == [Ready("n")]
@@ -206,7 +208,8 @@ def test_a_conversation_has_the_name_that_we_choose() -> None:
 
 
 def test_a_conversation_may_have_the_program_s_own_name() -> None:
-    """The program's own id takes precedence, and is reported once."""
+    """If the program names its conversation itself, that id is reported once, instead of the id that the supervisor
+    chose."""
     made = JsonlCodec(mapping(resume_arguments="{id}"))
     made.argv(["agent"], "work", "n")
     assert made.start("/") == [Ready()]
@@ -214,7 +217,7 @@ def test_a_conversation_may_have_the_program_s_own_name() -> None:
 
 
 def test_a_conversation_that_cannot_be_gone_on_with_is_begun_anew() -> None:
-    """Without resume arguments a new conversation begins, and the log says so."""
+    """If the mapping has no resume arguments, a new conversation begins, and the log says so."""
     made = JsonlCodec(mapping())
     assert made.argv(["agent"], "work", "n", "old") == ("agent",)
     note, ready = made.start("/", "old")
@@ -236,7 +239,8 @@ if prompt != "fail":
 
 @pytest.mark.anyio
 async def test_the_next_prompt_goes_on_with_the_conversation(tmp_path: Path) -> None:
-    """Each prompt is a program of its own, the second resumes the conversation, and exit 0 is no success."""
+    """Each prompt starts a process of its own; the second resumes the conversation, and exit status 0 alone is no
+    success."""
     program, file = tmp_path / "agent.py", tmp_path / "m.json.toml"
     program.write_text(PROGRAM)
     rules = "\n".join(f"[[rules]]\n{_toml(rule)}" for rule in RULES)
@@ -267,7 +271,7 @@ def _value(value: Any) -> str:
     [("a.b.0.c", 1), ("a.b.1", None), ("a.b.x", None), ("a.b.c", None), ("d", None), ("d.e", None), ("a.b.-1", None)],
 )
 def test_a_path_leads_to_a_value_or_to_nothing(path: str, found: object) -> None:
-    """A path of keys and positions gives the value, or ``None``."""
+    """``look`` returns the value at a path of keys and positions, or ``None``."""
     assert look({"a": {"b": [{"c": 1}]}, "d": None}, path) == found
 
 
@@ -292,25 +296,26 @@ def test_a_path_leads_to_a_value_or_to_nothing(path: str, found: object) -> None
     ],
 )
 def test_a_value_is_what_is_wanted_or_not(value: object, wanted: object, does: bool) -> None:
-    """A value matches if it is equal, or a text that matches the pattern; a truth value is no number."""
+    """``fits`` accepts a value that is equal, or a text that matches the pattern; a truth value does not equal a
+    number."""
     assert fits({"a": value}, {"a": (wanted,)}) is does
 
 
 @pytest.mark.parametrize("number", [-1, 1e400, float("nan"), True, "7", None, 10**13])
 def test_a_number_that_cannot_be_believed_is_none(number: object) -> None:
-    """Negative, infinite and absurd amounts count for nothing."""
+    """``amount_at`` returns ``None`` for a negative, infinite or absurd amount, and for a value that is no number."""
     assert amount_at({"a": number}, ("a",)) is None
 
 
 def test_the_parts_of_a_text_are_one_text() -> None:
-    """A list of text parts is their joined text; another value is its JSON."""
+    """``text_at`` joins a list of text parts into one text, and returns another value as JSON."""
     assert text_at({"a": [{"text": "x"}, {"image": 1}, {"text": "y"}]}, ("b", "a")) == "xy"
     assert text_at({"a": {"b": 1}}, ("a",)) == '{"b":1}'
 
 
 @pytest.mark.parametrize("name", ["gemini", "qwen", "opencode", "pi", "codex", "claude", "vibe"])
 def test_no_line_of_another_program_is_a_success(name: str) -> None:
-    """A mapping takes no other program's end line for a success."""
+    """No agent's mapping takes the end line of another program for a success."""
     made = JsonlCodec(known_agent(name).variant("jsonl").mapping or mapping())
     made.argv(["agent"], "work", "n")
     made.feed(b'{"type": "done"}\n{"status": "success"}\n{"type": "result", "subtype": "success"}\n')

@@ -56,7 +56,8 @@ def facts(run: Run, name: str) -> list[dict[str, object]]:
 
 
 async def test_it_is_there_and_asked(tmp_path: Path) -> None:
-    """A call returns the server's result, raises its error, or times out without disturbing other calls."""
+    """A call to an MCP server returns the server's result, raises the server's error, or times out without disturbing
+    other calls; after the end of the session a call fails."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         server = await run.sup.start_mcp_server("s", "git", command(), env={"A_TOKEN": "0123456789"})
@@ -75,7 +76,8 @@ async def test_it_is_there_and_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["serves", "stays"])
 async def test_an_abort_takes_it_along(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An abort ends a server that ignores the end of its input, with all that it started."""
+    """An abort of the session ends an MCP server that ignores the end of its input, and every process that it
+    started."""
     monkeypatch.setattr(mcp_stdio, "LEAVE_S", 0.05)
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
@@ -86,7 +88,8 @@ async def test_an_abort_takes_it_along(tmp_path: Path, mode: str, monkeypatch: p
 
 
 async def test_one_that_ends_is_started_again(tmp_path: Path) -> None:
-    """A server that ends fails its open calls and is started again, until it ends too often."""
+    """An MCP server that exits fails its open calls and is started again; after four ends the supervisor gives it
+    up."""
     async with supervising(tmp_path) as run:
         await run.sup.start_session("s", agent="scripted")
         server = await run.sup.start_mcp_server("s", "git", command())
@@ -107,7 +110,7 @@ async def test_one_that_ends_is_started_again(tmp_path: Path) -> None:
 async def test_one_that_cannot_be_had(
     tmp_path: Path, words: list[str], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that does not answer, or cannot be started, is tried a few times and then given up."""
+    """An MCP server that does not answer, or cannot be started, is tried a few times and then given up."""
     monkeypatch.setattr(mcp_stdio, "LEAVE_S", 0.05)
     async with supervising(tmp_path) as run:
         await run.sup.start_session("s", agent="scripted")

@@ -59,7 +59,7 @@ KNOWN = {
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sandbox:
-    """Sandbox of this file's agent."""
+    """Return a sandbox for the agent program of this file."""
     monkeypatch.setattr(conformance, "WORKED_S", 0.0)
     program = tmp_path / "agent.py"
     program.write_text(AGENT)
@@ -75,7 +75,8 @@ async def tried(place: Sandbox, *cases: str) -> list[ProbeResult]:
 # ------------------------------------------------------------------------------------------------------ the probe
 @pytest.mark.anyio
 async def test_a_turn_is_probed_with_its_tool_and_its_use(place: Sandbox) -> None:
-    """The probe reports a completed tool call and its usage, and resumes the conversation."""
+    """The probe reports that a turn completed with one tool call, the turn's token usage, and that a second process
+    resumed the conversation."""
     turn, used, resumed = await tried(place, "turn", "resume")
     assert turn.good
     assert turn.found.endswith("1 tool calls reported")
@@ -89,7 +90,7 @@ async def test_a_turn_is_probed_with_its_tool_and_its_use(place: Sandbox) -> Non
 async def test_what_an_agent_leaves_behind_is_seen(
     place: Sandbox, monkeypatch: pytest.MonkeyPatch, case: str, status: int
 ) -> None:
-    """The probe reports a tool and a daemon that outlive their agent, and leaves none of them."""
+    """The probe reports a tool or a daemon that outlives its agent as a failed case, and ends that process."""
     monkeypatch.setattr(driver, "SETTLE_S", 0.1)
     (found,) = await tried(place, case)
     assert not found.good
@@ -99,14 +100,15 @@ async def test_what_an_agent_leaves_behind_is_seen(
 
 @pytest.mark.anyio
 async def test_a_cancel_by_a_signal_is_verified(place: Sandbox) -> None:
-    """The probe verifies that a signal ends agent and tool, and that the next process resumes the conversation."""
+    """The probe verifies that a signal ends the agent and its tool, and that the next process resumes the
+    conversation."""
     cancel, dead, again = await tried(place, "cancel")
     assert (cancel.good, dead.good, again.good) == (True, True, True)
 
 
 @pytest.mark.anyio
 async def test_a_case_that_cannot_be_tried_says_why(tmp_path: Path) -> None:
-    """A case that cannot be tried reports the reason, and the next case is tried."""
+    """A probe case that cannot be tried is reported as failed with the reason, and the next case is tried."""
     agent = KnownAgent.model_validate({**KNOWN, "ways": [{"adapter": "acp", "command": ["/nowhere/agent"]}]})
     (turn, silent) = await tried(make_sandbox(agent, agent.variant(), "http://x", tmp_path), "turn", "silent")
     assert turn.case == "turn"
@@ -115,7 +117,7 @@ async def test_a_case_that_cannot_be_tried_says_why(tmp_path: Path) -> None:
 
 
 def test_a_place_points_at_the_model_server(place: Sandbox, tmp_path: Path) -> None:
-    """A sandbox has its own home and environment, whose files and variables name the server."""
+    """The sandbox of a probe has its own home directory, and its files and variables name the test's model server."""
     assert place.env["MODEL"] == "http://127.0.0.1:1/v1"
     assert place.env["HOME"] == str(tmp_path / "home")
     written = json.loads((tmp_path / "home/.fake/model.json").read_text())
@@ -130,7 +132,7 @@ def program(folder: Path, name: str, text: str) -> None:
 
 
 def test_an_agent_is_found_with_the_version_of_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The version comes from the package that the program belongs to."""
+    """The version of an installed agent is read from the package that its program belongs to."""
     package = tmp_path / "node_modules/@openai/codex"
     program(package / "bin", "codex", "exit 1")
     (package / "package.json").write_text('{"name": "@openai/codex", "version": "0.1.2"}')
@@ -142,7 +144,7 @@ def test_an_agent_is_found_with_the_version_of_its_package(tmp_path: Path, monke
 
 
 def test_an_agent_is_asked_for_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a package the program is asked for its version; without an answer there is none."""
+    """The version of an agent without a package is the output of its program; it is empty if the program fails."""
     program(tmp_path, "gemini", "echo gemini 99.1")
     program(tmp_path, "pi", "exit 3")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -168,14 +170,15 @@ def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A PATH with one agent."""
+    """Set PATH to a directory with one agent, ``pi``, and the system's directories."""
     program(tmp_path / "bin", "pi", "echo 0.73.1")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
 
 
 @pytest.mark.usefixtures("bare")
 def test_agents_lists_what_is_here_and_how_to_get_the_rest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """``agents`` prints one line per agent, with the path or the installation."""
+    """``agents`` prints one line per known agent, with its path, or with the installation command if it is not
+    installed."""
     status, out, _ = ran(capsys, "agents")
     lines = {line.split()[0]: line for line in out.splitlines()}
     assert status == 0
@@ -185,7 +188,7 @@ def test_agents_lists_what_is_here_and_how_to_get_the_rest(capsys: pytest.Captur
 
 @pytest.mark.usefixtures("bare")
 def test_agents_is_told_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """``agents --json`` prints the same as JSON."""
+    """``agents --json`` prints the list of agents as JSON."""
     _, out, _ = ran(capsys, "agents", "--json")
     told = {one["name"]: one for one in json.loads(out)}
     assert (told["pi"]["installed"], told["pi"]["version"], told["qwen"]["installed"]) == (True, "0.73.1", False)
@@ -193,7 +196,7 @@ def test_agents_is_told_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("bare")
 def test_show_says_all_that_is_known(capsys: pytest.CaptureFixture[str]) -> None:
-    """``agents show`` prints variants, quirks, variables and model server settings."""
+    """``agents show`` prints an agent's variants, quirks, variables and settings for a model server."""
     status, out, _ = ran(capsys, "agents", "show", "gemini-cli")
     assert status == 0
     for words in ("gemini --acp", "needs_kill", "GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL={base_url}", "settings.json"):
@@ -218,7 +221,7 @@ def test_show_says_all_that_is_known(capsys: pytest.CaptureFixture[str]) -> None
 def test_what_cannot_be_meant_is_bad_input(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
 ) -> None:
-    """Bad input is exit status 2, with the fix."""
+    """A wrong name or option gives exit status 2 and a message that names the correction."""
     status, _, err = ran(capsys, *arguments)
     assert status == 2
     assert words in err

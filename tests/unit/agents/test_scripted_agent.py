@@ -1,4 +1,5 @@
-"""The scripted agent: a real process that uses ACP, driven by the real codec and a small client."""
+"""Scripted agent, a test agent that executes the ``@step`` lines of its prompt, as a real ACP process with the
+codec."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ Handler = Callable[["Client", Out], Awaitable[None]]
 
 
 class Client:
-    """Agent process and its codec. Reports go to ``seen``, and to the handler of their kind."""
+    """Client with an agent process and its codec; it stores the codec's reports in ``seen`` and calls their
+    handlers."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -49,7 +51,8 @@ class Client:
         self._unread: list[Out] = []
 
     async def do(self, outs: Iterable[Out]) -> None:
-        """Write messages for the agent, and keep reports."""
+        """Send the codec's messages to the agent, close its input on CloseInput, and store the reports for
+        ``until``."""
         for out in outs:
             if isinstance(out, Send):
                 assert self.process.stdin is not None
@@ -64,7 +67,7 @@ class Client:
         await self.process.stdin.aclose()
 
     async def until(self, *kinds: type[Out]) -> Out:
-        """Return the agent's next report of one of *kinds*."""
+        """Read from the agent until the codec reports an object of one of *kinds*, and return that report."""
         with anyio.fail_after(DEADLINE_S):
             while True:
                 while self._unread:
@@ -82,7 +85,7 @@ class Client:
         return await self.until(TurnEnded, Malformed)
 
     async def gone(self) -> int:
-        """Read to the end, wait for the exit, and return its status."""
+        """Read the agent's output to its end, wait for the exit of the process, and return the exit status."""
         with anyio.fail_after(DEADLINE_S):
             while data := await self._read():
                 await self.do(self.codec.feed(data))
@@ -93,7 +96,7 @@ class Client:
         return status
 
     async def answers(self) -> None:
-        """Return when the agent has read everything written to it: it answers in order."""
+        """Return when the agent has read everything that was written to it: it answers an echo request, in order."""
         name = f"_test/echo{len(self.seen)}"
         assert self.process.stdin is not None
         await self.process.stdin.send(b'{"jsonrpc":"2.0","id":"%b","method":"%b"}\n' % (name.encode(), name.encode()))
@@ -143,7 +146,8 @@ async def run_terminal(client: Client, out: Out) -> None:
 
 # ---------------------------------------------------------------------------------------------- the language
 def test_a_script_is_its_lines_with_an_at_sign() -> None:
-    """Other lines are ignored, indentation before a step does not matter, and only ``@agent`` takes a block."""
+    """``parse`` returns the lines of a script that begin with ``@``: other lines and indentation are ignored, and only
+    ``@agent`` takes the indented lines below it."""
     text = "Please:\n  @say hi there \nmail me@here\n@agent one two\n    @say inner\n\n      @run x\n\n@hang\n  prose\n"
     assert parse(text) == [
         Step(2, "say", "hi there", ""),
@@ -153,7 +157,7 @@ def test_a_script_is_its_lines_with_an_at_sign() -> None:
 
 
 def test_an_unknown_step_is_refused_with_the_known_ones() -> None:
-    """An unknown step is an error with the line, the word, and the known steps."""
+    """An unknown step raises BadScript; the error names the line, the step and the known steps."""
     with pytest.raises(
         BadScript, match=r"^line 2: unknown step @bogus; known steps: @think @pause @inside @say"
     ) as caught:
@@ -172,12 +176,14 @@ def test_an_unknown_step_is_refused_with_the_known_ones() -> None:
     ],
 )
 def test_only_what_follows_the_last_urgent_message_counts(text: str, expected: tuple[str, str] | None) -> None:
-    """The last urgent message is found, with the lines after it at their line numbers."""
+    """``urgent_part`` returns the text of the last urgent message, and the lines after it with their line numbers
+    kept."""
     assert urgent_part(text) == expected
 
 
 def test_the_command_is_isolated() -> None:
-    """The program runs with this interpreter, without site packages and without environment variables."""
+    """The command of the scripted agent uses the current interpreter, without site packages and environment
+    variables."""
     interpreter, *flags, path = scripted_command()
     assert (interpreter, flags) == (sys.executable, ["-I", "-S"])
     assert Path(path).is_file()
@@ -188,7 +194,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_it_thinks_speaks_writes_and_reports(tmp_path: Path) -> None:
-    """Plain steps are reported in order, and the turn succeeds."""
+    """The steps of a script are executed and reported in order, and the turn succeeds."""
     script = "@think hm\n@say hello\n@write sub/file.txt one\\ntwo\n@usage 42\n@compact\nprose\n@say bye"
     async with agent(tmp_path) as client:
         assert await client.play(script) == TurnEnded("end_turn")
@@ -212,7 +218,8 @@ async def test_it_thinks_speaks_writes_and_reports(tmp_path: Path) -> None:
     ],
 )
 async def test_a_prompt_without_steps_is_answered(tmp_path: Path, script: str, said: str) -> None:
-    """A prompt without steps is answered that there is nothing to do; an urgent message replaces the earlier prompt."""
+    """The scripted agent replies "nothing to do" to a prompt without steps; steps before an urgent message are
+    ignored."""
     async with agent(tmp_path) as client:
         assert await client.play(script) == TurnEnded("end_turn")
         assert client.text() == said
@@ -227,7 +234,8 @@ async def test_a_prompt_without_steps_is_answered(tmp_path: Path, script: str, s
     ],
 )
 async def test_a_turn_can_end_badly_and_the_next_one_well(tmp_path: Path, script: str, ended: TurnEnded) -> None:
-    """A failed, refused or invalid step ends its turn with its own text, and the agent takes the next prompt."""
+    """A step that fails, refuses or is invalid ends its turn with the step's error, and the agent takes the next
+    prompt."""
     async with agent(tmp_path) as client:
         assert await client.play(script) == ended
         assert client.text() == ""
@@ -244,7 +252,8 @@ async def test_an_unknown_step_is_an_error_of_the_prompt(tmp_path: Path) -> None
 
 
 async def test_a_command_runs_in_a_client_terminal(tmp_path: Path) -> None:
-    """A call is announced, served by a terminal in the right directory, and closed with its outcome."""
+    """A ``@run`` step opens a tool call, runs its command in a terminal of the client in the right directory, and
+    closes the call with its outcome."""
     async with agent(tmp_path) as client:
         client.handlers[TerminalOpened] = run_terminal
         assert await client.play("@run pwd\n@run echo bad; exit 3\n@run kill -9 $$") == TurnEnded("end_turn")
@@ -276,7 +285,7 @@ async def test_tools_run_at_the_same_time(tmp_path: Path) -> None:
 
 
 async def test_a_local_command_needs_no_client(tmp_path: Path) -> None:
-    """The agent runs ``@local`` itself: a call without a terminal."""
+    """The agent runs the command of ``@local`` itself: the tool call has no terminal."""
     async with agent(tmp_path) as client:
         assert await client.play("@local echo mine\n@local exit 4") == TurnEnded("end_turn")
         assert client.of(TerminalOpened) == []
@@ -285,7 +294,8 @@ async def test_a_local_command_needs_no_client(tmp_path: Path) -> None:
 
 
 async def test_neighbouring_agents_run_at_the_same_time(tmp_path: Path) -> None:
-    """Adjacent ``@agent`` steps are requested together, each with its block as prompt and an open call."""
+    """Adjacent ``@agent`` steps request their child sessions together; each has its block as prompt and a call of its
+    own."""
     script = "@agent one\n  @say a\n\n  @say b\n@agent two fast\n  @hang\n@say done\n@agent three"
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt(script))
@@ -311,7 +321,7 @@ async def test_neighbouring_agents_run_at_the_same_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("option", "said"), [("allow_once", "deleted\n"), ("reject_once", "refused: delete it\n")])
 async def test_a_permission_decides_how_the_script_goes_on(tmp_path: Path, option: str, said: str) -> None:
-    """A granted script continues, a rejected one says so and ends."""
+    """A script continues after its permission is granted; after a rejection it reports the refusal and ends."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@ask delete it\n@say deleted"))
         asked = await client.until(PermissionNeeded)
@@ -324,7 +334,7 @@ async def test_a_permission_decides_how_the_script_goes_on(tmp_path: Path, optio
 
 # ---------------------------------------------------------------------------------------------- cancel
 async def test_a_cancel_ends_the_turn_and_not_the_agent(tmp_path: Path) -> None:
-    """A hanging agent honours session/cancel, and takes the next prompt in the same session."""
+    """A hanging agent ends its turn on session/cancel, and takes the next prompt in the same session."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@say here\n@hang\n@say never"))
         await client.until(Text)
@@ -335,7 +345,7 @@ async def test_a_cancel_ends_the_turn_and_not_the_agent(tmp_path: Path) -> None:
 
 
 async def test_a_cancel_in_the_same_breath_as_the_prompt_is_answered(tmp_path: Path) -> None:
-    """A cancel that arrives with the prompt gets one response to the prompt."""
+    """A cancel that arrives together with the prompt ends the turn as cancelled, with one response to the prompt."""
     async with agent(tmp_path) as client:
         await client.do([*client.codec.prompt("@hang"), *client.codec.interrupt()])
         assert await client.until(TurnEnded) == TurnEnded("cancelled")
@@ -354,7 +364,8 @@ async def test_a_cancel_kills_and_releases_the_terminals(tmp_path: Path) -> None
 
 
 async def test_a_cancel_with_a_permission_open_ends_the_turn(tmp_path: Path) -> None:
-    """With an open permission a cancelled turn is cancelled, not refused."""
+    """A cancel while a permission request is open ends the turn as cancelled, without the script's text for a
+    refusal."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@ask may I"))
         await client.until(PermissionNeeded)
@@ -364,7 +375,7 @@ async def test_a_cancel_with_a_permission_open_ends_the_turn(tmp_path: Path) -> 
 
 
 async def test_a_cancel_with_children_open_ends_the_turn(tmp_path: Path) -> None:
-    """A cancelled turn does not wait for children, and ignores their late answers."""
+    """A cancelled turn ends without waiting for the requested child sessions, and their late results are ignored."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@agent a\n@agent b"))
         children = [await client.until(ChildRequested) for _ in range(2)]
@@ -377,7 +388,8 @@ async def test_a_cancel_with_children_open_ends_the_turn(tmp_path: Path) -> None
 
 
 async def test_a_cancel_kills_a_local_command(tmp_path: Path) -> None:
-    """A local command is dead and reaped before the agent answers ``cancelled``."""
+    """A cancel kills the command of ``@local``: the process is dead and reaped before the agent answers
+    ``cancelled``."""
     os.mkfifo(tmp_path / "pid")
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@local echo $$ > pid; exec sleep 86400"))
@@ -399,7 +411,7 @@ async def test_the_end_of_its_input_ends_it(tmp_path: Path) -> None:
 
 
 async def test_the_end_of_its_input_ends_it_during_a_turn(tmp_path: Path) -> None:
-    """A hanging turn does not keep the agent alive after the end of its input."""
+    """The end of its input ends the agent also while a turn hangs."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@say here\n@hang"))
         await client.until(Text)
@@ -408,7 +420,8 @@ async def test_the_end_of_its_input_ends_it_during_a_turn(tmp_path: Path) -> Non
 
 
 async def test_a_deaf_agent_can_only_be_killed(tmp_path: Path) -> None:
-    """A deaf agent ignores session/cancel, SIGTERM, SIGINT and the end of its input."""
+    """After ``@deaf`` the agent ignores session/cancel, SIGTERM, SIGINT and the end of its input; only SIGKILL ends
+    it."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@deaf\n@say deaf\n@wait go\n@say still here\n@hang"))
         await client.until(Text)
@@ -425,14 +438,15 @@ async def test_a_deaf_agent_can_only_be_killed(tmp_path: Path) -> None:
 
 
 async def test_sigterm_ends_an_agent_that_is_not_deaf(tmp_path: Path) -> None:
-    """By default SIGTERM ends the agent."""
+    """SIGTERM ends an agent whose script has no ``@deaf``."""
     async with agent(tmp_path) as client:
         client.process.send_signal(signal.SIGTERM)
         assert await client.gone() == -signal.SIGTERM
 
 
 async def test_it_can_exit_in_the_middle_of_a_turn(tmp_path: Path) -> None:
-    """Texts before an exit are not lost, and the turn ends with the exit status."""
+    """``@exit`` in the middle of a turn: the text before the exit is reported, and the turn fails with the exit
+    status."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@say last words\n@exit 7"))
         assert await client.gone() == 7
@@ -442,7 +456,7 @@ async def test_it_can_exit_in_the_middle_of_a_turn(tmp_path: Path) -> None:
 
 
 async def test_it_can_crash_once(tmp_path: Path) -> None:
-    """The first launch exits, the second completes."""
+    """``@crash-once`` makes the first agent process exit; the second one completes the same script."""
     async with agent(tmp_path) as client:
         await client.do(client.codec.prompt("@crash-once mark 3\n@say through"))
         assert await client.gone() == 3
@@ -452,7 +466,8 @@ async def test_it_can_crash_once(tmp_path: Path) -> None:
 
 
 async def test_it_can_leave_a_daemon_behind(tmp_path: Path) -> None:
-    """The daemon has a session of its own, outlives the agent, and ignores SIGTERM."""
+    """``@daemon`` starts a process in an operating-system session of its own, which outlives the agent and ignores
+    SIGTERM."""
     async with agent(tmp_path) as client:
         assert await client.play("@daemon") == TurnEnded("end_turn")
         pid = int(client.text().split()[1])
@@ -486,7 +501,7 @@ def _status_field(pid: int, field: str) -> str:
     ],
 )
 async def test_it_can_break_the_protocol(tmp_path: Path, script: str, why: str) -> None:
-    """Each kind of broken output reaches the codec as such."""
+    """Each step that breaks the protocol makes the codec report Malformed with the matching reason."""
     async with agent(tmp_path) as client:
         broken = await client.play(script)
         assert isinstance(broken, Malformed)
@@ -494,14 +509,14 @@ async def test_it_can_break_the_protocol(tmp_path: Path, script: str, why: str) 
 
 
 async def test_a_long_line_within_the_limit_is_a_message(tmp_path: Path) -> None:
-    """``@longline`` within the limit is a valid message."""
+    """``@longline`` with a length within the limit is a valid message."""
     async with agent(tmp_path) as client:
         assert await client.play("@longline 1000000") == TurnEnded("end_turn")
         assert len(client.text()) == 1_000_000
 
 
 async def test_a_flood_is_as_long_as_it_says_and_can_be_cancelled(tmp_path: Path) -> None:
-    """A flood has exactly the requested number of bytes, and can be cancelled."""
+    """``@flood`` writes exactly the requested number of bytes, and can be cancelled."""
     async with agent(tmp_path) as client:
         assert await client.play("@flood 100000") == TurnEnded("end_turn")
         assert len(client.text()) == 100_000

@@ -13,13 +13,14 @@ LOGS = logs()
 
 
 def test_there_are_logs() -> None:
-    """There are recorded conversations."""
+    """The repository contains at least one recorded conversation."""
     assert LOGS
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
 def test_a_recorded_conversation_is_told_as_before(log: Path) -> None:
-    """The codec writes what was written when the log was recorded, and reports what is committed beside the log."""
+    """A replayed codec writes the same bytes as in the recording, and reports the events in the file ``.told`` beside
+    it."""
     entries = read_log(log)
     again, told = replay(entries)
     assert again == entries
@@ -28,6 +29,6 @@ def test_a_recorded_conversation_is_told_as_before(log: Path) -> None:
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
 def test_a_log_names_no_machine(log: Path) -> None:
-    """No log holds a path of the machine on which it was recorded, or a key."""
+    """No recorded conversation contains a path of the machine on which it was recorded, or a key of a provider."""
     text = log.read_text()
     assert [word for word in ("/tmp/", "/root", "/home/", "/work/", "sk-ant") if word in text] == []

@@ -1,4 +1,4 @@
-"""The control socket, on both backends: what it answers, and that no client can hurt the supervisor or another one."""
+"""Control socket, on both backends: the replies to requests, and protection of the supervisor and of other clients."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def event(seq: int, entity: str = "lead", reason: str = "") -> LifecycleEvent:
 
 
 class Played:
-    """A supervisor that remembers what it was asked."""
+    """Stand-in for a supervisor that records the requests it receives."""
 
     def __init__(self, *plan_commands: Any) -> None:
         self.plan_commands = plan_commands
@@ -59,7 +59,7 @@ class Played:
         self.may_abort.set()
         self.subscribed = 0
         self.origin: Origin | None = Origin.OPERATOR
-        """Origin of each caller; ``None``: there is no file descriptor to find it out."""
+        """Origin of each caller; ``None`` stands for no free file descriptor to find out the origin."""
         self.stop_now = anyio.Event()
         self.outage: Outage | None = None
         self.shortage = None
@@ -146,7 +146,7 @@ class Played:
 
 @asynccontextmanager
 async def served(path: Path, played: Played, **options: Any) -> AsyncIterator[anyio.Event]:
-    """The server as a task; leaving closes it."""
+    """Run the control server as a task for the time of the block."""
     closing = anyio.Event()
 
     async def serve(*, task_status: anyio.abc.TaskStatus[None]) -> None:
@@ -172,7 +172,7 @@ def path(tmp_path: Path) -> Path:
 
 # ----------------------------------------------------------------------------------------------------- answers
 async def test_ping_tells_the_pid(path: Path) -> None:
-    """A client can ask who is there."""
+    """``ping`` returns the pid of the supervisor, and its outage and shortage."""
     async with served(path, Played()):
         assert await answers(path, {"do": "ping"}) == [{"pid": os.getpid(), "outage": None, "shortage": None}]
 
@@ -180,7 +180,8 @@ async def test_ping_tells_the_pid(path: Path) -> None:
 async def test_a_client_of_another_user_is_told_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By the kernel's word on who he is, whatever the modes of socket and directory; the log has his uid."""
+    """A client whose uid, as the kernel reports it, is another user's gets no reply, and the log records the
+    refusal."""
     monkeypatch.setattr(server, "peer", lambda connection: (os.getpid(), os.geteuid() + 1))
     played = Played()
     async with served(path, played):
@@ -192,14 +193,14 @@ async def test_a_client_of_another_user_is_told_nothing(
 
 @pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the kernel says who is there on Linux")
 async def test_the_kernel_says_who_is_there() -> None:
-    """The user of the process on the other side."""
+    """``peer`` returns pid and uid of the process at the other end of a socket."""
     here, there = socket.socketpair(socket.AF_UNIX)
     with here, there:
         assert server.peer(here) == (os.getpid(), os.getuid())
 
 
 async def test_an_abort_gets_its_receipt(path: Path) -> None:
-    """Target, scope, reason and actor arrive, and the receipt comes back."""
+    """An abort request passes target, scope, reason and actor to the supervisor, and is answered with the receipt."""
     played = Played()
     wish = {"do": "abort", "target": "lead:t1:c1", "scope": "tool", "reason": "too slow", "actor": "operator:me"}
     async with served(path, played):
@@ -209,7 +210,7 @@ async def test_an_abort_gets_its_receipt(path: Path) -> None:
 
 
 async def test_a_dry_run_ends_nothing(path: Path) -> None:
-    """A dry run answers with the plan and asks the supervisor for nothing else."""
+    """A dry run is answered with the abort plan, and no abort is carried out."""
     played = Played()
     async with served(path, played):
         (answer,) = await answers(path, {"do": "abort", "target": "lead", "scope": "session", "dry_run": True})
@@ -232,7 +233,8 @@ def told(stopping: str) -> list[dict[str, Any]]:
 
 
 async def test_a_compaction_is_answered_with_what_was_moved(path: Path) -> None:
-    """By the supervisor's own retention or by the one that is given; what goes wrong with it is no bug of ours."""
+    """``compact`` uses the supervisor's retention, or the one in the request; a failed compaction is an error of kind
+    ``failed``."""
     played = Played()
     async with served(path, played):
         (answer,) = await answers(path, {"do": "compact"})
@@ -245,7 +247,7 @@ async def test_a_compaction_is_answered_with_what_was_moved(path: Path) -> None:
 
 
 async def test_messages_and_stops_arrive(path: Path) -> None:
-    """Text, urgency, delivery point and sender of a message reach the supervisor."""
+    """Message and stop requests reach the supervisor with all their fields."""
     played = Played()
     async with served(path, played):
         message = {"do": "send", "session": "lead", "text": "hi", "urgent": True, "sender": "me", "at": "turn_end"}
@@ -288,7 +290,7 @@ async def test_a_wish_that_cannot_be_granted_is_answered(path: Path, message: An
 
 
 class Kept(logging.Handler):
-    """Log lines, as text."""
+    """Log handler that stores the log lines as text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -300,7 +302,7 @@ class Kept(logging.Handler):
 
 @pytest.fixture
 def logged() -> Iterator[list[str]]:
-    """The lines that the runtime logs."""
+    """Return the list of lines that the runtime logs."""
     logger, kept = logging.getLogger("supervisor"), Kept()
     before, logger.handlers = logger.handlers, [kept]
     yield kept.lines
@@ -308,7 +310,7 @@ def logged() -> Iterator[list[str]]:
 
 
 async def test_a_bug_is_told_logged_and_survived(path: Path, logged: list[str]) -> None:
-    """An error of ours reaches the client as such and the log with its traceback; the server goes on."""
+    """An unexpected exception is reported to the client and logged with its traceback, and the server continues."""
     async with served(path, Played()):
         with pytest.raises(ControlError, match="the supervisor failed: KeyError") as failed:
             await answers(path, {"do": "send", "session": "bug", "text": ""})
@@ -321,7 +323,7 @@ async def test_a_bug_is_told_logged_and_survived(path: Path, logged: list[str]) 
 
 # ------------------------------------------------------------------------------------------------------- follow
 async def test_following_tells_what_comes_after(path: Path) -> None:
-    """Events come from the given number on, of one entity where one is named, and the supervisor's end is the end."""
+    """``follow`` yields the events after the given number, of the named entity, until the server closes."""
     played = Played()
     played.events = [event(1), event(2), event(3, "other"), event(4)]
     async with (
@@ -334,7 +336,7 @@ async def test_following_tells_what_comes_after(path: Path) -> None:
 
 
 async def test_a_follower_that_hangs_up_is_forgotten(path: Path) -> None:
-    """When a follower closes its side its subscription ends, though no event may ever come."""
+    """When a follower closes its connection, its subscription ends, even if no event comes."""
     played = Played()
     played.events = [event(1)]
     async with served(path, played):
@@ -347,7 +349,7 @@ async def test_a_follower_that_hangs_up_is_forgotten(path: Path) -> None:
 
 
 async def test_a_client_that_does_not_read_is_disconnected(path: Path) -> None:
-    """A follower that stops reading delays nobody, and is let go when it has stalled for too long."""
+    """A follower that stops reading does not delay other clients, and is disconnected after the stall time."""
     played = Played()
     played.endless = event(1, reason="x" * 10_000)
     async with served(path, played, stall_s=0.05), await anyio.connect_unix(path) as stalled:
@@ -376,7 +378,7 @@ async def test_agents_cannot_keep_an_operator_out(path: Path, monkeypatch: pytes
 
 
 async def test_a_client_that_cannot_be_looked_at_is_refused(path: Path) -> None:
-    """Without a descriptor for the look the client is told so, and the supervisor goes on."""
+    """A client whose origin cannot be found out for lack of a file descriptor gets an error of kind ``busy``."""
     played = Played()
     async with served(path, played):
         played.origin = None
@@ -400,7 +402,7 @@ async def test_a_client_that_cannot_be_looked_at_is_refused(path: Path) -> None:
     ids=["no JSON", "no UTF-8", "empty", "deep", "endless"],
 )
 async def test_garbage_gets_an_error_line(path: Path, line: bytes, words: str) -> None:
-    """A line that is no request is answered with one error, and the server goes on."""
+    """A line that is no valid request is answered with one error, and the server continues."""
     async with served(path, Played()):
         async with await anyio.connect_unix(path) as client:
             await client.send(line)
@@ -410,7 +412,7 @@ async def test_garbage_gets_an_error_line(path: Path, line: bytes, words: str) -
 
 
 async def test_a_client_that_says_nothing_is_no_trouble(path: Path) -> None:
-    """A connection that is closed before or within its request is forgotten."""
+    """A connection that is closed before or within its request does not disturb the server."""
     async with served(path, Played()):
         for part in (b"", b'{"do": "pi'):
             async with await anyio.connect_unix(path) as client:
@@ -419,7 +421,7 @@ async def test_a_client_that_says_nothing_is_no_trouble(path: Path) -> None:
 
 
 async def test_an_abort_outlives_its_client(path: Path) -> None:
-    """An abort that was asked for is carried out, even if the one who asked hangs up."""
+    """An abort is carried out even if its client disconnects before the reply."""
     played = Played()
     played.may_abort = anyio.Event()
     async with served(path, played):
@@ -431,7 +433,7 @@ async def test_an_abort_outlives_its_client(path: Path) -> None:
 
 
 async def test_an_answer_under_way_is_given_before_the_door_closes(path: Path) -> None:
-    """A supervisor that ends because of an abort still hands out the receipt."""
+    """When the server closes, a request in progress is still answered."""
     played = Played()
     played.may_abort = anyio.Event()
     got: list[Any] = []
@@ -448,7 +450,7 @@ async def test_an_answer_under_way_is_given_before_the_door_closes(path: Path) -
 
 
 async def test_an_answer_that_never_comes_does_not_hold_the_door(path: Path) -> None:
-    """After the grace the server ends, and the client is told that the supervisor did."""
+    """A request that is not answered within the grace period after the close ends with an error to the client."""
     played = Played()
     played.may_abort = anyio.Event()
     told: list[str] = []
@@ -467,13 +469,13 @@ async def test_an_answer_that_never_comes_does_not_hold_the_door(path: Path) -> 
 
 # ------------------------------------------------------------------------------------------------------ the file
 async def test_only_the_owner_may_ask(path: Path) -> None:
-    """The socket can be used by its owner only."""
+    """The socket has mode 0600."""
     async with served(path, Played()):
         assert stat.S_IMODE((await anyio.Path(path).stat()).st_mode) == 0o600
 
 
 async def test_a_stale_socket_is_replaced(path: Path) -> None:
-    """The socket that a killed supervisor left does not keep a new server from listening."""
+    """The socket file of a killed supervisor is replaced by a new server."""
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     async with served(path, Played()):
@@ -481,7 +483,7 @@ async def test_a_stale_socket_is_replaced(path: Path) -> None:
 
 
 async def test_a_path_may_be_longer_than_an_address(tmp_path: Path) -> None:
-    """A state directory deep in the file system has a socket like any other."""
+    """The control socket works at a path longer than a socket address may be."""
     folder = tmp_path / ("d" * 100) / ("e" * 100)
     folder.mkdir(parents=True)
     path = folder / "control.sock"
@@ -492,13 +494,13 @@ async def test_a_path_may_be_longer_than_an_address(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["control.sock", "missing/control.sock", "x" * 110 + "/control.sock"])
 async def test_nobody_there_is_said_with_the_remedy(tmp_path: Path, name: str) -> None:
-    """Without a supervisor a request fails with what to do."""
+    """A request without a running supervisor raises NotRunning with the command that starts one."""
     with pytest.raises(NotRunning, match=r"no supervisor runs on .*: start one with `supervisor run PLAN\.yaml`"):
         await answers(tmp_path / name, {"do": "ping"})
 
 
 async def test_a_socket_that_nobody_listens_on_is_nobody(path: Path) -> None:
-    """After the server has ended its socket is still there, and a request is told that nobody is."""
+    """The socket file exists after the server has ended, and a request on it raises NotRunning."""
     async with served(path, Played()):
         pass
     assert await anyio.Path(path).is_socket()

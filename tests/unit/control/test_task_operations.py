@@ -41,7 +41,8 @@ def supervisor_of(work: Work | None) -> Played:
 
 
 class Work:
-    """Work that remembers what was asked of it: ``open`` is refused, ``nobody`` is unknown, ``disk`` cannot be said."""
+    """Stand-in for a running plan that records commands: task ``open`` is refused, ``nobody`` unknown; ``disk`` and
+    ``bug`` fail."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
@@ -115,7 +116,7 @@ async def _serve(state_dir: Path, work: Work | None, closing: anyio.Event, start
 
 @contextmanager
 def served(state_dir: Path, work: Work | None, backend: str) -> Iterator[None]:
-    """A supervisor's socket, in a thread of its own."""
+    """Serve a supervisor's control socket in a thread of its own for the time of the block."""
     with start_blocking_portal(backend) as portal:
         closing, started = portal.call(anyio.Event), threading.Event()
         serving = portal.start_task_soon(_serve, state_dir, work, closing, started)
@@ -137,7 +138,8 @@ def cli(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Cli]:
-    """Run a command line against the work, whose socket is served on either backend."""
+    """Return a function that runs a command line against the stand-in plan, whose socket is served on either
+    backend."""
     monkeypatch.setenv("SUPERVISOR_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr("getpass.getuser", lambda: "me")
     monkeypatch.delenv("SUPERVISOR_TASK", raising=False)
@@ -160,7 +162,7 @@ def cli(
     ],
 )
 def test_each_command_arrives(cli: Cli, work: Work, command: tuple[str, ...], verb: str, words: str) -> None:
-    """The verb, the task, who and why reach the work, and its answer is told."""
+    """Each command passes verb, task, operator and reason to the plan, and prints the result."""
     output = cli(*command)
     assert (output.status, output.out, output.err) == (0, words + "\n", "")
     reason = "no tests" if verb == "reject" else ""
@@ -168,7 +170,7 @@ def test_each_command_arrives(cli: Cli, work: Work, command: tuple[str, ...], ve
 
 
 def test_what_a_task_is_blocked_on_arrives(cli: Cli, work: Work) -> None:
-    """Everything that was named; nothing is not enough."""
+    """``task block`` passes all that ``--on`` names to the plan; without ``--on`` it is rejected with exit status 2."""
     output = cli("task", "block", "a", "--on", "b", "--on", "a key", "--reason", "no access")
     assert (output.status, output.out, output.err) == (0, "a: blocked, now OPEN\n", "")
     assert work.asked == [("block", "a", "operator:me", "no access", None, ("b", "a key"))]
@@ -176,7 +178,7 @@ def test_what_a_task_is_blocked_on_arrives(cli: Cli, work: Work) -> None:
 
 
 def test_who_why_and_its_id_arrive(cli: Cli, work: Work) -> None:
-    """The options reach the work; a repeated command is reported as repeated."""
+    """``--by``, ``--reason`` and ``--command-id`` reach the plan, and a repeated command is reported as repeated."""
     options = ("--by", "ada", "--reason", "looks good", "--command-id", "c1")
     first, again = cli("approve", "a", *options), cli("approve", "a", *options)
     assert work.asked[0] == ("approve", "a", "operator:ada", "looks good", "c1")
@@ -185,13 +187,15 @@ def test_who_why_and_its_id_arrive(cli: Cli, work: Work) -> None:
 
 
 def test_several_tasks_are_several_commands(cli: Cli, work: Work) -> None:
-    """Each is asked once, in order, with an id of its own where the command has one."""
+    """A command for several tasks reaches the plan once for each task, in order; a command id is extended by the
+    task."""
     assert cli("approve", "a", "b", "a", "--command-id", "c").status == 0
     assert [(one[1], one[4]) for one in work.asked] == [("a", "c/a"), ("b", "c/b")]
 
 
 def test_what_one_is_refused_does_not_keep_the_others(cli: Cli, work: Work) -> None:
-    """The refusal is told with its task, the rest is done, and the exit status is 2."""
+    """If the plan refuses some of the tasks, the others are still handled; each refusal is printed, and the exit status
+    is 2."""
     output = cli("approve", "a", "open", "nobody", "b")
     assert output.status == 2
     assert output.out == "a: approved, now OPEN\nb: approved, now OPEN\n"
@@ -203,12 +207,12 @@ def test_what_one_is_refused_does_not_keep_the_others(cli: Cli, work: Work) -> N
 
 @pytest.mark.parametrize(("tasks", "status"), [(("disk",), 1), (("bug",), 1), (("disk", "open"), 2)])
 def test_what_failed_may_be_granted_later(cli: Cli, tasks: tuple[str, ...], status: int) -> None:
-    """A failure of the journal, or of ours, is exit status 1; where something was refused too, 2."""
+    """A failure of the journal, or a bug, gives exit status 1; together with a refusal the exit status is 2."""
     assert cli("approve", *tasks).status == status
 
 
 def test_all_that_are_planned(cli: Cli, work: Work) -> None:
-    """Those that wait are asked about, and where none does, that is said."""
+    """``--all-planned`` handles every task that waits for approval, and reports if there is none."""
     assert cli("approve", "--all-planned").out == "a: approved, now OPEN\nb: approved, now OPEN\n"
     assert cli("reject", "--all-planned", "--reason", "x").status == 0
     assert [one[:2] for one in work.asked] == [("approve", "a"), ("approve", "b"), ("reject", "a"), ("reject", "b")]
@@ -218,7 +222,7 @@ def test_all_that_are_planned(cli: Cli, work: Work) -> None:
 
 
 def test_answers_are_json_too(cli: Cli, work: Work) -> None:
-    """Each task with its answer, or with what it was refused, and of what kind."""
+    """``--json`` prints each task with its result, or with the kind and the message of its refusal."""
     output = cli("approve", "a", "open", "--json")
     assert (output.status, output.err) == (2, "")
     answer = {
@@ -238,7 +242,7 @@ SUBTASKS = "- {id: part, prompt: do it}\n- {id: rest, agent: b, depends_on: [par
 
 
 def test_a_split_brings_its_subtasks_from_a_file(cli: Cli, work: Work, tmp_path: Path) -> None:
-    """They are read as tasks, and their ids come back."""
+    """``task split --from FILE`` reads the subtasks from the file, and prints the ids of the new tasks."""
     file = tmp_path / "parts.yaml"
     file.write_text(SUBTASKS)
     output = cli("task", "split", "a", "--from", file, "--reason", "too large")
@@ -254,7 +258,7 @@ def test_a_split_brings_its_subtasks_from_a_file(cli: Cli, work: Work, tmp_path:
 def test_an_agent_splits_its_own_task_from_standard_input(
     cli: Cli, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The variable names the task. Whether an agent asks, the supervisor finds out; its client does not say."""
+    """``task split`` without arguments splits the task in SUPERVISOR_TASK by the subtasks on standard input."""
     monkeypatch.setenv("SUPERVISOR_TASK", "a")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(SUBTASKS.encode())))
     assert cli("task", "split").status == 0
@@ -297,7 +301,7 @@ def test_bad_subtasks_are_told_with_their_place(cli: Cli, work: Work, tmp_path: 
     ],
 )
 def test_bad_input_asks_nothing(cli: Cli, work: Work, command: tuple[str, ...], words: str) -> None:
-    """An invalid command is one message and exit status 2, before the supervisor is asked."""
+    """An invalid command line gives one message and exit status 2, and no request is sent."""
     output = cli(*command)
     assert (output.status, output.out, work.asked) == (2, "", [])
     assert words in output.err
@@ -307,7 +311,7 @@ def test_bad_input_asks_nothing(cli: Cli, work: Work, command: tuple[str, ...], 
     ("data", "words"), [(b"\xff", "not UTF-8 at position 0"), (b" " * 524_289, "is larger than 524288 bytes")]
 )
 def test_a_file_that_cannot_be_subtasks(cli: Cli, work: Work, tmp_path: Path, data: bytes, words: str) -> None:
-    """A file that is not UTF-8, or is too large, is refused before it is sent."""
+    """A subtask file that is not UTF-8, or is too large, is rejected before it is sent."""
     (tmp_path / "parts.yaml").write_bytes(data)
     output = cli("task", "split", "a", "--from", tmp_path / "parts.yaml")
     assert (output.status, work.asked) == (2, [])
@@ -317,7 +321,7 @@ def test_a_file_that_cannot_be_subtasks(cli: Cli, work: Work, tmp_path: Path, da
 def test_without_a_supervisor_there_is_nobody_to_ask(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That no supervisor runs is one message with exit status 2."""
+    """A command without a running supervisor gives one message and exit status 2."""
     assert execute(supervisor, ["approve", "a", "--state-dir", str(tmp_path / "nix")]) == 2
     assert "no supervisor runs on" in capsys.readouterr().err
 
@@ -336,7 +340,7 @@ def test_without_a_supervisor_there_is_nobody_to_ask(
     ],
 )
 async def test_a_request_that_cannot_be_meant(tmp_path: Path, message: Any, kind: str, words: str) -> None:
-    """An invalid request on the socket is refused with the reason, and nothing is asked of the work."""
+    """An invalid steer request on the socket is rejected with the reason, and the plan gets no command."""
     work = Work()
     with pytest.raises(ControlError) as refused:
         await asked(tmp_path, work, message)
@@ -347,7 +351,7 @@ async def test_a_request_that_cannot_be_meant(tmp_path: Path, message: Any, kind
 
 @pytest.mark.anyio
 async def test_where_no_plan_runs_there_is_nothing_to_steer(tmp_path: Path) -> None:
-    """An embedding program has a socket and no plan: that is a refusal."""
+    """A steer request to a supervisor without a plan is refused."""
     with pytest.raises(ControlError, match="no plan runs here") as refused:
         await asked(tmp_path, None, {"do": "steer", "verb": "approve", "tasks": ["a"]})
     assert refused.value.kind == "refused"

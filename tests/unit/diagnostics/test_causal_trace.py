@@ -1,4 +1,4 @@
-"""Causal traces of made-up records: the spine, the annotations, and the root."""
+"""Causal traces of made-up records: the chain of causes (spine), its annotations, and the root event."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def explained(events: list[LifecycleEvent], entity: str) -> list[int]:
 
 # ---------------------------------------------------------------------------------------------------------- why
 def test_a_chain_goes_from_the_root_to_the_last_change() -> None:
-    """The spine holds the causes only, the root first."""
+    """The spine of a trace has only the records that are causes of the last change, the root first."""
     events = [
         event(1, "lead", "TurnRequested"),
         event(2, "other", "TurnRequested"),
@@ -47,7 +47,7 @@ def test_a_chain_goes_from_the_root_to_the_last_change() -> None:
 
 
 def test_what_changed_no_state_is_no_end() -> None:
-    """A fact, a refusal, a stale record or a step that stays is not the end of a spine."""
+    """A fact, a refusal, a stale record, or a transition that stays in its state, is not the end of a trace."""
     events = [
         event(1, "lead", "OperatorStop"),
         event(2, "lead", "Ended", cause=1, from_status="Stopped", to_status="Stopped"),
@@ -59,7 +59,7 @@ def test_what_changed_no_state_is_no_end() -> None:
 
 
 def test_what_was_born_and_never_moved_is_explained_by_its_birth() -> None:
-    """The birth of an entity counts as a change."""
+    """The trace of an entity that has only its birth ends at the birth."""
     events = [
         event(1, "lead", "TurnRequested"),
         event(2, "lead:t1", "Born", outcome="born", cause=1, to_status="A"),
@@ -69,7 +69,7 @@ def test_what_was_born_and_never_moved_is_explained_by_its_birth() -> None:
 
 
 def test_an_abort_on_the_way_is_told_with_its_parents() -> None:
-    """An abort that a record names is in the trace, with the abort that it was escalated from."""
+    """The trace has the abort that its records name, and the abort from which that abort was escalated."""
     events = [
         abort_record(1, "lead", "abort-1"),
         abort_record(2, "lead", "abort-1/edge", parent="abort-1"),
@@ -81,7 +81,7 @@ def test_an_abort_on_the_way_is_told_with_its_parents() -> None:
 
 
 def test_several_records_of_one_abort_do_not_hide_the_first() -> None:
-    """The request of an abort is found, though records of crossed edges carry its id, too."""
+    """The trace begins with the request of an abort, not with the record of a crossed policy edge of the same abort."""
     events = [
         abort_record(1, "lead", "abort-1"),
         event(
@@ -98,20 +98,20 @@ def test_several_records_of_one_abort_do_not_hide_the_first() -> None:
 
 
 def test_a_cause_that_is_not_there_is_named() -> None:
-    """A missing cause ends the spine, and its number is reported."""
+    """If the record of a cause is missing, the trace ends there, and ``missing`` has the number of that record."""
     explanation = why({7: event(7, "lead", "SessionExited", cause=5)}, "lead")
     assert ([one.seq for one in explanation.records], explanation.missing) == ([7], 5)
 
 
 def test_a_cause_from_the_future_ends_the_chain() -> None:
-    """A cause that is younger than its effect ends the spine."""
+    """A cause that is younger than its effect ends the trace."""
     events = [event(1, "lead", "Odd", cause=2), event(2, "lead", "Odder", cause=1)]
     explanation = why(events, "lead")
     assert ([one.seq for one in explanation.records], explanation.missing) == ([1, 2], 2)
 
 
 def test_a_cause_must_be_older_than_its_own_effect() -> None:
-    """Each cause must be older than its own effect, not only than the last change."""
+    """A cause must be older than the record that it caused, not only older than the last change."""
     events = [event(2, "lead", "Odd", cause=4), event(4, "lead", "Odder"), event(5, "lead", "Last", cause=2)]
     explanation = why(events, "lead")
     assert ([one.seq for one in explanation.records], explanation.missing) == ([2, 5], 4)
@@ -119,7 +119,7 @@ def test_a_cause_must_be_older_than_its_own_effect() -> None:
 
 @pytest.mark.parametrize("entity", ["nobody", "lead:t1:c9", "lead:t9:c1", "lead:t1:cx", ""])
 def test_an_unknown_id_is_an_error(entity: str) -> None:
-    """An id without records is an error."""
+    """``why`` raises LookupError for an id that has no records."""
     with pytest.raises(LookupError, match="the journal has no record of"):
         why([event(1, "lead", "Born"), event(2, "lead:t1", "Born")], entity)
 
@@ -136,24 +136,24 @@ CALLS = [
 
 @pytest.mark.parametrize(("call", "end"), [("c1", 3), ("c3", 6)])
 def test_a_tool_call_is_explained_by_its_own_result(call: str, end: int) -> None:
-    """A call is found by its number and its result by the agent's id, which may be used again."""
+    """The trace of a tool call ends at the call's own result, although the agent used the call's id twice."""
     assert explained(CALLS, f"lead:t1:{call}")[-1] == end
 
 
 def test_an_open_call_is_explained_by_its_start() -> None:
-    """The last change of an open call is its start."""
+    """The trace of an open tool call ends at its start."""
     assert explained(CALLS, "lead:t1:c2") == [1, 2]
 
 
 def test_a_call_that_its_turn_took_along_is_explained_by_the_turn() -> None:
-    """A failed turn is the end of its open calls."""
+    """The trace of a tool call that was open when its turn failed ends at the failure of the turn."""
     failed = event(7, "lead:t1", "task_failed", cause=5)
     assert explained([*CALLS, failed], "lead:t1:c2") == [5, 7]
 
 
 # ------------------------------------------------------------------------------------------------------- branches
 def shape(explanation: Explanation) -> list[Any]:
-    """Return role and number of each step, and of its annotations."""
+    """Return role and record number of each step of a trace, and of its annotations."""
     return [
         (step.role.value, step.record.seq, *((branch.role.value, branch.record.seq) for branch in step.branches))
         for step in explanation.steps
@@ -175,8 +175,8 @@ for _at, _edge in ((1, "tool_to_sibling"), (2, "sibling_to_session")):
 
 
 def test_an_escalated_abort_is_one_tree() -> None:
-    """The crossed edge is on the spine, the other edge an annotation of the request, and stages and later causes
-    annotate the end."""
+    """In the trace of an escalated abort the policy edge that reached the session is on the spine, the other edge is an
+    annotation of the request, and stages and later causes are annotations of the end."""
     assert shape(why(ESCALATED, "lead/b")) == [
         ("root", 1, ("policy edge", 3)),
         ("policy edge", 2),
@@ -186,13 +186,13 @@ def test_an_escalated_abort_is_one_tree() -> None:
 
 
 def test_what_ended_with_it_has_the_same_root() -> None:
-    """A turn that ended with its session has the session's root, and no stages."""
+    """The trace of a turn that ended with its session has the session's root, and no termination stages."""
     assert shape(why(ESCALATED, "lead/b:t1"))[-2:] == [("cause", 4), ("end", 5)]
     assert why(ESCALATED, "lead/b:t1").root == ESCALATED[0]
 
 
 def test_an_abort_that_is_named_but_caused_nothing_is_a_branch() -> None:
-    """An abort that a record names but that is not among its causes is an annotation, and counts as a root."""
+    """An abort that a record names, but that is not among its causes, is an annotation and counts as a second root."""
     events = [event(1, "lead", "Born", actor="host"), abort_record(2, "lead", "x"), event(3, "lead", "Odd", cause=1)]
     events[2] = msgspec.structs.replace(events[2], abort_id="x")
     explanation = why(events, "lead")
@@ -202,7 +202,7 @@ def test_an_abort_that_is_named_but_caused_nothing_is_a_branch() -> None:
 
 
 def test_a_late_failure_of_a_turn_is_a_later_cause() -> None:
-    """A later failure is a later cause, and no root of the end."""
+    """A failure that came after a turn had ended is annotated as a later cause, and is no root of the end."""
     events = [
         event(1, "lead:t1", "task_failed", reason="enough"),
         event(2, "lead:t1", "agent_reaped", cause=1),
@@ -214,7 +214,7 @@ def test_a_late_failure_of_a_turn_is_a_later_cause() -> None:
 
 
 def test_where_a_cause_is_missing_there_is_no_root() -> None:
-    """With a missing cause there is no root, and the missing record is reported."""
+    """The trace with a missing cause has no root, and ``missing`` has the number of the missing record."""
     events = [event(7, "lead", "SessionExited", cause=5)]
     explanation = why(events, "lead")
     assert (explanation.root, explanation.roots, explanation.missing) == (None, 0, 5)
@@ -222,7 +222,7 @@ def test_where_a_cause_is_missing_there_is_no_root() -> None:
 
 
 def test_a_rung_with_another_root_is_counted() -> None:
-    """A stage that goes back to another root than the end is counted as a second root."""
+    """A termination stage whose causes lead to another root than the end is counted as a second root."""
     events = [
         event(1, "lead", "OperatorStop", actor="ann"),
         event(2, "other", "OperatorStop", actor="ben"),
@@ -232,7 +232,7 @@ def test_a_rung_with_another_root_is_counted() -> None:
 
 
 def test_a_chain_may_be_very_long() -> None:
-    """A spine of ten thousand records is explained, also as JSON."""
+    """A trace of ten thousand records is found and encoded as JSON, without recursion."""
     events = [event(n, f"s{n}", "Next", cause=n - 1 if n > 1 else None) for n in range(1, 10_001)]
     explanation = why(events, "s10000")
     assert len(explanation.steps) == 10_000
@@ -240,7 +240,7 @@ def test_a_chain_may_be_very_long() -> None:
 
 
 def test_only_some_later_records_are_causes() -> None:
-    """Of later records only facts of an abort are later causes."""
+    """Of the records after the end, only facts of an abort and events that end something are later causes."""
     events = [
         event(1, "lead", "OperatorStop"),
         event(2, "lead", "TurnReaped", from_status="S1", to_status="S1"),
@@ -254,21 +254,22 @@ def test_only_some_later_records_are_causes() -> None:
 
 
 def test_a_second_abort_of_a_call_is_a_later_cause() -> None:
-    """A late abort of a call is a later cause, found in its turn's log."""
+    """A second abort of a tool call after its result, recorded in the turn's log, is a later cause of that call's
+    trace."""
     late, other = abort_record(7, "lead:t1", "abort-7"), abort_record(8, "lead:t1", "abort-8")
     late.metadata["target"], other.metadata["target"] = "lead:t1:c1", "lead:t1:c3"
     assert shape(why([*CALLS, late, other], "lead:t1:c1")) == [("root", 3, ("later cause", 7))]
 
 
 def test_an_abort_from_the_future_is_no_root() -> None:
-    """A record does not go back to an abort that was recorded after it."""
+    """An abort that was recorded after the record that names it is no root."""
     events = [event(1, "lead", "OperatorStop", abort_id="x"), abort_record(2, "other", "x")]
     assert [one.seq for one in roots(events, "lead")] == [1]
 
 
 @pytest.mark.parametrize("outcome", ["stale", "refused", "transition"])
 def test_what_only_names_an_abort_is_no_later_cause(outcome: str) -> None:
-    """A later record must be a fact about an abort, or an event that ends something."""
+    """A later record that only names an abort, and is not a fact about one, is no later cause."""
     events = [
         event(1, "lead", "OperatorStop"),
         event(2, "lead", "Noted", outcome=outcome, from_status="S1", to_status="S1", abort_id="x"),
@@ -278,7 +279,7 @@ def test_what_only_names_an_abort_is_no_later_cause(outcome: str) -> None:
 
 @pytest.mark.parametrize(("before", "after"), [("A", "B"), ("B", "A")])
 def test_any_other_state_is_a_change(before: str, after: str) -> None:
-    """Any other state is a change, whatever its name."""
+    """A record that changes the state is the end of the trace, whatever the names of the states."""
     events = [
         event(1, "lead", "Born", outcome="born", from_status=""),
         event(2, "lead", "Moved", from_status=before, to_status=after),
@@ -288,13 +289,13 @@ def test_any_other_state_is_a_change(before: str, after: str) -> None:
 
 
 def test_an_end_that_was_overcome_is_no_later_cause() -> None:
-    """The end of an earlier attempt is no later cause."""
+    """The failure of an earlier attempt, before the last change, is no later cause."""
     events = [event(1, "lead", "task_failed"), event(2, "lead", "Retried")]
     assert shape(why(events, "lead")) == [("root", 2)]
 
 
 def test_a_call_is_explained_by_what_came_after_its_start() -> None:
-    """A failure of the turn before the call's start, or an earlier call with its id, is not the call's end."""
+    """The trace of an open call ignores results and failures of the turn from before the start of that call."""
     events = [
         event(1, "lead:t1", "tool_completed", metadata={"call_id": "x"}),
         event(2, "lead:t1", "task_failed"),

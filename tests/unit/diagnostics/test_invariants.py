@@ -1,4 +1,4 @@
-"""Invariants of records: for each there is a log that violates it, and real runs violate none."""
+"""Invariants of records: each has a made-up log that violates it, and real runs violate none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIES: list[tuple[str, Lie]] = []
 
 
 def breaks(invariant: str) -> Callable[[Lie], Lie]:
-    """Mark a log that violates that invariant."""
+    """Register a function that writes a log which violates *invariant*."""
 
     def note(lie: Lie) -> Lie:
         LIES.append((invariant, lie))
@@ -41,14 +41,15 @@ def names(records: list[LifecycleEvent]) -> set[str]:
 
 
 def family(log: Log) -> None:
-    """Write a session ``s`` with the children ``s/a`` and ``s/b``, of which ``s`` and ``s/a`` are running."""
+    """Write a session ``s`` with the children ``s/a`` and ``s/b``, with agents running in ``s`` and ``s/a``."""
     log.running("s")
     log.running("s/a")
     log.session("s/b")
 
 
 def over(log: Log, session: str, agent: str, turn: str, abort_id: str | None = None, cause: int | None = None) -> int:
-    """Write the stop and the end of a running session with everything below it."""
+    """Write the stop of a running session, the ends of its turn and agent, and its own end; return the last record's
+    number."""
     stopped = log.stop(session, abort_id, cause)
     failed = log.tell(turn, "task_failed", verdict=ERROR, abort_id=abort_id, cause_id=stopped)
     log.tell(turn, "agent_reaped", cause_id=failed)
@@ -81,7 +82,7 @@ def test_a_true_tale_breaks_nothing() -> None:
 
 @pytest.mark.parametrize("reason", ["enough", ""])
 def test_who_succeeds_while_it_is_being_ended_has_no_time_to_be_idle(reason: str) -> None:
-    """An agent that is being ended may report success without being idle in between."""
+    """An agent whose session is being stopped may exit after a reported success without having been idle."""
     log = Log()
     log.session("s")
     log.request("s")
@@ -97,7 +98,8 @@ def test_who_succeeds_while_it_is_being_ended_has_no_time_to_be_idle(reason: str
 
 @pytest.mark.parametrize(("reason", "broken"), [("", {"isolation"}), ("it was silent for too long", set())])
 def test_an_agent_that_is_killed_without_a_reason_breaks_isolation(reason: str, broken: set[str]) -> None:
-    """The supervisor kills an agent whose session goes on only for a reason, which is on record."""
+    """A session continues after its agent was killed: without a recorded reason this violates the invariant
+    isolation."""
     log = Log()
     log.running("s")
     log.fail("s", "s:t1")
@@ -106,7 +108,8 @@ def test_an_agent_that_is_killed_without_a_reason_breaks_isolation(reason: str, 
 
 
 def test_more_messages_than_may_wait_break_a_bound() -> None:
-    """A session takes as many messages as its limit allows; the supervisor's own do not count."""
+    """A session with more waiting messages than its limit violates ``bounded``; messages of the supervisor do not
+    count."""
     log = Log()
     log.running("s", waiting_max=1)
     log.tell("s", "MessageReceived", message_id="m1", sender="supervisor", text="hello")
@@ -120,7 +123,7 @@ def test_more_messages_than_may_wait_break_a_bound() -> None:
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_a_journal_is_at_rest_when_every_session_has_ended(ended: bool) -> None:
-    """``all_ended`` is true after the last record of every session, and false before."""
+    """``all_ended`` of the checker is true once every session has its last record, and false before."""
     log, checker = Log(), RecordChecker()
     log.session("s")
     stopped = log.stop("s")
@@ -133,7 +136,7 @@ def test_a_journal_is_at_rest_when_every_session_has_ended(ended: bool) -> None:
 
 @pytest.mark.parametrize(("ended", "how"), [(False, "is ending"), (True, "has ended")])
 def test_a_birth_below_a_session_that_ends_is_described(ended: bool, how: str) -> None:
-    """The report says whether the parent was ending or had ended."""
+    """The violation of a birth below an ended or ending session says whether the parent was ending or had ended."""
     log = Log()
     log.session("s")
     stopped = log.stop("s")
@@ -144,7 +147,7 @@ def test_a_birth_below_a_session_that_ends_is_described(ended: bool, how: str) -
 
 
 def test_what_is_under_way_breaks_nothing() -> None:
-    """An entity that has not ended yet is no violation."""
+    """Entities that have not ended yet are no violation in a run that still continues."""
     log = Log()
     family(log)
     log.call("s:t1", 1)
@@ -205,7 +208,7 @@ def adopted_by_the_dead(log: Log) -> None:
 
 
 def test_who_is_adopted_outlives_its_parent() -> None:
-    """A child session that its parent's end spares, by record, may end later."""
+    """A child session that outlives its parent is no violation if an Adopted record says that it was spared."""
     log = Log()
     log.session("s")
     log.session("s/a")
@@ -217,7 +220,8 @@ def test_who_is_adopted_outlives_its_parent() -> None:
 
 
 def test_a_long_id_names_its_parent_by_its_cause() -> None:
-    """The parent of an id with its middle left out is the session whose turn caused the birth."""
+    """A child session with a shortened id is assigned to the session whose call caused the birth: the end of that
+    session before the child violates containment."""
     log = Log()
     family(log)
     asked = log.call("s/a:t1", 1)
@@ -297,7 +301,7 @@ def tool_abort_ends_what_another_call_started(log: Log) -> None:
 
 
 def test_a_tool_abort_ends_what_its_call_started() -> None:
-    """A child session that the call started is in the reach of a TOOL abort."""
+    """A TOOL abort may end the child session that the aborted call started."""
     log = Log()
     log.running("s")
     log.abort("s", "s", "tool")
@@ -375,7 +379,7 @@ def crossing_twice(log: Log) -> None:
 
 
 def test_edges_on_record_may_be_crossed() -> None:
-    """A TOOL abort may reach siblings and parent by one record for each edge."""
+    """A TOOL abort may end siblings and parent if a record for each crossed policy edge precedes the ends."""
     log = Log()
     family(log)
     log.call("s/a:t1", 1)
@@ -392,7 +396,7 @@ def test_edges_on_record_may_be_crossed() -> None:
 
 
 def test_a_sibling_abort_reaches_siblings() -> None:
-    """A SIBLING abort spares the target and its parent."""
+    """A SIBLING abort that ends only the target's siblings violates nothing."""
     log = Log()
     family(log)
     log.end("s/b", log.stop("s/b", log.abort("s/a", "s/a", "sibling"), len(log.records)))
@@ -459,7 +463,7 @@ def call_goes_on_after_the_abort_of_all_calls(log: Log) -> None:
 
 
 def test_a_call_may_return_just_as_all_calls_are_aborted() -> None:
-    """A call whose result is on its way need not have the result of an abort."""
+    """A call that returns its result at the moment of an abort of all calls need not have the outcome aborted."""
     log = Log()
     log.running("s")
     log.call("s:t1", 1)
@@ -469,7 +473,7 @@ def test_a_call_may_return_just_as_all_calls_are_aborted() -> None:
 
 
 def test_a_call_that_is_aborted_by_two_names_has_the_result_of_both() -> None:
-    """A call aborted by its own id and as one of all calls ends by the first abort."""
+    """A call aborted by its own id and as one of all calls of a session has the result of the first abort."""
     for targets in (("s:t1:c1", "s"), ("s", "s:t1:c1")):
         log = Log()
         log.running("s")
@@ -482,8 +486,7 @@ def test_a_call_that_is_aborted_by_two_names_has_the_result_of_both() -> None:
 
 
 def test_who_joins_an_end_needs_no_record_of_its_own() -> None:
-    """An abort of a session that is ending may be named without a record of its own, by the record that joins the
-    end."""
+    """An abort of a session that is already ending needs no record of its own: the stop event names the abort."""
     log = Log()
     log.session("s")
     stopped = log.stop("s", log.abort("s", "s", "session"), 2)
@@ -553,7 +556,7 @@ def two_holders(log: Log) -> None:
 
 
 def test_a_task_may_be_held_one_after_the_other() -> None:
-    """A task may be claimed again after it was given back."""
+    """A task may be claimed by another session after it was given back."""
     log = Log()
     log.session("s")
     log.session("z")
@@ -681,7 +684,8 @@ def edge_that_is_none_after_a_lie(log: Log) -> None:
 
 
 def test_one_lie_is_told_once() -> None:
-    """After a wrong record the shadow follows it, and nothing built on it is reported again."""
+    """After a wrong record the checker continues from the recorded state, and reports no violation that only follows
+    from the wrong record."""
     log = Log()
     log.session("s")
     log.tell("s", "WorktreeReady", to="Spawning")
@@ -816,7 +820,7 @@ def data_that_counts_otherwise(log: Log) -> None:
 
 
 def test_crashes_that_are_far_apart_do_not_add_up() -> None:
-    """Failures outside the restart window do not add up."""
+    """Failures that are farther apart than the restart window do not add up to the restart limit."""
     log = Log()
     log.running("s", restarts_max=1)
     for number in (1, 2):
@@ -993,20 +997,20 @@ def idle_with_a_task(log: Log) -> None:
 # ---------------------------------------------------------------------------------------------------------- the tests
 @pytest.mark.parametrize(("invariant", "lie"), LIES, ids=[f"{name}-{lie.__name__}" for name, lie in LIES])
 def test_a_broken_law_is_told(invariant: str, lie: Lie) -> None:
-    """A log that violates an invariant is caught, and the invariant is named."""
+    """The checker reports the violated invariant for each registered log."""
     log = Log()
     lie(log)
     assert invariant in names(log.records)
 
 
 def test_every_law_has_its_lie() -> None:
-    """Every invariant that records can show has a log that violates it."""
+    """Every invariant that can be checked on records has a registered log that violates it."""
     assert {name for name, _ in LIES} == set(INVARIANTS) - WORLD
     assert all("(" in INVARIANTS[name] for name in WORLD), "who checks it, or why nobody does yet"
 
 
 def test_the_demonstration_breaks_none() -> None:
-    """The demo's journal violates no invariant."""
+    """The journal of the demonstration run violates no invariant."""
     with no_leaks(), demo.repository() as repository:
         state = StateDir(repository / ".sdd")
         anyio.run(demo.play, repository, state.root, lambda text: None)

@@ -36,13 +36,13 @@ from tests.support import run_command, supervising
 
 # ------------------------------------------------------------------------------------------------------ real journals
 NO_SOCKET = shutil.ignore_patterns("control.sock")
-"""Python cannot copy the file of a socket."""
+"""Filter for ``copytree`` that skips the control socket, because Python cannot copy the file of a socket."""
 
 SETTINGS = Settings(limits=LimitsConfig(backoff_base_ms=1, backoff_cap_ms=2, restarts_max=1), policy=PolicyConfig())
 
 
 async def work(turn: AgentTurn) -> str:
-    """Act as the agent: make a call, delegate and wait, hang in a call, or fail."""
+    """Agent function that, as the prompt says, makes a call, delegates and waits, hangs in a call, or fails."""
     if "fail" in turn.prompt:
         raise RuntimeError("it broke")
     if "hang" in turn.prompt:
@@ -91,7 +91,7 @@ def _quiet() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """State directory of a supervisor that has ended."""
+    """Return the state directory of a supervisor that has ended."""
     state_dir = tmp_path_factory.mktemp("ended") / "state"
     anyio.run(_run, state_dir)
     return state_dir
@@ -99,7 +99,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(ended: Path, tmp_path: Path) -> Path:
-    """Copy of that state directory, to be tampered with."""
+    """Return a copy of the ended supervisor's state directory, for a test to tamper with."""
     return Path(shutil.copytree(ended, tmp_path / "copy", ignore=NO_SOCKET))
 
 
@@ -113,7 +113,7 @@ def the(records: list[LifecycleEvent], event: str, entity_id: str) -> LifecycleE
 
 
 def change(state_dir: Path, statement: str, *values: object) -> None:
-    """Tamper with the journal."""
+    """Change the journal of *state_dir* with an SQL statement, as a forger would."""
     with closing(apsw.Connection(str(StateDir(state_dir).journal))) as db:
         db.execute("PRAGMA foreign_keys = OFF")
         db.execute(statement, values)  # type: ignore[arg-type]
@@ -124,7 +124,8 @@ def change(state_dir: Path, statement: str, *values: object) -> None:
 @pytest.mark.parametrize("command", ["replay", "validate"])
 @pytest.mark.parametrize("named", ["the directory", "the journal"])
 def test_a_sound_journal(ended: Path, command: str, named: str) -> None:
-    """A sound journal has no difference and no violation, and every record is read."""
+    """``replay`` finds no difference and ``validate`` no violation in a journal that nobody changed, and both read
+    every record."""
     path = ended if named == "the directory" else StateDir(ended).journal
     told = run_command(command, path, "--json")
     number = len(events(ended))
@@ -141,7 +142,8 @@ def test_a_sound_journal(ended: Path, command: str, named: str) -> None:
 @pytest.mark.parametrize("command", [("replay",), ("validate",), ("journal", "check"), ("journal", "export")])
 @pytest.mark.parametrize("there", ["nothing", "a directory", "a circle of links", "no possible name"])
 def test_where_there_is_no_journal(tmp_path: Path, command: tuple[str, ...], there: str) -> None:
-    """A missing journal is an error with the path and what to give."""
+    """A command for a path without a journal ends with exit status 2 and a message with the path and the paths to
+    give."""
     path = tmp_path / ("j" * 300 if there == "no possible name" else "j")
     match there:
         case "a directory":
@@ -157,7 +159,7 @@ def test_where_there_is_no_journal(tmp_path: Path, command: tuple[str, ...], the
 
 @pytest.mark.anyio
 async def test_a_supervisor_that_runs(tmp_path: Path) -> None:
-    """The journal of a running supervisor has no difference."""
+    """The replayed records of a supervisor that still runs agree with its journal's rows."""
     async with open_supervisor(tmp_path / "state", settings=SETTINGS) as sup:
         await play(sup)
         await sup.start_session("more", agent=work)
@@ -171,7 +173,7 @@ async def test_a_supervisor_that_runs(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_supervisor_that_died(tmp_path: Path) -> None:
-    """The journal of a killed supervisor has no difference, nor has it after recovery."""
+    """``replay`` finds no difference in the journal of a killed supervisor, neither before nor after recovery."""
     async with open_supervisor(tmp_path / "state", settings=SETTINGS) as sup, anyio.create_task_group() as group:
         session = await sup.start_session("s", agent=work)
         group.start_soon(session.run, "hang")
@@ -187,7 +189,7 @@ async def test_a_supervisor_that_died(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS[::3])
 def test_simulated_runs_replay(scenario: str) -> None:
-    """The records of a simulated run replay to the rows of its journal: state, data, parents and ends."""
+    """The records of a simulated run replay to the entity rows of its journal, with state, data, parents and ends."""
     store = simulated_journal(scenario, 7)
     records = store.log.after(0, 1_000_000)
     replay = Replay(store.entities.values())
@@ -200,7 +202,7 @@ def test_simulated_runs_replay(scenario: str) -> None:
 
 # ------------------------------------------------------------------------------------------------------- what differs
 def test_a_tampered_state(copy: Path) -> None:
-    """A record with another state than its table's is a violation."""
+    """A record whose state was changed to one that its table does not allow is reported as a violation."""
     record = the(events(copy), "SessionStarted", "lead")
     change(copy, "UPDATE events SET to_status = 'Interrupting' WHERE seq = ?", record.seq)
     for command in ("replay", "validate"):
@@ -228,7 +230,7 @@ def test_a_tampered_state(copy: Path) -> None:
     ],
 )
 def test_a_tampered_row(copy: Path, statement: str, field: str) -> None:
-    """A row that differs from its records is exactly one difference."""
+    """An entity or effect row that was changed is reported as exactly one difference, with the field."""
     change(copy, statement)
     told = run_command("replay", copy, "--json")
     assert told.status == 1
@@ -237,7 +239,7 @@ def test_a_tampered_row(copy: Path, statement: str, field: str) -> None:
 
 
 def test_a_row_counts_the_records_of_its_log(copy: Path) -> None:
-    """A row that counts more records than there are is reported with both numbers."""
+    """A row that counts more records than its entity has is reported as a difference with both numbers."""
     change(copy, "UPDATE entities SET entity_seq = entity_seq + 9 WHERE id = 'lead'")
     [found] = run_command("replay", copy, "--json").json["differences"]
     assert found["recorded"] == f"{int(found['replayed']) + 9} of its log"
@@ -245,13 +247,13 @@ def test_a_row_counts_the_records_of_its_log(copy: Path) -> None:
 
 @pytest.mark.parametrize("field", ["$.cooled", "$.limits.waiting_max"])
 def test_a_field_that_an_earlier_version_did_not_write(copy: Path, field: str) -> None:
-    """A row without a field that its writer did not know, also of a nested value, differs in nothing."""
+    """A row that lacks a field, also a nested one, as if an earlier version had written it, is no difference."""
     change(copy, f"UPDATE entities SET data = CAST(json_remove(data, '{field}') AS BLOB) WHERE id = 'lead'")
     assert run_command("replay", copy, "--json").json["differences"] == []
 
 
 def test_a_missing_record(copy: Path) -> None:
-    """A missing record is a gap, which the entity's later records show."""
+    """A deleted record is reported as a gap in the numbers, and by violations of the entity's later records."""
     record = the(events(copy), "WorktreeReady", "lead")
     change(copy, "DELETE FROM events WHERE seq = ?", record.seq)
     found = run_command("replay", copy, "--json").json["violations"]
@@ -272,7 +274,7 @@ def test_a_missing_record(copy: Path) -> None:
     ],
 )
 def test_what_breaks_no_law_and_was_not_written(copy: Path, command: str, statement: str, words: str) -> None:
-    """A forged row that no invariant catches is found by its hash."""
+    """A changed row that violates no invariant is found by its hash, and the journal file is not written."""
     change(copy, statement)
     before = StateDir(copy).journal.read_bytes()
     told = run_command(command, copy)
@@ -306,7 +308,7 @@ def test_what_cannot_be_read_on(copy: Path, statement: str, words: str) -> None:
 
 @pytest.mark.parametrize(("held", "words"), [(b"", "is not a supervisor's journal"), (bytes(4096), "is not a journal")])
 def test_what_only_has_the_name_is_no_journal(tmp_path: Path, held: bytes, words: str) -> None:
-    """An empty file, and a file of zeros, are not accepted as a journal or a log."""
+    """An empty file, and a file of zeros, named journal.db, are rejected with exit status 2."""
     path = tmp_path / "journal.db"
     path.write_bytes(held)
     for command in (["validate"], ["replay"], ["journal", "check"]):
@@ -316,7 +318,7 @@ def test_what_only_has_the_name_is_no_journal(tmp_path: Path, held: bytes, words
 
 
 def test_a_journal_without_records_says_so(tmp_path: Path) -> None:
-    """A journal without records is sound, and reported as empty."""
+    """A journal without records is reported as valid, with the remark that it holds no record."""
     state = StateDir.open(tmp_path / "state")
     open_database(state.journal, None).close()
     assert run_command("validate", state.root).out == f"{state.journal}: valid, but it holds no record\n"
@@ -324,7 +326,7 @@ def test_a_journal_without_records_says_so(tmp_path: Path) -> None:
 
 
 def test_a_forged_event_does_not_break_the_reader(copy: Path) -> None:
-    """Metadata of the wrong form are a violation of their record."""
+    """A record whose metadata name an unknown call is reported as a violation, and the reader does not fail."""
     record = the(events(copy), "tool_completed", "lead:t1")
     change(
         copy, "UPDATE events SET metadata = ? WHERE seq = ?", '{"call_id": "ghost", "outcome": "aborted"}', record.seq
@@ -337,7 +339,7 @@ def test_a_forged_event_does_not_break_the_reader(copy: Path) -> None:
 @pytest.mark.parametrize("command", [["replay"], ["validate"], ["journal", "check"], ["journal", "export"]])
 @pytest.mark.parametrize(("begin", "status"), [(b"", 1), (b"no database file", 2)])
 def test_a_torn_journal(copy: Path, command: list[str], begin: bytes, status: int) -> None:
-    """A truncated journal is damaged; another file with its name is bad input."""
+    """A truncated journal gives exit status 1; a file that is no database, but has the journal's name, gives 2."""
     journal = StateDir(copy).journal
     journal.write_bytes(begin + journal.read_bytes()[len(begin) : 5000])
     told = run_command(*command, journal)
@@ -348,7 +350,7 @@ def test_a_torn_journal(copy: Path, command: list[str], begin: bytes, status: in
 
 @pytest.mark.parametrize("arguments", [["replay"], ["replay", "--at", "1"], ["validate"]])
 def test_what_is_not_there(tmp_path: Path, arguments: list[str]) -> None:
-    """A missing file or directory is bad input, and nothing is created."""
+    """A missing file or directory gives exit status 2 and a message with the path, and nothing is created."""
     for path in (tmp_path / "nix.db", tmp_path):
         told = run_command(*arguments, path)
         assert told.status == 2
@@ -357,7 +359,7 @@ def test_what_is_not_there(tmp_path: Path, arguments: list[str]) -> None:
 
 
 def test_a_text_is_no_journal(ended: Path) -> None:
-    """``replay`` rejects a log of lines."""
+    """``replay`` rejects a transitions.jsonl, because it is not a journal."""
     told = run_command("replay", StateDir(ended).transitions)
     assert told.status == 2
     assert "is not a journal" in told.err
@@ -365,7 +367,7 @@ def test_a_text_is_no_journal(ended: Path) -> None:
 
 # ---------------------------------------------------------------------------------------------------- as of a record
 def test_the_tree_at_a_record(ended: Path) -> None:
-    """The tree at a record has the entities and open calls of that time only."""
+    """``replay --at`` prints the tree of the entities and open calls as they were at that record."""
     wish = the(events(ended), "AbortRecord", "lead/a:t1")
     (lead,) = run_command("replay", ended, "--at", wish.seq, "--json").json
     below = {one["id"]: one for one in lead["children"]}
@@ -377,7 +379,7 @@ def test_the_tree_at_a_record(ended: Path) -> None:
 
 
 def test_the_tree_at_the_last_record(ended: Path) -> None:
-    """The tree at the last record is the journal's."""
+    """``replay --at`` with the last record prints the same tree as ``tree``."""
     records = events(ended)
     replay = Replay()
     for record in records:
@@ -389,7 +391,7 @@ def test_the_tree_at_the_last_record(ended: Path) -> None:
 
 
 def test_the_tree_of_a_plan_that_has_ended(tmp_path: Path) -> None:
-    """Tasks of an ended plan are below their workstream, as in the journal's tree."""
+    """In the replayed tree of a plan that has ended the task is below its workstream, as in the tree of the journal."""
 
     async def run() -> None:
         agents = {"sh": AgentConfig(adapter="command", command=("true",))}
@@ -405,7 +407,7 @@ def test_the_tree_of_a_plan_that_has_ended(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [0, -1, 1_000_000])
 def test_a_record_that_is_none(ended: Path, at: int) -> None:
-    """An unknown record number is an error with the valid range."""
+    """``replay --at`` with a number of no record gives exit status 2 and a message with the valid range."""
     told = run_command("replay", ended, "--at", at)
     assert told.status == 2
     assert f"has no record {at}; give 1 to {len(events(ended))}" in told.err
@@ -413,7 +415,8 @@ def test_a_record_that_is_none(ended: Path, at: int) -> None:
 
 # ---------------------------------------------------------------------------------------------- under other policies
 def test_an_abort_that_would_have_crossed(ended: Path) -> None:
-    """With the edge tool_to_sibling the sibling would have ended, too, and the runs differ from there."""
+    """With the policy edge tool_to_sibling the abort would have ended the sibling too: ``replay`` names the sibling,
+    and the abort's record as the first difference."""
     wish = the(events(ended), "AbortRecord", "lead/a:t1")
     told = run_command("replay", ended, "--abort-policy", "tool_to_sibling=true", "--json")
     assert told.status == 0
@@ -426,7 +429,8 @@ def test_an_abort_that_would_have_crossed(ended: Path) -> None:
 
 
 def test_an_abort_that_would_have_gone_all_the_way(ended: Path) -> None:
-    """With both edges the parent would have ended, too, and its later abort ends nothing."""
+    """With both policy edges one abort would have ended sibling and parent too, and the later abort ends nothing
+    more."""
     outcome = what_if(events(ended), edges={"tool_to_sibling": True, "sibling_to_session": True})
     assert set(outcome.ended) == {"lead", "lead/a", "lead/b"}
     [first] = outcome.aborts
@@ -434,7 +438,7 @@ def test_an_abort_that_would_have_gone_all_the_way(ended: Path) -> None:
 
 
 def test_an_abort_that_would_not_have_crossed(tmp_path: Path) -> None:
-    """Without a recorded edge the entities that it ended would have lived."""
+    """Without a policy edge that a recorded abort crossed, the sibling that it ended would have lived on."""
 
     async def run() -> None:
         policy = AbortPolicy(tool_to_sibling=True)
@@ -455,7 +459,8 @@ def test_an_abort_that_would_not_have_crossed(tmp_path: Path) -> None:
 
 
 def test_giving_up_earlier(ended: Path) -> None:
-    """With one error allowed the session gives up at its first failure, and one launch is saved."""
+    """With one error allowed, the session would have given up at its first failure, and a launch would have been
+    saved."""
     first = the(events(ended), "SessionExited", "poor")
     found = run_command("replay", ended, "--restart-policy", "max_total_errors=1", "--json").json
     assert (found["parts_at"], found["ended"]) == (first.seq, ["poor"])
@@ -467,14 +472,14 @@ def test_giving_up_earlier(ended: Path) -> None:
 
 
 def test_giving_up_later(ended: Path) -> None:
-    """With more restarts allowed the session would have tried again."""
+    """With more restarts allowed, the session that was given up would have been launched again."""
     found = run_command("replay", ended, "--restart-policy", "restarts_max=9, restarts_within_s=30", "--json").json
     assert (found["lived"], found["ended"], found["launches_spent"]) == (["poor"], [], 1)
     assert found["waited_s"] == found["would_wait_s"]
 
 
 def test_waiting_longer(ended: Path) -> None:
-    """Another backoff changes only the waiting time."""
+    """Another backoff does not change the course of the run, only the time spent waiting."""
     told = run_command("replay", ended, "--restart-policy", "backoff_base_ms=5000,backoff_cap_ms=60000")
     assert told.status == 0
     assert told.out.startswith("the runs do not differ")
@@ -482,7 +487,8 @@ def test_waiting_longer(ended: Path) -> None:
 
 
 def test_both_policies_at_once(ended: Path) -> None:
-    """Two policies are one other run, which differs from the first record that either changes."""
+    """An abort policy and restart limits together make one other run, which differs from the first record that either
+    of the two changes."""
     records = events(ended)
     outcome = what_if(records, edges={"tool_to_sibling": True}, limits={"max_total_errors": 1})
     assert set(outcome.ended) == {"lead/b", "poor"}
@@ -490,7 +496,7 @@ def test_both_policies_at_once(ended: Path) -> None:
 
 
 def test_what_comes_below_the_gone_is_saved() -> None:
-    """Agents and children below a session that would have ended are launches saved."""
+    """If a session would have ended, the later launches of its agent and of its children count as saved."""
     log = Log()
     log.running("s", max_total_errors=2)
     log.fail("s", "s:t1")
@@ -503,7 +509,7 @@ def test_what_comes_below_the_gone_is_saved() -> None:
 
 
 def test_who_would_be_abandoned_lives_on() -> None:
-    """A child that its parent would abandon survives the parent's end and an abort from above."""
+    """A child with the cancel mode abandon would live on after its parent's end, and after an abort of the parent."""
     log = Log()
     log.running("s")
     for child in ("s/free", "s/tied", "s/tied/free"):
@@ -518,7 +524,7 @@ def test_who_would_be_abandoned_lives_on() -> None:
 
 
 def test_the_loss_of_a_supervisor_is_no_restart() -> None:
-    """The loss of a supervisor does not count as a restart."""
+    """An exit because the supervisor was lost is not counted as a restart."""
     log, reason = Log(), TransitionReason.ORPHAN_RECOVERED
     log.running("s")
     lost = {"exit": "Error", "error": "its supervisor ended", "transition_reason": reason.value}
@@ -531,7 +537,7 @@ def test_the_loss_of_a_supervisor_is_no_restart() -> None:
 
 @pytest.mark.anyio
 async def test_what_is_tried_once_is_no_restart(tmp_path: Path) -> None:
-    """Failures of sessions with a single attempt do not count as restarts."""
+    """Failures of requests that are tried only once are not counted as restarts."""
     async with supervising(tmp_path, settings=SETTINGS) as run:
         session = await run.sup.start_session("s", agent=work)
         for _ in range(3):
@@ -573,7 +579,7 @@ async def test_what_is_tried_once_is_no_restart(tmp_path: Path) -> None:
     ],
 )
 def test_a_policy_that_is_none(ended: Path, option: str, value: str, words: str) -> None:
-    """An invalid policy is bad input with the key, the value and the fix."""
+    """An invalid policy option gives exit status 2 and one line with the key, the value and the values allowed."""
     told = run_command("replay", ended, option, value)
     assert (told.status, told.out) == (2, "")
     assert words in told.err
@@ -581,14 +587,14 @@ def test_a_policy_that_is_none(ended: Path, option: str, value: str, words: str)
 
 
 def test_a_policy_and_a_record_at_once(ended: Path) -> None:
-    """``--at`` and a policy exclude each other."""
+    """``--at`` together with a policy option gives exit status 2."""
     told = run_command("replay", ended, "--at", "3", "--abort-policy", "tool_to_sibling=true")
     assert told.status == 2
     assert "give one of them" in told.err
 
 
 def test_only_named_fields_of_a_policy_change(ended: Path) -> None:
-    """Limits that are not named stay as recorded."""
+    """Policy limits equal to the recorded ones, or not named at all, lead to the same run as recorded."""
     limits = msgspec.to_builtins(SETTINGS.limits.value())
     same = {name: limits[name] for name in ("max_total_errors", "restarts_max", "backoff_base_ms", "backoff_cap_ms")}
     assert what_if(events(ended), limits=same, edges={"tool_to_sibling": False}).parts_at is None

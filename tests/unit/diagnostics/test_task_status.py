@@ -1,4 +1,4 @@
-"""Status texts of workstreams, tasks, runs, jobs and workers, and the list of given-up tasks."""
+"""Status texts of workstreams, tasks, task runs, jobs and workers, and the list of tasks that were given up."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def said(*rows: EntityRow) -> dict[str, str]:
 
 # ------------------------------------------------------------------------------------------------------------ tasks
 def test_a_held_task_says_by_whom_and_at_which_attempt() -> None:
-    """A held task shows its session, and the attempt of its newest run."""
+    """The text of a claimed task names its session, and the attempt of its newest task run."""
     rows = (
         task(1, "build", "IN_PROGRESS", claimed_by="build-2", retries=1),
         run(2, "build", "CIRCUIT_OPEN", attempts=5),
@@ -51,7 +51,7 @@ def test_a_held_task_says_by_whom_and_at_which_attempt() -> None:
 
 
 def test_a_task_says_whom_it_waits_for() -> None:
-    """A task shows the dependencies of its own workstream that are not closed, by name."""
+    """The text of an open task names the dependencies in its own workstream that are not closed."""
     rows = (
         task(1, "a", "CLOSED", ended=True),
         task(2, "b", "IN_PROGRESS"),
@@ -74,7 +74,7 @@ def test_a_task_says_whom_it_waits_for() -> None:
     [("OPEN", "waits for b"), ("WAITING_FOR_SUBTASKS", "waits for b"), ("BLOCKED", "waits for b, a key")],
 )
 def test_a_task_that_waits_says_for_what(state: str, words: str) -> None:
-    """Waiting for subtasks and blockers is shown by name, without those that are closed or missing."""
+    """The text of a task that waits for subtasks or is blocked names them, without those that are closed or missing."""
     rows = (
         task(1, "a", "CLOSED", ended=True),
         task(2, "b", "OPEN"),
@@ -84,7 +84,7 @@ def test_a_task_that_waits_says_for_what(state: str, words: str) -> None:
 
 
 def test_a_task_that_waits_for_a_person_says_so() -> None:
-    """A planned task, and a task whose result waits for approval, show that."""
+    """The text of a planned task, and of a task whose result waits for approval, says so."""
     rows = (
         task(1, "a", "PLANNED", waiting_for=["b"]),
         task(2, "b", "PENDING_APPROVAL"),
@@ -98,7 +98,8 @@ def test_a_task_that_waits_for_a_person_says_so() -> None:
 
 
 def test_a_task_between_two_tries_says_what_is_waited_for() -> None:
-    """A task between two attempts shows the delay or the circuit of its run."""
+    """The text of a task between two attempts shows the delay before the next attempt, or the circuit of its task
+    run."""
     words = {
         "RETRYING": "attempt 2 of 5; tries again after 4 s; it broke",
         "CIRCUIT_OPEN": "2 attempts; circuit open, probes left: 2; it broke",
@@ -111,7 +112,7 @@ def test_a_task_between_two_tries_says_what_is_waited_for() -> None:
 
 
 def test_a_task_that_has_ended_says_only_why() -> None:
-    """A failed task shows its reason and its retries; a closed or cancelled one shows nothing more."""
+    """The text of a failed task shows the reason and the retries; a closed or cancelled task has no text."""
     rows = (
         task(1, "a", "FAILED", last_failure="no compiler", retries=3, waiting_for=["b"]),
         task(2, "b", "CLOSED", ended=True, retries=1, waiting_for=["x"]),
@@ -121,7 +122,7 @@ def test_a_task_that_has_ended_says_only_why() -> None:
 
 
 def test_a_task_says_where_its_work_is_kept() -> None:
-    """A failed or cancelled task shows its checkpoint."""
+    """The text of a failed or cancelled task names the checkpoint of its task run; a closed task's text does not."""
     kept = {"saved_in": "FAILED", "saved_as": "copy-1"}
     for state, words in (("FAILED", "checkpoint copy-1 (FAILED)"), ("CANCELLED", "checkpoint copy-1 (FAILED)")):
         rows = (task(1, "a", state, ended=True), run(2, "a", "FAILED", ended=True, **kept))
@@ -131,14 +132,15 @@ def test_a_task_says_where_its_work_is_kept() -> None:
 
 
 def test_a_task_from_before_workstreams_is_told_too() -> None:
-    """A task of an old journal shows its holder."""
+    """A task of an older journal, without a workstream, shows the session that claimed it."""
     assert said(row(1, "task", "task:a", state="CLAIMED", data={"claimed_by": "a"})) == {"task:a": "held by a"}
     assert said(row(1, "task", "task:a", data={})) == {"task:a": ""}
 
 
 # ----------------------------------------------------------------------------------------- workstreams, runs, the rest
 def test_a_workstream_counts_its_tasks() -> None:
-    """A workstream counts its closed tasks and, if there are any, its failed, cancelled, waiting and archived ones."""
+    """The text of a workstream counts its closed tasks and, if there are any, its failed, cancelled, waiting and
+    archived ones."""
     stream = row(1, "workstream", STREAM, state="executing", data={"tasks": 6})
     closed = task(2, "a", "CLOSED", ended=True)
     assert said(stream, closed)[STREAM] == "1 of 6 tasks closed, 5 not in the journal"
@@ -172,19 +174,20 @@ def test_a_workstream_counts_its_tasks() -> None:
     ],
 )
 def test_a_run_says_its_attempts_and_its_circuit(state: str, data: dict[str, Any], words: str) -> None:
-    """A run shows its attempts, its circuit, and the last error unless it is completed."""
+    """The text of a task run shows its attempts, its circuit, and the last error unless the task run is completed."""
     assert said(run(1, "a", state, **data))["run:a"] == words
 
 
 def test_a_job_says_where_it_is_worked_on() -> None:
-    """A job shows its worker and its retries."""
+    """The text of a job shows its worker and its retries."""
     held = row(1, "job", "job:a", data={"worker_id": "worker:local", "retry_count": 2, "max_retries": 4})
     assert said(held) == {"job:a": "on worker local, retry 2 of 4"}
     assert said(row(1, "job", "job:a", data={"retry_count": 0})) == {"job:a": ""}
 
 
 def test_a_worker_says_how_full_it_is() -> None:
-    """A worker shows its slots, draining and capabilities; an ended one shows no slots."""
+    """The text of a worker shows its slots taken, whether it drains, and its capabilities; an ended worker shows no
+    slots."""
     data = {"active_tasks": 1, "max_concurrent_tasks": 2, "capabilities": ["go", "role:backend"], "draining": True}
     busy = row(1, "worker", "worker:one", state="busy", data=data)
     gone = row(2, "worker", "worker:two", state="shutdown", ended=True, data={"capabilities": ["go"]})
@@ -194,12 +197,13 @@ def test_a_worker_says_how_full_it_is() -> None:
 
 
 def test_of_what_is_no_work_nothing_is_said() -> None:
-    """Sessions, agents and turns get no text here."""
+    """A session has no status text of this kind."""
     assert said(row(1, "session", "lead", data={"last_error": "x"})) == {"lead": ""}
 
 
 def test_the_tree_and_the_list_have_these_words() -> None:
-    """The tree and the list use these texts, with tasks below their workstream and runs and jobs below their task."""
+    """The tree and ``ps`` show these texts, with tasks below their workstream, and task runs and jobs below their
+    task."""
     rows = [
         row(1, "workstream", STREAM, state="executing", data={"tasks": 1}),
         task(2, "a", "IN_PROGRESS", claimed_by="a"),
@@ -225,7 +229,7 @@ def test_the_tree_and_the_list_have_these_words() -> None:
 
 # ------------------------------------------------------------------------------------------------------ dead letters
 def test_the_exhausted_are_counted_over_all_their_runs() -> None:
-    """A given-up task has its attempts in all runs and its last error."""
+    """The entry of a given-up task counts the attempts of all its task runs, and has the last error."""
     rows = (
         task(1, "a", "FAILED", last_failure="no compiler"),
         run(2, "a", "CIRCUIT_OPEN", attempts=5),
@@ -240,5 +244,5 @@ def test_the_exhausted_are_counted_over_all_their_runs() -> None:
 
 
 def test_a_plan_knows_a_task_by_its_name() -> None:
-    """The name of a task is the part of its id after the kind."""
+    """``plan_name`` returns the name that a plan uses: the part of a task's id after the kind."""
     assert (plan_name("task:build"), plan_name("build")) == ("build", "build")

@@ -1,4 +1,4 @@
-"""The check of a transitions.jsonl: valid logs, and every kind of invalid line."""
+"""Validation of a transitions.jsonl: valid logs, and every kind of invalid line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ABSENT: Any = object()
 def line(
     machine: str, entity_id: str, source: str, trigger: str, target: str, metadata: Any = ABSENT, /, **fields: Any
 ) -> bytes:
-    """Return one line of a log; a field given as ABSENT is left out."""
+    """Return one line of a transition log; a field given as ABSENT is left out."""
     facts = {
         "timestamp": AT,
         "event_type": f"{machine}_state_transition",
@@ -42,7 +42,7 @@ def line(
 
 
 def job(entity_id: str, *states: str, metadata: Any = ABSENT) -> list[bytes]:
-    """Return the lines of a job that passes these states; *metadata* belongs to the last one."""
+    """Return the lines of a job that passes through *states*; *metadata* belongs to the last line."""
     triggers = {
         ("pending", "queued"): "scheduler_assigned",
         ("queued", "running"): "worker_started",
@@ -68,7 +68,7 @@ def problems(lines: Iterable[bytes | str]) -> list[tuple[int, str | None, str]]:
 
 
 def the_problem(lines: Iterable[bytes | str]) -> tuple[int, str | None, str]:
-    """Return the only problem."""
+    """Return the only problem of *lines*; several problems, or none, fail the test."""
     (one,) = problems(lines)
     return one
 
@@ -78,18 +78,18 @@ START = line("job", "j1", "pending", "scheduler_assigned", "queued")
 
 # ------------------------------------------------------------------------------------------------- what is good
 def test_empty_log_is_good() -> None:
-    """An empty log is valid."""
+    """A log without lines is valid."""
     assert validate_lines([]) == Report(lines=0, entities=0, problems=[])
 
 
 def test_good_log_is_good() -> None:
-    """Lines and entities are counted; the same id in two machines is two entities."""
+    """The report counts lines and entities; the same id in two machines is two entities."""
     lines = [*job("x", *DONE), line("task", "x", "OPEN", "claimed", "CLAIMED", seq=7, cause_id=6, abort_id=None)]
     assert validate_lines(lines) == Report(lines=5, entities=2, problems=[])
 
 
 def path_to(machine: Machine[Any, Any], goal: Any) -> list[tuple[str, str, str]]:
-    """Return a shortest path of edges from an initial state to *goal*."""
+    """Return a shortest path of transitions from an initial state of *machine* to *goal*."""
     paths: dict[Any, list[tuple[str, str, str]]] = {state: [] for state in machine.initial}
     queue = list(machine.initial)
     for state in queue:
@@ -102,7 +102,7 @@ def path_to(machine: Machine[Any, Any], goal: Any) -> list[tuple[str, str, str]]
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_every_edge_of_every_table_is_accepted(name: str) -> None:
-    """Every edge of every table, with extensions and self loops, is valid."""
+    """A line for any transition that a table allows, extensions and self loops included, is valid."""
     machine = MACHINES[name]
     for number, one in enumerate(machine.rules):
         steps = [*path_to(machine, one.source), (one.source.value, one.on.name(), one.target.value)]
@@ -111,7 +111,8 @@ def test_every_edge_of_every_table_is_accepted(name: str) -> None:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_every_other_edge_is_refused(name: str) -> None:
-    """Every other edge is one problem that names machine, edge and allowed edges."""
+    """A line for a transition that the table does not allow is one problem, whose text names the machine and the
+    transition."""
     machine = MACHINES[name]
     edges = {(one.source, one.on.name(), one.target) for one in machine.rules}
     for source in machine.states:
@@ -127,7 +128,7 @@ def test_every_other_edge_is_refused(name: str) -> None:
 
 
 def test_lines_of_the_journal_are_good() -> None:
-    """The journal's own lines are valid."""
+    """The lines that the journal makes of its own records are valid."""
     steps = [("OPEN", "claimed", "CLAIMED"), ("CLAIMED", "started", "IN_PROGRESS"), ("IN_PROGRESS", "failed", "FAILED")]
     records = [
         LifecycleEvent(
@@ -149,7 +150,7 @@ def test_lines_of_the_journal_are_good() -> None:
 
 
 def test_lines_may_be_text_and_need_no_newline() -> None:
-    """Lines may be text, and the last one needs no newline."""
+    """``validate_lines`` accepts text or bytes, and a last line without a newline."""
     assert problems([START.decode()]) == []
     assert problems([START.strip()]) == []
     assert problems([START.strip() + b"\r\n"]) == []
@@ -175,7 +176,7 @@ def test_lines_may_be_text_and_need_no_newline() -> None:
     ],
 )
 def test_what_is_no_line(text: bytes | str, words: str) -> None:
-    """Each invalid line is one problem, and the lines around it are read."""
+    """A line that is not a JSON object in UTF-8 within the limit is one problem, and the lines around it are read."""
     number, field, message = the_problem([START, text, *job("j2", "pending", "queued")])
     assert (number, field) == (2, None)
     assert message.startswith(words)
@@ -191,7 +192,7 @@ def test_line_of_the_longest_length_is_read() -> None:
 
 
 def test_torn_last_line_is_named() -> None:
-    """An incomplete last line is torn; a complete one is only invalid."""
+    """An incomplete last line without a newline is reported as torn, with a newline as not JSON."""
     number, field, message = the_problem([START, START[:40]])
     assert (number, field) == (2, None)
     assert message.startswith("torn last line")
@@ -199,7 +200,7 @@ def test_torn_last_line_is_named() -> None:
 
 
 def test_only_the_last_line_can_be_torn() -> None:
-    """An incomplete line in the middle is not JSON."""
+    """An incomplete line that is not the last one is reported as not JSON, not as torn."""
     words = [message.partition(":")[0] for _, _, message in problems(["{", "{", "{"])]
     assert words == ["not JSON", "not JSON", "torn last line, it was never written whole"]
 
@@ -210,7 +211,7 @@ def test_a_line_may_have_a_mebibyte() -> None:
 
 
 def test_lines_are_read_one_at_a_time() -> None:
-    """A log of 50 MB takes the memory of a few lines."""
+    """Validating a log of 50 MB takes less than 5 MB of memory."""
     lines = (b"%06d" % number + b"x" * 100_000 + b"\n" for number in range(500))
     tracemalloc.start()
     try:
@@ -223,7 +224,7 @@ def test_lines_are_read_one_at_a_time() -> None:
 
 
 def test_split_lines_is_what_a_file_would_give() -> None:
-    """Lines do not depend on the division into chunks."""
+    """``split_lines`` yields the same lines however the bytes were divided into chunks."""
     text = START + b"\n" + START + START[:30]
     for size in (1, 7, len(START), len(text)):
         chunks = [text[at : at + size] for at in range(0, len(text), size)]
@@ -231,7 +232,7 @@ def test_split_lines_is_what_a_file_would_give() -> None:
 
 
 def test_split_lines_cuts_what_is_too_long() -> None:
-    """A line far beyond the limit takes the memory of the limit, and the next line is intact."""
+    """``split_lines`` cuts a line far beyond the limit just above the limit, and yields the next line unchanged."""
     chunks = [*[b"x" * 4096] * 1024, b"\n" + START]
     long, short = split_lines(chunks)
     assert (len(long), short) == (LINE_BYTES_MAX + 2, START)
@@ -239,19 +240,19 @@ def test_split_lines_cuts_what_is_too_long() -> None:
 
 
 def test_split_lines_cuts_a_line_that_comes_in_pieces() -> None:
-    """The limit holds for a line that arrives in pieces, also without a newline."""
+    """``split_lines`` cuts a line beyond the limit also if the line arrives in pieces, or has no newline."""
     assert list(split_lines([b"abc", b"defgh\n", b"ij"], bytes_max=5)) == [b"abcdef\n", b"ij"]
     assert list(split_lines([b"ab", b"cd", b"ef", b"gh"], bytes_max=5)) == [b"abcdef"]
 
 
 def test_problems_are_bounded() -> None:
-    """Problems beyond the limit are counted, not kept."""
+    """Problems beyond ``problems_max`` are counted in the report, but not stored."""
     report = validate_lines([b"{\n"] * 10, problems_max=3)
     assert ([one.line for one in report.problems], report.omitted, report.lines) == ([1, 2, 3], 7, 10)
 
 
 def test_problem_is_a_value() -> None:
-    """A problem has line, field and text."""
+    """A Problem has the number of the line, the field and the text."""
     assert validate_lines([b"{}\n"]).problems[0] == Problem(1, "timestamp", "missing")
 
 
@@ -262,7 +263,7 @@ REQUIRED = ["timestamp", "event_type", "severity", "entity_id", "from_state", "t
 @pytest.mark.parametrize("field", REQUIRED)
 @pytest.mark.parametrize(("value", "words"), [(ABSENT, "missing"), (None, "must not be null")])
 def test_required_fields(field: str, value: Any, words: str) -> None:
-    """Each of the eight fields must be present and not empty."""
+    """A line in which one of the eight required fields is missing or null is a problem of that field."""
     assert (1, field, words) in problems(
         [line("job", "j1", "pending", "scheduler_assigned", "queued", **{field: value})]
     )
@@ -292,7 +293,7 @@ def test_required_fields(field: str, value: Any, words: str) -> None:
     ],
 )
 def test_fields_of_the_wrong_kind(field: str, value: Any, words: str) -> None:
-    """A value of the wrong type is one problem that says what the field must hold."""
+    """A value of the wrong type or form is one problem, whose text says which values the field may have."""
     number, where, message = the_problem(
         [line("job", "j1", "pending", "scheduler_assigned", "queued", **{field: value})]
     )
@@ -301,13 +302,13 @@ def test_fields_of_the_wrong_kind(field: str, value: Any, words: str) -> None:
 
 
 def test_the_name_of_an_unknown_field_is_cut() -> None:
-    """The name of an unknown field is cut at sixty characters."""
+    """A problem shows at most sixty characters of the name of an unknown field."""
     found = the_problem([line("job", "j1", "pending", "scheduler_assigned", "queued", **{"x" * 61: 1})])
     assert found[1] == "x" * 60
 
 
 def test_names_in_messages_are_short() -> None:
-    """A long value is shortened in messages."""
+    """Values and names of 100,000 characters are shortened in the text of a problem."""
     text = "x" * 100_000
     for field in ("event_type", "severity", "trigger", text):
         for one in validate_lines([line("job", "j1", "pending", "x", "queued", **{field: text})]).problems:
@@ -316,7 +317,7 @@ def test_names_in_messages_are_short() -> None:
 
 # -------------------------------------------------------------------------------------------------------- the order
 def test_timestamps_do_not_go_back() -> None:
-    """Timestamps may be equal, but not go back; each is compared with the latest."""
+    """Timestamps of successive lines may be equal; a time before the latest one so far is a problem."""
     times = [AT, AT, LATER, EARLIER, AT, LATER]
     lines = [
         line("job", f"j{n}", "pending", "scheduler_assigned", "queued", timestamp=at) for n, at in enumerate(times)
@@ -328,7 +329,7 @@ def test_timestamps_do_not_go_back() -> None:
 
 
 def test_seq_rises() -> None:
-    """Record numbers rise, and may have gaps."""
+    """The numbers (``seq``) of successive lines must rise, but may have gaps."""
     lines = [line("job", f"j{n}", "pending", "scheduler_assigned", "queued", seq=n) for n in (2, 5)]
     assert problems([*lines, START]) == []
     again = line("job", "k", "pending", "scheduler_assigned", "queued", seq=5)
@@ -336,31 +337,31 @@ def test_seq_rises() -> None:
 
 
 def test_cause_comes_before() -> None:
-    """The cause of a line is an earlier record."""
+    """A line's ``cause_id`` must be less than its own ``seq``."""
     own = line("job", "j", "pending", "scheduler_assigned", "queued", seq=3, cause_id=3)
     assert the_problem([own]) == (1, "cause_id", "must be less than the line's seq: 3 in 3")
 
 
 def test_entity_begins_in_a_first_state() -> None:
-    """The first line of an entity begins in an initial state."""
+    """An entity whose first line does not begin in an initial state is a problem."""
     found = the_problem([line("job", "j1", "queued", "worker_started", "running")])
     assert found == (1, "from_state", "'j1' begins in queued; a job begins in pending")
 
 
 def test_entity_goes_on_where_it_was() -> None:
-    """A gap in an entity's lines is one problem."""
+    """A line that does not begin in the state in which the entity's last line ended is one problem."""
     lines = [START, *job("j1", *DONE)[2:]]
     assert the_problem(lines) == (2, "from_state", "is running, but 'j1' was last in queued")
 
 
 def test_entity_cannot_go_back_on_its_own() -> None:
-    """A repeated line is a problem."""
+    """A repeated line of an entity is a problem."""
     lines = [*job("j1", *RUNNING), job("j1", *RUNNING)[1]]
     assert the_problem(lines) == (3, "from_state", "is queued, but 'j1' was last in running")
 
 
 def test_nothing_leaves_a_terminal_state() -> None:
-    """Leaving a terminal state is a problem, except by an extension."""
+    """A transition out of a terminal state is a problem, unless it is an extension that the table has."""
     number, field, message = the_problem(
         [*job("j1", *DONE), line("job", "j1", "completed", "worker_started", "running")]
     )
@@ -373,7 +374,7 @@ def test_nothing_leaves_a_terminal_state() -> None:
 
 
 def test_life_goes_on_after_an_unknown_state() -> None:
-    """A line with an unknown state is one problem, and the entity's next line is accepted."""
+    """A line with an unknown state is one problem, and the next line of its entity is accepted."""
     lines = [line("job", "j1", "pending", "scheduler_assigned", "waiting"), *job("j1", *DONE)[1:]]
     assert the_problem(lines)[:2] == (1, "to_state")
 
@@ -429,7 +430,8 @@ RUNNING = (*QUEUED, "running")
     ],
 )
 def test_invariants_of_a_job(lines: list[bytes], field: str, words: str) -> None:
-    """Worker, retries, times and dependencies of a job are checked; the last line violates the rule."""
+    """The last line violates an invariant about a job's worker, retries, times or dependencies, and is the one
+    problem."""
     assert the_problem(lines) == (len(lines), field, words)
 
 
@@ -459,12 +461,13 @@ BY_W1 = {"worker_id": "w1"}
     ],
 )
 def test_invariants_of_a_worker(lines: list[bytes], field: str, words: str) -> None:
-    """A worker has at most its slots, and an idle or ended one holds nothing; the last line violates the rule."""
+    """The last line violates an invariant of a worker, more tasks than slots or a task while idle, and is the one
+    problem."""
     assert the_problem(lines) == (len(lines), field, words)
 
 
 def test_worker_that_released_its_job_may_rest() -> None:
-    """A job that left running has freed its slot."""
+    """A job that is no longer running frees the slot of its worker, which may take another job or become idle."""
     over = line("worker", "w1", "busy", "task_completed", "idle", {"active_tasks": 0})
     first = [*job("j1", *RUNNING, metadata=BY_W1), line("job", "j1", "running", "worker_lost", "retrying")]
     assert problems([IDLE, BUSY, *first, *job("j2", *RUNNING, metadata=BY_W1)]) == []
@@ -481,12 +484,12 @@ FAILED = line("workstream", "s1", "executing", "critical_task_failed", "failed")
 
 
 def member(entity_id: str, *states: str, **facts: Any) -> list[bytes]:
-    """Return the lines of a job that names the workstream s1 in its last line."""
+    """Return the lines of a job, of which the last one names the workstream s1."""
     return job(entity_id, *states, metadata=STREAM | facts)
 
 
 def rest(entity_id: str, *states: str) -> list[bytes]:
-    """Return the lines of a job that is queued already."""
+    """Return the lines of a job after the line that queued the job."""
     return job(entity_id, *states)[1:]
 
 
@@ -505,12 +508,12 @@ def rest(entity_id: str, *states: str) -> list[bytes]:
     ],
 )
 def test_invariants_of_a_workstream(lines: list[bytes], words: str) -> None:
-    """A workstream must agree with its jobs, complete with all of them, and fail with a critical one."""
+    """The last line contradicts the state of the workstream or of its jobs, and is the one problem."""
     assert the_problem(lines) == (len(lines), "to_state", words)
 
 
 def test_workstream_that_agrees_with_its_jobs_is_good() -> None:
-    """A workstream that completes with its jobs, and one that fails with its critical job, are valid."""
+    """A workstream that completes with all its jobs is valid, and so is one that fails with a critical job."""
     started = [*member("a", *QUEUED), READY, *rest("a", *RUNNING), EXECUTING]
     ended = [*rest("a", *DONE)[1:], *member("b", *DONE), VALIDATING, COMPLETED]
     assert problems([*started, *ended]) == []
@@ -518,14 +521,14 @@ def test_workstream_that_agrees_with_its_jobs_is_good() -> None:
 
 
 def test_job_is_counted_once_however_many_lines_it_has() -> None:
-    """An illegal line after a job's end does not change its workstream's counts."""
+    """An illegal line of a job that has ended does not change the counts of its workstream."""
     again = line("job", "a", "failed", "worker_started", "failed", STREAM)
     lines = [READY, *member("a", *RUNNING, "failed", critical=True), again, EXECUTING]
     assert problems(lines)[1:] == [(len(lines), "to_state", "executing, but 1 critical jobs failed; then it must fail")]
 
 
 def test_cost_of_a_line_does_not_grow_with_the_log() -> None:
-    """The cost of a line does not grow with the log."""
+    """The dependencies of a job are checked at its first queued line, not again at each illegal line after it."""
     waits = [f"d{number}" for number in range(100)]
     first = job("j1", *QUEUED, metadata={"depends_on": waits})
     again = line("job", "j1", "queued", "no_such_trigger", "queued")

@@ -16,14 +16,14 @@ BORN = 1000.0
 def seen(
     agent_state: str, age_s: float, *, beat_s: float | None = None, pid: int | None = 7, status: str = ""
 ) -> VisualState:
-    """Return the visual state of an agent born *age_s* seconds ago with its last heartbeat *beat_s* seconds ago."""
+    """Return the visual state of an agent born *age_s* seconds ago, whose last heartbeat was *beat_s* seconds ago."""
     now = BORN + age_s
     beat = None if beat_s is None else now - beat_s
     return visual_state(agent_state, spawned_at=BORN, now=now, last_heartbeat_at=beat, pid=pid, status=status)
 
 
 def before(seconds: float) -> float:
-    """Return the latest time before that one."""
+    """Return the largest number of seconds below *seconds*, to test just before a threshold."""
     return math.nextafter(BORN + seconds, 0) - BORN
 
 
@@ -94,7 +94,7 @@ def test_there_are_seven() -> None:
 def test_classification(
     agent_state: str, age_s: float, beat_s: float | None, status: str, expected: VisualState
 ) -> None:
-    """State, age, last heartbeat and status of an agent with a process give this visual state."""
+    """State, age, last heartbeat and status of an agent with a process give the listed visual state."""
     assert seen(agent_state, age_s, beat_s=beat_s, status=status) is expected
 
 
@@ -110,12 +110,12 @@ def test_classification(
     ],
 )
 def test_agent_without_a_process(agent_state: str, status: str, expected: VisualState) -> None:
-    """Without a pid only a status that claims to wait is dead."""
+    """An agent without a pid is shown as dead only if its status is one of waiting, such as ``paused``."""
     assert seen(agent_state, 1, beat_s=1, pid=None, status=status) is expected
 
 
 def test_thresholds_are_configurable() -> None:
-    """Each threshold moves its own edge only."""
+    """Each configured threshold changes only the visual state that it is for."""
     thresholds = AgentStateThresholds(stall_threshold_s=3, spawn_timeout_s=2, merging_stall_s=4)
 
     def at(agent_state: str, age_s: float, status: str = "") -> VisualState:
@@ -135,13 +135,13 @@ def test_thresholds_are_configurable() -> None:
 
 
 def test_default_thresholds() -> None:
-    """The defaults are five minutes, sixty seconds, and ten minutes for a merge."""
+    """The default thresholds are five minutes for a stall, sixty seconds for a start, and ten minutes for a merge."""
     assert AgentStateThresholds() == AgentStateThresholds(
         stall_threshold_s=300, spawn_timeout_s=60, merging_stall_s=600
     )
 
 
 def test_a_misspelt_threshold_is_an_error() -> None:
-    """A misspelt threshold is an error."""
+    """A misspelt name of a threshold is a ValidationError."""
     with pytest.raises(msgspec.ValidationError, match="stall_s"):
         msgspec.convert({"stall_s": 1}, AgentStateThresholds)

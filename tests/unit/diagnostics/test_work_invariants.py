@@ -1,4 +1,4 @@
-"""The invariants of jobs, workers and workstreams, and the functions that read their values."""
+"""Invariants of jobs, workers and workstreams, and the functions that read the values in their records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Lines = list[tuple[str, str, str, dict[str, Any]]]
 
 
 def found(*lines: tuple[str, str, str, dict[str, Any]]) -> list[tuple[int, str | None, str]]:
-    """Return the problems of these transitions, each with the number of its line, from 1."""
+    """Return the violations found in these transitions, each with the number of its transition, from 1."""
     problems: list[tuple[int, str | None, str]] = []
     number = 0
 
@@ -64,12 +64,13 @@ def stream(state: str) -> tuple[str, str, str, dict[str, Any]]:
     ],
 )
 def test_a_value_is_shown_short(value: object, text: str) -> None:
-    """Texts beyond 60 characters and numbers beyond 63 bits are shortened."""
+    """``shortened`` cuts texts beyond 60 characters, and replaces lists, objects and integers beyond 63 bits by their
+    size."""
     assert shortened(value) == text
 
 
 def test_the_largest_number_is_that_of_63_bits() -> None:
-    """The largest valid number has 63 bits."""
+    """INTEGER_MAX is the largest integer of 63 bits."""
     assert INTEGER_MAX == 9223372036854775807
 
 
@@ -93,7 +94,7 @@ def test_the_largest_number_is_that_of_63_bits() -> None:
     ],
 )
 def test_a_moment_is_a_number_or_a_time_with_a_zone(value: object, moment: float | None) -> None:
-    """A time is a number or an ISO 8601 time with a zone."""
+    """``moment_of`` accepts a number or an ISO 8601 time with a zone, and returns ``None`` for any other value."""
     assert moment_of(value) == moment
 
 
@@ -112,7 +113,7 @@ def test_a_moment_is_a_number_or_a_time_with_a_zone(value: object, moment: float
     ],
 )
 def test_a_count_has_bounds(value: object, count: int | None, complains: bool) -> None:
-    """A count has inclusive bounds, and an invalid one is reported with its field."""
+    """``count_of`` accepts an integer from *least* to INTEGER_MAX; any other value is reported with its field."""
     said: list[str | None] = []
     assert count_of({"n": value}, "n", lambda field, words: said.append(field), least=2) == count
     assert said == (["n"] if complains else [])
@@ -122,7 +123,8 @@ def test_a_count_has_bounds(value: object, count: int | None, complains: bool) -
     ("value", "name", "complains"), [(None, None, False), ("a", "a", False), ("", None, True), (7, None, True)]
 )
 def test_a_name_says_something(value: object, name: str | None, complains: bool) -> None:
-    """A missing id is none, an empty one is a problem."""
+    """``name_of`` returns ``None`` for a missing id; an empty id, or an id that is no text, is reported with its
+    field."""
     said: list[str | None] = []
     assert name_of({"n": value}, "n", lambda field, words: said.append(field)) == name
     assert said == (["n"] if complains else [])
@@ -131,7 +133,8 @@ def test_a_name_says_something(value: object, name: str | None, complains: bool)
 
 # -------------------------------------------------------------------------------------------------------------- jobs
 def test_the_last_retry_is_allowed() -> None:
-    """The number of retries may equal the last reported limit."""
+    """A job may retry as often as ``max_retries`` says, by the limit that its records gave last; one more is a
+    violation."""
     assert found(job("j", "retrying", retry_count=2, max_retries=2)) == []
     assert found(job("j", "retrying", retry_count=1, max_retries=3)) == []
     lines = [job("j", "queued", max_retries=0), job("j", "running", max_retries=3), job("j", "retrying", retry_count=3)]
@@ -142,14 +145,15 @@ def test_the_last_retry_is_allowed() -> None:
 
 
 def test_times_of_a_job_may_be_equal() -> None:
-    """Creation, start and completion of a job may be equal."""
+    """Creation, start and completion of a job may have the same time."""
     assert found(job("j", "completed", created_at=1, started_at=1, completed_at=1)) == []
     lines = [job("j", "queued", created_at=1), job("j", "running", started_at=1), job("j", "completed", completed_at=1)]
     assert found(*lines) == []
 
 
 def test_each_time_is_compared_with_the_one_before() -> None:
-    """Completion is compared with the start, or without one with the creation."""
+    """The completion time of a job is compared with its start time, or, without a start time, with its creation
+    time."""
     said = found(job("j", "completed", created_at=3, started_at=2, completed_at=1))
     assert said == [
         (1, "metadata.started_at", "2 is before created_at 3"),
@@ -160,26 +164,27 @@ def test_each_time_is_compared_with_the_one_before() -> None:
 
 
 def test_a_disorder_of_times_is_said_once() -> None:
-    """Times in the wrong order are one problem."""
+    """Times of a job that are in the wrong order are reported once, not again at the job's later transitions."""
     lines = [job("j", "queued", created_at=3), job("j", "running", started_at=2), job("j", "validating")]
     assert [number for number, _, _ in found(*lines)] == [2]
 
 
 def test_one_form_of_time_is_used() -> None:
-    """Numbers and texts as times are a problem, in either order."""
+    """A job with one time as a number and another as a text is a violation, in either order."""
     for first, second in ((1, "1970-01-01T00:00:02Z"), ("1970-01-01T00:00:01Z", 2)):
         said = found(job("j", "running", created_at=first, started_at=second))
         assert [field for _, field, _ in said] == ["metadata.started_at"]
 
 
 def test_a_bad_time_hides_no_good_one() -> None:
-    """An invalid time is reported, and the others are compared."""
+    """An invalid time of a job is reported, and the job's other times are still compared."""
     said = found(job("j", "completed", created_at="then", started_at=2, completed_at=1))
     assert [field for _, field, _ in said] == ["metadata.created_at", "metadata.completed_at"]
 
 
 def test_a_dependency_must_be_completed() -> None:
-    """A dependency that is not completed, or unknown, is one problem."""
+    """A queued job with a dependency that is not completed, or that has no record, is one violation for each
+    dependency."""
     waits = job("j", "queued", depends_on=["a", "b"])
     assert found(job("a", "completed"), job("b", "completed"), waits) == []
     lines = [job("a", "failed"), waits, job("j", "queued")]
@@ -190,7 +195,7 @@ def test_a_dependency_must_be_completed() -> None:
 
 
 def test_dependencies_may_be_told_before_the_job_is_queued() -> None:
-    """Dependencies are checked when the job is queued."""
+    """The dependencies in a job's records are checked only when the job is queued."""
     waits = job("j", "pending", depends_on=["a"])
     assert found(waits) == []
     assert [number for number, _, _ in found(waits, job("j", "queued"))] == [2]
@@ -199,7 +204,7 @@ def test_dependencies_may_be_told_before_the_job_is_queued() -> None:
 
 # ----------------------------------------------------------------------------------------------------------- workers
 def test_every_slot_may_be_taken() -> None:
-    """A worker may have as many tasks as slots."""
+    """A worker may have as many running jobs or tasks as slots; one more is a violation."""
     slots = worker("idle", max_concurrent_tasks=2)
     jobs = [job(name, "running", worker_id="w") for name in "abc"]
     assert found(slots, worker("busy", active_tasks=2), *jobs[:2]) == []
@@ -208,7 +213,8 @@ def test_every_slot_may_be_taken() -> None:
 
 
 def test_a_job_that_runs_on_is_one_task() -> None:
-    """Two lines about one running job take one slot."""
+    """A running job with two records takes one slot of its worker, and a job that moved to another worker takes
+    none."""
     slots = worker("idle", max_concurrent_tasks=1)
     assert found(slots, job("a", "running", worker_id="w"), job("a", "running", worker_id="w")) == []
     moved = [job("a", "running", worker_id="w"), job("a", "running", worker_id="v"), job("b", "running", worker_id="w")]
@@ -217,7 +223,8 @@ def test_a_job_that_runs_on_is_one_task() -> None:
 
 @pytest.mark.parametrize("state", ["idle", "shutdown"])
 def test_a_worker_at_rest_has_no_running_jobs(state: str) -> None:
-    """An idle worker has neither running jobs nor reported tasks."""
+    """A worker that becomes idle or shuts down with running jobs or active tasks is a violation; unresponsive is
+    none."""
     running = [job(name, "running", worker_id="w") for name in "ab"]
     words = f"worker 'w' goes to {state}, but 2 of its jobs run"
     assert found(*running, worker(state)) == [(3, "to_state", words)]
@@ -240,7 +247,7 @@ def test_a_worker_at_rest_has_no_running_jobs(state: str) -> None:
     ],
 )
 def test_jobs_run_while_their_workstream_does(state: str, wrong: bool) -> None:
-    """No job runs in a workstream that has not begun or has ended."""
+    """A job that runs in a workstream that is planned, completed, failed or cancelled is a violation."""
     assert found(stream(state), job("a", "queued", workstream_id="s")) == []
     said = found(stream(state), job("a", "running", workstream_id="s"))
     assert said == ([(2, "to_state", f"a job runs, but its workstream 's' is {state}")] if wrong else [])
@@ -280,14 +287,14 @@ def test_a_workstream_agrees_with_its_jobs(jobs: Lines, state: str, words: str |
 
 
 def test_a_job_is_counted_where_it_is_now() -> None:
-    """A job counts in its current state only."""
+    """A job counts in its workstream with its current state only, not with its earlier states."""
     lines = [job("a", "queued"), job("a", "running", workstream_id="s"), job("a", "completed")]
     assert found(*lines, stream("validating"), stream("completed")) == []
 
 
 @pytest.mark.parametrize("state", ["ready", "executing", "validating", "completed", "failed", "cancelled"])
 def test_a_critical_failure_ends_the_workstream(state: str) -> None:
-    """After a critical failure the workstream may only fail or be cancelled."""
+    """After the failure of a critical job its workstream may only fail or be cancelled."""
     lines = [
         job("a", "running", workstream_id="s", critical=True),
         job("a", "failed"),
@@ -298,7 +305,7 @@ def test_a_critical_failure_ends_the_workstream(state: str) -> None:
 
 
 def test_critical_jobs_are_counted_once() -> None:
-    """A critical failure is counted once."""
+    """Each critical job that failed is counted once in its workstream, whatever its earlier states."""
     jobs = [*jobs_in(a="completed"), job("b", "failed", workstream_id="s", critical=True)]
     assert [words for _, _, words in found(*jobs, stream("validating"))] == [
         "validating, but only 1 of its 2 jobs are completed",
@@ -311,7 +318,7 @@ def test_critical_jobs_are_counted_once() -> None:
 
 
 def test_a_critical_job_that_is_tried_again_has_not_failed() -> None:
-    """A critical job that is tried again, or is not marked with true, is no critical failure."""
+    """A critical job that completed after a failure, or whose ``critical`` is not ``true``, is no critical failure."""
     again = [job("a", "failed", workstream_id="s", critical=True), job("a", "completed")]
     assert found(*again, stream("completed")) == []
     for mark in (False, 1, "true", None):
@@ -320,7 +327,7 @@ def test_a_critical_job_that_is_tried_again_has_not_failed() -> None:
 
 
 def test_a_job_stays_in_its_workstream() -> None:
-    """A job cannot change its workstream."""
+    """A job whose records name another workstream than before is a violation."""
     assert (
         found(job("a", "queued", workstream_id="s"), job("a", "running"), job("a", "failed", workstream_id="s")) == []
     )
@@ -335,7 +342,7 @@ STATES = ("pending", "queued", "running", "validating", "completed", "failed", "
 
 @pytest.mark.parametrize("state", STATES)
 def test_only_a_running_job_has_a_worker(state: str) -> None:
-    """A job that is not running has no worker."""
+    """A job that names a worker must be running, a job that stops running frees its slot."""
     runs = state == "running"
     assert [field for _, field, _ in found(job("a", state, worker_id="w"))] == ["metadata.worker_id"] * (not runs)
     assert [field for _, field, _ in found(job("a", state, worker_id=None))] == ["metadata.worker_id"] * runs
@@ -346,7 +353,7 @@ def test_only_a_running_job_has_a_worker(state: str) -> None:
 
 @pytest.mark.parametrize("state", STATES)
 def test_only_a_completed_dependency_is_satisfied(state: str) -> None:
-    """Only a completed dependency is satisfied."""
+    """A queued job is valid only if the job that it depends on is completed."""
     said = found(job("a", state), job("b", "queued", depends_on=["a"]))
     words = f"a queued job waits for nothing, but 'a' is {state}"
     assert said == ([] if state == "completed" else [(2, "metadata.depends_on", words)])
@@ -354,7 +361,7 @@ def test_only_a_completed_dependency_is_satisfied(state: str) -> None:
 
 @pytest.mark.parametrize("state", [one for one in STATES if one != "queued"])
 def test_only_a_queued_job_is_asked_for_its_dependencies(state: str) -> None:
-    """Dependencies are checked for queued jobs only, but must always be a list."""
+    """The dependencies of a job are checked only in the state queued, but must be a list in every state."""
     assert found(job("a", state, depends_on=["x"])) == []
     assert [field for _, field, _ in found(job("a", state, depends_on="x"))] == ["metadata.depends_on"]
 
@@ -362,7 +369,7 @@ def test_only_a_queued_job_is_asked_for_its_dependencies(state: str) -> None:
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("phase", ["ready", "executing", "validating", "completed", "failed", "cancelled"])
 def test_a_workstream_of_one_job(phase: str, state: str) -> None:
-    """A workstream of one job is ready, executing, validating and completed with the job."""
+    """A workstream of one job may be ready, executing, validating or completed only if the job's state fits."""
     right = {
         "ready": state in ("pending", "queued"),
         "executing": state not in ("pending", "queued"),
@@ -376,6 +383,6 @@ def test_a_workstream_of_one_job(phase: str, state: str) -> None:
 
 @pytest.mark.parametrize("state", ["idle", "busy", "unresponsive", "shutdown", "initializing"])
 def test_only_a_worker_at_rest_must_hold_nothing(state: str) -> None:
-    """A lost or busy worker may hold tasks."""
+    """An idle worker, or one that has shut down, must have no running job and no active task; other workers may."""
     said = found(job("a", "running", worker_id="w"), worker(state, active_tasks=1))
     assert len(said) == (2 if state in ("idle", "shutdown") else 0)

@@ -32,11 +32,12 @@ pytestmark = pytest.mark.anyio
 
 NOW = 1_000_000.0
 ALL = Retention(keep_s=0.0, records_max=None)
-"""Retention under which everything that may leave does."""
+"""Retention settings under which every entity that may be archived is archived."""
 
 
 class Made:
-    """Records of sessions with turns that end by the dozen, mixed with some that live; effects settled across them."""
+    """Generator of appends: sessions with turns, of which most end and some live on, and effects that later records
+    acknowledge."""
 
     def __init__(self, seed: int, sessions: int = 12) -> None:
         self._rng = random.Random(seed)
@@ -83,7 +84,7 @@ class Made:
 
 
 def journal_of(folder: Path, seed: int) -> Database:
-    """An open journal in a state directory, with what :class:`Made` makes in it."""
+    """Return an open journal in a state directory below *folder*, filled by :class:`Made`."""
     (folder / "runtime").mkdir(parents=True)
     database = open_database(folder / "runtime" / "journal.db", None)
     for batch in Made(seed).batches:
@@ -96,7 +97,7 @@ def compact(database: Database, folder: Path, retention: Retention = ALL, now: f
 
 
 def everything(folder: Path) -> list[Any]:
-    """All records, entities and effects of a state directory, in the journal or in archives."""
+    """Return all records, entities and effects of a state directory, from the journal and the archives."""
     with History(folder / "runtime" / "journal.db", folder / "archive") as history:
         rows = sorted(history.entities(), key=lambda row: row.born_seq)
         return [list(history.events()), rows, sorted(history.effects().items())]
@@ -104,14 +105,15 @@ def everything(folder: Path) -> list[Any]:
 
 @pytest.fixture(params=range(4))
 def seed(request: pytest.FixtureRequest) -> int:
-    """A few different journals."""
+    """Return a seed, for several different journals."""
     made: int = request.param
     return made
 
 
 # ------------------------------------------------------------------------------------------------------- moving
 def test_what_ended_leaves_and_nothing_is_lost(tmp_path: Path, seed: int) -> None:
-    """Journal and archives together hold what the journal held, each verifies by itself, and living entities stay."""
+    """A compaction moves ended entities into archives: journal and archives together have what the journal had, and
+    each passes its check."""
     with closing(journal_of(tmp_path, seed)) as database:
         before = everything(tmp_path)
         told = compact(database, tmp_path)
@@ -127,7 +129,8 @@ def test_what_ended_leaves_and_nothing_is_lost(tmp_path: Path, seed: int) -> Non
 
 
 def test_a_compacted_journal_goes_on_and_is_compacted_again(tmp_path: Path, seed: int) -> None:
-    """After a compaction numbers go on, living entities can end, and the next archive has what ended since."""
+    """After a compaction record numbers continue, living entities can end, and the next archive has those that ended
+    since."""
     with closing(journal_of(tmp_path, seed)) as database:
         compact(database, tmp_path)
         seq = database.last_seq
@@ -148,7 +151,7 @@ def test_a_compacted_journal_goes_on_and_is_compacted_again(tmp_path: Path, seed
 
 
 def test_ids_stay_taken_and_numbers_go_on(tmp_path: Path, seed: int) -> None:
-    """An archived entity's id stays reserved; ids of turns are derived from their sessions."""
+    """The ids of archived sessions stay reserved, and record numbers continue."""
     with closing(journal_of(tmp_path, seed)) as database:
         before, seq = read_ids(database.db), database.last_seq
         compact(database, tmp_path)
@@ -160,8 +163,8 @@ def test_ids_stay_taken_and_numbers_go_on(tmp_path: Path, seed: int) -> None:
 def test_a_slice_is_bounded_and_after_each_the_journal_is_sound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """No transaction deletes more than the limit, also for an entity with more records; after each the journal
-    verifies."""
+    """No transaction of a compaction deletes more records than the limit, also for an entity with more; after each
+    transaction the journal passes its check."""
     monkeypatch.setattr(archive, "RECORDS_PER_SLICE", most)
     with closing(journal_of(tmp_path, 1)) as database:
         before = everything(tmp_path)
@@ -175,7 +178,7 @@ def test_a_slice_is_bounded_and_after_each_the_journal_is_sound(
 
 
 def test_archives_are_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many records go into several files, no child leaves without its parent, and nothing is lost."""
+    """Many records go into several archives, and no record is lost."""
     monkeypatch.setattr(archive, "RECORDS_PER_ARCHIVE", 20)
     with closing(journal_of(tmp_path, 2)) as database:
         before = everything(tmp_path)
@@ -186,11 +189,12 @@ def test_archives_are_of_bounded_size(tmp_path: Path, monkeypatch: pytest.Monkey
 
 # ----------------------------------------------------------------------------------------------------- crashes
 class Crash(Exception):
-    """Stands for the death of the process."""
+    """Stand-in for the death of the process."""
 
 
 def crashes(folder: Path, seed: int) -> Iterator[int]:
-    """Compactions that die after their first piece, their second, and so on, each on a journal of its own."""
+    """Run compactions that are stopped after 0, 1, 2 and more pieces, each on a journal of its own, and yield that
+    number."""
     for pieces_done in range(10_000):
         place = folder / str(pieces_done)
         database = journal_of(place, seed)
@@ -206,7 +210,8 @@ def crashes(folder: Path, seed: int) -> Iterator[int]:
 def test_a_crash_between_any_two_pieces_loses_and_doubles_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The journal opens, holds all with its archives, and the next compaction finishes what was begun."""
+    """After a crash between any two pieces the journal opens, has every record once together with its archives, and the
+    next compaction completes the work."""
     monkeypatch.setattr(archive, "RECORDS_PER_SLICE", 15)
     monkeypatch.setattr(archive, "RECORDS_PER_PAGE", 15)
     count, before = 0, None
@@ -227,7 +232,7 @@ def test_a_crash_between_any_two_pieces_loses_and_doubles_nothing(
 
 
 class Failing(JournalFiles):
-    """Fails at the n-th of its calls that change something."""
+    """Stand-in for the machine's files that fails at the n-th sync or rename."""
 
     def __init__(self, at: int) -> None:
         self.calls, self._at = 0, at
@@ -247,7 +252,8 @@ class Failing(JournalFiles):
 
 
 def test_a_disk_that_fails_while_an_archive_is_made_costs_nothing(tmp_path: Path) -> None:
-    """Whichever sync or rename fails: the error names the archive, the journal is unchanged, and no file is left."""
+    """Whichever sync or rename of a compaction fails: the journal is unchanged, and a later compaction loses
+    nothing."""
     with closing(journal_of(tmp_path, 1)) as database:
         before, checksums = everything(tmp_path), database.checksums
         files, at = Failing(1), 1
@@ -265,7 +271,7 @@ def test_a_disk_that_fails_while_an_archive_is_made_costs_nothing(tmp_path: Path
 
 
 def test_the_error_of_such_a_disk_names_the_archive(tmp_path: Path) -> None:
-    """The error says what to check."""
+    """The error of a failed sync during a compaction names the archive, and no file remains."""
     with closing(journal_of(tmp_path, 1)) as database:
         pieces = compact_pieces(database, tmp_path / "archive", ALL, NOW, Failing(1))
         with pytest.raises(JournalError, match=r"archive/journal-000001\.db could not be used"):
@@ -277,7 +283,8 @@ def test_the_error_of_such_a_disk_names_the_archive(tmp_path: Path) -> None:
     ("reason", "words"), [("'no'", "record {} is not what was"), ("CAST(x'f0' AS TEXT)", "'utf-8'")]
 )
 def test_a_damaged_record_is_not_archived(tmp_path: Path, reason: str, words: str) -> None:
-    """A record that is not as it was written, or no text any more, is found before it moves, and nothing is deleted."""
+    """A record that was changed, or is not UTF-8 any more, stops a compaction before the record is archived, and
+    nothing is deleted."""
     with closing(journal_of(tmp_path, 1)) as database:
         (seq,) = database.db.execute(
             "SELECT max(seq) FROM events WHERE entity_id IN (SELECT id FROM entities WHERE ended)"
@@ -310,7 +317,7 @@ def test_who_is_not_found_by_its_id_is_not_archived_for_ever(tmp_path: Path, mon
 
 
 def _rot_in_index(path: Path, was: bytes, now: bytes) -> None:
-    """Change an id in the index of entities by their ids, and only there."""
+    """Change an id in the index of entities by id, and only in the index."""
     with closing(apsw.Connection(str(path))) as db:
         root = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'sqlite_autoindex_entities_1'").get
         size = db.execute("PRAGMA page_size").get
@@ -321,7 +328,8 @@ def _rot_in_index(path: Path, was: bytes, now: bytes) -> None:
 
 
 def test_an_archive_that_is_gone_keeps_the_rest_in_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records without another copy are not deleted; the error says to put the file back."""
+    """If an archive of an unfinished compaction is missing, its records are not deleted from the journal; the error
+    says to put the file back."""
     monkeypatch.setattr(archive, "RECORDS_PER_SLICE", 5)
     with closing(journal_of(tmp_path, 1)) as database:
         full = database.checksums.records
@@ -348,26 +356,27 @@ def standing_after(tmp_path: Path, batches: list[Append], retention: Retention, 
 
 
 def test_the_young_stay(tmp_path: Path) -> None:
-    """An entity that ended within the time to keep stays, to the second of its last record."""
+    """An entity that ended less than ``keep_s`` ago is not archived."""
     batch = [entry(seq, 1, f"s{seq}", ended=True) for seq in range(1, 6)]
     assert standing_after(tmp_path, batch, Retention(keep_s=100.0), 1102.5) == {"s3", "s4", "s5"}
 
 
 def test_the_oldest_leave_where_there_are_too_many_records(tmp_path: Path) -> None:
-    """A bound on records applies before the time does, but never to an entity that ended a moment ago."""
+    """With more than ``records_max`` records the oldest ended entities are archived, even if ``keep_s`` sets no
+    time."""
     batch = [entry(seq, 1, f"s{seq}", ended=True) for seq in range(1, 11)]
     retention = Retention(keep_s=None, records_max=4)
     assert standing_after(tmp_path, batch, retention, NOW) == {"s7", "s8", "s9", "s10"}
 
 
 def test_without_bounds_nothing_leaves(tmp_path: Path) -> None:
-    """Both settings can be turned off."""
+    """With ``keep_s`` and ``records_max`` both ``None`` nothing is archived."""
     batch = [entry(seq, 1, f"s{seq}", ended=True) for seq in range(1, 4)]
     assert len(standing_after(tmp_path, batch, Retention(keep_s=None, records_max=None), NOW)) == 3
 
 
 def test_the_archive_of_another_journal_is_left_alone(tmp_path: Path) -> None:
-    """Archives of a journal that was moved away, or replaced by an older copy, are left: they may be the only copy."""
+    """Archives of another journal in the same directory are not touched: they may be the only copy."""
     with closing(journal_of(tmp_path, 1)) as database:
         compact(database, tmp_path)
     (first,) = sorted((tmp_path / "archive").iterdir())
@@ -382,7 +391,7 @@ def test_the_archive_of_another_journal_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_parents_stay_while_a_child_does(tmp_path: Path) -> None:
-    """An ended parent of a living entity stays, with all above it; its ended children leave."""
+    """An ended entity with a living descendant is not archived; its ended children are."""
     batch = [
         entry(1, 1, "top", ended=True),
         entry(2, 1, "top/mid", parent_id="top", ended=True),
@@ -395,7 +404,7 @@ def test_parents_stay_while_a_child_does(tmp_path: Path) -> None:
 
 
 def test_what_failed_stays_with_the_session_that_worked_on_it(tmp_path: Path) -> None:
-    """A FAILED task, its session, and everything below them stay."""
+    """A failed task or workstream, the session that worked on the task, and everything below them are not archived."""
     task: dict[str, Any] = {"entity_type": "task"}
     batch = [
         entry(1, 1, "task:a", **task, state="CLAIMED", event="claimed", metadata={"by": "a"}),
@@ -411,7 +420,7 @@ def test_what_failed_stays_with_the_session_that_worked_on_it(tmp_path: Path) ->
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_what_is_below_a_workstream_leaves_after_it_has_ended(tmp_path: Path, ended: bool) -> None:
-    """Entities below a workstream stay while it runs; tasks without a workstream leave by themselves."""
+    """Entities below a workstream are not archived while it runs; a task without a workstream is archived by itself."""
     state = "completed" if ended else "executing"
     task, run = {"entity_type": "task", "state": "CLOSED"}, {"entity_type": "run", "state": "COMPLETED"}
     batch = [
@@ -426,7 +435,8 @@ def test_what_is_below_a_workstream_leaves_after_it_has_ended(tmp_path: Path, en
 
 
 def test_who_owes_an_effect_stays_and_so_does_the_newest_record(tmp_path: Path) -> None:
-    """An entity that owes an effect stays, and so does the newest record's, by which the journal knows its end."""
+    """An entity with an effect in the outbox is not archived, nor the entity of the newest record, by which the journal
+    knows its last number."""
     batch = [entry(1, 1, "owes", owed=(("e", b"{}"),), ended=True), entry(2, 1, "a", ended=True)]
     batch += [entry(3, 1, "last", ended=True)]
     assert standing_after(tmp_path, batch, ALL, NOW) == {"owes", "last"}
@@ -434,7 +444,7 @@ def test_who_owes_an_effect_stays_and_so_does_the_newest_record(tmp_path: Path) 
 
 # ------------------------------------------------------------------------------------------------- while it runs
 async def test_a_journal_is_compacted_while_it_is_written(tmp_path: Path) -> None:
-    """Appends go on between the pieces; nothing is fenced, lost or doubled."""
+    """Appends succeed during a compaction, and no record is lost or doubled."""
     journal_of(tmp_path, 1).close()
     journal = await SqliteJournal.open(tmp_path / "runtime" / "journal.db", jsonl=None)
     done = anyio.Event()
@@ -458,7 +468,7 @@ async def test_a_journal_is_compacted_while_it_is_written(tmp_path: Path) -> Non
 
 
 async def test_a_compaction_writes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writing pieces of a compaction exclude other operations, even an append whose wait was cancelled."""
+    """No other operation runs during the writing pieces of a compaction; the other pieces do not block the journal."""
     journal_of(tmp_path, 1).close()
     working = Lock()
     monkeypatch.setattr(sqlite, "Lock", lambda: working)
@@ -480,7 +490,7 @@ async def test_a_compaction_writes_alone(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 async def test_a_cancelled_compaction_is_finished_by_the_next(tmp_path: Path) -> None:
-    """The cancel takes effect between two pieces, and what was begun is not begun again."""
+    """A cancelled compaction stops between two pieces, and the next compaction completes the work."""
     journal_of(tmp_path, 2).close()
     before = everything(tmp_path)
     journal = await SqliteJournal.open(tmp_path / "runtime" / "journal.db", jsonl=None)
@@ -494,7 +504,7 @@ async def test_a_cancelled_compaction_is_finished_by_the_next(tmp_path: Path) ->
 
 
 async def test_a_closed_journal_is_not_compacted(tmp_path: Path) -> None:
-    """A compaction of a closed journal is an error."""
+    """A compaction of a closed journal raises JournalError."""
     journal = await SqliteJournal.open(tmp_path / "journal.db", jsonl=None)
     await journal.close()
     with pytest.raises(JournalError, match="closed"):
@@ -504,7 +514,8 @@ async def test_a_closed_journal_is_not_compacted(tmp_path: Path) -> None:
 async def test_a_journal_whose_lines_are_behind_is_not_compacted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records whose lines are not written yet stay until they are."""
+    """A compaction is refused while transitions.jsonl lacks lines, so that no record is archived before its line is
+    written."""
 
     def refuse(log: TransitionLog, records: object) -> None:
         raise OSError(28, "No space left on device")
@@ -522,7 +533,7 @@ async def test_a_journal_whose_lines_are_behind_is_not_compacted(
 
 # ------------------------------------------------------------------------------------------------ all of it, read
 def test_a_history_is_whole_while_records_leave_the_journal(tmp_path: Path) -> None:
-    """A reader that has begun sees every record once, though a whole compaction runs meanwhile."""
+    """A History that is being read yields every record once, although a compaction runs meanwhile."""
     with closing(journal_of(tmp_path, 1)) as database, History(tmp_path / "runtime" / "journal.db") as history:
         seqs = range(1, database.last_seq + 1)
         reading = history.events()
@@ -533,7 +544,7 @@ def test_a_history_is_whole_while_records_leave_the_journal(tmp_path: Path) -> N
 
 
 def test_a_history_is_as_long_as_its_archives_are_there(tmp_path: Path) -> None:
-    """A missing archive is an error that names it, not a shorter history."""
+    """A missing archive is an error that names the file, not a shorter history."""
     with closing(journal_of(tmp_path, 1)) as database:
         compact(database, tmp_path)
     (tmp_path / "archive" / "journal-000001.db").unlink()
@@ -542,7 +553,7 @@ def test_a_history_is_as_long_as_its_archives_are_there(tmp_path: Path) -> None:
 
 
 def test_an_archive_that_is_cut_to_nothing_is_damage(tmp_path: Path) -> None:
-    """An archive that is cut to nothing is reported to readers like a missing one."""
+    """An archive that was truncated to nothing is reported as damage."""
     with closing(journal_of(tmp_path, 1)) as database:
         compact(database, tmp_path)
     (tmp_path / "archive" / "journal-000001.db").write_bytes(b"")
@@ -551,7 +562,7 @@ def test_an_archive_that_is_cut_to_nothing_is_damage(tmp_path: Path) -> None:
 
 
 def test_a_changed_archive_is_found_by_the_check(tmp_path: Path) -> None:
-    """A changed archive is found, since the journal keeps a digest of all its bytes."""
+    """A changed archive is found by the check, because the journal has a digest of all its bytes."""
     with closing(journal_of(tmp_path, 1)) as database:
         compact(database, tmp_path)
     path = tmp_path / "archive" / "journal-000001.db"

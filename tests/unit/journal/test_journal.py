@@ -1,4 +1,4 @@
-"""Conformance suite of all journals, then tests of the one on disk: kill -9, other schemas, damage, readers."""
+"""Conformance tests of both journals, then tests of the journal on disk: kill -9, other schemas, damage, readers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ AnyJournal = MemoryJournal | SqliteJournal
 
 
 def entry(seq: int, entity_seq: int, entity: str = "s/a", **more: Any) -> Append:
-    """Make an append; fields of the record and of the append are given by their names."""
+    """Return an Append of a record; fields of the record and of the append are given by name."""
     names = [name for name in ("state", "data", "owed", "settled", "ended", "parent_id") if name in more]
     ours: dict[str, Any] = {"parent_id": None, "state": "Running", "data": b"{}"}
     ours |= {name: more.pop(name) for name in names}
@@ -47,7 +47,7 @@ def entry(seq: int, entity_seq: int, entity: str = "s/a", **more: Any) -> Append
 
 
 class InMemory:
-    """A store that outlives its journals."""
+    """Opener of journals in memory; its store outlives the journals that are opened on it."""
 
     def __init__(self, folder: Path) -> None:
         self.store = MemoryStore()
@@ -57,7 +57,7 @@ class InMemory:
 
 
 class OnDisk:
-    """A folder with a journal and its lines."""
+    """Opener of the journal on disk, in one folder, with its transitions.jsonl."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -71,7 +71,7 @@ Place = InMemory | OnDisk
 
 @pytest.fixture(params=[InMemory, OnDisk])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """A place at which a journal can be opened again and again."""
+    """Return an opener, in memory or on disk, that can open the same journal again and again."""
     made: Place = request.param(tmp_path)
     return made
 
@@ -91,14 +91,15 @@ async def everything(journal: AnyJournal) -> tuple[object, ...]:
 
 # ------------------------------------------------------------------------------------------------ the conformance suite
 async def test_a_new_journal_is_empty_and_of_the_first_generation(place: Place) -> None:
-    """A journal begins with nothing in it, at seq 0, generation 1."""
+    """A new journal has no records, entities or effects, last_seq 0 and generation 1."""
     async with opened(place) as journal:
         assert await everything(journal) == ([], [], [], 0)
         assert journal.generation == 1
 
 
 async def test_what_was_appended_is_there_after_reopen(place: Place) -> None:
-    """Records, entities, owed effects and last_seq are the same in the next generation."""
+    """After a reopen the records, entities, effects in the outbox and last_seq are the same, and the generation is
+    2."""
     async with opened(place) as journal:
         await journal.append([entry(1, 1, owed=(("e1", b"{}"),)), entry(2, 1, "s/b", parent_id="s/a")])
         await journal.append([entry(3, 2, state="Stopped", ended=True)])
@@ -110,7 +111,7 @@ async def test_what_was_appended_is_there_after_reopen(place: Place) -> None:
 
 
 async def test_a_record_comes_back_field_for_field(place: Place) -> None:
-    """Every field of a record survives, numbers exactly, text of any script, nested metadata."""
+    """Every field of a record is read back unchanged: numbers exactly, text of any script, nested metadata."""
     record = LifecycleEvent(
         seq=1,
         timestamp=1754300000.123456,
@@ -137,7 +138,7 @@ async def test_a_record_comes_back_field_for_field(place: Place) -> None:
 
 
 async def test_records_keep_the_order_of_their_appends(place: Place) -> None:
-    """Records come back in the order they were appended in, within and across batches."""
+    """Records are read in the order in which they were appended, within and across batches."""
     async with opened(place) as journal:
         await journal.append([entry(1, 1, "s/b"), entry(2, 1, "s/a"), entry(3, 2, "s/b")])
         await journal.append([entry(4, 2, "s/a"), entry(5, 3, "s/b")])
@@ -155,7 +156,8 @@ async def test_records_keep_the_order_of_their_appends(place: Place) -> None:
     ],
 )
 async def test_a_fenced_batch_writes_nothing_at_all(place: Place, bad: Append, named: str) -> None:
-    """A record out of order refuses the whole batch, with its effects and settlements; the next batch is accepted."""
+    """A record out of order makes ``append`` refuse the whole batch, with its effects and acknowledgements; the next
+    batch is accepted."""
     async with opened(place) as journal:
         await journal.append([entry(1, 1, owed=(("e1", b"{}"),))])
         before = await everything(journal)
@@ -167,7 +169,7 @@ async def test_a_fenced_batch_writes_nothing_at_all(place: Place, bad: Append, n
 
 
 async def test_an_earlier_generation_is_fenced(place: Place) -> None:
-    """Once a later supervisor has opened the journal, the earlier one can neither append nor settle."""
+    """After a later supervisor has opened the journal, the earlier one can neither append nor acknowledge effects."""
     async with opened(place) as earlier:
         await earlier.append([entry(1, 1, owed=(("e1", b"{}"),))])
         async with opened(place) as later:
@@ -181,7 +183,7 @@ async def test_an_earlier_generation_is_fenced(place: Place) -> None:
 
 
 async def test_an_earlier_generation_leaves_without_a_word(tmp_path: Path) -> None:
-    """An owner that was replaced writes nothing on closing, and leaves the log beside the journal."""
+    """A journal whose owner was replaced writes nothing when it is closed, and its write-ahead log stays."""
     place = OnDisk(tmp_path)
     async with opened(place) as earlier:
         await earlier.append([entry(1, 1)])
@@ -194,7 +196,8 @@ async def test_an_earlier_generation_leaves_without_a_word(tmp_path: Path) -> No
 
 
 async def test_owed_effects_stay_until_they_are_settled(place: Place) -> None:
-    """Effects are owed in order, with their payloads, over a reopen, until an append or settle() names them."""
+    """Effects stay in the outbox, in order and with their payloads, over a reopen, until an append or ``settle`` names
+    them."""
     async with opened(place) as journal:
         await journal.append(
             [entry(1, 1, owed=(("z", b'{"a": 1}'), ("y", b"2"))), entry(2, 1, "s/b", owed=(("x", b"3"),))]
@@ -211,7 +214,8 @@ async def test_owed_effects_stay_until_they_are_settled(place: Place) -> None:
 
 
 async def test_settling_twice_or_what_was_never_owed_changes_nothing(place: Place) -> None:
-    """settle() is idempotent, and a name that nobody owes is no error."""
+    """``settle`` of an effect that was acknowledged before, or of an unknown effect, changes nothing and is no
+    error."""
     async with opened(place) as journal:
         await journal.append([entry(1, 1, owed=(("e1", b"1"), ("e2", b"2")))])
         for _ in range(2):
@@ -221,7 +225,7 @@ async def test_settling_twice_or_what_was_never_owed_changes_nothing(place: Plac
 
 @pytest.mark.parametrize("settled_before", [False, True])
 async def test_an_effect_id_is_owed_once(place: Place, settled_before: bool) -> None:
-    """An effect id that is in the journal, settled or not, refuses the batch that owes it again."""
+    """A batch with an effect id that the journal already has, acknowledged or not, is refused."""
     async with opened(place) as journal:
         await journal.append([entry(1, 1, owed=(("e1", b"1"),), settled=("e1",) if settled_before else ())])
         before = await everything(journal)
@@ -231,7 +235,7 @@ async def test_an_effect_id_is_owed_once(place: Place, settled_before: bool) -> 
 
 
 async def test_events_are_filtered_by_entity_number_and_count(place: Place) -> None:
-    """entity_id, after_seq and limit narrow the answer, each alone and together."""
+    """``entity_id``, ``after_seq`` and ``limit`` of ``events`` narrow the result, each alone and together."""
     async with opened(place) as journal:
         await journal.append([entry(n, (n + 1) // 2, "s/odd" if n % 2 else "s/even") for n in range(1, 11)])
 
@@ -249,7 +253,7 @@ async def test_events_are_filtered_by_entity_number_and_count(place: Place) -> N
 
 
 async def test_entities_are_as_their_last_append_left_them(place: Place) -> None:
-    """An entity's row has the state and data after its last record, and remembers its birth."""
+    """An entity's row has the state and data after its last record, and the number and time of its birth."""
     async with opened(place) as journal:
         await journal.append([entry(1, 1, "s/b", state="Idle"), entry(2, 1, "s/a", parent_id="s/b")])
         await journal.append([entry(3, 2, "s/b", state="Running", data=b'{"errors": 1}')])
@@ -270,7 +274,7 @@ async def test_entities_are_as_their_last_append_left_them(place: Place) -> None
 
 
 async def test_live_only_leaves_out_what_has_ended(place: Place) -> None:
-    """live_only answers with the entities that have no last record yet."""
+    """``entities(live_only=True)`` returns the entities that have not ended."""
     async with opened(place) as journal:
         await journal.append([entry(1, 1, "s/a"), entry(2, 1, "s/b"), entry(3, 2, "s/a", ended=True)])
         assert [(row.id, row.ended) for row in await journal.entities()] == [("s/a", True), ("s/b", False)]
@@ -278,7 +282,7 @@ async def test_live_only_leaves_out_what_has_ended(place: Place) -> None:
 
 
 async def test_entities_are_found_by_their_ids(place: Place) -> None:
-    """Entities are found by id; with live_only, only the living ones of them."""
+    """``entities(ids=...)`` returns the entities with these ids; with ``live_only``, only those that have not ended."""
     async with opened(place) as journal:
         await journal.append([entry(1, 1, "s/a"), entry(2, 1, "s/b", ended=True), entry(3, 1, "s/c")])
         assert [row.id for row in await journal.entities(ids=["s/a", "s/b", "s/no"])] == ["s/a", "s/b"]
@@ -287,7 +291,7 @@ async def test_entities_are_found_by_their_ids(place: Place) -> None:
 
 
 async def test_ids_are_those_that_somebody_chose(place: Place) -> None:
-    """An ended entity keeps its id; ids of turns and agents are derived from their sessions."""
+    """``ids`` returns the ids of sessions and tasks, ended ones included, but not those of turns, which are derived."""
     async with opened(place) as journal:
         await journal.append([entry(1, 1, "s/a"), entry(2, 1, "s/a:t1", entity_type="turn", parent_id="s/a")])
         await journal.append([entry(3, 1, "task:x", entity_type="task", ended=True), entry(4, 2, "s/a", ended=True)])
@@ -295,7 +299,7 @@ async def test_ids_are_those_that_somebody_chose(place: Place) -> None:
 
 
 async def test_a_refusal_does_not_revive_what_has_ended_but_a_transition_does(place: Place) -> None:
-    """After the end a refused event leaves the entity ended; only an edge out of its state brings it back."""
+    """A refused event of an ended entity leaves the entity ended; a transition makes it live again."""
     async with opened(place) as journal:
         await journal.append([entry(1, 1, ended=True)])
         await journal.append([entry(2, 2, outcome="refused")])
@@ -305,7 +309,7 @@ async def test_a_refusal_does_not_revive_what_has_ended_but_a_transition_does(pl
 
 
 async def test_a_record_is_what_it_was_when_it_was_appended(place: Place) -> None:
-    """A later change of the caller's dictionary does not reach the log."""
+    """A change of the caller's dictionary after the append does not change the record."""
     metadata = {"attempt": 1}
     async with opened(place) as journal:
         await journal.append([entry(1, 1, metadata=metadata)])
@@ -314,7 +318,7 @@ async def test_a_record_is_what_it_was_when_it_was_appended(place: Place) -> Non
 
 
 async def test_a_cancelled_append_is_written_and_the_journal_goes_on(place: Place) -> None:
-    """An append inside a cancelled scope ends whole; the cancel comes at the next checkpoint, not in a transaction."""
+    """An append in a cancelled scope is written completely; the cancellation takes effect at the next checkpoint."""
     async with opened(place) as journal:
         with anyio.CancelScope() as scope:
             scope.cancel()
@@ -327,7 +331,7 @@ async def test_a_cancelled_append_is_written_and_the_journal_goes_on(place: Plac
 
 
 async def test_a_read_that_races_an_append_sees_all_of_it_or_nothing(place: Place) -> None:
-    """Calls of many tasks at once are answered one after the other; no answer holds half of a batch."""
+    """Concurrent reads and appends are done one after the other, and no read returns a part of a batch."""
     seen: list[int] = []
 
     async def look(journal: AnyJournal) -> None:
@@ -346,7 +350,7 @@ async def test_a_read_that_races_an_append_sees_all_of_it_or_nothing(place: Plac
 
 
 async def test_close_is_idempotent_and_nothing_works_after_it(place: Place) -> None:
-    """Every operation but close() of a closed journal is an error."""
+    """``close`` may be called twice; every other operation of a closed journal raises JournalError."""
     async with opened(place) as journal:
         await journal.append([entry(1, 1)])
         await journal.close()
@@ -367,7 +371,7 @@ async def test_close_is_idempotent_and_nothing_works_after_it(place: Place) -> N
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_both_journals_give_the_same_answers(tmp_path: Path, seed: int) -> None:
-    """After the same random appends, right ones and wrong ones, memory and disk answer alike."""
+    """After the same random appends, valid and invalid ones, the journals in memory and on disk return the same."""
     rng = random.Random(seed)
     async with opened(InMemory(tmp_path)) as memory, opened(OnDisk(tmp_path)) as disk:
         for _ in range(40):
@@ -409,14 +413,14 @@ async def _told(journal: AnyJournal, batch: list[Append]) -> str:
 
 # ------------------------------------------------------------------------------------------------------- on a disk only
 async def test_generation_grows_with_every_owner(tmp_path: Path) -> None:
-    """Every open is a generation of its own, whether or not it wrote anything."""
+    """Every opening of a journal has the next generation, whether or not anything is written."""
     for expected in (1, 2, 3):
         async with opened(OnDisk(tmp_path)) as journal:
             assert journal.generation == expected
 
 
 async def test_a_new_journal_appears_under_its_name_only(tmp_path: Path) -> None:
-    """A first open leaves no temporary file, and clears away what an interrupted one left."""
+    """The first opening of a journal leaves no temporary file, and removes the one of an interrupted opening."""
     (tmp_path / "journal.db.new").write_bytes(b"half a page")
     async with opened(OnDisk(tmp_path)) as journal:
         assert journal.generation == 1
@@ -424,7 +428,7 @@ async def test_a_new_journal_appears_under_its_name_only(tmp_path: Path) -> None
 
 
 def test_the_tables_have_the_fields_of_the_records(tmp_path: Path) -> None:
-    """A field that is added to a record without a new schema is noticed here."""
+    """The columns of the tables are the fields of the records, so a new field needs a new schema version."""
     anyio.run(_open_and_close, tmp_path)
     with closing(apsw.Connection(str(tmp_path / "journal.db"))) as db:
         columns = {
@@ -442,7 +446,7 @@ async def _open_and_close(folder: Path) -> None:
 
 
 async def test_a_newer_schema_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    """A journal of a newer schema is refused with both numbers and the fix, and no byte of it changes."""
+    """A journal with a newer schema is not opened: the error names both schemas and the fix, and no byte changes."""
     await _open_and_close(tmp_path)
     path = tmp_path / "journal.db"
     with closing(apsw.Connection(str(path))) as db:
@@ -467,7 +471,7 @@ async def test_a_newer_schema_is_refused_and_left_as_it_is(tmp_path: Path) -> No
     ],
 )
 async def test_what_is_no_journal_is_refused_by_name(tmp_path: Path, content: bytes, told: str) -> None:
-    """A file that is not a journal is named in the error and keeps its content."""
+    """A file that is not a journal is not opened: the error names the file, and the content does not change."""
     path = tmp_path / "journal.db"
     path.write_bytes(content)
     with pytest.raises(JournalError, match=f"{path} {told}"):
@@ -478,7 +482,7 @@ async def test_what_is_no_journal_is_refused_by_name(tmp_path: Path, content: by
 
 
 async def test_somebody_elses_database_is_refused_by_name(tmp_path: Path) -> None:
-    """A database of another program is not taken for a journal."""
+    """A database of another program is not opened as a journal."""
     with closing(apsw.Connection(str(tmp_path / "journal.db"))) as db:
         db.execute("CREATE TABLE recipes (name TEXT)")
     with pytest.raises(JournalError, match=r"journal\.db is not a supervisor's journal; move it away"):
@@ -486,19 +490,20 @@ async def test_somebody_elses_database_is_refused_by_name(tmp_path: Path) -> Non
 
 
 class Rebooted(JournalFiles):
-    """The machine's files, in another boot than that of the last snapshot."""
+    """Stand-in for the machine's files that reports another boot than that of the last snapshot."""
 
     def boot(self) -> str:
         return "another boot"
 
 
 def open_rebooted(folder: Path) -> None:
-    """Open and close the journal in *folder* as the first opening after a boot does: all of it is verified."""
+    """Open and close the journal in *folder* as the first opening after a boot does: everything is verified."""
     open_database(folder / "journal.db", folder / "transitions.jsonl", Rebooted()).close()
 
 
 async def test_a_damaged_page_is_found_when_the_journal_is_opened(tmp_path: Path) -> None:
-    """Garbage in the middle of the file is an error of the first opening after a boot, which names the file."""
+    """A damaged page in the middle of the file makes the first opening after a boot fail with an error that names the
+    file."""
     async with opened(OnDisk(tmp_path)) as journal:
         await journal.append([entry(n, n, metadata={"text": "x" * 400}) for n in range(1, 200)])
     path = tmp_path / "journal.db"
@@ -529,7 +534,8 @@ async def test_a_damaged_page_is_found_when_the_journal_is_opened(tmp_path: Path
 async def test_what_somebody_changed_is_named_when_the_journal_is_opened(
     tmp_path: Path, change: str, told: str
 ) -> None:
-    """A well-formed change that SQLite's own check cannot see is refused after a boot, by the number of the record."""
+    """The first opening after a boot finds a change that SQLite's own check cannot see; the error names the record or
+    the entity."""
     async with opened(OnDisk(tmp_path)) as journal:
         dues: dict[int, dict[str, Any]] = {
             4: {"owed": (("e", b"{}"),)},
@@ -545,7 +551,8 @@ async def test_what_somebody_changed_is_named_when_the_journal_is_opened(
 
 
 def test_the_chain_is_over_what_sqlite_gives_back(tmp_path: Path) -> None:
-    """Whole numbers in fields of times, minus zero, and text of any script are chained as they are read again."""
+    """The hash chain agrees with the values that SQLite returns: integers in time fields, minus zero, text of any
+    script."""
     records = [
         entry(1, 1, timestamp=1000, monotonic_s=-0.0),
         entry(2, 2, timestamp=1e300, reason="\u2028 a\x00b é", metadata={"n": 1.5, "é": [None, True]}),
@@ -559,20 +566,20 @@ def test_the_chain_is_over_what_sqlite_gives_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("operation", [JournalFiles().sync, JournalFiles().reread])
 def test_a_sync_that_the_kernel_refuses_raises(operation: Callable[[Path], None]) -> None:
-    """The error of fsync(2) reaches the caller. A device that cannot be synced stands in for a disk that fails."""
+    """An error of fsync(2) is raised to the caller; /dev/null, which cannot be synced, stands in for a failing disk."""
     with pytest.raises(OSError, match="Invalid argument"):
         operation(Path(os.devnull))
 
 
 async def test_a_missing_folder_is_an_error_with_the_path(tmp_path: Path) -> None:
-    """Opening below a folder that is not there names the path."""
+    """Opening a journal in a folder that does not exist is an error with the path."""
     with pytest.raises(JournalError, match=r"nowhere/journal\.db"):
         await OnDisk(tmp_path / "nowhere").open()
 
 
 @contextmanager
 def files_end_at(size_bytes: int) -> Iterator[None]:
-    """Limit the size of files for this process to *size_bytes*, which looks like a full disk."""
+    """Limit the size of the files of this process to *size_bytes*, which has the effect of a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:
@@ -582,7 +589,8 @@ def files_end_at(size_bytes: int) -> Iterator[None]:
 
 
 async def test_a_disk_that_refuses_is_told_and_the_journal_goes_on_when_it_heals(tmp_path: Path) -> None:
-    """A failed append raises and leaves no part of a batch, and the same batch is accepted once there is room."""
+    """An append that fails for lack of space raises JournalError and writes no part of the batch; the same batch is
+    accepted when there is space."""
     async with opened(OnDisk(tmp_path)) as journal:
         await journal.append([entry(1, 1)])
         big = [entry(2, 2, metadata={"text": "x" * 200_000}), entry(3, 1, "s/b")]
@@ -599,7 +607,8 @@ async def test_a_disk_that_refuses_is_told_and_the_journal_goes_on_when_it_heals
 async def test_lines_that_cannot_be_written_fail_no_append_and_are_caught_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """transitions.jsonl may fall behind when its writes fail; the next append that can brings every line."""
+    """Appends succeed although transitions.jsonl cannot be written; the next append that can write adds all missing
+    lines."""
 
     def refuse(log: TransitionLog, records: object) -> None:
         raise OSError(28, "No space left on device")
@@ -626,7 +635,7 @@ def _line_seqs(folder: Path) -> list[int]:
 
 # ------------------------------------------------------------------------------------------------------- readers
 async def test_a_reader_sees_each_commit_while_the_writer_is_open(tmp_path: Path) -> None:
-    """A reader that stays open sees what is committed after it was opened, and does not keep the writer waiting."""
+    """An open reader sees each batch that is committed later, and does not block the writer."""
     async with opened(OnDisk(tmp_path)) as journal:
         await journal.append([entry(1, 1, "s/a"), entry(2, 1, "s/b", ended=True)])
         with JournalReader(tmp_path / "journal.db") as reader:
@@ -645,7 +654,8 @@ async def test_a_reader_sees_each_commit_while_the_writer_is_open(tmp_path: Path
 
 
 async def test_a_closed_journal_is_whole_in_its_one_file_although_a_reader_stays(tmp_path: Path) -> None:
-    """A closed journal is complete in its one file although a reader stays: no record remains in the log."""
+    """After a close, journal.db alone has all records although a reader is open: none remains in the write-ahead
+    log."""
     await _open_and_close(tmp_path)
     async with opened(OnDisk(tmp_path)) as journal:
         with JournalReader(tmp_path / "journal.db") as reader:
@@ -660,7 +670,7 @@ async def test_a_closed_journal_is_whole_in_its_one_file_although_a_reader_stays
 
 
 async def test_a_reader_pages_through_a_long_journal(tmp_path: Path) -> None:
-    """More records than a page come in order and once each; after_seq cuts where it says."""
+    """A reader yields more records than one page holds in order and once each, also from ``after_seq`` on."""
     async with opened(OnDisk(tmp_path)) as journal:
         await journal.append([entry(n, (n + 1) // 2, "s/odd" if n % 2 else "s/even") for n in range(1, 2502)])
     with JournalReader(tmp_path / "journal.db") as reader:
@@ -670,7 +680,7 @@ async def test_a_reader_pages_through_a_long_journal(tmp_path: Path) -> None:
 
 
 def test_a_reader_says_where_there_is_no_journal(tmp_path: Path) -> None:
-    """A missing journal is an error with the path and what to do."""
+    """A reader for a path without a journal raises JournalError with the path and the command to run first."""
     path = tmp_path / "none" / "journal.db"
     with pytest.raises(JournalError, match=f"no journal at {path}: run `supervisor run` there first"):
         JournalReader(path)
@@ -678,7 +688,7 @@ def test_a_reader_says_where_there_is_no_journal(tmp_path: Path) -> None:
 
 
 async def test_a_reader_cannot_write(tmp_path: Path) -> None:
-    """The reader's connection is read-only."""
+    """A reader's connection to the database is read-only."""
     await _open_and_close(tmp_path)
     with JournalReader(tmp_path / "journal.db") as reader, pytest.raises(apsw.ReadOnlyError):
         reader._db.execute("UPDATE meta SET value = 9")  # no method of a reader writes
@@ -714,7 +724,8 @@ anyio.run(main, Path(sys.argv[1]))
 
 
 def acknowledged_before_kill(folder: Path, lines: int) -> int:
-    """Let a child append three records at a time; SIGKILL it after *lines* acknowledgements. The last one it gave."""
+    """Run a child that appends batches of three records, SIGKILL it after *lines* acknowledgements, and return the last
+    acknowledged number."""
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE, env=env, text=True
@@ -731,7 +742,8 @@ def acknowledged_before_kill(folder: Path, lines: int) -> int:
 
 
 def test_kill_9_in_the_middle_of_appends_loses_nothing_acknowledged(tmp_path: Path) -> None:
-    """Every acknowledged batch is there, whole, and at most one that was not; entities, effects and lines agree."""
+    """After SIGKILL every acknowledged batch is in the journal, complete, and at most one batch that was not
+    acknowledged; entities, effects and lines agree with the records."""
     for lines in (1, 40, 3, 150, 17):
         acknowledged = acknowledged_before_kill(tmp_path, lines)
         last_seq = anyio.run(_inspect, tmp_path)
@@ -750,7 +762,8 @@ async def _inspect(folder: Path) -> int:
 
 
 def test_a_reader_reads_what_a_killed_writer_left(tmp_path: Path) -> None:
-    """The write-ahead log of a SIGKILLed supervisor is read, without a supervisor to recover it first."""
+    """A reader reads the write-ahead log of a SIGKILLed supervisor, before another supervisor has recovered the
+    journal."""
     acknowledged = acknowledged_before_kill(tmp_path, 5)
     assert (tmp_path / "journal.db-wal").stat().st_size > 0
     with JournalReader(tmp_path / "journal.db") as reader:
@@ -760,7 +773,8 @@ def test_a_reader_reads_what_a_killed_writer_left(tmp_path: Path) -> None:
 
 
 def test_lines_have_what_was_there_although_its_commit_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error after the commit leaves a durable record: its line is written when that is known."""
+    """A record whose commit reported an error, but which is in the journal, gets its line in transitions.jsonl after
+    ``recover``."""
     lines = tmp_path / "transitions.jsonl"
     with closing(open_database(tmp_path / "journal.db", lines)) as database:
         database.append([entry(1, 1, "s")])

@@ -1,4 +1,4 @@
-"""The journal over months: snapshots, what a start verifies, and journals of other schemas."""
+"""Growth of the journal over months: snapshots, the extent of the check at a start, and journals of other schemas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JOURNALS = Path(__file__).parent / "journals"
 
 
 def kept_journal(folder: Path) -> Path:
-    """The journal of a real run, 110 records, in WAL mode."""
+    """Make the journal of a real run, 110 records, in WAL mode, and return its path."""
     path = folder / "journal.db"
     with closing(apsw.Connection(str(path))) as db:
         db.execute((JOURNALS / "real_run.sql").read_text())
@@ -34,7 +34,8 @@ def kept_journal(folder: Path) -> Path:
 
 @pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
 def test_a_journal_of_another_schema_is_refused(tmp_path: Path, version: int) -> None:
-    """A reader and a writer name both schemas, and change nothing."""
+    """A journal of another schema is refused by reader and writer; the error names both schemas, and nothing
+    changes."""
     path = kept_journal(tmp_path)
     with closing(apsw.Connection(str(path))) as db:
         db.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", (version,))
@@ -46,7 +47,7 @@ def test_a_journal_of_another_schema_is_refused(tmp_path: Path, version: int) ->
 
 
 def filled(path: Path, records: int, entities: int = 3) -> Database:
-    """A journal that is open, with some records of a few entities that take turns."""
+    """Return an open journal with *records* records of *entities* entities in turn."""
     database = open_database(path, None)
     for first in range(1, records + 1, 500):
         seqs = range(first, min(first + 500, records + 1))
@@ -58,11 +59,12 @@ ANOTHERS_PAGE = """
 PRAGMA writable_schema = ON;
 UPDATE sqlite_schema SET rootpage = (SELECT rootpage FROM sqlite_schema WHERE name = 'events') WHERE name = 'snapshot'
 """
-"""A page that a disk which lies about its syncs may leave: no constraint of the table holds for it."""
+"""SQL that gives the table ``snapshot`` a page of another table, as a disk that does not sync may leave it."""
 
 
 def abandoned(path: Path, into: Path) -> Path:
-    """Copy what a kill of its owner would leave of the journal at *path* to another folder."""
+    """Copy the files that a kill of the owner would leave of the journal at *path* to *into*, and return the copy's
+    path."""
     into.mkdir()
     for one in path.parent.glob(f"{path.name}*"):
         shutil.copy(one, into / one.name)
@@ -70,7 +72,7 @@ def abandoned(path: Path, into: Path) -> Path:
 
 
 class Counting(JournalFiles):
-    """The machine's files; counts the rows of ``events`` that are read one by one when a journal is opened."""
+    """Stand-in for the machine's files that counts the rows of ``events`` read at an opening."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -91,7 +93,7 @@ class Counting(JournalFiles):
 
 
 def test_an_orderly_end_leaves_nothing_to_verify(tmp_path: Path) -> None:
-    """A close writes a snapshot of everything: the next opening reads no record."""
+    """Closing a journal writes a snapshot of everything, so that the next opening verifies no record."""
     filled(tmp_path / "journal.db", 700).close()
     files = Counting()
     with closing(open_database(tmp_path / "journal.db", None, files)) as database:
@@ -99,7 +101,7 @@ def test_an_orderly_end_leaves_nothing_to_verify(tmp_path: Path) -> None:
 
 
 def test_after_a_kill_only_what_came_after_the_last_snapshot_is_verified(tmp_path: Path) -> None:
-    """After a kill an opening reads only the records after the last snapshot."""
+    """After a kill, an opening verifies only the records since the last snapshot."""
     with closing(filled(tmp_path / "journal.db", SNAPSHOT_EVERY + 1_200)) as database:
         left = abandoned(tmp_path / "journal.db", tmp_path / "left")
         expected = database.checksums
@@ -110,7 +112,7 @@ def test_after_a_kill_only_what_came_after_the_last_snapshot_is_verified(tmp_pat
 
 
 def test_after_a_boot_all_of_it_is_verified(tmp_path: Path) -> None:
-    """After a boot everything is verified: a snapshot of an earlier boot does not count."""
+    """After a boot an opening verifies every record, because a snapshot of an earlier boot does not count."""
     filled(tmp_path / "journal.db", 700).close()
 
     class CountingRebooted(Counting, Rebooted):
@@ -122,7 +124,7 @@ def test_after_a_boot_all_of_it_is_verified(tmp_path: Path) -> None:
 
 
 def test_the_snapshot_is_what_the_records_fold_to(tmp_path: Path) -> None:
-    """The sum that appends keep up equals that of a full check, over reopenings."""
+    """The checksums that appends update equal the result of a full check, also after a reopen."""
     path = tmp_path / "journal.db"
     filled(path, 90).close()
     with closing(open_database(path, None)) as database:
@@ -144,7 +146,7 @@ def test_the_snapshot_is_what_the_records_fold_to(tmp_path: Path) -> None:
     ],
 )
 def test_entities_that_are_not_what_the_snapshot_says_are_named(tmp_path: Path, change: str) -> None:
-    """The full check folds the records up to the snapshot and compares."""
+    """The full check reports a snapshot that does not agree with the records up to it."""
     filled(tmp_path / "journal.db", 30).close()
     with closing(apsw.Connection(str(tmp_path / "journal.db"))) as db:
         db.execute(change)
@@ -165,7 +167,8 @@ def test_entities_that_are_not_what_the_snapshot_says_are_named(tmp_path: Path, 
     ],
 )
 def test_what_is_found_in_the_same_boot(tmp_path: Path, change: str, told: str) -> None:
-    """Each opening verifies the records after the snapshot, their entities, and the living entities."""
+    """An opening in the same boot verifies the records since the snapshot, their entities, and the entities that
+    live."""
     path = tmp_path / "journal.db"
     filled(path, 30).close()
     with closing(open_database(path, None)) as database:
@@ -178,7 +181,7 @@ def test_what_is_found_in_the_same_boot(tmp_path: Path, change: str, told: str) 
 
 
 def test_what_rots_in_old_records_is_found_by_the_full_check_and_after_a_boot(tmp_path: Path) -> None:
-    """Damage in old records is not found by an opening in the same boot, but by the full check and after a boot."""
+    """A change of an old record is not found by an opening in the same boot, but by the full check and after a boot."""
     path = tmp_path / "journal.db"
     filled(path, 30).close()
     with closing(apsw.Connection(str(path))) as db:
@@ -193,7 +196,7 @@ def test_what_rots_in_old_records_is_found_by_the_full_check_and_after_a_boot(tm
 
 
 def test_a_fenced_owner_leaves_the_snapshot_alone(tmp_path: Path) -> None:
-    """Closing a journal that a later supervisor owns writes nothing."""
+    """Closing a journal that a later supervisor has opened writes no snapshot."""
     path = tmp_path / "journal.db"
     earlier = filled(path, 10)
     later = open_database(path, None)

@@ -1,4 +1,4 @@
-"""transitions.jsonl: spec 004's lines, which can be made again from the journal."""
+"""transitions.jsonl: the lines of spec 004, which can be made again from the journal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ on_both_backends = pytest.mark.anyio
 
 
 def record(seq: int, **more: Any) -> LifecycleEvent:
-    """A transition of one entity, with fields replaced by name."""
+    """Return a transition of one entity, with fields replaced by name."""
     fields: dict[str, Any] = {
         "timestamp": 1705314600.0 + seq,
         "monotonic_s": float(seq),
@@ -50,7 +50,8 @@ RECORDS = [
 
 
 async def journal_of(folder: Path, records: Iterable[LifecycleEvent] = ()) -> bytes:
-    """Open the journal in *folder*, append *records* one by one, close it: the lines that are there then."""
+    """Open the journal in *folder*, append *records* one by one, close it, and return the content of
+    transitions.jsonl."""
     journal = await SqliteJournal.open(folder / "journal.db", jsonl=folder / "transitions.jsonl")
     try:
         for one in appends(records):
@@ -61,7 +62,7 @@ async def journal_of(folder: Path, records: Iterable[LifecycleEvent] = ()) -> by
 
 
 def test_a_line_is_an_event_of_seed_004() -> None:
-    """The keys, their order and their values are those of the schema; seq is added."""
+    """A line has the keys of the schema in spec 004, in their order, and ``seq``."""
     line = transition_line(record(7, timestamp=1705314600.0004, severity="warning", metadata={"duration_seconds": 45}))
     assert msgspec.json.encode(line).decode() == (
         '{"timestamp":"2024-01-15T10:30:00.000Z","event_type":"job_state_transition","severity":"warning",'
@@ -71,7 +72,8 @@ def test_a_line_is_an_event_of_seed_004() -> None:
 
 
 def test_why_and_who_join_the_metadata_where_they_are_known() -> None:
-    """reason, transition_reason, abort_reason and actor stand in the metadata, abort and cause beside it."""
+    """reason, transition_reason, abort_reason and actor are added to a line's metadata, abort_id and cause_id to the
+    line."""
     line = transition_line(
         record(
             7,
@@ -104,13 +106,14 @@ def test_why_and_who_join_the_metadata_where_they_are_known() -> None:
     ],
 )
 def test_timestamps_are_iso_8601_in_milliseconds(unix_s: float, text: str) -> None:
-    """Unix time is written in UTC with three decimals, rounded."""
+    """Unix time is written as ISO 8601 in UTC, rounded to milliseconds."""
     assert transition_line(record(1, timestamp=unix_s)).timestamp == text
 
 
 @on_both_backends
 async def test_only_transitions_are_written_and_time_never_goes_back(tmp_path: Path) -> None:
-    """Births, facts, refusals and stale events have no line; a clock that was set back repeats the last time."""
+    """Only transitions are written, no births, facts, refusals or stale events; if the clock goes back, the last time
+    is repeated."""
     lines = [msgspec.json.decode(line) for line in (await journal_of(tmp_path, RECORDS)).splitlines()]
     assert [(line["seq"], line["timestamp"]) for line in lines] == [
         (2, "2024-01-15T10:30:02.000Z"),
@@ -121,7 +124,7 @@ async def test_only_transitions_are_written_and_time_never_goes_back(tmp_path: P
 
 @on_both_backends
 async def test_time_does_not_go_back_over_a_reopen(tmp_path: Path) -> None:
-    """The last line's time is remembered by the file itself."""
+    """After a reopen a line is not written with an earlier time than the last line of the file."""
     await journal_of(tmp_path, RECORDS)
     last = (await journal_of(tmp_path, [record(8, timestamp=5.0)])).splitlines()[-1]
     assert msgspec.json.decode(last)["timestamp"] == "2024-01-15T10:30:06.000Z"
@@ -129,7 +132,7 @@ async def test_time_does_not_go_back_over_a_reopen(tmp_path: Path) -> None:
 
 @on_both_backends
 async def test_a_file_that_is_whole_is_left_as_it_is(tmp_path: Path) -> None:
-    """A reopen adds nothing and rewrites nothing."""
+    """A reopen of the journal does not write to a transitions.jsonl that is complete."""
     whole = await journal_of(tmp_path, RECORDS)
     before = (tmp_path / "transitions.jsonl").stat()
     assert await journal_of(tmp_path) == whole
@@ -139,7 +142,8 @@ async def test_a_file_that_is_whole_is_left_as_it_is(tmp_path: Path) -> None:
 
 @on_both_backends
 async def test_a_last_line_torn_at_any_byte_is_rebuilt(tmp_path: Path) -> None:
-    """However much of the last line is missing, the file is rebuilt byte for byte."""
+    """A last line that is cut at any byte is written again at the next opening, and the file has the same bytes as
+    before."""
     whole = await journal_of(tmp_path, RECORDS)
     begins = whole[:-1].rindex(b"\n") + 1
     for length in range(begins, len(whole), 11):
@@ -152,7 +156,7 @@ async def test_a_last_line_torn_at_any_byte_is_rebuilt(tmp_path: Path) -> None:
 @on_both_backends
 @pytest.mark.parametrize("tail", [b"\0" * 700, b"\xff\xfe{\n}\n", b'{"seq":9}\n', b'{"timestamp":"x"'])
 async def test_garbage_after_the_last_good_line_is_cut(tmp_path: Path, tail: bytes) -> None:
-    """Garbage after the last good line is removed, and the missing lines are written again."""
+    """Garbage after the last valid line is removed at the next opening, and the missing lines are written again."""
     whole = await journal_of(tmp_path, RECORDS[:-1])
     first_line = whole[: whole.index(b"\n") + 1]
     for good in (first_line, whole):
@@ -162,7 +166,7 @@ async def test_garbage_after_the_last_good_line_is_cut(tmp_path: Path, tail: byt
 
 @on_both_backends
 async def test_a_file_that_was_deleted_is_made_again(tmp_path: Path) -> None:
-    """The whole file can be made from the journal, over any number of pages, with the same bytes."""
+    """A deleted transitions.jsonl is written again from the journal with the same bytes."""
     whole = await journal_of(tmp_path, RECORDS)
     (tmp_path / "transitions.jsonl").unlink()
     assert await journal_of(tmp_path) == whole
@@ -170,7 +174,8 @@ async def test_a_file_that_was_deleted_is_made_again(tmp_path: Path) -> None:
 
 @on_both_backends
 async def test_a_file_ahead_of_the_journal_is_the_witness_of_a_lost_end(tmp_path: Path) -> None:
-    """A file with lines that the journal does not have refuses the open with both numbers, and is unchanged."""
+    """A transitions.jsonl with lines beyond the journal's end is an error with both numbers, and the file is
+    unchanged."""
     theirs = await journal_of(tmp_path, RECORDS)
     (tmp_path / "journal.db").unlink()
     with pytest.raises(
@@ -182,7 +187,7 @@ async def test_a_file_ahead_of_the_journal_is_the_witness_of_a_lost_end(tmp_path
 
 @on_both_backends
 async def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
-    """A file without a line of ours is not changed."""
+    """A transitions.jsonl without any line of a supervisor is an error, and the file is unchanged."""
     (tmp_path / "transitions.jsonl").write_text("dear diary\n")
     with pytest.raises(JournalError, match=r"transitions\.jsonl holds no line of a supervisor's transitions"):
         await journal_of(tmp_path, RECORDS)
@@ -191,7 +196,7 @@ async def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 
 @on_both_backends
 async def test_a_folder_in_the_way_is_an_error_with_its_name(tmp_path: Path) -> None:
-    """transitions.jsonl that cannot be opened refuses the journal, by the name of the file."""
+    """A folder in place of transitions.jsonl is an error that names the file."""
     (tmp_path / "transitions.jsonl").mkdir()
     with pytest.raises(JournalError, match=r"transitions\.jsonl could not be used \(IsADirectoryError"):
         await journal_of(tmp_path)
@@ -199,7 +204,7 @@ async def test_a_folder_in_the_way_is_an_error_with_its_name(tmp_path: Path) -> 
 
 @on_both_backends
 async def test_a_journal_may_have_no_lines(tmp_path: Path) -> None:
-    """jsonl=None writes no file, and a later open with one begins at the first transition."""
+    """A journal opened with ``jsonl=None`` writes no file; a later opening with a path writes all lines."""
     journal = await SqliteJournal.open(tmp_path / "journal.db", jsonl=None)
     await journal.append(appends(RECORDS))
     await journal.close()
@@ -208,7 +213,7 @@ async def test_a_journal_may_have_no_lines(tmp_path: Path) -> None:
 
 
 def test_a_line_that_was_half_written_is_cut_before_the_next(tmp_path: Path) -> None:
-    """A line that a full disk has torn is removed before the next line is written."""
+    """A line that a full disk has cut is removed before the next line is written."""
     path = tmp_path / "transitions.jsonl"
     log = TransitionLog.open(path, journal_seq=0)
     log.extend([record(1)])

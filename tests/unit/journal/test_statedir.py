@@ -1,4 +1,4 @@
-"""The state directory: what is made, what is refused without a trace, who holds the lock, and folder names."""
+"""State directory: the files that are made, the paths that are refused, the lock, and the names of session folders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tree(folder: Path) -> list[str]:
 
 
 def test_a_new_state_directory_has_its_private_room_and_is_ignored_by_git(tmp_path: Path) -> None:
-    """Only runtime/ (0700) and .gitignore are made; everything else when it is first used."""
+    """Opening a new state directory makes only runtime/ (mode 0700) and .gitignore."""
     state = StateDir.open(tmp_path / "a" / ".sdd")
     assert tree(tmp_path) == ["a", "a/.sdd", "a/.sdd/.gitignore", "a/.sdd/runtime"]
     assert (tmp_path / "a/.sdd/.gitignore").read_text() == "*\n"
@@ -34,7 +34,7 @@ def test_a_new_state_directory_has_its_private_room_and_is_ignored_by_git(tmp_pa
 
 
 def test_only_its_owner_can_read_a_new_state_directory(tmp_path: Path) -> None:
-    """The directory is made 0700 whatever the umask allows; what is missing above it is made as any folder is."""
+    """A new state directory has mode 0700 whatever the umask; missing parents are made with the usual mode."""
     before = os.umask(0o022)
     try:
         StateDir.open(tmp_path / "a" / ".sdd")
@@ -46,7 +46,8 @@ def test_only_its_owner_can_read_a_new_state_directory(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_whatever_the_umask_all_that_a_run_leaves_is_its_owners_alone(tmp_path: Path) -> None:
-    """Journal, transcripts, fork server file, tag and worktrees are private, even with a umask of 0."""
+    """Journal, transcripts, fork server file, tag and worktrees are readable by the owner only, even with a umask of
+    0."""
     repository = tmp_path / "repository"
     repository.mkdir()
     git = ("git", "-c", "user.email=a@b", "-c", "user.name=a", "-C", str(repository))
@@ -71,7 +72,7 @@ def _open_to_others(root: Path) -> list[str]:
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the disk is full when a directory is made, what was made is removed, and the next start is a first one."""
+    """If the disk is full while a state directory is made, everything made so far is removed."""
 
     def full(self: Path, target: Path) -> Path:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -84,8 +85,8 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("left", ["", "0123"])
 def test_half_a_tag_is_drawn_anew(tmp_path: Path, left: str) -> None:
-    """An incomplete tag, as a full disk may leave it, is drawn again: an empty one would match other directories'
-    processes."""
+    """An incomplete tag file, as a full disk may leave it, is replaced by a new tag: an empty tag would match the
+    processes of other directories."""
     state = StateDir.open(tmp_path / "s")
     state.tag_file.write_text(left)
     assert len(state.tag()) == 16
@@ -93,7 +94,7 @@ def test_half_a_tag_is_drawn_anew(tmp_path: Path, left: str) -> None:
 
 
 def test_an_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
-    """An existing directory keeps its mode; runtime/ is made private."""
+    """An existing directory keeps its mode when it is opened as a state directory; runtime/ is made with mode 0700."""
     (tmp_path / "s").mkdir()
     (tmp_path / "s").chmod(0o755)
     state = StateDir.open(tmp_path / "s")
@@ -102,7 +103,7 @@ def test_an_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("create", [True, False])
 def test_a_name_that_is_too_long_is_refused(tmp_path: Path, create: bool) -> None:
-    """A path that no file system takes is one sentence with what to do."""
+    """A path that no file system accepts is an error with the reason and the fix."""
     path = tmp_path / ("x" * 300)
     with pytest.raises(StateDirError) as refused:
         StateDir.open(path, create=create)
@@ -111,8 +112,7 @@ def test_a_name_that_is_too_long_is_refused(tmp_path: Path, create: bool) -> Non
 
 @pytest.mark.parametrize("create", [True, False])
 def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path, create: bool) -> None:
-    """A path that is not UTF-8 is refused and nothing is made; a directory with such a name above a relative path is
-    fine."""
+    """A path that is not UTF-8 is an error and nothing is made; a relative path below such a directory is accepted."""
     above = tmp_path / os.fsdecode(b"\xff")
     with pytest.raises(StateDirError, match=r"its name is not UTF-8; use another --state-dir$"):
         StateDir.open(above / "s", create=create)
@@ -124,7 +124,7 @@ def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path, create: bool) -> No
 
 @pytest.mark.parametrize("closed", [".", "runtime"])
 def test_the_directory_of_another_user_is_refused(tmp_path: Path, closed: str) -> None:
-    """A directory that this user may not read is named, with its owner; root, who may read everything, plays another
+    """A directory that this user may not read is an error with its path and the fix. As root, the test acts as another
     user."""
     state = StateDir.open(tmp_path / "s")
     (state.root / closed).chmod(0)
@@ -140,7 +140,7 @@ def test_the_directory_of_another_user_is_refused(tmp_path: Path, closed: str) -
 
 
 def test_the_layout_is_what_the_documents_say(tmp_path: Path) -> None:
-    """Every path has its place below the root."""
+    """Each path of a StateDir is where the documentation says."""
     state = StateDir(tmp_path)
     paths = [state.journal, state.control_socket, state.lock_file, state.transitions, state.agents]
     paths += [state.archive, state.metrics, state.traces, state.worktrees, state.transcript("main/sub")]
@@ -160,7 +160,7 @@ def test_the_layout_is_what_the_documents_say(tmp_path: Path) -> None:
 
 
 def test_opening_again_changes_nothing_but_closes_a_room_that_was_open(tmp_path: Path) -> None:
-    """A second open keeps what is there; runtime/ is private again."""
+    """A second opening changes no file, and gives runtime/ the mode 0700 again."""
     state = StateDir.open(tmp_path / "s")
     state.transitions.write_text("lines\n")
     (state.root / ".gitignore").unlink()
@@ -171,14 +171,14 @@ def test_opening_again_changes_nothing_but_closes_a_room_that_was_open(tmp_path:
 
 
 def test_files_of_somebody_else_are_not_hidden_from_git(tmp_path: Path) -> None:
-    """A directory that already holds files gets no .gitignore that would hide them."""
+    """A directory that already has files gets no .gitignore, which would hide them from git."""
     (tmp_path / "main.py").write_text("print()\n")
     StateDir.open(tmp_path)
     assert tree(tmp_path) == ["main.py", "runtime"]
 
 
 def test_a_missing_directory_is_not_made_for_a_reader(tmp_path: Path) -> None:
-    """create=False says what to do and leaves no trace; on an existing one it opens."""
+    """Opening a missing directory with ``create=False`` is an error with the command to run, and nothing is made."""
     with pytest.raises(
         StateDirError, match=f"no state directory at {tmp_path / 's'}: run `supervisor run` there first"
     ):
@@ -190,7 +190,8 @@ def test_a_missing_directory_is_not_made_for_a_reader(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("below", ["", "/s", "/deep/er/s"])
 def test_a_file_in_the_way_is_named_and_nothing_is_made(tmp_path: Path, below: str) -> None:
-    """A file where the directory or one of its parents should be: a sentence with its name, no other trace."""
+    """A file in place of the state directory or of one of its parents is an error that names the file, and nothing is
+    made."""
     (tmp_path / "file").write_text("mine")
     path = Path(f"{tmp_path}/file{below}")
     sentence = f"{path} cannot be a state directory: {tmp_path / 'file'} is not a directory; use another --state-dir"
@@ -200,7 +201,7 @@ def test_a_file_in_the_way_is_named_and_nothing_is_made(tmp_path: Path, below: s
 
 
 def test_a_file_in_place_of_the_private_room_is_named(tmp_path: Path) -> None:
-    """runtime that is a file is told by name; the .gitignore of the same attempt is taken back."""
+    """A file in place of runtime/ is an error that names it, and the .gitignore of this opening is removed."""
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "runtime").write_text("mine")
     with pytest.raises(StateDirError, match="s/runtime: File exists; use another --state-dir"):
@@ -209,7 +210,7 @@ def test_a_file_in_place_of_the_private_room_is_named(tmp_path: Path) -> None:
 
 
 def test_a_failed_open_takes_back_every_folder_it_made(tmp_path: Path) -> None:
-    """A path so long that the directory fits and its files do not: the parents that were made go again."""
+    """If the path is too long for the files of the state directory, the directories made so far are removed."""
     room = os.pathconf(tmp_path, "PC_PATH_MAX") - 6 - len(str(tmp_path))
     path = tmp_path.joinpath(*["d" * 99] * (room // 100))
     path = path.with_name("d" * (99 + room % 100))
@@ -219,7 +220,8 @@ def test_a_failed_open_takes_back_every_folder_it_made(tmp_path: Path) -> None:
 
 
 def test_a_second_supervisor_is_told_who_has_the_directory(tmp_path: Path) -> None:
-    """The lock is exclusive, even within one process; the error names the holder and the ways out."""
+    """A second lock of a state directory fails, even in the same process; the error names the pid of the holder and the
+    fix."""
     state = StateDir.open(tmp_path / "s")
     sentence = (
         f"another supervisor (pid {os.getpid()}) already runs on {state.root};"
@@ -247,7 +249,7 @@ with StateDir.open(Path(sys.argv[1])).lock():
 
 
 def test_the_lock_of_a_killed_supervisor_is_free(tmp_path: Path) -> None:
-    """Another process holds the lock until it is SIGKILLed, and not a moment longer."""
+    """Another process holds the lock until it is SIGKILLed; then the lock is free at once."""
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, "-c", HOLDER, str(tmp_path / "s")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True) as child:
@@ -263,7 +265,7 @@ def test_the_lock_of_a_killed_supervisor_is_free(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_cannot_be_opened_is_an_error_with_its_name(tmp_path: Path) -> None:
-    """A folder in place of the lock is told by name."""
+    """A folder in place of the lock file is an error that names it."""
     state = StateDir.open(tmp_path / "s")
     state.lock_file.mkdir()
     with pytest.raises(StateDirError, match="runtime/lock: Is a directory; use another --state-dir"), state.lock():
@@ -272,7 +274,8 @@ def test_a_lock_that_cannot_be_opened_is_an_error_with_its_name(tmp_path: Path) 
 
 @given(st.text(min_size=1))
 def test_a_folder_name_leads_back_to_its_session(name: str) -> None:
-    """Any id becomes a path that stays below its folder, in names a file system takes, and comes back the same."""
+    """The folder name of any session id is a path below its folder with names of allowed length, and gives the id
+    back."""
     folder = folder_name(name)
     assert session_id(folder) == name
     assert not folder.is_absolute()
@@ -293,12 +296,12 @@ def test_a_folder_name_leads_back_to_its_session(name: str) -> None:
     ],
 )
 def test_folder_names_are_readable(name: str, folder: str) -> None:
-    """Plain ids keep their spelling; only what a path could misread is quoted."""
+    """Folder names of plain ids are the ids; only characters that a path could misread are quoted."""
     assert str(folder_name(name)) == folder
 
 
 def test_a_session_without_a_name_has_no_folder() -> None:
-    """An empty id is refused: it would be the folder of all."""
+    """An empty session id is refused, because its folder would be the folder of all sessions."""
     with pytest.raises(ValueError, match="session_id: '' names no session"):
         folder_name("")
 
@@ -306,7 +309,7 @@ def test_a_session_without_a_name_has_no_folder() -> None:
 # ------------------------------------------------------------------------------------------------------ whose it is
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o1777])
 def test_a_directory_that_others_may_write_into_is_refused(tmp_path: Path, mode: int) -> None:
-    """A directory that others may write into is refused with the fix, and nothing is written."""
+    """A directory that others may write into is an error with the fix, and nothing is written."""
     path = tmp_path / "s"
     path.mkdir()
     path.chmod(mode)
@@ -319,7 +322,7 @@ def test_a_directory_that_others_may_write_into_is_refused(tmp_path: Path, mode:
 
 
 def test_a_directory_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory of another user is refused, also by root."""
+    """A directory that belongs to another user is an error."""
     owner = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     with pytest.raises(StateDirError, match=f"belongs to user {owner}, and you are {owner + 1}; use another"):
@@ -328,7 +331,8 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("name", ["runtime", "agents", "transitions.jsonl", "runtime/journal.db", "runtime/lock"])
 def test_a_link_where_a_file_of_ours_belongs_is_refused(tmp_path: Path, name: str) -> None:
-    """A link in place of one of our files is refused, and nothing is written through it."""
+    """A symbolic link in place of a file of the state directory is an error, and nothing is written through the
+    link."""
     path, elsewhere = tmp_path / "s", tmp_path / "elsewhere"
     (path / name).parent.mkdir(parents=True)
     elsewhere.mkdir()
@@ -339,7 +343,7 @@ def test_a_link_where_a_file_of_ours_belongs_is_refused(tmp_path: Path, name: st
 
 
 def test_the_directory_itself_may_be_reached_over_a_link(tmp_path: Path) -> None:
-    """The directory itself may be reached over a link of its user."""
+    """The state directory itself may be given as a symbolic link."""
     (tmp_path / "real").mkdir()
     (tmp_path / "s").symlink_to("real")
     StateDir.open(tmp_path / "s")

@@ -1,4 +1,4 @@
-"""Transcripts: lines from chunks, a cap that keeps both ends and counts the middle, followers, a full disk."""
+"""Transcripts: lines made from chunks, the cap on their size, followers, and a full disk."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ NOON = 12 * 3600.0
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of the transcript at *path*, without their newlines."""
+    """Return the lines of the transcript at *path*, without their newlines."""
     text, _ = follow_from(path, 0)
     return text.removesuffix("\n").split("\n") if text else []
 
 
 def written(folder: Path) -> int:
-    """Bytes of the transcript's files together."""
+    """Return the size in bytes of the transcript's files together."""
     return sum(one.stat().st_size for one in folder.iterdir())
 
 
 def test_a_line_has_its_time_its_source_and_its_text(tmp_path: Path) -> None:
-    """Every line of a text is a line of the log, with the time that was passed in."""
+    """Every line of a text is one line of the transcript, with the given time and the source."""
     with Transcript(tmp_path / "transcript.log") as log:
         log.write("agent", "hello\nworld\n", at=NOON + 1.25)
         log.write("stderr", "\n", at=NOON + 2)
@@ -36,7 +36,8 @@ def test_a_line_has_its_time_its_source_and_its_text(tmp_path: Path) -> None:
 
 
 def test_chunks_of_one_source_share_a_line_until_it_ends(tmp_path: Path) -> None:
-    """A streamed answer is one line with the time of its first chunk; another source or a flush ends it."""
+    """Chunks of one source are one line with the time of the first chunk, until a newline, another source or a
+    flush."""
     with Transcript(tmp_path / "transcript.log") as log:
         for n, chunk in enumerate(("Hel", "lo ", "you\nthere")):
             log.write("agent", chunk, at=NOON + n)
@@ -55,7 +56,7 @@ def test_chunks_of_one_source_share_a_line_until_it_ends(tmp_path: Path) -> None
 
 
 def test_nothing_is_made_before_something_is_said(tmp_path: Path) -> None:
-    """A transcript without text leaves no file; the folder comes with the first text."""
+    """A transcript without text makes no file and no folder; both are made with the first text."""
     path = tmp_path / "agents" / "main" / "transcript.log"
     with Transcript(path) as log:
         log.flush()
@@ -67,7 +68,7 @@ def test_nothing_is_made_before_something_is_said(tmp_path: Path) -> None:
 
 
 def test_a_transcript_is_continued_on_a_new_line(tmp_path: Path) -> None:
-    """After a kill in the middle of a line the next supervisor's text begins a line of its own."""
+    """Text that is written after a kill in the middle of a line begins on a new line."""
     path = tmp_path / "transcript.log"
     path.write_text("12:00:00.000 agent| I was going to s")
     with Transcript(path) as log:
@@ -82,7 +83,8 @@ def test_a_transcript_is_continued_on_a_new_line(tmp_path: Path) -> None:
 
 
 def test_the_transcript_written_longest_ago_is_closed_for_another(tmp_path: Path) -> None:
-    """Of the open transcripts the one written longest ago is closed, not the one opened first; its line is ended."""
+    """Of the open transcripts the one written longest ago is closed, not the one opened first; the line of the closed
+    one is ended."""
     open_transcripts = OpenTranscripts(2)
     logs = [Transcript(tmp_path / name / "log", open_transcripts=open_transcripts) for name in "abc"]
     for log in (logs[0], logs[1], logs[0], logs[2], logs[0], logs[1]):
@@ -91,7 +93,7 @@ def test_the_transcript_written_longest_ago_is_closed_for_another(tmp_path: Path
 
 
 def test_what_cannot_be_encoded_is_replaced(tmp_path: Path) -> None:
-    """A lone surrogate fails no write; newlines that are not \\n split no line."""
+    """A lone surrogate is written as a question mark; a Unicode line separator does not begin a new line."""
     with Transcript(tmp_path / "transcript.log") as log:
         log.write("agent", "a\udc80b\u2028c\n", at=NOON)
     assert lines_of(tmp_path / "transcript.log") == ["12:00:00.000 agent| a?b\u2028c"]
@@ -100,7 +102,8 @@ def test_what_cannot_be_encoded_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize("reopened", [False, True])
 @pytest.mark.parametrize("cap", [1024, 4000])
 def test_the_cap_keeps_both_ends_and_counts_what_is_missing(tmp_path: Path, cap: int, reopened: bool) -> None:
-    """The files never exceed the cap; kept and dropped bytes add up to what was written, also over reopens."""
+    """The files never exceed the cap: beginning and end are stored, and a note counts the bytes dropped in between,
+    also after reopens."""
     path, whole = tmp_path / "transcript.log", b""
     log = Transcript(path, cap_bytes=cap)
     for n in range(600):
@@ -124,7 +127,7 @@ def test_the_cap_keeps_both_ends_and_counts_what_is_missing(tmp_path: Path, cap:
 
 
 def test_one_text_larger_than_the_cap_is_capped_too(tmp_path: Path) -> None:
-    """A single flood of four-byte characters is cut between characters, never inside one."""
+    """A single text larger than the cap is cut between characters, and the files stay within the cap."""
     path = tmp_path / "transcript.log"
     with Transcript(path, cap_bytes=1024) as log:
         log.write("agent", "\U0001f600" * 5000, at=NOON)
@@ -136,14 +139,14 @@ def test_one_text_larger_than_the_cap_is_capped_too(tmp_path: Path) -> None:
 
 
 def test_a_cap_too_small_to_mean_anything_is_refused(tmp_path: Path) -> None:
-    """The cap has a least value, named in the error; the default is 8 MiB."""
+    """A cap below 1024 bytes is refused; the default is 8 MiB."""
     with pytest.raises(ValueError, match="cap_bytes: 100 is too small for a transcript; give at least 1024"):
         Transcript(tmp_path / "transcript.log", cap_bytes=100)
     assert CAP_BYTES == 8 * 1024 * 1024
 
 
 def test_a_follower_sees_every_byte_once(tmp_path: Path) -> None:
-    """Asking again from the offset it was given, a follower gets what is new, across files, without a gap."""
+    """A follower that reads from the returned offset each time gets every byte once, across the transcript's files."""
     path, seen, offset = tmp_path / "transcript.log", "", 0
     assert follow_from(path, 0) == ("", 0)
     with Transcript(path, cap_bytes=1024) as log:
@@ -157,7 +160,7 @@ def test_a_follower_sees_every_byte_once(tmp_path: Path) -> None:
 
 
 def test_a_follower_who_was_away_too_long_is_told(tmp_path: Path) -> None:
-    """Text that was dropped between two reads is one line with the number of its bytes."""
+    """Text that was dropped between two reads of a follower is reported as one line with the number of bytes."""
     path = tmp_path / "transcript.log"
     with Transcript(path, cap_bytes=1024) as log:
         log.write("agent", "first\n", at=NOON)
@@ -172,7 +175,7 @@ def test_a_follower_who_was_away_too_long_is_told(tmp_path: Path) -> None:
 
 
 def test_a_character_that_is_still_being_written_is_not_broken(tmp_path: Path) -> None:
-    """Half a character at the end is left for the next question."""
+    """Half a character at the end of the transcript is not returned before its other half is written."""
     path = tmp_path / "transcript.log"
     path.write_bytes(b"ab\xf0\x9f")
     assert follow_from(path, 0) == ("ab", 2)
@@ -181,7 +184,8 @@ def test_a_character_that_is_still_being_written_is_not_broken(tmp_path: Path) -
 
 
 def test_a_disk_that_refuses_fails_no_session_and_the_gap_is_told(tmp_path: Path) -> None:
-    """Refused text is counted, and the log says how much was lost as soon as something can be written again."""
+    """Text that a full disk refuses is counted; when writing is possible again, a line says how many bytes were
+    lost."""
     path = tmp_path / "transcript.log"
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Transcript(path) as log:
@@ -202,7 +206,7 @@ def test_a_disk_that_refuses_fails_no_session_and_the_gap_is_told(tmp_path: Path
 
 
 def test_a_folder_that_cannot_be_made_is_a_loss_not_an_error(tmp_path: Path) -> None:
-    """A file in the way of the transcript's folder loses the text, and says how much."""
+    """If the transcript's folder cannot be made, no error is raised; a later line says how many bytes were lost."""
     (tmp_path / "agents").write_text("in the way")
     with Transcript(tmp_path / "agents" / "main" / "transcript.log") as log:
         log.write("agent", "hello\n", at=NOON)

@@ -1,4 +1,4 @@
-"""The agent's table, cell by cell, against specification 000: four states, five events, nothing left out."""
+"""The agent's table against specification 000: each of its states with each of its events."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CELLS = [(state, name) for state in A for name in EVENTS]
 
 @pytest.mark.parametrize(("state", "name"), CELLS, ids=[f"{state.value}+{name}" for state, name in CELLS])
 def test_cell(state: A, name: str) -> None:
-    """The event leads to exactly this state, data and effects, or it is refused and changes nothing."""
+    """In the given state the event leads to the listed state, data and effects, or is refused and changes nothing."""
     before = replace(DATA[state])
     if (state, name) in RULES:
         target, changes, effects = RULES[state, name]
@@ -61,7 +61,7 @@ def test_cell(state: A, name: str) -> None:
 
 
 def test_every_cell_is_tested() -> None:
-    """Four states and five events are 20 cells; seven of them are rules: six edges and one extension."""
+    """Four states and six events are 24 cells; eight of them are rules, and every rule is tested."""
     assert set(EVENTS) == set(AGENT.events)
     assert (len(CELLS), len(RULES), len(AGENT.rules)) == (24, 8, 8)
 
@@ -69,7 +69,7 @@ def test_every_cell_is_tested() -> None:
 @pytest.mark.parametrize("status", [0, 3, -9, 137, None])
 @pytest.mark.parametrize("state", [A.STARTING, A.WORKING, A.IDLE], ids=lambda one: one.value)
 def test_the_raw_status_is_kept(state: A, status: int | None) -> None:
-    """Whenever an agent ends, it is dead with its raw exit status, and finalized once."""
+    """Every exit of an agent leads to the state dead with the raw exit status, and finalizes the agent once."""
     step = AGENT.step(state, DATA[state], AgentExited(status=status, ended_by="terminate"))
     assert (step.state, step.data.status, step.data.ended_by) == (A.DEAD, status, "terminate")
     assert step.effects == (FinalizeEntity(),)
@@ -77,12 +77,12 @@ def test_the_raw_status_is_kept(state: A, status: int | None) -> None:
 
 @pytest.mark.parametrize("name", EVENTS)
 def test_nothing_is_stale(name: str) -> None:
-    """An agent is one process: nothing about it comes too late, it is only refused."""
+    """No event of an agent is stale: an event that its table does not allow is refused."""
     assert not any(stale(data, EVENTS[name]) for data in DATA.values())
 
 
 def test_an_agent_is_used_again() -> None:
-    """An idle agent works again with every further turn, and keeps its data."""
+    """An idle agent is assigned the next turn, any number of times, and its data stay the same."""
     state, data = AGENT.replay(A.STARTING, BORN, [EVENTS["process_started"], EVENTS["agent_ready"]])
     for _ in range(3):
         state, data = AGENT.replay(state, data, [TaskFinished(), TaskAssigned(turn_id="s:t2")])
@@ -90,5 +90,5 @@ def test_an_agent_is_used_again() -> None:
 
 
 def test_an_exit_tells_of_no_process_that_nobody_counted() -> None:
-    """By default an exit reports no killed and no surviving process."""
+    """AgentExited reports no killed and no surviving process by default."""
     assert (AgentExited().killed, AgentExited().survivors) == (0, 0)

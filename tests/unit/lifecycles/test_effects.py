@@ -1,4 +1,4 @@
-"""Effects: which ones do not wait for a disk, their equality, and their form in the journal."""
+"""Effects: which ones are performed before their record is durable, their equality, and their form in the journal."""
 
 from __future__ import annotations
 
@@ -120,27 +120,28 @@ KINDS = [type(one) for one, _ in JOURNALLED]
 
 
 def test_every_effect_is_tested() -> None:
-    """The list in this file has every effect of the module."""
+    """The list JOURNALLED in this file has every effect class of the module."""
     defined = {one for one in vars(effects).values() if isinstance(one, type) and issubclass(one, SupervisorEffect)}
     assert defined == {SupervisorEffect, *KINDS}
 
 
 def test_only_what_ends_things_is_exempt() -> None:
-    """Only effects that end something, and the event that leads to an interrupt, do not wait for their record."""
+    """Only effects that end something, and the event that leads to an interrupt, are performed before their record is
+    durable."""
     exempt = {one for one in KINDS if one.exempt}
     assert exempt == {CancelSession, CancelStep, ForceStopSession, TerminateSession, CancelTool, SendEventNow}
 
 
 @pytest.mark.parametrize(("effect", "fields"), JOURNALLED, ids=[one.__name__ for one in KINDS])
 def test_encoded(effect: SupervisorEffect, fields: dict[str, Any]) -> None:
-    """The journal has an effect's name and all its fields; an event within it has its own name and fields."""
+    """An effect is encoded with its name and all its fields; an event within an effect has its own name and fields."""
     assert json.loads(encode_effect(effect)) == {"effect": type(effect).__struct_config__.tag, **fields}
     assert encode_effect(effect) == encode_effect(effect)
 
 
 @pytest.mark.parametrize("effect", [one for one, _ in JOURNALLED], ids=[one.__name__ for one in KINDS])
 def test_what_is_encoded_can_be_had_again(effect: SupervisorEffect) -> None:
-    """An effect that is read from the journal equals the effect that was written, with its event of the right class."""
+    """An effect that is decoded from the journal equals the encoded one, with an event of the right class."""
     events = {
         type(one.event).name(): type(one.event) for one, _ in JOURNALLED if isinstance(one, SendEvent | StartTimer)
     }

@@ -1,4 +1,4 @@
-"""The eight lifecycles: tables without faults, and the counts, bounds and refusals that their rules decide."""
+"""The eight lifecycles: tables without faults, and the counters, limits and refusals that their rules decide."""
 
 from __future__ import annotations
 
@@ -32,20 +32,21 @@ EVERY = [pytest.param(machine, id=name) for name, machine in MACHINES.items()]
 
 @pytest.mark.parametrize("name", INITIAL)
 def test_an_entity_begins_where_it_may(name: str) -> None:
-    """Each machine begins in the states that its specification names, and is registered under its own name."""
+    """Each machine has the initial states of its specification, and is registered under its own name."""
     assert as_json(MACHINES[name])["initial"] == INITIAL[name].split()
     assert MACHINES[name].name == name
 
 
 @pytest.mark.parametrize("machine", EVERY)
 def test_tables_have_no_faults(machine: Machine[Any, Any]) -> None:
-    """No unreachable state, no dead end, no hidden rule, no specified edge out of a terminal state."""
+    """No table has an unreachable state, a dead end, a hidden rule, or a specified transition out of a terminal
+    state."""
     assert faults(machine) == []
 
 
 @pytest.mark.parametrize("machine", EVERY)
 def test_extensions_say_why(machine: Machine[Any, Any]) -> None:
-    """Each extension gives its reason as a sentence."""
+    """Each extension of a table gives its reason in at least three words."""
     reasons = [one.extension for one in machine.rules if one.extension is not None]
     assert all(len(reason.split()) >= 3 for reason in reasons)
 
@@ -59,7 +60,8 @@ def test_event_names_are_unique(machine: Machine[Any, Any]) -> None:
 
 @pytest.mark.parametrize("machine", EVERY)
 def test_illegal_events_change_nothing_and_name_what_is_allowed(machine: Machine[Any, Any]) -> None:
-    """In every state every event without a rule raises, names each allowed event, and never touches the data."""
+    """In every state an event without a rule raises IllegalTransition, which names the allowed events, without use of
+    the data."""
     untouchable = object()
     refused = 0
     for state in machine.states:
@@ -89,7 +91,7 @@ def blank(kind: type[Event]) -> Event:
 
 # ------------------------------------------------------------------------------------------------------- task
 def walk(machine: Machine[Any, Any], state: Any, data: Any, *events: Event) -> Step[Any, Any]:
-    """Return the last of these steps."""
+    """Apply *events* one after the other, none of which may have effects, and return the last step."""
     for event in events:
         step = machine.step(state, data, event)
         state, data = step.state, step.data
@@ -98,7 +100,7 @@ def walk(machine: Machine[Any, Any], state: Any, data: Any, *events: Event) -> S
 
 
 def test_task_runs_to_its_end() -> None:
-    """A task that is claimed, started, completed and closed keeps its holder and its summary."""
+    """A task that is claimed, started, completed and closed keeps the session that claimed it, and its summary."""
     step = walk(
         task.TASK,
         task.Task.OPEN,
@@ -113,7 +115,7 @@ def test_task_runs_to_its_end() -> None:
 
 
 def test_task_retries_are_bounded() -> None:
-    """A failed task opens again max_retries times, without a holder, and then no more."""
+    """A failed task can be retried ``max_retries`` times, each time without its earlier claim, and then no more."""
     state, data = task.Task.OPEN, task.TaskData(max_retries=2)
     again = (task.Claimed(by="s1"), task.Failed(reason="no"))
     for retries in (1, 2):
@@ -127,7 +129,7 @@ def test_task_retries_are_bounded() -> None:
 
 
 def test_task_counts_its_claims() -> None:
-    """Each claim counts, whichever session made it, and giving the task back takes none away."""
+    """Each claim of a task is counted, and a claim that was given back stays counted."""
     data = task.TaskData()
     for number in (1, 2, 3):
         step = walk(task.TASK, task.Task.OPEN, data, task.Claimed(by=f"a{number}"))
@@ -136,7 +138,7 @@ def test_task_counts_its_claims() -> None:
 
 
 def test_task_default_is_three_retries() -> None:
-    """The specification's default."""
+    """The default of a task's ``max_retries`` is 3, as in the specification."""
     assert task.TaskData().max_retries == 3
 
 
@@ -161,13 +163,14 @@ def test_task_default_is_three_retries() -> None:
 def test_task_knows_what_it_waits_for(
     state: task.Task, event: Event, target: task.Task, waiting_for: tuple[str, ...]
 ) -> None:
-    """The data of a blocked or split task names what it waits for, until it goes on."""
+    """``waiting_for`` of a blocked or split task names its blockers or subtasks, and is empty when the task
+    continues."""
     step = task.TASK.step(state, task.TaskData(waiting_for=("before",)), event)
     assert (step.state, step.data.waiting_for) == (target, waiting_for)
 
 
 def test_task_approval_gate() -> None:
-    """Only a task that asks for approval goes through the gate, and leaves it closed, failed or cancelled."""
+    """Only a task with ``needs_approval`` can wait for approval, and is then closed, failed or cancelled."""
     asking = task.TaskData(needs_approval=True)
     with pytest.raises(IllegalTransition):
         task.TASK.step(task.Task.DONE, task.TaskData(), task.ApprovalRequested())
@@ -187,7 +190,7 @@ def failed(error: str = "boom", **facts: Any) -> task_run.ExecutionFailed:
 
 
 def test_run_spends_its_attempts_then_opens_its_circuit() -> None:
-    """Five different errors: four retries with doubling delays, then the circuit opens without another delay."""
+    """Five different errors of a task run: four retries with doubled delays, then the circuit opens."""
     state, data = R.PENDING, task_run.TaskRunData()
     start: Event = task_run.ExecutorStarted()
     delays = []
@@ -203,7 +206,8 @@ def test_run_spends_its_attempts_then_opens_its_circuit() -> None:
 
 
 def test_run_third_identical_error_in_a_row_opens_the_circuit() -> None:
-    """With max_error_repeats 2 the third identical error in a row is one too many; another error starts over."""
+    """With ``max_error_repeats`` 2 the third identical error in a row opens the circuit; another error in between
+    resets the count."""
 
     def decide(*errors: str) -> R:
         state, data = R.IN_PROGRESS, task_run.TaskRunData(max_attempts=100)
@@ -220,7 +224,8 @@ def test_run_third_identical_error_in_a_row_opens_the_circuit() -> None:
 
 
 def test_run_time_outs_are_decided_twice_and_charged_once() -> None:
-    """A time-out is retried while attempts are left; else it is FAILED, and then the circuit is open."""
+    """A time-out of a task run is retried while attempts are left; else the task run fails, and then its circuit opens.
+    Each time-out is counted once."""
     step = walk(
         task_run.RUN, R.IN_PROGRESS, task_run.TaskRunData(), task_run.ExecutionTimedOut(), task_run.RetryDecided()
     )
@@ -238,7 +243,7 @@ def test_run_time_outs_are_decided_twice_and_charged_once() -> None:
 
 
 def test_run_uncharged_failure_counts_nothing() -> None:
-    """A lost worker leaves every counter alone, and the next attempt follows without a delay."""
+    """The loss of a worker changes no counter of the task run, and the next attempt follows without a delay."""
     data = task_run.TaskRunData(attempts=1)
     step = walk(task_run.RUN, R.IN_PROGRESS, data, failed("worker lost", charged=False), task_run.RetryDecided())
     assert step.state is R.RETRYING
@@ -253,7 +258,7 @@ def test_run_uncharged_failure_counts_nothing() -> None:
     ],
 )
 def test_run_permanent_error_settles_at_once(state: R, event: Event) -> None:
-    """A permanent error, a failed validation too, opens the circuit at the first failure and is never probed."""
+    """A permanent error, also a failed validation, opens the circuit at the first failure, and no probe follows."""
     step = walk(task_run.RUN, state, task_run.TaskRunData(), event, task_run.RetryDecided())
     assert (step.state, step.data.failures) == (R.CIRCUIT_OPEN, 1)
     with pytest.raises(IllegalTransition, match="run: cooldown_expired in CIRCUIT_OPEN"):
@@ -261,7 +266,8 @@ def test_run_permanent_error_settles_at_once(state: R, event: Event) -> None:
 
 
 def test_run_probes_are_bounded() -> None:
-    """Each cool-down admits one probe, whether it starts or not; after three the circuit is settled."""
+    """Each cool-down of an open circuit allows one probe, also one that does not start; after three no more are
+    allowed."""
     state, data = R.CIRCUIT_OPEN, task_run.TaskRunData(failures=5)
     endings: list[tuple[Event, ...]] = [
         (task_run.ProbeFailed(error="no worker"),),
@@ -278,14 +284,14 @@ def test_run_probes_are_bounded() -> None:
 
 
 def test_run_failed_probe_opens_the_circuit_whatever_the_budget() -> None:
-    """A probe is one attempt: with attempts left its failure still goes back to CIRCUIT_OPEN."""
+    """A failed probe opens the circuit again, even if attempts are left."""
     events = [task_run.CooldownExpired(), task_run.ProbeStarted(), failed(), task_run.RetryDecided()]
     step = walk(task_run.RUN, R.CIRCUIT_OPEN, task_run.TaskRunData(max_attempts=100), *events)
     assert step.state is R.CIRCUIT_OPEN
 
 
 def test_run_successful_probe_closes_the_circuit() -> None:
-    """A probe that passes its tests completes the run."""
+    """A probe that passes its tests completes the task run."""
     events = [
         task_run.CooldownExpired(),
         task_run.ProbeStarted(),
@@ -297,7 +303,7 @@ def test_run_successful_probe_closes_the_circuit() -> None:
 
 
 def test_run_manual_reset_starts_afresh() -> None:
-    """A reset zeroes what was counted and keeps the limits and the last error."""
+    """A manual reset sets the counters of a task run to zero; the limits and the last error stay."""
     worn = task_run.TaskRunData(
         max_attempts=7,
         attempts=9,
@@ -313,7 +319,7 @@ def test_run_manual_reset_starts_afresh() -> None:
 
 
 def test_run_waits_for_its_dependencies() -> None:
-    """A run starts when no dependency is left, and is skipped only if a dependency has ended for good."""
+    """A task run starts only without open dependencies, and is skipped only if a dependency has ended for good."""
     with pytest.raises(IllegalTransition):
         task_run.RUN.step(R.PENDING, task_run.TaskRunData(), task_run.ExecutorStarted(waiting_for=("t1",)))
     with pytest.raises(IllegalTransition):
@@ -347,12 +353,12 @@ def test_run_can_be_cancelled_until_it_ends() -> None:
     ],
 )
 def test_run_delay(failures: int, jitter: float, delay_s: float) -> None:
-    """The delay doubles from 2 s, is capped at 60 s before and after the jitter, which is held within 25 %."""
+    """The delay of a retry doubles from 2 s and is at most 60 s, before and after a jitter of at most 25 %."""
     assert task_run.retry_delay_s(task_run.TaskRunData(failures=failures), jitter) == delay_s
 
 
 def test_run_delay_stops_doubling() -> None:
-    """From the 65th failure on the delay stays the same, whatever the cap, and no exponent overflows."""
+    """From the 65th failure on the delay of a retry no longer doubles, so that no exponent overflows."""
     delays = [
         task_run.retry_delay_s(task_run.TaskRunData(failures=failures, max_delay_s=float("inf"), base_delay_s=1.0), 1.0)
         for failures in (64, 65, 66, 100_000)
@@ -369,12 +375,12 @@ def test_run_delay_stops_doubling() -> None:
     ],
 )
 def test_run_beyond_its_limits_is_not_retried(data: task_run.TaskRunData) -> None:
-    """A limit that was lowered under way counts, and a probe is one attempt."""
+    """A task run beyond its limits, also a limit lowered since, and a task run in a probe, is not retried."""
     assert task_run.RUN.step(R.FAILED, data, task_run.RetryDecided()).state is R.CIRCUIT_OPEN
 
 
 def test_run_tests_that_fail_are_charged() -> None:
-    """A failed test adds one permanent failure."""
+    """Failed tests add one failure to the task run and make it permanent."""
     step = task_run.RUN.step(
         R.VALIDATING, task_run.TaskRunData(failures=1), task_run.TestsFailed(error="2 tests failed")
     )
@@ -382,14 +388,14 @@ def test_run_tests_that_fail_are_charged() -> None:
 
 
 def test_run_probe_is_an_attempt_at_once() -> None:
-    """A probe counts as an attempt, and drops the delay of an earlier decision."""
+    """A probe counts as an attempt when it starts, and resets the delay."""
     data = task_run.TaskRunData(attempts=5, delay_s=16.0)
     step = task_run.RUN.step(R.HALF_OPEN, data, task_run.ProbeStarted())
     assert (step.state, step.data) == (R.IN_PROGRESS, task_run.TaskRunData(attempts=6, delay_s=0.0, probe=True))
 
 
 def test_run_beyond_its_probes_stays_open() -> None:
-    """No more probes than the limit are admitted, even if the limit was lowered meanwhile."""
+    """A circuit with more probes than its limit, which was lowered since, allows no further probe."""
     with pytest.raises(IllegalTransition):
         task_run.RUN.step(R.CIRCUIT_OPEN, task_run.TaskRunData(probes=5, probes_max=3), task_run.CooldownExpired())
 
@@ -399,7 +405,7 @@ J = job.Job
 
 
 def test_job_runs_to_its_end() -> None:
-    """A job's times are those of its events, and it has a worker only while it runs."""
+    """A job has the times of its events, and a worker only while it runs."""
     step = walk(
         job.JOB,
         J.PENDING,
@@ -413,7 +419,7 @@ def test_job_runs_to_its_end() -> None:
 
 
 def test_job_retries_are_bounded() -> None:
-    """retry_count reaches max_retries and never exceeds it; the first start stays the start."""
+    """A job is retried ``max_retries`` times and then fails; its start is the start of its first attempt."""
     state, data = J.QUEUED, job.JobData(max_retries=2)
     for retries in (1, 2):
         events = [job.WorkerStarted(at=retries, worker_id="w1"), job.ExecutionFailed(error="no")]
@@ -426,7 +432,7 @@ def test_job_retries_are_bounded() -> None:
 
 
 def test_job_agrees_with_its_run_about_the_last_attempt() -> None:
-    """With the defaults of both, the failure that opens the run's circuit is the one that fails the job."""
+    """With default limits the failure that opens the circuit of a task run is the same one that fails its job."""
     run_state, run_data, job_state, job_data = R.IN_PROGRESS, task_run.TaskRunData(), J.RUNNING, job.JobData()
     for number in range(1, 6):
         ran = walk(task_run.RUN, run_state, run_data, failed(f"error {number}"), task_run.RetryDecided())
@@ -436,7 +442,7 @@ def test_job_agrees_with_its_run_about_the_last_attempt() -> None:
 
 
 def test_job_whose_run_gave_up_fails_with_retries_left() -> None:
-    """A final failure is not retried, and a lost worker costs nothing."""
+    """A final failure fails a job with retries left; the loss of a worker does not count as a retry."""
     held = job.JobData(worker_id="w1")
     assert job.JOB.step(J.RUNNING, held, job.ExecutionFailed(error="x", final=True)).state is J.FAILED
     step = job.JOB.step(J.RUNNING, held, job.WorkerLost())
@@ -444,13 +450,13 @@ def test_job_whose_run_gave_up_fails_with_retries_left() -> None:
 
 
 def test_job_beyond_its_limit_is_not_retried() -> None:
-    """A job with more failures than a lowered limit has no retry left."""
+    """A job with more retries than its limit, which was lowered since, is not retried."""
     step = job.JOB.step(J.RUNNING, job.JobData(retry_count=3, max_retries=2), job.ExecutionFailed(error="x"))
     assert (step.state, step.data.retry_count) == (J.FAILED, 3)
 
 
 def test_job_is_created_once() -> None:
-    """A queued job is never queued again: no rule leads back, which would give the job a new place in the queue."""
+    """No rule leads a job back to pending, so that a job is created once."""
     assert not [one for one in job.JOB.rules if one.target is J.PENDING]
 
 
@@ -466,7 +472,8 @@ def test_job_is_created_once() -> None:
     ],
 )
 def test_job_guards_refuse(state: J, event: Event) -> None:
-    """Open dependencies, missing capabilities, a bad exit code and a verdict that contradicts itself are refused."""
+    """A job refuses to be queued with open dependencies, to start on an unfit worker, to complete with a bad exit code,
+    and a contradictory verdict."""
     with pytest.raises(IllegalTransition):
         job.JOB.step(state, job.JobData(capabilities=("gpu",)), event)
 
@@ -478,7 +485,7 @@ def test_job_validation_failure_names_the_rules() -> None:
 
 
 def test_job_can_be_cancelled_until_it_ends() -> None:
-    """Every state that is not terminal accepts a cancel, and the worker is released."""
+    """A job can be cancelled in every state that is not terminal, and then has no worker."""
     accepting = [state for state in J if job.UserCancelled in job.JOB.allowed(state)]
     assert accepting == [state for state in J if state not in job.JOB.terminal]
     assert job.JOB.step(J.RUNNING, job.JobData(worker_id="w1"), job.UserCancelled()).data.worker_id is None
@@ -490,7 +497,7 @@ W = workstream.Workstream
 
 @pytest.mark.parametrize("more", [(), (3,), (1, 2)])
 def test_workstream_runs_to_its_end(more: tuple[int, ...]) -> None:
-    """Created, started, completed, validated; tasks that are added meanwhile are waited for as well."""
+    """A workstream passes through all its states to completed; tasks that are added meanwhile must be completed too."""
     step = walk(
         workstream.WORKSTREAM,
         W.PLANNED,
@@ -524,13 +531,13 @@ def test_workstream_runs_to_its_end(more: tuple[int, ...]) -> None:
     ],
 )
 def test_workstream_counts_must_match(state: W, tasks: int, event: Event) -> None:
-    """An event whose count is not that of the plan is refused: nothing is settled before all is."""
+    """A workstream refuses an event whose counts do not add up to its tasks."""
     with pytest.raises(IllegalTransition):
         workstream.WORKSTREAM.step(state, workstream.WorkstreamData(tasks=tasks), event)
 
 
 def test_workstream_may_be_of_one_task() -> None:
-    """A plan needs at least one task."""
+    """A workstream may have a single task."""
     step = workstream.WORKSTREAM.step(
         W.PLANNED, workstream.WorkstreamData(tasks=1), workstream.AllTasksCreated(count=1)
     )
@@ -551,7 +558,8 @@ def test_workstream_may_be_of_one_task() -> None:
     ],
 )
 def test_workstream_ends_badly(event: Event, target: W, error: str) -> None:
-    """A critical failure ends a workstream at once, others when all tasks have ended; failed takes precedence."""
+    """A critical failure ends a workstream at once, other failures when all tasks have ended; failed takes precedence
+    over cancelled."""
     counts = [getattr(event, name, 0) for name in ("completed", "failed", "cancelled")]
     step = workstream.WORKSTREAM.step(W.EXECUTING, workstream.WorkstreamData(tasks=sum(counts) or 3), event)
     assert (step.state, step.data.last_error) == (target, error)
@@ -561,7 +569,8 @@ K = worker.Worker
 
 
 def test_worker_fills_and_frees_its_slots() -> None:
-    """A worker stays busy while a slot is taken, refuses a task without a free slot, and is idle when all are free."""
+    """A worker is busy while a slot is taken, refuses a task without a free slot, and is idle when all slots are
+    free."""
     step = walk(
         worker.WORKER,
         K.INITIALIZING,
@@ -580,13 +589,14 @@ def test_worker_fills_and_frees_its_slots() -> None:
 
 
 def test_worker_refuses_what_it_cannot_do() -> None:
-    """A task that needs what it does not provide is refused."""
+    """A worker refuses a task that needs a capability which the worker does not have."""
     with pytest.raises(IllegalTransition):
         worker.WORKER.step(K.IDLE, worker.WorkerData(), worker.TaskAssigned(capabilities=("gpu",)))
 
 
 def test_worker_drains_before_it_shuts_down() -> None:
-    """A busy worker that is to stop takes nothing new, stays busy to its last task, and stops at the next request."""
+    """A busy worker that is to shut down refuses new tasks, stays busy until its last task ends, and then shuts
+    down."""
     busy = worker.WorkerData(max_concurrent_tasks=3, active_tasks=2)
     step = walk(worker.WORKER, K.BUSY, busy, worker.ShutdownRequested(), worker.TaskCompleted())
     assert (step.state, step.data.draining, step.data.active_tasks) == (K.BUSY, True, 1)
@@ -598,7 +608,7 @@ def test_worker_drains_before_it_shuts_down() -> None:
 
 
 def test_worker_is_lost_after_enough_misses() -> None:
-    """A worker holds no task after three missed checks, not after two, and is given up after 180 s of silence."""
+    """A worker is unresponsive after three missed checks, not after two, and is shut down after 180 s of silence."""
     busy = worker.WorkerData(active_tasks=1)
     with pytest.raises(IllegalTransition):
         worker.WORKER.step(K.BUSY, busy, worker.HealthCheckTimeout(missed=2))
@@ -613,14 +623,15 @@ def test_worker_is_lost_after_enough_misses() -> None:
 
 @pytest.mark.parametrize("missed", [3, 4, 9])
 def test_worker_may_have_missed_more_than_enough(missed: int) -> None:
-    """A worker that is checked late counts as lost, and as given up, all the same."""
+    """A worker that missed more checks than the limit, or was silent for longer, is unresponsive or shut down as
+    well."""
     step = worker.WORKER.step(K.BUSY, worker.WorkerData(active_tasks=2), worker.HealthCheckTimeout(missed=missed))
     assert (step.state, step.data.active_tasks) == (K.UNRESPONSIVE, 0)
     assert worker.WORKER.step(step.state, step.data, worker.MaxTimeoutExceeded(silent_s=999)).state is K.SHUTDOWN
 
 
 def test_worker_holds_no_less_than_nothing() -> None:
-    """A task that ends twice frees one slot, and a draining worker without a task stays until the next request."""
+    """The number of a worker's active tasks never falls below 0; a draining worker without a task stays busy."""
     step = worker.WORKER.step(K.BUSY, worker.WorkerData(active_tasks=0), worker.TaskCompleted())
     assert (step.state, step.data.active_tasks) == (K.IDLE, 0)
     step = worker.WORKER.step(K.BUSY, worker.WorkerData(active_tasks=0, draining=True), worker.TaskCompleted())
@@ -629,13 +640,13 @@ def test_worker_holds_no_less_than_nothing() -> None:
 
 @pytest.mark.parametrize("state", [K.IDLE, K.BUSY])
 def test_worker_beyond_its_slots_takes_nothing(state: K) -> None:
-    """A worker with more tasks than a lowered number of slots takes nothing."""
+    """A worker with more tasks than slots, whose number was lowered since, refuses a task."""
     with pytest.raises(IllegalTransition):
         worker.WORKER.step(state, worker.WorkerData(active_tasks=3, max_concurrent_tasks=2), worker.TaskAssigned())
 
 
 def test_worker_drains_what_it_holds() -> None:
-    """A worker with one task stays, and a draining worker is never idle."""
+    """A busy worker that is asked to shut down stays busy and drains."""
     step = worker.WORKER.step(K.BUSY, worker.WorkerData(active_tasks=1), worker.ShutdownRequested())
     assert (step.state, step.data.draining, step.data.active_tasks) == (K.BUSY, True, 1)
 

@@ -1,4 +1,4 @@
-"""Names that journals and clients hold: they stay when a class is renamed."""
+"""Names in journals and in requests of clients: they must not change when a class is renamed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from supervisor.lifecycles.effects import EFFECTS
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_an_event_has_a_name_that_is_not_its_class(machine: Machine[Any, Any]) -> None:
-    """Each event of a table states its name in records, and inherits none."""
+    """Each event class of a table states its own name for records, and inherits none."""
     unnamed = [event.__qualname__ for event in machine.events.values() if not vars(event).get("spelled")]
     assert unnamed == []
 
 
 def test_effects_keep_their_names() -> None:
-    """The journal finds an effect that is still to be done by these names."""
+    """The names of effects, by which the journal finds effects still to be performed, are unchanged."""
     assert sorted(EFFECTS) == [
         "Answer",
         "AnswerPermission",
@@ -49,7 +49,7 @@ def test_effects_keep_their_names() -> None:
 
 
 def test_requests_keep_their_names() -> None:
-    """A client of another version names its request by these."""
+    """The names of requests, which clients of other versions use, are unchanged."""
     tags = [msgspec.inspect.type_info(kind).tag for kind in BaseRequest.__subclasses__()]
     assert sorted(tags) == [
         "abort",

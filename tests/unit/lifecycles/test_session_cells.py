@@ -127,7 +127,8 @@ TAKEN = {
 
 
 def session(**changes: Any) -> SessionData:
-    """A session in the middle of its life: its third launch is out, one of its two messages is in the prompt."""
+    """Return the data of a session in its third launch, with a request, a waiting request, and two messages, one of
+    them in the prompt."""
     data = SessionData(
         id="s",
         agent="a",
@@ -148,7 +149,7 @@ def session(**changes: Any) -> SessionData:
 
 
 BETWEEN = session(concluded=3)
-"""No incarnation is out."""
+"""Data of a session between two launches."""
 DATA = {
     S.INITIALIZING: SessionData(id="s", agent="a", turn_seq=1, turn_id="s:t1", current=FIRST, queue=(SECOND,)),
     S.BUILDING_PROMPT: BETWEEN,
@@ -162,7 +163,7 @@ DATA = {
 
 
 class Case(NamedTuple):
-    """A case: in *state*, with *data*, *event* leads to *target*, *changes* of the data, and *effects* in this
+    """Case of the table: in *state*, with *data*, *event* leads to *target*, *changes* of the data, and *effects* in
     order."""
 
     name: str
@@ -194,7 +195,7 @@ def backoff(delay_s: float) -> StartTimer:
 
 
 def seed_cases() -> Iterator[Case]:
-    """The transition table of the specification, row by row."""
+    """Yield the cases of the specification's transition table, row by row."""
     yield case("", S.INITIALIZING, WorktreeReady(), S.BUILDING_PROMPT, BuildPrompt())
     late = SessionExited(
         incarnation=4,
@@ -253,7 +254,7 @@ def starts() -> Iterator[Case]:
 
 
 def exits_in_spawning() -> Iterator[Case]:
-    """Any end before the agent was ready is an error, a clean one too."""
+    """Yield the cases of an exit before the agent was ready: each counts as an error, an exit with success too."""
     clean = {"exit": Exit.ERROR, "error": "the agent exited before it was ready"}
     rows = [
         (ERROR, ERROR, "bad"),
@@ -289,7 +290,7 @@ def exits_in_running() -> Iterator[Case]:
 
 
 def global_cases() -> Iterator[Case]:
-    """OperatorStop and FatalError from every state."""
+    """Yield the cases of OperatorStop and FatalError in every state."""
     aborted: dict[str, Any] = {"transition_reason": TransitionReason.ABORTED}
     stop = OperatorStop(reason="sibling", abort_id="x1", abort_reason="sibling_aborted", now=True)
     ended: dict[str, Any] = {"outcome": "aborted", "abort_id": "x1", "last_error": "sibling"}
@@ -319,7 +320,7 @@ def global_cases() -> Iterator[Case]:
 
 
 def extension_cases() -> Iterator[Case]:
-    """Requests, messages and what comes afterwards: nothing of it changes the state."""
+    """Yield the cases of requests, messages and later events that do not change the state."""
     asked = Request(id="r9", prompt="more")
     for state in LIVE:
         data = DATA[state]
@@ -375,7 +376,8 @@ def reaped_cases() -> Iterator[Case]:
 
 
 def once_cases() -> Iterator[Case]:
-    """A request for one attempt that failed is answered when its turn is reaped; the next one waits for the backoff."""
+    """Yield the cases of a request with one attempt: after a failure it is answered when its turn is reaped, and the
+    next request waits for the backoff."""
     at, once = S.COOLING_DOWN, session(current=replace(FIRST, once=True))
     failure: dict[str, Any] = {"concluded": 3, "consecutive_errors": 2, "total_errors": 8, "last_error": "bad"}
     yield case("once", S.RUNNING, exited(ERROR), at, backoff(4.0), data=once, spent=True, **failure)
@@ -392,7 +394,7 @@ def once_cases() -> Iterator[Case]:
 
 
 def urgent(point: DeliveryPoint, message_id: str = "m3") -> tuple[UrgentMessage, Message]:
-    """An urgent message for that point, and how it is kept."""
+    """Return an urgent message with that delivery point, as an event and as the inbox stores it."""
     fields: dict[str, Any] = {"sender": "cat", "text": "now", "point": point}
     return UrgentMessage(message_id=message_id, **fields), Message(id=message_id, urgent=True, **fields)
 
@@ -402,7 +404,7 @@ AT_END, AT_END_KEPT = urgent(DeliveryPoint.TURN_END)
 
 
 def point_cases() -> Iterator[Case]:
-    """Every (state, delivery point) but ``now``, which is the specification's own."""
+    """Yield the cases of every state and delivery point except ``now``, which is in the specification's own table."""
     for state in LIVE:
         inbox = DATA[state].inbox
         awaits: tuple[Effect, ...] = (SendEvent(to="s:t4", event=BoundaryAwaited()),) if state is S.RUNNING else ()
@@ -415,8 +417,8 @@ def point_cases() -> Iterator[Case]:
 
 
 def steered_cases() -> Iterator[Case]:
-    """A message for a steerable agent is sent once within the turn, and interrupts only if it is not taken up in time;
-    a message that was taken up counts as offered, and one that was not has a turn of its own."""
+    """Yield the cases of a message to an agent that accepts messages within a turn: sent once, it interrupts only if
+    the agent does not take it up in time; a message not taken up gets a turn of its own."""
     told = UrgentMessage(message_id="m3", sender="cat", text="now", steer=True)
     kept = Message(id="m3", sender="cat", text="now", urgent=True, steer=True, told=True)
     say = SteerAgent(incarnation=3, message_id="m3", sender="cat", text="now")
@@ -449,7 +451,7 @@ def steered_cases() -> Iterator[Case]:
 
 
 def boundary_cases() -> Iterator[Case]:
-    """A message that waited for the tool boundary interrupts when it is reached; without one nothing happens."""
+    """Yield the cases of the tool boundary: a message that waits for the boundary interrupts the turn there."""
     reached = EVENTS["BoundaryReached"]
     waiting = session(inbox=(OLD, replace(BOUNDARY_KEPT, sender="dan")))
     interrupt = CancelSession(reason="urgent message from dan", abort_reason=AbortReason.USER_INTERRUPT)
@@ -462,7 +464,7 @@ def boundary_cases() -> Iterator[Case]:
 
 
 def turn_end_cases() -> Iterator[Case]:
-    """A message for the end of the turn gets a turn of its own right then; it never interrupts."""
+    """Yield the cases of a message for the end of the turn: it gets a turn of its own then, and never interrupts."""
     rest = replace(BETWEEN, current=None, queue=(), inbox=())
     own = Request(id="m3", prompt="")
     opened = (OpenTurn(turn_id="s:t5", request_id="m3"), PrepareWorktree())
@@ -515,7 +517,7 @@ REFUSED = [(state, name) for state, name in CELLS if name not in TAKEN[state].sp
 # ------------------------------------------------------------------------------------------------- every cell
 @pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
 def test_cell(one: Case) -> None:
-    """The next state, the next data and the effects are exactly these, and the event is not stale."""
+    """In the given state and data, the event leads to exactly the listed state, data and effects, and is not stale."""
     assert not stale(one.data, one.event) or one.state is S.STOPPED
     step = SESSION.step(one.state, one.data, one.event)
     assert step.state is one.target
@@ -525,7 +527,7 @@ def test_cell(one: Case) -> None:
 
 @pytest.mark.parametrize(("state", "name"), REFUSED, ids=[f"{state.value}+{name}" for state, name in REFUSED])
 def test_refused_cell(state: S, name: str) -> None:
-    """An event without a rule raises, changes nothing, and is told exactly what is allowed here."""
+    """An event without a rule raises IllegalTransition, changes nothing, and the exception lists the allowed events."""
     before = replace(DATA[state])
     with pytest.raises(IllegalTransition) as caught:
         SESSION.step(state, DATA[state], EVENTS[name])
@@ -534,7 +536,7 @@ def test_refused_cell(state: S, name: str) -> None:
 
 
 def test_every_cell_is_tested() -> None:
-    """8 states x 18 events are 144 cells: 79 are refused, and each of the other 65 has a case."""
+    """Of the 144 pairs of 8 states and 18 events 79 are refused, and each of the other 65 has a case."""
     assert sorted(EVENTS) == sorted(SESSION.events)
     tested = {(one.state, type(one.event).name()) for one in CASES}
     assert (len(CELLS), len(REFUSED), len(tested)) == (144, 79, 65)
@@ -558,7 +560,7 @@ def test_every_cell_is_tested() -> None:
     ids=["4th in a row", "5th in a row", "19th in all", "20th in all", "both", "neither"],
 )
 def test_thresholds(state: S, verdict: Verdict, before: tuple[int, int], target: S) -> None:
-    """The 5th error in a row and the 20th in all stop the session; the 4th and the 19th do not."""
+    """A session stops at its 5th error in a row and its 20th in all, but not at the 4th and the 19th."""
     data = session(consecutive_errors=before[0], total_errors=before[1])
     step = SESSION.step(state, data, exited(verdict))
     assert step.state is target
@@ -568,7 +570,7 @@ def test_thresholds(state: S, verdict: Verdict, before: tuple[int, int], target:
 
 @pytest.mark.parametrize(("row", "total"), [(1, 9), (9, 1)])
 def test_thresholds_are_limits(row: int, total: int) -> None:
-    """Each threshold is the session's own: with 1, the first error is the last."""
+    """The thresholds of a session are its own limits: with a limit of 1 the first error stops the session."""
     limits = SessionLimits(max_consecutive_errors=row, max_total_errors=total)
     data = session(limits=limits, consecutive_errors=0, total_errors=0)
     assert SESSION.step(S.RUNNING, data, exited(ERROR)).state is S.STOPPED
@@ -580,7 +582,7 @@ BACKOFF_S = [(1, 2.0), (2, 4.0), (3, 8.0), (4, 16.0), (5, 32.0), (6, 60.0), (7, 
 @pytest.mark.parametrize("state", [S.SPAWNING, S.RUNNING], ids=lambda one: one.value)
 @pytest.mark.parametrize(("number", "delay_s"), BACKOFF_S)
 def test_backoff_table(state: S, number: int, delay_s: float) -> None:
-    """After n errors in a row it cools down for 2, 4, 8, 16, 32, then 60 s (n counted after the increment)."""
+    """After n errors in a row the session waits 2, 4, 8, 16, 32, then always 60 s; n includes the newest error."""
     limits = SessionLimits(max_consecutive_errors=10_000, max_total_errors=10_000)
     step = SESSION.step(state, session(limits=limits, consecutive_errors=number - 1), exited(ERROR))
     assert step.state is S.COOLING_DOWN
@@ -589,7 +591,8 @@ def test_backoff_table(state: S, number: int, delay_s: float) -> None:
 
 
 def test_a_crash_after_the_start_never_backs_off_further() -> None:
-    """consecutive_errors resets at SessionStarted, so crash after crash of a running agent cools down for 2 s each."""
+    """Each crash after SessionStarted is followed by a backoff of 2 s, because SessionStarted resets
+    consecutive_errors."""
     data = session(consecutive_errors=0, total_errors=0)
     for number in range(1, 4):
         step = SESSION.step(S.RUNNING, data, SessionExited(incarnation=data.incarnation, verdict=ERROR))

@@ -1,4 +1,4 @@
-"""The pages of the specification and the tables of the code say the same: states, transitions and numbers of rules."""
+"""Comparison of the specification's pages with the tables of the code: states, transitions and numbers of rules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ machines = pytest.mark.parametrize("name", MACHINES)
 
 
 def table(name: str, heading: str) -> list[dict[str, str]]:
-    """The rows of the first table under that heading of the machine's page, as {title of the column: cell}."""
+    """Return the rows of the first table under *heading* of the machine's page, as {title of the column: cell}."""
     page, of_what = PAGES[name]
     text = (SPEC / page).read_text(encoding="utf-8")
     section = text.split(f"\n## {heading}{of_what}\n")[1].split("\n## ")[0]
@@ -40,7 +40,8 @@ def table(name: str, heading: str) -> list[dict[str, str]]:
 
 
 def names(cell: str) -> list[str]:
-    """The states or events in a cell, without what they carry: `CoolingDown` or `Stopped`; `SessionExited(*)`."""
+    """Return the names of states or events in a cell, without their arguments: `CoolingDown` or `Stopped`;
+    `SessionExited(*)`."""
     return re.findall(r"`(\w+)", cell)
 
 
@@ -49,7 +50,7 @@ def specified_states(name: str) -> list[dict[str, str]]:
 
 
 def specified_edges(name: str) -> set[tuple[str, str, str]]:
-    """(from, event or trigger, to) of every specified transition; (any) stands for each state."""
+    """Return (from, event or trigger, to) of every transition on the machine's page; (any) stands for each state."""
     every = [names(row["State"])[0] for row in specified_states(name)]
     return {
         (source, names(row["Event"])[0] if "Event" in row else row["Trigger"], target)
@@ -60,20 +61,20 @@ def specified_edges(name: str) -> set[tuple[str, str, str]]:
 
 
 def built_edges(name: str) -> set[tuple[str, str, str]]:
-    """The same of the code's table, without its extensions."""
+    """Return (from, event or trigger, to) of every transition in the code's table that is no extension."""
     label = "event" if "Event" in table(name, "Transitions")[0] else "trigger"
     edges = as_json(MACHINES[name])["transitions"]
     return {(edge["from"], edge[label], edge["to"]) for edge in edges if edge["extension"] is None}
 
 
 def test_every_machine_has_a_page() -> None:
-    """The eight machines of the code are those of the specification's pages."""
+    """Each machine of the code has a page of the specification, and the reverse."""
     assert sorted(PAGES) == sorted(MACHINES)
 
 
 @machines
 def test_states_are_those_of_the_specification(name: str) -> None:
-    """A machine has the states of its page, in the same order, and the same ones are terminal."""
+    """A machine of the code has the states of its page in the same order, and the same terminal states."""
     built = as_json(MACHINES[name])
     rows = specified_states(name)
     assert [names(row["State"])[0] for row in rows] == built["states"]
@@ -82,13 +83,13 @@ def test_states_are_those_of_the_specification(name: str) -> None:
 
 @machines
 def test_every_specified_transition_is_built(name: str) -> None:
-    """No transition of a page is missing in the code."""
+    """Every transition on a page of the specification is in the code's table."""
     assert specified_edges(name) - built_edges(name) == set()
 
 
 @machines
 def test_every_other_transition_is_marked_as_an_extension(name: str) -> None:
-    """A transition of the code that no page has is marked as an extension."""
+    """Every transition of the code's table that is not on the machine's page is marked as an extension."""
     assert built_edges(name) - specified_edges(name) == set()
 
 

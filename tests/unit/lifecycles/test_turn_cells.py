@@ -87,12 +87,12 @@ EVENTS: dict[str, Event] = {
 
 
 def asking(data: TurnData) -> TurnData:
-    """The same data with an open permission: without one an answer comes too late."""
+    """Return the data with an open permission, without which an answer would be stale."""
     return replace(data, permissions=1, asking=(WISH,))
 
 
 def extendable(data: TurnData) -> TurnData:
-    """The same data with time that may be extended: without it progress changes nothing."""
+    """Return the data with a time limit that can be extended, without which progress changes nothing."""
     return replace(data, hard_cap_s=5400.0, due_s=20.0, most_s=5120.0)
 
 
@@ -101,7 +101,7 @@ def same(data: TurnData) -> TurnData:
 
 
 HEARD = {"answered": asking, "moves": extendable}
-"""Data with which an event comes in time."""
+"""Functions that change the data so that an event is not stale."""
 
 NEWBORN = TurnData(id="s:t1", session_id="s")
 READY = TurnData(id="s:t1", session_id="s", request_id="r1", incarnation=2, phase="ready")
@@ -141,7 +141,7 @@ CELLS = [
 
 @pytest.mark.parametrize(("state", "name", "word"), CELLS, ids=[f"{state.value}+{name}" for state, name, _ in CELLS])
 def test_cell(state: T, name: str, word: str) -> None:
-    """The event comes too late, is refused, or leads to exactly this state."""
+    """In the given state the event is stale, is refused, or leads to exactly the listed state."""
     data, event = HEARD.get(name, same)(DATA[state]), EVENTS[name]
     before = data
     assert stale(data, event) is (word == "~")
@@ -155,7 +155,7 @@ def test_cell(state: T, name: str, word: str) -> None:
 
 
 def test_every_cell_is_tested() -> None:
-    """10 states x 15 events (agent_spawned counts twice): 79 are refused, 36 come too late, 35 are rules."""
+    """Of the 150 cells (10 states x 15 events, agent_spawned twice) 79 are refused, 36 are stale, and 35 are rules."""
     assert {type(one) for one in EVENTS.values()} == set(TURN.events.values())
     words = [word for _, _, word in CELLS]
     late, refused = words.count("~"), words.count("-")
@@ -164,7 +164,7 @@ def test_every_cell_is_tested() -> None:
 
 # ---------------------------------------------------------------------------------------- what each rule does
 class Case(NamedTuple):
-    """In *state*, *event* leads to *target*, *changes* of the data, and *effects* in this order."""
+    """Case of the table: in *state*, *event* leads to *target*, *changes* of the data, and *effects* in order."""
 
     name: str
     state: T
@@ -199,7 +199,7 @@ def cancel(call: Call, abort_id: str | None, reason: str) -> CancelTool:
 
 
 def abandoned(call: Call, abort_id: str | None, outcome: ToolOutcome, reason: str) -> tuple[Effect, ...]:
-    """The call is ended, and the turn sends itself the call's one result."""
+    """Return the effects that end an open call and send the turn the call's one result."""
     result = ToolCompleted(call_id=call.call_id, outcome=outcome, reason=reason, abort_id=abort_id, over=True)
     return (cancel(call, abort_id, reason), SendEvent(to="s:t1", event=result))
 
@@ -214,7 +214,7 @@ ANSWERED = EVENTS["answered"]
 
 
 def permission_cases() -> Iterator[Case]:
-    """A permission waits for the policy or a human; its answer is given once, or withdrawn with the turn."""
+    """Yield the cases of permissions: answered once by the policy or a person, or withdrawn when the turn fails."""
     asked = EVENTS["asked"]
     for state in (T.RUNNING, T.TOOL_USE, T.COMPACTING):
         yield case("human", state, asked, state, AskPermission(number=1, within_s=60.0), permissions=1, asking=(WISH,))
@@ -244,7 +244,7 @@ TOLD = AnswerPermission(number=1, request_id="q1", option="yes")
 
 
 def boundary_cases() -> Iterator[Case]:
-    """The boundary is reported at once if no call is open, else with the last result; never after the turn."""
+    """Yield the cases of the tool boundary: reported at once if no call is open, else with the last result."""
     awaited, reached = EVENTS["boundary"], SendEventNow(to="s", event=BoundaryReached(incarnation=2))
     yield case("", T.TOOL_USE, awaited, T.TOOL_USE, boundary_awaited=True)
     for state in (T.RUNNING, T.COMPACTING):
@@ -260,7 +260,8 @@ def boundary_cases() -> Iterator[Case]:
 
 
 def time_cases() -> Iterator[Case]:
-    """A whole time-out from the start on; for a turn that asks again what was lost, until that would have ended."""
+    """Yield the cases of the turn's time-out: whole from the start on, and only the rest for a turn that repeats a lost
+    one."""
     at_s, words = 1000.0, f"{SLOW.error}, with its time before its supervisor ended"
     ready, spawning = replace(EVENTS["ready"], at=at_s), DATA[T.SPAWNING]
     yield case("later", T.SPAWNING, ready, T.RUNNING, DEADLINE, phase="ready", due_s=at_s + 300.0)
@@ -281,7 +282,7 @@ def time_cases() -> Iterator[Case]:
 
 
 def extension_cases() -> Iterator[Case]:
-    """The cap counts from the start; up to there it is ten minutes more, from when the time would be over."""
+    """Yield the cases in which progress extends the time of a turn, by ten minutes at most, up to its cap."""
     ready, spawning = replace(EVENTS["ready"], at=1000.0), replace(DATA[T.SPAWNING], hard_cap_s=5400.0)
     capped = {"phase": "ready", "due_s": 1300.0, "most_s": 6400.0}
     yield case("with a cap", T.SPAWNING, ready, T.RUNNING, DEADLINE, data=spawning, **capped)
@@ -307,7 +308,7 @@ def extension_cases() -> Iterator[Case]:
 
 @pytest.mark.parametrize("most_s", [None, 1300.9, 1300.0, 900.0])
 def test_time_at_its_cap_is_not_extended(most_s: float | None) -> None:
-    """Progress changes nothing without a cap, or if the time that is left reaches the cap."""
+    """Progress is stale if the turn has no cap, or if its time already reaches the cap."""
     assert stale(replace(READY, due_s=1300.0, most_s=most_s), ProgressSeen(left_s=20.0, at=1280.0))
 
 
@@ -428,7 +429,7 @@ CASES = [
 
 @pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
 def test_rule(one: Case) -> None:
-    """The next state, the next data and the effects are exactly these."""
+    """In the given state and data the event leads to exactly the listed state, data and effects."""
     assert not stale(one.data, one.event)
     step = TURN.step(one.state, one.data, one.event)
     assert step.state is one.target
@@ -437,7 +438,7 @@ def test_rule(one: Case) -> None:
 
 
 def test_every_rule_is_tested() -> None:
-    """Each cell of the grid that leads somewhere has a case with its effects."""
+    """Each cell of the grid that is a rule has a case with its effects."""
     led = {(state, type(EVENTS[name])) for state, name, word in CELLS if word not in "-~"}
     assert {(one.state, type(one.event)) for one in CASES} == led
     assert {(one.source, one.on) for one in TURN.rules} == led
@@ -446,7 +447,7 @@ def test_every_rule_is_tested() -> None:
 # ------------------------------------------------------------------------------------------------- what is late
 @pytest.mark.parametrize("outcome", ToolOutcome)
 def test_a_call_has_one_result(outcome: ToolOutcome) -> None:
-    """After its result, and while another call is open, a second result of the same call is stale."""
+    """A second result of the same tool call is stale, while another call is still open."""
     first = TURN.step(T.TOOL_USE, BOTH, ToolCompleted(call_id="c1", outcome=outcome))
     assert stale(first.data, ToolCompleted(call_id="c1", outcome=ToolOutcome.COMPLETED))
     assert not stale(first.data, ToolCompleted(call_id="c2", outcome=ToolOutcome.COMPLETED))
@@ -455,14 +456,14 @@ def test_a_call_has_one_result(outcome: ToolOutcome) -> None:
 
 @pytest.mark.parametrize("state", T)
 def test_a_permission_has_one_answer(state: T) -> None:
-    """A second answer to a permission comes too late, whatever state the turn is in."""
+    """A second answer to a permission is stale in every state of the turn."""
     assert not stale(asking(DATA[state]), ANSWERED)
     assert stale(TURN.step(T.RUNNING, asking(READY), ANSWERED).data, ANSWERED)
     assert stale(DATA[state], ANSWERED)
 
 
 def test_results_after_the_failure_are_late() -> None:
-    """A turn that fails gives every open call its one result; what the agent says of them afterwards is stale."""
+    """A failed turn gives every open call one result; later results from the agent are stale."""
     failed = TURN.step(T.TOOL_USE, BOTH, EVENTS["task_failed"])
     for told in [one.event for one in failed.effects if isinstance(one, SendEvent) and one.to == "s:t1"]:
         failed = TURN.step(failed.state, failed.data, told)
@@ -481,12 +482,12 @@ def test_results_after_the_failure_are_late() -> None:
     ],
 )
 def test_agent_spawned_fires_once_per_phase(data: TurnData, phase: str, late: bool) -> None:
-    """A pair of incarnation and phase counts once, however often and however late it is repeated."""
+    """AgentSpawned of one incarnation and phase counts once; a repetition is stale."""
     assert stale(data, AgentSpawned(incarnation=2, phase=phase)) is late
 
 
 def test_another_incarnation_is_no_duplicate() -> None:
-    """A phase of another incarnation is not taken for a repetition; the table refuses it."""
+    """AgentSpawned of another incarnation is not stale, but refused by the table."""
     other = AgentSpawned(incarnation=3, phase="launched")
     assert not stale(READY, other)
     with pytest.raises(IllegalTransition):
@@ -494,7 +495,7 @@ def test_another_incarnation_is_no_duplicate() -> None:
 
 
 def test_a_failure_while_verifying_is_in_time() -> None:
-    """The verdict of the agent's claim does not settle a turn: until the verification is over it can still fail."""
+    """A turn can still fail while its success is verified; after that a failure is stale."""
     claimed = TURN.step(T.RUNNING, READY, EVENTS["verify_requested"])
     assert not stale(claimed.data, EVENTS["task_failed"])
     sealed = TURN.step(claimed.state, claimed.data, EVENTS["task_completed"])
@@ -502,13 +503,13 @@ def test_a_failure_while_verifying_is_in_time() -> None:
 
 
 def test_a_turn_without_a_verdict_failed() -> None:
-    """A turn that is reaped although nobody said how it ended is reported as failed, with words."""
+    """A turn that is reaped without a verdict is reported as failed, with a text that says so."""
     step = TURN.step(T.FAILED, replace(READY, phase="settled"), AgentReaped())
     assert step.effects == reaped(False, "it ended without a verdict")
 
 
 def test_the_compaction_that_interrupts_a_verification() -> None:
-    """compact_needed while VERIFYING compacts first; the verification then restarts and ends with the same verdict."""
+    """compact_needed during a verification compacts first; the verification then restarts with the same verdict."""
     step = TURN.step(T.VERIFYING, DATA[T.VERIFYING], CompactNeeded())
     seen = [step.state]
     for event in (CompactionCompleted(), TaskCompleted()):
@@ -521,7 +522,7 @@ def test_the_compaction_that_interrupts_a_verification() -> None:
 
 
 def answer_itself(step: Step[T, TurnData]) -> Step[T, TurnData]:
-    """Handle the events that the turn sent to itself."""
+    """Apply the event that the turn sent to itself, and return the step."""
     (told,) = [one.event for one in step.effects if isinstance(one, SendEvent) and one.to == "s:t1"]
     return TURN.step(step.state, step.data, told)
 
@@ -548,7 +549,7 @@ OPS = st.tuples(KINDS, st.integers(1, 4), st.sampled_from(["completed", "failed"
 
 
 class Run:
-    """A turn that is fed event by event, with an independent account of its calls and reports."""
+    """Turn that is given one event after the other, with an independent count of its calls and reports."""
 
     def __init__(self) -> None:
         self.state, self.data = T.IDLE, NEWBORN

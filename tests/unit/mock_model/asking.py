@@ -1,4 +1,4 @@
-"""Client for the tests: requests in every API as plain bytes."""
+"""Client of the model server for the tests: requests in every API as plain bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = list(PATHS)
 
 
 class Answered(NamedTuple):
-    """Answer; ``whole``: its end arrived."""
+    """Response of the model server; ``whole`` is true if the response arrived to its end."""
 
     status: int
     headers: dict[str, str]
@@ -37,7 +37,7 @@ class Answered(NamedTuple):
 
 
 def body_of(dialect: str, prompt: str, *, stream: bool = False, results: int = 0) -> dict[str, Any]:
-    """Return a request with a prompt, the calls made since, and their results."""
+    """Return a request with a prompt, the tool calls made since the prompt, and their results."""
     return _BODIES[dialect](prompt, stream, results)
 
 
@@ -93,7 +93,7 @@ async def ask(port: int, dialect: str, prompt: str, *, stream: bool = False, res
 
 
 async def post(port: int, path: str, body: str | bytes, method: str = "POST", **headers: str) -> Answered:
-    """Send any request."""
+    """Send any request to the server and return its response."""
     return await anyio.to_thread.run_sync(_request, port, path, body, method, headers)
 
 

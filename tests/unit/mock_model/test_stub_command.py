@@ -21,7 +21,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "test_stub_model.py"
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_serves_until_it_is_told_to_end(tmp_path: Path, backend: str, by: signal.Signals) -> None:
-    """The command prints its address, answers, writes its log without a key, and exits with 0."""
+    """``stub-model`` prints its address, answers a request, writes its log without a key, and exits with 0."""
     log = tmp_path / "requests.jsonl"
     words = [*COMMAND, "--json", "--log", str(log), "--backend", backend]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
@@ -47,7 +47,7 @@ def _refused(*words: str) -> str:
 
 
 def test_a_port_that_is_taken_is_bad_input() -> None:
-    """A taken port is bad input with the fix."""
+    """A port that is in use gives a bad-input error with the fix."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         words = _refused("--port", str(port))
@@ -56,12 +56,12 @@ def test_a_port_that_is_taken_is_bad_input() -> None:
 
 
 def test_a_log_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
-    """A log that cannot be written is bad input, and nothing is served."""
+    """A log file that cannot be written gives a bad-input error, and no server is started."""
     assert "--log: cannot write" in _refused("--log", str(tmp_path / "none" / "log"))
 
 
 def test_without_its_extra_it_says_what_to_install(tmp_path: Path) -> None:
-    """Without h11 the command says what to install."""
+    """Without the package h11 the command prints the package to install."""
     (tmp_path / "h11.py").write_text("raise ModuleNotFoundError('no h11', name='h11')")
     done = subprocess.run(COMMAND, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 2
@@ -76,7 +76,7 @@ def test_the_example_runs(pytester: pytest.Pytester) -> None:
 
 
 def test_each_test_has_a_server_of_its_own(pytester: pytest.Pytester) -> None:
-    """Each test has a server of its own."""
+    """Each test that uses the fixture has a model server of its own."""
     pytester.makepyfile("""
         import json
         import urllib.request

@@ -1,4 +1,4 @@
-"""The script language, and the answers of the model server, without a socket."""
+"""Script language of the model server, and the server's answers, without a socket."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _asked(text: str, results: int = 0, tools: tuple[Tool, ...] = (), **more: An
     ],
 )
 def test_a_prompt_is_read(text: str, answers: tuple[Answer, ...]) -> None:
-    """Each word of a script gives its answer, in order; other text is ignored."""
+    """Each instruction of a script makes its answer, in order; other text is ignored."""
     assert answers_in(text) == answers
 
 
@@ -91,12 +91,13 @@ def test_no_text_is_an_error(text: str) -> None:
     ],
 )
 def test_a_script_goes_on_with_each_result(text: str, results: int, failed: int, answer: Answer) -> None:
-    """A script continues after a call's result and after counted failures; an answer that ends the turn repeats."""
+    """A script continues after a tool call's result and after counted failures; an answer that ends the turn is
+    repeated."""
     assert answer_to(_asked(text, results), failed) == answer
 
 
 def test_the_newest_script_counts() -> None:
-    """The newest text with a script counts, not a later text without one."""
+    """The newest message with a script is executed, even if a later message without a script follows."""
     said = [("RUN[[old]]", 0), ("", 1), ("RUN[[new]]", 0), ("a reminder", 0), ("", 1)]
     assert script_in_force(said) == ("RUN[[new]]", 1)
     assert script_in_force([("hello", 0), ("again", 0)]) == ("again", 0)
@@ -118,7 +119,7 @@ def test_usage_is_what_the_prompt_says() -> None:
     ],
 )
 def test_every_shell_tool_is_found_and_filled(name: str, field: str, form: dict[str, Any], arguments: Any) -> None:
-    """The command goes to the agent's shell tool in the form that the tool needs."""
+    """The command of a script is sent to the agent's shell tool in the form that the tool needs."""
     schema = {"properties": {field: form, "timeout_ms": {"type": "number"}}, "required": [field, "timeout_ms"]}
     tool = find([Tool("other"), Tool(name, schema)], SHELL_TOOLS)
     assert tool is not None
@@ -126,7 +127,7 @@ def test_every_shell_tool_is_found_and_filled(name: str, field: str, form: dict[
 
 
 def test_a_tool_that_is_not_there_is_said_to_be_missing() -> None:
-    """Without a fitting tool the turn ends with a text that lists the tools."""
+    """If the agent offers no tool that fits the script, the turn ends with a text that lists the tools."""
     reply = reply_to(_asked("RUN[[a]]", tools=(Tool("read"),)), Run("a"))
     assert isinstance(reply, ModelAnswer)
     assert reply.text == "stub: no shell tool among read"
@@ -134,7 +135,7 @@ def test_a_tool_that_is_not_there_is_said_to_be_missing() -> None:
 
 
 def test_a_demanded_form_is_kept() -> None:
-    """A client that demands JSON of a schema gets it."""
+    """A client that demands JSON of a schema gets an answer that fits the schema."""
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}, "who": {"enum": ["user"]}}}
     reply = reply_to(_asked("SAY[[x]]", schema=schema), Say("x"))
     assert isinstance(reply, ModelAnswer)
@@ -153,7 +154,7 @@ def test_a_program_says_what_is_answered() -> None:
 
 
 def test_what_is_kept_is_bounded_and_counted() -> None:
-    """Old requests are dropped, but still counted."""
+    """Old requests are dropped from the server's memory, but still counted."""
     book = RequestLog()
     for _ in range(KEPT_MAX + 1):
         book.refused("chat", "/", 400, "")
@@ -161,7 +162,7 @@ def test_what_is_kept_is_bounded_and_counted() -> None:
 
 
 def test_no_key_of_a_query_is_kept() -> None:
-    """Only the names of a query are logged."""
+    """The log has the names of query parameters, not their values."""
     assert path_of("/v1beta/models/m:generateContent?key=AIza&alt=sse") == "/v1beta/models/m:generateContent?key&alt"
 
 
@@ -182,7 +183,7 @@ JSON = st.recursive(
 @settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine, making the bodies is slow
 @given(st.dictionaries(_KEYS, JSON, max_size=6), st.sampled_from((ANTHROPIC, CHAT, RESPONSES, GOOGLE)))
 def test_no_body_breaks_a_dialect(body: dict[str, Any], dialect: Any) -> None:
-    """Any JSON object is a request or a bad request, and a request has an answer."""
+    """Any JSON object is accepted as a request or reported as a bad request; a request gets an answer."""
     try:
         asked = dialect.read_request("/v1beta/models/m:streamGenerateContent", body)
     except BadRequest:
@@ -210,11 +211,11 @@ def test_no_body_breaks_a_dialect(body: dict[str, Any], dialect: Any) -> None:
     ],
 )
 def test_a_path_is_somebodys(method: str, target: str, dialect: str, endpoint: Endpoint) -> None:
-    """The path selects API and endpoint."""
+    """The path of a request selects the API and the endpoint."""
     assert route(method, target, {}).dialect.name == dialect
     assert route(method, target, {}).endpoint is endpoint
 
 
 def test_the_list_of_models_is_anthropics_for_who_says_so() -> None:
-    """A header selects the API of the list of models."""
+    """A header of the request selects the API whose list of models is returned."""
     assert route("GET", "/v1/models", {"anthropic-version": "2023-06-01"}).dialect.name == "anthropic"

@@ -1,4 +1,4 @@
-"""The model server on a socket, in every API, on asyncio and trio."""
+"""Model server on a socket, in every API, on asyncio and trio."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ either_way = pytest.mark.parametrize("stream", [False, True], ids=["whole", "str
 
 
 def _text(dialect: str, answer: Answered, stream: bool) -> str:
-    """Return the text of an answer, as a client joins it."""
+    """Return the text of a response, joined from its parts as a client would."""
     parts = answer.events if stream else [answer.body]
     return "".join(_words(dialect, part, stream) for part in parts)
 
@@ -44,7 +44,7 @@ def _words(dialect: str, part: Any, stream: bool) -> str:
 
 
 def _call(dialect: str, answer: Answered, stream: bool) -> tuple[str, dict[str, Any]]:
-    """Return the call in an answer: the tool's name and its arguments."""
+    """Return the tool call in a response: the tool's name and its arguments."""
     parts = answer.events if stream else [answer.body]
     match dialect:
         case "anthropic" if stream:
@@ -72,7 +72,7 @@ def _usage(answer: Answered, stream: bool) -> str:
 @every_dialect
 @either_way
 async def test_it_says_what_the_prompt_says(dialect: str, stream: bool) -> None:
-    """The text arrives with its usage and its end."""
+    """A response has the text, the usage and the end marker of its API."""
     async with open_stub_model() as stub:
         answer = await ask(stub.port, dialect, "SAY[[hello there]] USAGE[[1234 567]]", stream=stream)
     assert (answer.status, answer.whole) == (200, True)
@@ -104,7 +104,7 @@ async def test_it_starts_a_sub_agent(dialect: str, stream: bool) -> None:
 
 
 async def test_a_call_names_its_namespace() -> None:
-    """A call of a tool with a namespace names the namespace."""
+    """A tool call names the namespace of the tool, if the tool has one."""
     async with open_stub_model() as stub:
         answer = await ask(stub.port, "responses", "AGENT[[x]]")
     assert answer.body["output"][0]["namespace"] == "collab"
@@ -113,7 +113,7 @@ async def test_a_call_names_its_namespace() -> None:
 @every_dialect
 @either_way
 async def test_pieces_come_one_by_one(dialect: str, stream: bool) -> None:
-    """A slow answer is complete at the end."""
+    """A slow response is sent in parts and is complete at the end."""
     async with open_stub_model() as stub:
         answer = await ask(stub.port, dialect, "SLOW[[3 0]]", stream=stream)
     assert _text(dialect, answer, stream) == "slow 0 slow 1 slow 2 "
@@ -122,7 +122,7 @@ async def test_pieces_come_one_by_one(dialect: str, stream: bool) -> None:
 @every_dialect
 @either_way
 async def test_an_answer_is_torn(dialect: str, stream: bool) -> None:
-    """A torn answer begins, and the connection ends before its end."""
+    """A torn response begins, and the connection is cut before the end of the response."""
     async with open_stub_model() as stub:
         answer = await ask(stub.port, dialect, "DROP", stream=stream)
     assert (answer.status, answer.whole) == (200, False)
@@ -131,7 +131,7 @@ async def test_an_answer_is_torn(dialect: str, stream: bool) -> None:
 
 @every_dialect
 async def test_a_stream_ends_without_its_last_event(dialect: str) -> None:
-    """A clean drop ends the connection properly without the end of the answer."""
+    """A clean drop closes the connection properly, but without the end of the response."""
     async with open_stub_model() as stub:
         answer = await ask(stub.port, dialect, "DROP[[clean]]", stream=True)
     assert answer.whole
@@ -145,7 +145,7 @@ async def test_a_stream_ends_without_its_last_event(dialect: str) -> None:
 @every_dialect
 @either_way
 async def test_it_is_silent_for_as_long_as_it_is_there(dialect: str, stream: bool) -> None:
-    """A hanging answer begins and does not continue until the server ends."""
+    """A hanging response begins, and nothing more is sent until the server ends."""
     async with open_stub_model() as stub, await anyio.connect_tcp("127.0.0.1", stub.port) as client:
         path = PATHS[dialect]
         if stream:
@@ -158,7 +158,7 @@ async def test_it_is_silent_for_as_long_as_it_is_there(dialect: str, stream: boo
 
 @every_dialect
 async def test_it_can_be_mute(dialect: str) -> None:
-    """A mute answer sends no byte until the server ends."""
+    """A mute response: the server sends no byte until it ends."""
     answers: list[bytes] = []
 
     async def listen(client: anyio.abc.SocketStream) -> None:
@@ -259,7 +259,7 @@ async def test_what_is_no_http_is_answered_and_left() -> None:
 
 
 async def test_a_body_beyond_the_bound_is_refused() -> None:
-    """A body beyond the limit is not kept, and gets the provider's 413."""
+    """A request body beyond the limit is not stored, and gets status 413 in the provider's form."""
     async with open_stub_model() as stub, await anyio.connect_tcp("127.0.0.1", stub.port) as client:
         size = BODY_BYTES_MAX + 1
         await client.send(f"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n".encode())

@@ -183,7 +183,7 @@ def test_a_test_without_a_time_of_its_own_has_the_one_of_the_lifecycle() -> None
 
 
 def test_subtasks_have_the_agent_of_their_parent(tmp_path: Path) -> None:
-    """A subtask without an agent has its parent's, at every depth."""
+    """A subtask without an agent has the agent of its parent task, at every depth."""
     plan = loaded(
         tmp_path,
         AGENTS
@@ -513,7 +513,7 @@ def test_a_plan_takes_subtasks_in_as_if_they_had_stood_there() -> None:
     ],
 )
 def test_subtasks_must_fit_into_the_plan(task: str, subtasks: tuple[TaskConfig, ...], words: str) -> None:
-    """A split is checked as the plan is."""
+    """The subtasks of a split are checked by the same rules as a plan."""
     plan = plan_of(TaskConfig(id="o", agent="a"), TaskConfig(id="p", agent="a"))
     with pytest.raises(BadPlan, match=re.escape(words)):
         with_subtasks(plan, {task: subtasks})

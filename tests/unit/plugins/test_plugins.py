@@ -1,4 +1,4 @@
-"""Plug-ins: what they are told and asked, that each is alone with its errors, and how they are found."""
+"""Plug-ins: the events and questions that they get, the isolation of their errors, and their discovery."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def carried_out(workdir: Path, plan: Plan, *plugins: object) -> tuple[Plan
 
 
 class Listener:
-    """Keeps what it is told."""
+    """Plug-in that stores the events it gets."""
 
     def __init__(self) -> None:
         self.told: dict[str, list[LifecycleEvent]] = {}
@@ -90,7 +90,7 @@ class Listener:
 
 
 class Broken(Listener):
-    """Fails at everything that it is told, also by an exit."""
+    """Plug-in that raises an error at each event, also SystemExit."""
 
     def keep(self, kind: str, event: LifecycleEvent) -> None:
         super().keep(kind, event)
@@ -101,7 +101,8 @@ class Broken(Listener):
 
 # ---------------------------------------------------------------------------------------------------- what is told
 async def test_every_record_is_told_in_order_once(tmp_path: Path) -> None:
-    """By the kind of its entity, from one thread that is not the loop's; what is done to the copy stays there."""
+    """A plug-in gets each record once and in order, by the kind of the entity, in one thread of its own; a change of
+    the event does not reach the journal."""
     listener = Listener()
     result, run = await carried_out(tmp_path, plan_of(task("t", "@run true", "scripted")), listener)
     assert result.ok
@@ -114,7 +115,7 @@ async def test_every_record_is_told_in_order_once(tmp_path: Path) -> None:
 
 
 async def test_an_abort_is_told_of(tmp_path: Path) -> None:
-    """With its scope and reason, beside the session's own records."""
+    """A plug-in gets the record of an abort as an abort event and as an event of the session."""
     listener = Listener()
     async with supervising(tmp_path, plugins=[listener]) as run:
         await run.sup.start_session("s", agent="scripted")
@@ -141,7 +142,7 @@ async def test_a_plugin_that_fails_changes_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_plugin_that_blocks_holds_nobody_up(tmp_path: Path) -> None:
-    """A run ends while a call of a blocked plug-in still waits."""
+    """A run ends although a call of a plug-in still blocks; later events for that plug-in are dropped."""
     gate = threading.Event()
 
     class Stuck:
@@ -161,7 +162,7 @@ async def test_a_plugin_that_blocks_holds_nobody_up(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_is_dropped_and_counted() -> None:
-    """A full queue takes no more; what is in it is heard in order once the plug-in goes on."""
+    """Calls beyond the size of a plug-in's queue are dropped and counted; the queued ones are made in order."""
     gate, begun, heard = threading.Event(), threading.Event(), list[int]()
     thread = PluginThread("slow", queue_max=3)
     thread.send("wait", lambda: (begun.set(), gate.wait(DEADLINE_S)))
@@ -176,7 +177,8 @@ def test_what_does_not_fit_is_dropped_and_counted() -> None:
 
 
 def test_who_is_late_is_asked_nothing_until_it_returns() -> None:
-    """While a call is late no question is even put; afterwards all is well."""
+    """While a call of a plug-in is late, questions to the plug-in are answered with ``None`` at once; afterwards they
+    are put again."""
     gate, begun, done = threading.Event(), threading.Event(), threading.Event()
     thread = PluginThread("late", limit_s=0.0)
     thread.send("wait", lambda: (begun.set(), gate.wait(DEADLINE_S)))
@@ -195,7 +197,7 @@ def test_who_is_late_is_asked_nothing_until_it_returns() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_died_is_replaced() -> None:
-    """An error of our own in the thread loses the call in hand; what waits is called by the next thread."""
+    """An internal error ends a plug-in's thread and loses the call in progress; a new thread makes the queued calls."""
     gate, begun, heard = threading.Event(), threading.Event(), threading.Event()
     thread = PluginThread("died", limit_s=DEADLINE_S)
     thread.send("wait", lambda: (begun.set(), gate.wait(DEADLINE_S)))
@@ -218,7 +220,7 @@ def test_a_thread_that_died_is_replaced() -> None:
 
 # ------------------------------------------------------------------------------------------------------- opinions
 class Opinions:
-    """Says what it is made with; an exception is raised."""
+    """Plug-in that returns the given results from its hooks; a result that is an exception is raised."""
 
     def __init__(self, **said: Any) -> None:
         self.said = said
@@ -252,7 +254,7 @@ async def opinions_of(*plugins: object) -> tuple[int, str | None, bool | None]:
 
 
 async def test_the_first_opinion_is_heard() -> None:
-    """The first answer that is not ``None`` counts; the plug-in that was given last is asked first."""
+    """The first result of a hook that is not ``None`` counts; the plug-in that was given last is called first."""
     assert await opinions_of() == (5, None, None)
     assert await opinions_of(Opinions(priority=9, retry=False)) == (9, None, False)
     first, second = Opinions(escalate="b"), Opinions(escalate="a", priority=1)
@@ -261,14 +263,15 @@ async def test_the_first_opinion_is_heard() -> None:
 
 @pytest.mark.parametrize("wrong", [RuntimeError("no"), "many", [], 1.5])
 async def test_an_answer_that_is_none_is_no_opinion(wrong: object) -> None:
-    """An exception, or a word that cannot stand there: the next one is heard, or nobody."""
+    """A result of a wrong type, an unknown agent or an exception is ignored, and the result of the next plug-in
+    counts."""
     other = Opinions(priority=7, escalate="b", retry=True)
     assert await opinions_of(other, Opinions(priority=wrong, escalate=wrong, retry=wrong)) == (7, "b", True)
     assert await opinions_of(Opinions(priority=wrong, escalate="nobody", retry=wrong)) == (5, None, None)
 
 
 async def test_opinions_reach_the_plan(tmp_path: Path) -> None:
-    """A plug-in changes a task's priority, gives a failed task to another agent or to none; each is a record."""
+    """A plug-in can change a task's priority, or give a failed task to another agent; each decision is a record."""
     agents = {"late": AGENTS["sh"], "sh": AgentConfig(adapter="command", command=("false",))}
     tasks = tuple(
         TaskConfig(id=name, agent=agent, prompt=f"echo {name} >> order", max_retries=1)
@@ -301,7 +304,7 @@ async def test_opinions_reach_the_plan(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------------- adapters
 class Louder(CommandCodec):
-    """A codec of a plug-in; it fails where it is told to."""
+    """Codec of a plug-in, which fails in the method that ``fails`` names."""
 
     fails = ""
 
@@ -319,7 +322,7 @@ class Louder(CommandCodec):
 
 
 class Adapters:
-    """Adapters by name; ``command`` is taken."""
+    """Plug-in with adapters by name, of which the name ``command`` is taken already."""
 
     def __init__(self, **fails: str) -> None:
         self.made: dict[str, Callable[[], Codec]] = {
@@ -332,7 +335,7 @@ class Adapters:
 
 
 async def test_a_plan_uses_an_adapter_by_name(tmp_path: Path) -> None:
-    """As it uses ours; a name of ours stays ours."""
+    """A plan can use the adapter of a plug-in; an adapter with the name of a built-in one is ignored and reported."""
     agents = {"loud": AgentConfig(adapter="loud"), **AGENTS}
     plan = plan_of(task("t", "echo hello > said", "loud"), task("ours", "true"), agents=agents)
     result, run = await carried_out(tmp_path, plan, Adapters(loud=""))
@@ -361,7 +364,8 @@ async def test_an_adapter_that_fails_fails_its_own_task(tmp_path: Path, fails: s
 
 
 async def test_an_unknown_adapter_is_refused_with_those_there_are(tmp_path: Path) -> None:
-    """Nothing is started; the names of the plug-ins stand beside ours."""
+    """An unknown adapter is an error before anything is started; the error lists built-in adapters and those of
+    plug-ins."""
     with pytest.raises(
         ValueError,
         match=r"^adapter: unknown name 'lout'; use one of: acp, claude, codex, command, scripted, jsonl, loud$",
@@ -372,7 +376,7 @@ async def test_an_unknown_adapter_is_refused_with_those_there_are(tmp_path: Path
 
 # ------------------------------------------------------------------------------------------------------ verifiers
 class Verifiers:
-    """A verifier by the name ``look``."""
+    """Plug-in with a verifier of the name ``look``."""
 
     def __init__(self, look: Verifier) -> None:
         self.look = look
@@ -392,7 +396,7 @@ async def verified(directory: Path, look: Verifier, name: str = "look", timeout_
 
 
 async def test_what_a_verifier_says(tmp_path: Path) -> None:
-    """Nothing is acceptance; its words, an error, an answer of another kind and an unknown name are none."""
+    """A verifier accepts by returning ``None``; a text, an error, another result and an unknown verifier reject."""
     seen: list[Verification] = []
     assert await verified(tmp_path, seen.append) == ""
     assert (seen[0].directory, seen[0].options, seen[0].env) == (str(tmp_path), {"deep": True}, {"A": "b"})
@@ -403,7 +407,7 @@ async def test_what_a_verifier_says(tmp_path: Path) -> None:
 
 
 async def test_a_verifier_that_is_late_has_not_accepted(tmp_path: Path) -> None:
-    """At the time-out of its test, whatever it says later."""
+    """A verifier that has not returned within the time-out of its test rejects, whatever it returns later."""
     gate = threading.Event()
     late = await verified(tmp_path, lambda asked: str(gate.wait(DEADLINE_S)), timeout_s=0.0)
     gate.set()
@@ -411,7 +415,7 @@ async def test_a_verifier_that_is_late_has_not_accepted(tmp_path: Path) -> None:
 
 
 async def test_a_task_is_verified_by_a_plugin(tmp_path: Path) -> None:
-    """An acceptance test of the kind ``verifier``: with what the plan says with it."""
+    """An acceptance test of the kind ``verifier`` calls the plug-in's verifier with the options from the plan."""
 
     def has(asked: Verification) -> str | None:
         wanted = Path(asked.directory, asked.options["file"])
@@ -428,8 +432,8 @@ async def test_a_task_is_verified_by_a_plugin(tmp_path: Path) -> None:
 
 # --------------------------------------------------------------------------------------------------- finding them
 def test_what_cannot_be_called_as_hooks_are_is_not_used() -> None:
-    """A wrapper, an async function, an argument that the hook has not: each is refused with its reason; a hook of a
-    newer version is left out."""
+    """A plug-in with a hook that is a wrapper, is async or has an unknown argument is not used, with the reason; an
+    unknown hook of a newer version is ignored."""
 
     class Wrapper:
         @hookimpl(wrapper=True)
@@ -460,13 +464,13 @@ def test_what_cannot_be_called_as_hooks_are_is_not_used() -> None:
 
 
 def test_two_of_one_name() -> None:
-    """Both are used, under names that tell them apart."""
+    """Two plug-ins of one name are both used, under different names."""
     assert [one.name for one in Plugins.load((), [Listener(), Listener()]).reports()] == ["Listener", "Listener-2"]
 
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """The example as an installation leaves it on the path: its package, and its entry points as pip writes them."""
+    """Return a function that installs the example plug-in: its package and its entry points as pip writes them."""
 
     def install(**more: str) -> None:
         project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
@@ -485,7 +489,8 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
 
 
 async def test_the_example_is_found_by_its_entry_point(tmp_path: Path, example: Callable[..., None]) -> None:
-    """Nobody names it: its hooks hear of the run, and its verifier is there for the plan."""
+    """An installed plug-in is found by its entry point: its hooks get the run's events, and a plan can use its
+    verifier."""
     example()
     work = tmp_path / "work"
     work.mkdir()
@@ -509,7 +514,8 @@ async def test_the_example_is_found_by_its_entry_point(tmp_path: Path, example: 
 
 
 def test_one_that_cannot_be_imported_is_told_of(example: Callable[..., None]) -> None:
-    """The others are used; a name that is not installed is an error that lists those that are."""
+    """A plug-in that cannot be imported is reported, and the others are used; a chosen name that is not installed is an
+    error that lists the installed ones."""
     example(gone="no_such_package.at_all")
     gone, tidy = Plugins.load(None).reports()
     assert (gone.name, gone.used, tidy.used) == ("gone", False, True)
@@ -545,7 +551,7 @@ def test_a_plan_names_what_plugins_add(tmp_path: Path, example: Callable[..., No
 
 
 def test_they_are_listed(example: Callable[..., None]) -> None:
-    """With their versions, their hooks and what is wrong with them; as text and as JSON."""
+    """``plugins`` lists the plug-ins with version, hooks and problems, as text and as JSON."""
     example(gone="no_such_package")
     told = stdout_of("plugins")
     assert "tidy 1.0.0, from supervisor-tidy (supervisor_tidy)\n  hooks: supervisor_abort_event, " in told
@@ -558,12 +564,12 @@ def test_they_are_listed(example: Callable[..., None]) -> None:
 
 
 def test_none_are_listed() -> None:
-    """Without a plug-in the list is one sentence."""
+    """``plugins`` without an installed plug-in prints one sentence."""
     assert stdout_of("plugins") == "no plug-in is installed"
 
 
 def test_every_name_of_ours_is_reserved() -> None:
-    """No plug-in can stand in for an adapter of ours."""
+    """A plug-in cannot replace a built-in adapter."""
     taken = dict.fromkeys(adapters(), AcpCodec)
     plugin = Adapters()
     plugin.made = taken  # type: ignore[assignment]

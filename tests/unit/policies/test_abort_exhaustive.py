@@ -42,13 +42,13 @@ Shape = tuple[str, tuple["Shape", ...]]
 
 @cache
 def shapes(kind: str, size: int) -> tuple[Shape, ...]:
-    """Every tree of that many nodes with a root of that kind: calls hang from sessions only."""
+    """Return every tree of *size* nodes with a root of *kind*; calls hang from sessions only."""
     below = ("s", "c") if kind == "s" else ("s",)
     return tuple((kind, forest) for forest in forests(below, size - 1))
 
 
 def forests(kinds: tuple[str, ...], size: int, at_least: Shape | None = None) -> Iterator[tuple[Shape, ...]]:
-    """Every multiset of trees with that many nodes in all, as a sorted tuple."""
+    """Yield every multiset of trees with *size* nodes in all, as a sorted tuple."""
     if size == 0:
         yield ()
     for first in sorted(one for kind in kinds for count in range(1, size + 1) for one in shapes(kind, count)):
@@ -62,7 +62,7 @@ def nodes_of(shape: Shape) -> int:
 
 
 class Node(NamedTuple):
-    """A node of a world: ``n0`` is the root; ``up`` is the parent."""
+    """Node of a tree: ``n0`` is the root, ``up`` is the node that it hangs from."""
 
     name: str
     kind: str
@@ -70,7 +70,7 @@ class Node(NamedTuple):
 
 
 class World(dict[str, Node]):
-    """The nodes of one shape by their names, parents first."""
+    """Nodes of one shape by their names, parents first."""
 
     @classmethod
     def of(cls, shape: Shape) -> World:
@@ -86,7 +86,7 @@ class World(dict[str, Node]):
         return world
 
     def session_of(self, name: str) -> str:
-        """A call's session; a session's own name."""
+        """Return the session of a call, or the name itself if it is a session."""
         node = self[name]
         return name if node.kind == "s" else node.up or ""
 
@@ -98,11 +98,11 @@ class World(dict[str, Node]):
         return [one.name for one in self.values() if one.up == name]
 
     def below(self, name: str) -> set[str]:
-        """The node and everything that hangs from it."""
+        """Return the names of a node and of everything that hangs from the node."""
         return {name}.union(*(self.below(one) for one in self.hanging(name)))
 
     def children(self, session: str) -> list[str]:
-        """The sessions whose parent it is, whoever started them."""
+        """Return the sessions whose parent is *session*, whether the session or one of its calls started them."""
         return [one for one in self if self[one].kind == "s" and self.parent_of(one) == session]
 
 
@@ -113,7 +113,7 @@ def worlds(size: int) -> tuple[World, ...]:
 
 # -------------------------------------------------------------------------------------------------------- the model
 class Hit(NamedTuple):
-    """The way by which the model's abort reached a node."""
+    """Way by which the model's abort reached a node: scope, policy edge and reason."""
 
     scope: AbortScope
     edge: str | None
@@ -121,7 +121,8 @@ class Hit(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """The model's result: the nodes it ends, the edges (each with the one before it), and the reply."""
+    """Result that the model expects: the nodes that end, the crossed edges (each with the edge before), and whether the
+    target had ended."""
 
     reached: dict[str, Hit]
     crossings: list[tuple[str, str, str | None]]
@@ -129,20 +130,20 @@ class Expected(NamedTuple):
 
 
 class Model:
-    """Model of an abort: rules 9 to 12, sentence by sentence."""
+    """Model of an abort by rules 9 to 12 of the specification."""
 
     def __init__(
         self, world: World, policies: dict[str, AbortPolicy], gone: Iterable[str] = (), *, ending: bool = True
     ) -> None:
         self.world, self.policies, self.gone = world, policies, set(gone)
         self.ending = ending
-        """Nodes that are still ending: the abort joins them, over the edge by which it reached them."""
+        """Whether nodes in ``gone`` are still ending: the abort joins their end, by the edge stored in ``joined``."""
         self.joined: dict[str, str | None] = {}
         self.reached: dict[str, Hit] = {}
         self.crossings: list[tuple[str, str, str | None]] = []
 
     def ask(self, target: str, scope: AbortScope) -> Expected | None:
-        """Return the model's result; ``None`` for SIBLING of a root session."""
+        """Return the result that the model expects; ``None`` for SIBLING of a root session."""
         subject = target if scope is TOOL else self.world.session_of(target)
         if scope is TOOL:
             self.tool(subject)
@@ -158,7 +159,8 @@ class Model:
         return Expected(self.reached, kept, subject in self.gone and not self.reached)
 
     def tool(self, subject: str) -> None:
-        """End that call (of a session: each of its calls), and the child sessions that the call started."""
+        """End the call *subject*, or each call of the session *subject*, and the child sessions that these calls
+        started."""
         world = self.world
         calls = (
             [subject]
@@ -177,7 +179,8 @@ class Model:
             self.siblings(session, "tool_to_sibling")
 
     def siblings(self, trigger: str, edge: str | None) -> None:
-        """End the full subtrees of the siblings; with ``sibling_to_session`` SESSION on the parent, both included."""
+        """End the siblings of *trigger* with their descendants; with ``sibling_to_session`` also the parent and
+        *trigger*."""
         parent = self.world.parent_of(trigger)
         assert parent is not None
         for one in self.world.children(parent):
@@ -188,7 +191,7 @@ class Model:
             self.end(parent, SESSION, "sibling_to_session", "sibling_aborted")
 
     def end(self, session: str, scope: AbortScope, edge: str | None, reason: str) -> None:
-        """End a session and all its descendants, each once: the first reason wins."""
+        """End a session and all its descendants; a node that was reached before keeps its first reason."""
         for child in self.world.children(session):
             self.end(child, scope, edge, "parent_aborted")
         if session not in self.gone:
@@ -236,7 +239,7 @@ def tree_of(world: World, policies: dict[str, AbortPolicy], gone: set[str]) -> d
 
 
 def before(world: World, nodes: list[str]) -> bool:
-    """Leaves before their parents: whatever hangs from a node, by whatever way, comes before it."""
+    """Return whether in *nodes* every descendant of a node comes before the node."""
     places = {name: place for place, name in enumerate(nodes)}
     return all(places[one] <= places[name] for name in nodes for one in world.below(name) if one in places)
 
@@ -280,7 +283,7 @@ DECIDING = list(itertools.product([False, True], repeat=2))
 
 
 def deciding_at(scope: AbortScope, other: bool) -> list[tuple[bool, bool]]:
-    """The policies that can make a difference at that scope; a flag that cannot is *other*."""
+    """Return the policies that can make a difference at that scope; a flag that cannot is set to *other*."""
     match scope:
         case AbortScope.TOOL:
             return DECIDING
@@ -295,7 +298,7 @@ WITHOUT = ("fresh", "running", "cooling", "ending", "ended")
 
 
 class Case(NamedTuple):
-    """An abort to carry out; *noise* is a set of flags that must not matter."""
+    """Abort to carry out; *noise* is the value of the policy flags that must not matter."""
 
     world: World
     target: str
@@ -321,7 +324,7 @@ class Case(NamedTuple):
         return self.world.below(self.session) if self.phase in ("ending", "ended") else set()
 
     def expected(self) -> Expected | None:
-        """Whether the abort reaches anything; an abort of an ended node is no error."""
+        """Return the result that the model expects; ``None`` for SIBLING of a root session."""
         if self.phase == "ended":
             return Expected({}, [], True)
         model = Model(self.world, self.policies(), self.gone(), ending=self.phase == "ending")
@@ -329,7 +332,7 @@ class Case(NamedTuple):
 
 
 def phases(world: World, session: str) -> tuple[str, ...]:
-    """A session in the middle of a call has those of its calls; another one may be in any."""
+    """Return the phases in which the target's session is tested, for a session with calls or without."""
     return WITH_CALLS if any(world[one].kind == "c" for one in world.hanging(session)) else WITHOUT
 
 
@@ -348,7 +351,7 @@ def cases(size: int) -> Iterator[Case]:
 
 
 class Stage:
-    """A case set up in a supervisor that it shares with other cases, whose nodes are not related."""
+    """Case that is set up in a supervisor, which it shares with other, unrelated cases."""
 
     def __init__(self, run: Run, root: str, case: Case) -> None:
         self.run, self.sup, self.root, self.case = run, run.sup, root, case
@@ -392,15 +395,15 @@ class Stage:
         )
 
     def _asked_by(self, call: str) -> Cause:
-        """The id of the record of the call that asks for a child session."""
+        """Return the record of the call as the cause of the child session that the call starts."""
         session_id = call.partition(":")[0]
         connection = self.sup.registry.sessions[session_id].connection
         assert isinstance(connection, AgentConnection)
         return Cause(connection._causes[call], None, session_id)  # as the connection asks for a child
 
     def _works(self, name: str) -> bool:
-        """Whether the session works: sessions with calls do, of the others every second one, the target as its phase
-        says."""
+        """Return whether a session is given a prompt: always with calls, as the phase says for the target, else every
+        second one."""
         if name == self.case.session:
             return self.case.phase != "fresh"
         calls = any(self.case.world[one].kind == "c" for one in self.case.world.hanging(name))
@@ -466,7 +469,8 @@ class Stage:
 
     # ------------------------------------------------------------------ what came of it
     def check(self, records: list[LifecycleEvent]) -> str:
-        """The model's answer, reach, order, reasons, records and isolation; how the case is counted."""
+        """Compare receipt, order, records and isolation with the model; return "refused", "already ended" or
+        "accepted"."""
         expected = self.case.expected()
         if expected is None:
             assert self.refused
@@ -486,7 +490,7 @@ class Stage:
         return "accepted"
 
     def _check_records(self, found: list[LifecycleEvent], expected: Expected) -> None:
-        """Before every end there is a record for the request and for each crossing, each with the record it follows."""
+        """Check that the request and each crossed edge have a record, each with the record before it as parent."""
         assert self.receipt is not None
         records = [one for one in found if one.abort_id == self.receipt.abort_id]
         edges = [one.metadata["policy_edge"] for one in records]
@@ -517,7 +521,7 @@ class Stage:
         assert before(self.case.world, sorted(ended, key=ended.__getitem__))
 
     def _check_call(self, mine: list[LifecycleEvent], tool_id: str, abort_id: str) -> None:
-        """The call has exactly one result: aborted, by this abort."""
+        """Check that the call has exactly one result: aborted, by this abort."""
         turn_id, _, number = tool_id.rpartition(":c")
         log = [one for one in mine if one.entity_id == turn_id and one.outcome == "transition"]
         [call_id] = [one.metadata["call_id"] for one in log if one.metadata.get("number") == int(number)]
@@ -525,8 +529,8 @@ class Stage:
         assert [(one.metadata["outcome"], one.abort_id) for one in results] == [("aborted", abort_id)]
 
     def _check_isolation(self, after: list[LifecycleEvent], expected: Expected) -> None:
-        """A node that was not reached has no later record, except results of calls that were reached, and facts of this
-        abort."""
+        """Check that a node that was not reached has no later record, except results of its reached calls, and facts of
+        this abort."""
         over = set(expected.reached) | self.case.gone()
         for name, node in self.case.world.items():
             if node.kind == "s" and name not in over:
@@ -542,7 +546,7 @@ class Stage:
 
 
 BATCH = 24
-"""Cases that share a supervisor: opening one costs as much as a case does."""
+"""Number of cases that share a supervisor, because opening one costs as much as a case does."""
 
 CARRIED_OUT = {1: 35, 2: 112, 3: 126, 4: 532}
 

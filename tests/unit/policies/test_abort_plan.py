@@ -39,14 +39,16 @@ def ids(plan: AbortPlan) -> list[str]:
 
 
 def test_a_tool_abort_of_a_session_is_one_of_all_its_calls() -> None:
-    """A TOOL abort of a session ends its calls and the session that a call started; of a call only what is its own."""
+    """A TOOL abort of a session ends all its calls and the child sessions that they started; a TOOL abort of a call
+    ends only that call's."""
     assert ids(plan_abort(family(), "b", TOOL)) == ["b1", "k1", "k2"]
     assert ids(plan_abort(family(), "k1", TOOL)) == ["b1", "k1"]
     assert ids(plan_abort(family(), "k2", TOOL)) == ["k2"]
 
 
 def test_a_level_is_crossed_by_the_policy_of_the_one_who_rules() -> None:
-    """A session's policy decides about its calls, the parent's about its children; other policies change nothing."""
+    """A policy edge from a call is decided by its session's policy, from a sibling by the parent's; other policies do
+    not matter."""
     up, over = AbortPolicy(sibling_to_session=True), AbortPolicy(tool_to_sibling=True)
     assert ids(plan_abort(family(b=over, top=up), "k2", TOOL)) == ["k2", "a1", "a", "c", "b1", "b", "top"]
     assert ids(plan_abort(family(b=over), "k2", TOOL)) == ["k2", "a1", "a", "c"]
@@ -55,14 +57,15 @@ def test_a_level_is_crossed_by_the_policy_of_the_one_who_rules() -> None:
 
 
 def test_an_escalation_rises_one_level() -> None:
-    """A SIBLING abort that became one of the parent does not go on to the grandparent, whatever its policy."""
+    """A SIBLING abort that ends the parent does not continue to the grandparent, whatever the grandparent's policy."""
     policies = dict.fromkeys(["top", "a", "a1", "b", "b1", "c"], ALL)
     assert ids(plan_abort(family(**policies), "a1", SIBLING)) == ["a1", "a"]
     assert ids(plan_abort(family(**policies), "a1", SESSION)) == ["a1"]
 
 
 def test_nothing_crosses_where_no_call_is_aborted() -> None:
-    """A TOOL abort of a session without an open call, or of a call that has ended, does not spread to siblings."""
+    """A TOOL abort of a session without open calls, or of an ended call, does not end siblings, despite
+    tool_to_sibling."""
     over = AbortPolicy(tool_to_sibling=True)
     assert ids(plan_abort(family(a=over), "a", TOOL)) == []
     tree = family(b=over)
@@ -72,7 +75,7 @@ def test_nothing_crosses_where_no_call_is_aborted() -> None:
 
 
 def test_an_unknown_target_is_named() -> None:
-    """The error has the id that was asked for and says where to find the ids."""
+    """An abort of an unknown id raises UnknownTarget; the text names the id and the command that shows ids."""
     with pytest.raises(UnknownTarget) as caught:
         plan_abort(family(), "d", SESSION)
     assert caught.value.target == "d"
@@ -81,7 +84,8 @@ def test_an_unknown_target_is_named() -> None:
 
 @pytest.mark.parametrize("target", ["top", "k9"])
 def test_a_root_has_no_siblings(target: str) -> None:
-    """SIBLING of a root, or of a root's call, is an error that names the root and the scope that works."""
+    """A SIBLING abort of a root session, or of its call, is an error that names the root session and a possible
+    scope."""
     tree = family() | {"k9": TreeNode(id="k9", kind="tool", parent="top")}
     with pytest.raises(ValueError) as caught:
         plan_abort(tree, target, SIBLING)
@@ -89,7 +93,7 @@ def test_a_root_has_no_siblings(target: str) -> None:
 
 
 def test_an_ended_root_is_no_error() -> None:
-    """An abort of an ended target returns already_ended, whatever the scope."""
+    """An abort of an ended target is planned with no nodes and ``already_ended``, whatever the scope."""
     gone = {"old": TreeNode(id="old", kind="session", ended=True)}
     for scope in AbortScope:
         plan = plan_abort(gone, "old", scope)
@@ -118,7 +122,7 @@ def test_the_deadline_bounds_every_ladder_that_is_climbed(target: str, scope: Ab
     [(CancelMode.WAIT_COMPLETED, True), (CancelMode.WAIT_REQUESTED, False), (CancelMode.TRY, False)],
 )
 def test_a_child_that_nobody_waits_for_has_its_own_ladder(mode: CancelMode, bounded: bool) -> None:
-    """A parent's deadline bounds a child's only if the parent waits for the child's end."""
+    """The deadline of a parent bounds its child's only if the cancel mode makes the parent wait for the child's end."""
     tree = family(a=ladder(2.0), a1=ladder(9.0))
     tree["a1"] = replace(tree["a1"], mode=mode)
     due = {one.id: one.due.kill_s for one in plan_abort(tree, "a", SESSION).nodes if one.due is not None}
@@ -132,14 +136,15 @@ def test_the_default_ladder_is_18_seconds() -> None:
 
 # ------------------------------------------------------------------------------------------------------- the digest
 def grown(tree: dict[str, TreeNode], parent: str) -> dict[str, TreeNode]:
-    """The tree with one more session below *parent*."""
+    """Return the tree with one more session below *parent*."""
     new = TreeNode(id="new", kind="session", parent=parent)
     return tree | {"new": new, parent: replace(tree[parent], children=(*tree[parent].children, "new"))}
 
 
 @pytest.mark.parametrize(("target", "scope"), [("b", SESSION), ("k1", TOOL), ("top", SESSION)])
 def test_the_digest_tells_of_every_change_in_reach(target: str, scope: AbortScope) -> None:
-    """A session that is born or a node that ends within the reach changes the digest; one outside it does not."""
+    """A birth or an end within the reach of an abort changes the id of the abort plan; outside of the reach it does
+    not."""
     tree = family()
     plan = plan_abort(tree, target, scope)
     assert plan_abort(dict(tree), target, scope).id == plan.id
@@ -151,7 +156,7 @@ def test_the_digest_tells_of_every_change_in_reach(target: str, scope: AbortScop
 
 
 def test_who_is_spared_goes_to_the_nearest_that_lives_on() -> None:
-    """A spared session gets the nearest ancestor that lives on as its parent."""
+    """A child session that an abort spares gets the nearest ancestor that lives on as its parent."""
     tree = family()
     tree["a1"] = replace(tree["a1"], mode=CancelMode.ABANDON)
     assert [(one.id, one.parent) for one in plan_abort(tree, "a", SESSION).spared] == [("a1", "top")]
@@ -161,12 +166,12 @@ def test_who_is_spared_goes_to_the_nearest_that_lives_on() -> None:
 
 
 def test_a_digest_is_short() -> None:
-    """Sixteen characters: a person can compare two of them."""
+    """The id of an abort plan has sixteen characters, so that a person can compare two ids."""
     assert len(plan_abort(family(), "top", SESSION).id) == 16
 
 
 def test_the_digest_tells_of_policies_and_scopes() -> None:
-    """Another edge, another scope or another parent gives another digest."""
+    """Another policy edge, scope, target or parent gives another plan id."""
     plain, over = family(), family(b=AbortPolicy(tool_to_sibling=True))
     moved = family() | {"b1": replace(family()["b1"], parent="c")}
     digests = [
@@ -181,7 +186,8 @@ def test_the_digest_tells_of_policies_and_scopes() -> None:
 
 # --------------------------------------------------------------------------------------------------------- the depth
 def test_a_chain_of_5000_is_planned() -> None:
-    """A chain of delegations far deeper than Python's recursion limit is planned, leaf first, for every scope."""
+    """An abort in a chain of 5,000 sessions, beyond Python's recursion limit, is planned for every scope, leaf
+    first."""
     deep = 5_000
     names = [f"s{one}" for one in range(deep)]
     tree = {
@@ -206,7 +212,7 @@ def test_a_chain_of_5000_is_planned() -> None:
 
 # ------------------------------------------------------------------------------------------------ calls within calls
 def test_an_abort_of_a_call_reaches_the_calls_that_are_made_within_it() -> None:
-    """A call's inner calls end first, with the child sessions that they asked for; a call beside it is spared."""
+    """A TOOL abort of a call ends its nested calls and their child sessions first; other calls are spared."""
     nodes = [
         TreeNode(id="s", kind="session", children=("outer", "inner", "beside", "child")),
         TreeNode(id="outer", kind="tool", parent="s", children=("inner",)),

@@ -1,4 +1,4 @@
-"""Merged abort requests: the first reason wins, severity only rises, deadlines only shrink; deadlines of stages."""
+"""Merging of abort requests, and the deadlines of the termination stages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def asked(name: str, severity: TerminationStage = TerminationStage.REQUEST, dead
 
 
 def test_the_first_request_begins() -> None:
-    """The first request becomes the state."""
+    """The first abort request of a session becomes the state of the abort."""
     assert merge_request(None, asked("a")) == (asked("a"), MergeOutcome.BEGAN)
 
 
@@ -47,7 +47,8 @@ def test_the_first_request_begins() -> None:
     ],
 )
 def test_a_later_request_only_tightens(later: AbortRequest, joined: MergeOutcome) -> None:
-    """A later request is appended, and makes the end harder or sooner; the first reason stays."""
+    """A later abort request is appended to the state, and may only raise severity or shorten the deadline; the first
+    reason stays."""
     state, how = merge_request(asked("a"), later)
     assert (state.abort_id, state.reason, how) == ("a", "because a", joined)
     assert [one.abort_id for one in state.later] == ["b"]
@@ -56,7 +57,8 @@ def test_a_later_request_only_tightens(later: AbortRequest, joined: MergeOutcome
 
 
 def test_any_order_is_as_hard_and_as_soon() -> None:
-    """In any order of the requests, severity and deadline are those of the hardest and the soonest."""
+    """In any order of abort requests the merged severity is the highest one and the merged deadline the earliest
+    one."""
     wishes = [asked("a"), asked("b", TerminationStage.KILL, 12.0), asked("c", deadline=3.0), asked("d", deadline=7.0)]
     found = set()
     for order in itertools.permutations(wishes):
@@ -70,7 +72,7 @@ def test_any_order_is_as_hard_and_as_soon() -> None:
 
 
 def test_an_abort_is_heard_once() -> None:
-    """The same abort again is no later cause, and of many causes the first few are kept."""
+    """A repeated abort is not appended again, and of many aborts only the first CAUSES_MAX are stored."""
     state = merge_request(asked("a"), asked("a")).state
     assert state.later == ()
     for number in range(2 * CAUSES_MAX):
@@ -94,14 +96,14 @@ def test_an_abort_is_heard_once() -> None:
     ],
 )
 def test_rungs_give_way_gentlest_first(within_s: float | None, now: bool, due: tuple[float, ...]) -> None:
-    """With less time than the budgets, the request stage is shortened first and the kill stage last."""
+    """With less time than the stage budgets, the request stage is shortened first and the kill stage last."""
     request_s, cancel_s, terminate_s, kill_s = due
     expected = StageDeadlines(request_s=request_s, cancel_s=cancel_s, terminate_s=terminate_s, kill_s=kill_s)
     assert stage_deadlines(StageBudgets(), within_s, now=now) == expected
 
 
 def test_unknown_words_name_those_that_are_known() -> None:
-    """A scope or a cancel mode that does not exist is an error that lists the known ones."""
+    """An unknown scope or cancel mode raises UnknownValue, whose text lists the known ones."""
     with pytest.raises(UnknownValue, match="scope: 'world' is unknown; expected tool, sibling or session"):
         scope_of("world")
     with pytest.raises(
@@ -112,13 +114,13 @@ def test_unknown_words_name_those_that_are_known() -> None:
 
 
 def test_the_bound_of_a_ladder_is_all_its_rungs() -> None:
-    """The total of the budgets is the sum of the four stages."""
+    """The total of StageBudgets is the sum of the four stages."""
     assert StageBudgets(request_s=1.5, cancel_s=2.0, terminate_s=4.0, kill_s=8.0).total_s == 15.5
     assert StageBudgets().total_s == 18.0
 
 
 def test_a_receipt_says_nothing_that_it_was_not_told() -> None:
-    """The defaults of a receipt: no time was taken, and no process survived."""
+    """A new Receipt has no nodes, no processes, no survivors and no kill time by default."""
     receipt = Receipt(abort_id="x", target="s", scope=AbortScope.SESSION, reason="", already_ended=False)
     assert (receipt.survivors, receipt.nodes, receipt.processes, receipt.killed_at) == (0, (), (), None)
     assert NodeReceipt(id="s", kind="session", outcome="ended").took_s == 0.0
@@ -126,14 +128,14 @@ def test_a_receipt_says_nothing_that_it_was_not_told() -> None:
 
 @pytest.mark.parametrize("options", [StageBudgets, AbortPolicy])
 def test_a_misspelt_option_is_an_error(options: type[msgspec.Struct]) -> None:
-    """A misspelt option is an error, not a default."""
+    """A misspelt field of StageBudgets or AbortPolicy raises ValidationError."""
     assert msgspec.convert({}, options) == options()
     with pytest.raises(msgspec.ValidationError, match="kil_s"):
         msgspec.convert({"kil_s": 1}, options)
 
 
 def test_a_record_is_written_without_what_it_does_not_say() -> None:
-    """A record is encoded without empty fields, so that most lines are short."""
+    """A record is encoded without its empty fields, so that most lines are short."""
     record = LifecycleEvent(
         seq=1, timestamp=2.0, monotonic_s=3.0, entity_type="session", entity_id="s", entity_seq=1, event="Born"
     )

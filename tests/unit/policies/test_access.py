@@ -32,7 +32,7 @@ DAY_S = 86_400.0
 
 # ---------------------------------------------------------------------------------------------------- the record
 def after(events: str, every_s: float = 1.0, decay_s: float = DAY_S) -> TrustScore:
-    """The score after successes (``+``) and violations (``-``), at even intervals."""
+    """Return the trust score after successes (``+``) and violations (``-``), at even intervals."""
     standing = TrustScore()
     for number, event in enumerate(events):
         change = after_success if event == "+" else after_violation
@@ -57,13 +57,13 @@ def after(events: str, every_s: float = 1.0, decay_s: float = DAY_S) -> TrustSco
     ],
 )
 def test_trust_is_earned_and_lost(events: str, level: Level) -> None:
-    """Levels rise at 1, 3 and 10 successes; a violation lowers the level by one, and no level is earned while it is
-    open."""
+    """Trust levels rise at 1, 3 and 10 successes; a violation lowers the level by one, and until the violation has
+    decayed no level is gained."""
     assert after(events).level is level
 
 
 def test_a_violation_decays() -> None:
-    """After a violation has decayed, each success raises the level by one, up to what all successes allow."""
+    """After a violation has decayed, each success raises the level by one, up to the level of all successes so far."""
     lost = after("+++-")
     assert after_success(lost, 3 + DAY_S - 1, DAY_S).level is Level.PROBATIONARY
     assert after_success(lost, 3 + DAY_S, DAY_S).level is Level.TRUSTED
@@ -74,7 +74,8 @@ def test_a_violation_decays() -> None:
 
 @given(st.text("+-", max_size=60), st.floats(0.1, 2 * DAY_S))
 def test_no_level_without_its_successes(events: str, every_s: float) -> None:
-    """In any order of successes and violations no level is held without its successes, and scores survive encoding."""
+    """After any order of successes and violations the level has the successes that it needs, and the score survives
+    encoding."""
     standing = after(events, every_s)
     assert standing.successes == events.count("+") >= SUCCESSES_NEEDED[standing.level]
     assert decode_scores(encode_scores({"a": standing})) == {"a": standing}
@@ -86,7 +87,7 @@ def test_no_level_without_its_successes(events: str, every_s: float) -> None:
 
 # ------------------------------------------------------------------------------------------------------ the rights
 def test_each_level_may_what_the_one_below_may() -> None:
-    """Each level has all rights of the level below, and each of its transitions is one of a task."""
+    """Each trust level has all rights of the level below, and may cause only transitions that the task's table has."""
     rights = [RIGHTS[level] for level in Level]
     for below, above in itertools.pairwise(rights):
         assert below.transitions <= above.transitions
@@ -96,7 +97,7 @@ def test_each_level_may_what_the_one_below_may() -> None:
 
 
 def test_refusals() -> None:
-    """Each refusal names the level and the missing right."""
+    """The text of each refusal names the trust level and the missing right; allowed actions have an empty text."""
     new, proven = RIGHTS[Level.UNTRUSTED], RIGHTS[Level.TRUSTED]
     assert transition_refusal(Level.TRUSTED, proven, "split") == ""
     assert transition_refusal(Level.UNTRUSTED, new, "split") == "an agent that is untrusted may not cause 'split'"
@@ -130,7 +131,7 @@ def test_files(files: list[str], whole: bool, words: str) -> None:
 
 
 def test_many_files_are_not_all_named() -> None:
-    """A refusal names three files, and the number of the others."""
+    """The refusal of a change names at most three files, and the number of the others."""
     rights = RIGHTS[Level.UNTRUSTED]
     for count, words in ((3, "f0, f1, f2, and"), (4, "f0, f1, f2 and 1 more, and"), (9, "f0, f1, f2 and 6 more, and")):
         found = file_refusal(Level.UNTRUSTED, rights, [f"f{number}" for number in range(count)], whole=True)
@@ -138,14 +139,15 @@ def test_many_files_are_not_all_named() -> None:
 
 
 def test_a_directory_is_known_by_its_name_alone() -> None:
-    """A directory matches only paths below it, not names that begin with the same letters; a dot matches all."""
+    """A configured directory ``-gen`` allows files below it, and no file elsewhere."""
     rights = Rights(transitions=frozenset(), write=True, network=True, files_max=9, directories=("-gen",))
     assert file_refusal(Level.TRUSTED, rights, ["-gen/a"], whole=True) == ""
     assert file_refusal(Level.TRUSTED, rights, ["src/a"], whole=True)
 
 
 def test_who_is_below_another_has_no_more_rights() -> None:
-    """A session has no more rights than the one above it; disjoint directories leave nothing to write."""
+    """The rights of a child session are the intersection with its parent's; with disjoint directories nothing may be
+    written."""
 
     def in_(*directories: str) -> Rights:
         return Rights(transitions=frozenset(), write=True, network=True, files_max=9, directories=directories)
@@ -165,7 +167,7 @@ def test_who_is_below_another_has_no_more_rights() -> None:
 
 
 def test_what_a_level_may_can_be_said() -> None:
-    """A plan can set the rights of a level; fields that it does not set keep their defaults."""
+    """A plan can set fields of a level's rights; the fields that are not set keep their defaults."""
     config = AccessConfig.model_validate({"trusted": {"files_max": 7, "directories": ["src"]}, "untrusted": {}})
     rights = config.value().rights
     assert (rights[Level.TRUSTED].files_max, rights[Level.TRUSTED].directories) == (7, ("src",))

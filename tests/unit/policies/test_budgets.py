@@ -1,4 +1,4 @@
-"""Budgets: the arithmetic of scopes and leases, and what it does to sessions that run."""
+"""Budgets: the arithmetic of budget scopes and leases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from supervisor.policies.budgets import (
 
 
 def scopes() -> tuple[BudgetScope, BudgetScope]:
-    """A workstream with 1,000 tokens, and a session in it with 600 tokens and three turns."""
+    """Return the budget scope of a workstream with 1,000 tokens, and of a session in it with 600 tokens and three
+    turns."""
     above = BudgetScope("ws", "workstream plan", Budget(tokens=1000))
     return above, BudgetScope("s", "session s", Budget(tokens=600, turns=3), above)
 
@@ -36,7 +37,7 @@ def test_use_counts_in_every_scope_of_the_chain() -> None:
 
 
 def test_the_narrowest_scope_decides_what_is_left() -> None:
-    """A child cannot use more than its parent has left, whatever its own limit is."""
+    """The amount left in a budget scope is bounded by what the scope above has left."""
     above, below = scopes()
     assert below.left("tokens") == 600
     above.count(Amounts(input_tokens=700))
@@ -46,7 +47,7 @@ def test_the_narrowest_scope_decides_what_is_left() -> None:
 
 
 def test_a_lease_is_taken_before_use_and_goes_back() -> None:
-    """A leased amount is not left to others, and an unused amount is given back."""
+    """A leased amount is no longer left for others, and the unused part is given back."""
     above, below = scopes()
     lease = BudgetLease(below)
     assert lease.lacking() is None
@@ -58,7 +59,7 @@ def test_a_lease_is_taken_before_use_and_goes_back() -> None:
 
 
 def test_two_leases_cannot_take_the_same_part() -> None:
-    """Sessions that share a scope never hold more together than it has, however they take turns."""
+    """Leases of one budget scope together never exceed its limit, however they take turns."""
     above = BudgetScope("ws", "workstream plan", Budget(tokens=100))
     one, other = BudgetLease(above), BudgetLease(above)
     spent = None
@@ -72,7 +73,7 @@ def test_two_leases_cannot_take_the_same_part() -> None:
 
 
 def test_only_the_report_that_crosses_the_limit_is_too_much() -> None:
-    """A report that crosses the limit counts in full, and then no session in the scope gets more."""
+    """A usage report that crosses the limit counts in full; then no lease in the scope gets more."""
     above, below = scopes()
     one, other = BudgetLease(below), BudgetLease(above)
     one.lacking()
@@ -85,7 +86,7 @@ def test_only_the_report_that_crosses_the_limit_is_too_much() -> None:
 
 
 def test_turns_and_calls_are_leased_one_by_one() -> None:
-    """The last turn or call can be used, and the one after it is refused before it begins."""
+    """Tool calls are leased one by one: the last one within the limit is allowed, the next one is refused."""
     scope = BudgetScope("s", "session s", Budget(tool_calls=2))
     lease = BudgetLease(scope)
     for _ in range(2):
@@ -98,13 +99,13 @@ def test_turns_and_calls_are_leased_one_by_one() -> None:
 
 
 def test_a_turn_may_begin_without_a_call_being_left() -> None:
-    """A turn may begin although no tool call is left."""
+    """A turn may begin with no tool call left, but not with no turn left."""
     assert BudgetLease(BudgetScope("s", "session s", Budget(tool_calls=0))).lacking() is None
     assert BudgetLease(BudgetScope("s", "session s", Budget(turns=0))).lacking() is not None
 
 
 def test_money_and_time_come_to_an_end() -> None:
-    """A budget of fractions is used up in a bounded number of steps, although the parts get smaller."""
+    """A budget of money or time is used up in a bounded number of leases, although the leases get smaller."""
     scope = BudgetScope("s", "session s", Budget(cost_usd=0.3, wall_s=7.0))
     for measure in ("cost_usd", "wall_s"):
         lease, steps = BudgetLease(scope), 0
@@ -116,7 +117,7 @@ def test_money_and_time_come_to_an_end() -> None:
 
 
 def test_amounts_have_a_bound() -> None:
-    """Sums of whatever an agent reports can be written to a record."""
+    """The sums of reported usage are bounded, so that they can be written to a record."""
     scope = BudgetScope("s", "session s", Budget(tokens=1))
     for _ in range(3):
         scope.count(Amounts(input_tokens=COUNT_MAX, cost_usd=1e300))
@@ -124,7 +125,7 @@ def test_amounts_have_a_bound() -> None:
 
 
 def test_amounts_read_well() -> None:
-    """Amounts that are not 0 are listed with their units."""
+    """The text of an amount lists the values that are not 0, with their units."""
     used = Amounts(input_tokens=1200, output_tokens=300, cost_usd=0.125, turns=1, tool_calls=2, wall_s=12.3456)
     assert used.words == "1500 tokens, 0.125 USD, 1 turn, 2 tool calls, 12.35 s of turns"
     assert Amounts(turns=2).words == "2 turns"
@@ -139,7 +140,7 @@ def test_amounts_read_well() -> None:
 
 
 def test_an_earlier_record_is_never_taken_back() -> None:
-    """After several records, in any order, each amount is at least the largest one recorded."""
+    """Recalling recorded usage, in any order, restores the largest recorded amount."""
     scope = BudgetScope("s", "session s", Budget(tokens=10))
     for tokens in (3, 7, 5):
         scope.recall(Amounts(output_tokens=tokens))
@@ -147,7 +148,7 @@ def test_an_earlier_record_is_never_taken_back() -> None:
 
 
 class Sharing(RuleBasedStateMachine):
-    """Any order of leasing, using and giving back, in a tree of four scopes."""
+    """State machine that leases, uses and gives back in any order, in a tree of four budget scopes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +185,7 @@ class Sharing(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_granted_more_than_there_is(self) -> None:
-        """Sessions that use only what they hold never exceed a limit, of their own scope or of one above."""
+        """Usage and leases of each scope together never exceed its limits."""
         for scope in self.scopes:
             for measure, limit in scope.limits.items():
                 assert scope.leased[measure] >= 0
@@ -217,13 +218,14 @@ TestSharing = Sharing.TestCase
     ],
 )
 def test_a_child_only_narrows(own: Budget, above: Budget, comes_to: Budget, wide: tuple[str, ...]) -> None:
-    """A child's budget is the smaller of each, and it is known where it asked for more."""
+    """The budget of a child is the smaller one of its own and its parent's for each measure; ``wide`` lists the
+    measures where the child's was larger."""
     assert narrow_budget(own, above) == (comes_to, wide)
 
 
 @pytest.mark.parametrize("limit", [-1, float("nan")])
 def test_a_limit_is_a_number(limit: float) -> None:
-    """A limit below 0, or one that is no number, is refused with its field."""
+    """A budget limit below 0, or one that is no number, is an error that names the field."""
     with pytest.raises(ValueError, match=r"budget: wall_s: .* give a number, 0 or more"):
         Budget(wall_s=limit)
 

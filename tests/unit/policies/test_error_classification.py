@@ -20,7 +20,7 @@ from supervisor.policies.error_classification import (
 )
 
 OWN = {ModelProblem.CONTEXT_LENGTH, ModelProblem.NOT_FOUND, ModelProblem.REFUSED}
-"""Problems of the request itself: another request may succeed."""
+"""Model problems that lie in the request itself: another request may succeed."""
 TRANSIENT, PERMANENT, UNKNOWN = ErrorCategory.TRANSIENT, ErrorCategory.PERMANENT, ErrorCategory.UNKNOWN
 
 SAID: list[tuple[str, ErrorCategory, bool]] = [
@@ -180,21 +180,21 @@ SAID: list[tuple[str, ErrorCategory, bool]] = [
 
 @pytest.mark.parametrize(("error", "category", "provider"), SAID, ids=[said[0][:40] for said in SAID])
 def test_words(error: str, category: ErrorCategory, provider: bool) -> None:
-    """An error with such words has that category, in any case of letters, also in the middle of other words."""
+    """An error text with the listed words has the category, in upper or lower case, and within a longer text."""
     for told in (error, error.upper(), f"the agent failed: {error}; bye"):
         failure = classify(told)
         assert (failure.category, failure.provider) == (category, provider), failure.why
 
 
 def test_every_row_decides_something() -> None:
-    """No rule of the table is hidden by the ones above it, and each gives its reason."""
+    """Each rule of the table decides at least one example, and each has a reason text of its own."""
     whys = [row.why for row in TABLE]
     assert {classify(error).why for error, category, _ in SAID if category is not UNKNOWN} == set(whys)
     assert len(set(whys)) == len(whys)
 
 
 def test_the_words_of_a_row_stand_alone() -> None:
-    """The first rule that matches decides, whatever matches below it."""
+    """If several rules match an error text, the first rule decides."""
     assert classify("429 Too Many Requests: insufficient_quota").category is PERMANENT
     assert classify("SyntaxError: connection refused").category is TRANSIENT
 
@@ -212,7 +212,7 @@ def test_the_words_of_a_row_stand_alone() -> None:
 def test_a_structured_reason_goes_before_words(
     reason: TransitionReason, category: ErrorCategory, provider: bool
 ) -> None:
-    """A structured reason with a category of its own decides against the words and the abort reason."""
+    """A transition reason with a category of its own decides, whatever the error text and the abort reason."""
     for error in ("", "connection reset", "syntax error"):
         failure = classify(error, transition_reason=reason, abort_reason=AbortReason.USER_INTERRUPT)
         assert (failure.category, failure.provider) == (category, provider)
@@ -220,14 +220,14 @@ def test_a_structured_reason_goes_before_words(
 
 @pytest.mark.parametrize("reason", [TransitionReason.MAX_TURNS, TransitionReason.RETRY, TransitionReason.ABORTED])
 def test_other_transition_reasons_leave_it_to_the_words(reason: TransitionReason) -> None:
-    """A transition reason without a category of its own leaves the decision to the words."""
+    """A transition reason without a category of its own leaves the decision to the error text."""
     assert classify("connection reset", transition_reason=reason).category is TRANSIENT
     assert classify("it gave up", transition_reason=reason).category is UNKNOWN
 
 
 @pytest.mark.parametrize("reason", sorted(DECIDED))
 def test_what_somebody_ended_is_no_error_of_the_work(reason: AbortReason) -> None:
-    """The text of a deliberate end is not searched for causes."""
+    """An error after a deliberate end has the category UNKNOWN, whatever its text."""
     failure = classify("syntax error, said the operator", abort_reason=reason, exit_status=127)
     assert failure == Failure(UNKNOWN, "syntax error, said the operator", False, "somebody ended it on purpose")
 
@@ -247,7 +247,7 @@ def test_what_somebody_ended_is_no_error_of_the_work(reason: AbortReason) -> Non
 def test_an_abort_reason_counts_where_words_say_nothing(
     reason: AbortReason, category: ErrorCategory, provider: bool
 ) -> None:
-    """An abort reason decides if no rule matches the words, and never otherwise."""
+    """An abort reason decides only if no rule matches the error text."""
     failure = classify("hm", abort_reason=reason)
     assert (failure.category, failure.provider) == (category, provider)
     assert classify("invalid api key", abort_reason=reason).category is PERMANENT
@@ -259,7 +259,7 @@ def test_an_abort_reason_counts_where_words_say_nothing(
     [(None, UNKNOWN), (0, UNKNOWN), (1, UNKNOWN), (75, TRANSIENT), (126, PERMANENT), (127, PERMANENT), (-9, UNKNOWN)],
 )
 def test_an_exit_status_counts_last(status: int | None, category: ErrorCategory) -> None:
-    """A well-known exit status decides if nothing else does."""
+    """A well-known exit status decides only if neither the error text nor the abort reason does."""
     failure = classify("hm", exit_status=status)
     assert (failure.category, failure.provider) == (category, False)
     assert classify("econnreset", exit_status=status).category is TRANSIENT
@@ -297,7 +297,7 @@ def test_an_exit_status_counts_last(status: int | None, category: ErrorCategory)
     ],
 )
 def test_signatures(error: str, signature: str) -> None:
-    """Numbers, ids, paths, addresses, quoted values and times are taken out of a signature."""
+    """Numbers, ids, paths, addresses, quoted values and times in an error text are replaced in its signature."""
     assert classify(error).signature == signature
 
 
@@ -311,12 +311,12 @@ def test_signatures(error: str, signature: str) -> None:
     ],
 )
 def test_an_error_without_words_has_a_signature(known: dict[str, object], signature: str) -> None:
-    """Two errors without words have the same signature if the other facts are equal."""
+    """The signature of an error without text is its transition reason, abort reason or exit status."""
     assert classify("", **known).signature == signature  # type: ignore[arg-type]
 
 
 def test_long_errors_are_cut_in_the_middle() -> None:
-    """Of a long error the beginning and the end count, for the category and for the signature."""
+    """Only the beginning and the end of a long error text count, for the category and for the signature."""
     words = "begins " + "and goes on " * 4000 + "connection refused"
     failure = classify(words)
     assert failure.category is TRANSIENT
@@ -345,7 +345,7 @@ WORDS = st.sampled_from(["cannot read", "worker", "refused:", "a test of", "gave
 
 @given(st.lists(st.tuples(WORDS, st.integers(0, 10**12), st.integers(0, 10**12)), min_size=1, max_size=6))
 def test_the_same_error_with_other_numbers_is_the_same(parts: list[tuple[str, int, int]]) -> None:
-    """Errors that differ in nothing but numbers, paths and quoted values have one signature."""
+    """Error texts that differ only in numbers, paths and quoted values have the same signature."""
 
     def told(which: int) -> str:
         return " ".join(f"{part[0]} {part[which]} /tmp/x{part[which]}/y 'v{part[which]}'" for part in parts)
@@ -354,7 +354,7 @@ def test_the_same_error_with_other_numbers_is_the_same(parts: list[tuple[str, in
 
 
 def test_whose_trouble_it_is() -> None:
-    """Model problems are the provider's, except those of the request itself."""
+    """All model problems are the provider's, except those that lie in the request itself."""
     assert {problem for problem, (_, provider, _) in PROBLEMS.items() if not provider} == OWN
 
 
@@ -374,13 +374,13 @@ def test_whose_trouble_it_is() -> None:
     ],
 )
 def test_a_status_decides_if_the_words_do_not(status: int, problem: ModelProblem) -> None:
-    """An HTTP status is a model problem even if the words of the error name none."""
+    """An error text without known words gets its model problem from the HTTP status."""
     assert problem_of("it broke", status) is problem
 
 
 @pytest.mark.parametrize("status", [None, 0, 200, 399])
 def test_a_status_that_is_no_error_says_nothing(status: int | None) -> None:
-    """A status that is no error leaves the decision to the words."""
+    """An HTTP status below 400 leaves the decision to the error text."""
     assert problem_of("it broke", status) is None
     assert problem_of("overloaded_error", status) is ModelProblem.OVERLOADED
     assert problem_of("it broke", 529) is ModelProblem.OVERLOADED

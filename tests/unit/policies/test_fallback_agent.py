@@ -9,7 +9,7 @@ from supervisor.policies.fallback_agent import next_agent
 
 @pytest.mark.parametrize(("failures", "agent"), [(0, "a"), (1, "b"), (2, "c"), (3, "c"), (50, "c")])
 def test_fallbacks_in_their_order(failures: int, agent: str) -> None:
-    """Each failure passes the task to the next fallback, and the last one keeps it."""
+    """Each failure passes the task to the next fallback agent; the last fallback agent keeps the task."""
     assert next_agent("a", ["b", "c"], failures) == agent
 
 

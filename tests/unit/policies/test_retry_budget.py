@@ -19,7 +19,7 @@ def test_a_fifth_of_the_tasks(tasks: int, retries: int) -> None:
 
 
 def test_it_is_spent_one_by_one() -> None:
-    """Exactly the retries of the budget can be spent; then there is none, and the description says so."""
+    """A retry budget of two allows two retries; then ``spend`` returns ``None``, and the description says so."""
     budget: RetryBudget | None = RetryBudget(retries_min=2, tasks=3)
     spent = []
     while budget is not None:
@@ -37,7 +37,7 @@ def test_spending_makes_another_value() -> None:
 
 
 def test_it_grows_with_the_workstream() -> None:
-    """Added tasks make the budget larger; spent retries stay spent."""
+    """Tasks added to a workstream enlarge its retry budget; the retries spent so far stay spent."""
     budget = RetryBudget(tasks=50, spent=10)
     assert budget.spend() is None
     grown = budget.grown(50)
@@ -45,14 +45,14 @@ def test_it_grows_with_the_workstream() -> None:
 
 
 def test_a_plan_can_set_both_figures() -> None:
-    """A plan can set share and minimum; a budget of 0 allows no retry."""
+    """A plan can set the share and the minimum of the retry budget; a budget of 0 allows no retry."""
     assert RetryBudget(share=0.5, retries_min=1, tasks=8).retries_max == 4
     assert RetryBudget(share=0.0, retries_min=0, tasks=1000).spend() is None
     assert RetryBudget(retries_min=1, spent=5).left == 0
 
 
 def test_a_share_is_what_it_says() -> None:
-    """The share of a round number of tasks is exact, although floats are not."""
+    """The share of a round number of tasks is an exact number of retries, despite rounding of floats."""
     assert RetryBudget(share=0.29, retries_min=0, tasks=100).retries_max == 29
 
 
@@ -71,6 +71,7 @@ def test_a_share_is_what_it_says() -> None:
     ],
 )
 def test_what_a_run_has_spent_is_known_again(state: TaskRun, data: TaskRunData, spent: int) -> None:
-    """After a recovery, each failure that another attempt followed counts as a retry; a probe does not."""
+    """After a recovery, each failure in a task run that was followed by another attempt counts as a spent retry; a
+    probe does not."""
     assert retries_spent([], [(state, data)]) == spent
     assert retries_spent([TaskData(retries=2)], [(state, data)]) == spent + 2

@@ -34,12 +34,13 @@ REASONS: dict[int | None, AbortReason | None] = {
     137: AbortReason.OOM,
     -signal.SIGKILL: AbortReason.OOM,
 }
-"""The statuses that the specification lists; every other status, and an unknown one, is ``unknown``."""
+"""Abort reasons of the exit statuses in the specification; any other status, or none, is ``unknown``."""
 
 
 @pytest.mark.parametrize("status", [None, *range(-64, 256)])
 def test_reason_of_a_status(status: int | None) -> None:
-    """Each listed status has its reason, 0 has none, and every other end is unknown rather than guessed."""
+    """Each exit status in the specification has its abort reason, 0 has none, any other or unknown status is
+    ``unknown``."""
     assert abort_reason_of(status) is REASONS.get(status, AbortReason.UNKNOWN)
 
 
@@ -64,7 +65,7 @@ def test_our_own_intent_explains_the_status(status: int | None, intended: AbortR
     ],
 )
 def test_a_status_in_words(status: int | None, words: str) -> None:
-    """A status is described by its number, a signal by its name where it has one."""
+    """``describe_status`` names an exit status by its number, and a signal by its name if it has one."""
     assert describe_status(status) == words
 
 
@@ -92,7 +93,7 @@ ALL_SEEN: list[Seen] = list(
 
 
 def expected(stop: str, error: str, open_calls: tuple[str, ...], status: int | None, intent: Verdict | None) -> Verdict:
-    """The expected verdict, rule by rule."""
+    """Return the verdict that the rules demand for this end of a turn."""
     if stop == "end_turn" and not error and not open_calls:
         return Verdict(exit=Exit.SUCCESS, status=status)
     if intent is not None:
@@ -119,7 +120,8 @@ def test_judge(stop: str) -> None:
 
 
 def test_judge_was_asked_everything() -> None:
-    """8 stop reasons x 2 errors x 3 sets of open calls x 5 exit statuses x 2 intents; 10 of 480 are a success."""
+    """The test covers 8 stop reasons x 2 errors x 3 sets of open calls x 5 exit statuses x 2 intents; 10 of 480 are a
+    success."""
     verdicts = [
         decide_verdict(stop, error, open_calls=calls, status=at, intent=why) for stop, error, calls, at, why in ALL_SEEN
     ]
@@ -132,23 +134,23 @@ def test_judge_was_asked_everything() -> None:
     [("end_turn", "", ("c1",)), ("end_turn", "no", ()), ("error", "", ()), ("", "", ()), ("cancelled", "", ())],
 )
 def test_exit_code_0_is_no_success(stop: str, error: str, open_calls: tuple[str, ...]) -> None:
-    """Without a clean terminal event, exit status 0 is no success."""
+    """Exit status 0 is no success unless the agent reported the end of its turn, without an error and open calls."""
     assert decide_verdict(stop, error, open_calls=open_calls, status=0).exit is Exit.ERROR
 
 
 def test_a_success_that_came_first_stands() -> None:
-    """A turn that ended cleanly before the agent could be stopped is a success."""
+    """A turn that the agent ended properly before the supervisor could stop the agent is a success."""
     assert decide_verdict("end_turn", "", intent=INTENT) == Verdict(exit=Exit.SUCCESS)
 
 
 # ------------------------------------------------------------------------------------------------------- the prompt
 def test_a_prompt_alone_is_untouched() -> None:
-    """Without messages the agent gets exactly the prompt, white space included."""
+    """A prompt without waiting messages is given to the agent unchanged, white space included."""
     assert build_prompt("  do it\n", []) == "  do it\n"
 
 
 def test_messages_follow_the_prompt() -> None:
-    """Messages come after the request, oldest first, each with its sender; urgent ones are marked."""
+    """Waiting messages follow the request in the prompt, oldest first, each with its sender; urgent ones are marked."""
     messages = [
         Message(id="m1", sender="ann", text="first", urgent=False),
         Message(id="m2", sender="bob", text="second\nline", urgent=True),
@@ -185,7 +187,7 @@ def test_severity(event: Event, severity: Severity) -> None:
 
 
 def test_a_final_failure_is_an_error() -> None:
-    """The failure after which the session gives up is an error."""
+    """The failure after which a session gives up has the severity ERROR."""
     event = SessionExited(incarnation=1, verdict=ERROR)
     assert severity_of(event, (LogFatal(message="too many errors"), TerminateSession())) is Severity.ERROR
     fatal = FatalError(message="boom")

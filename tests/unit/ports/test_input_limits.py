@@ -1,4 +1,4 @@
-"""Agent output is limited: identifiers are complete or refused, explanations are cut, lists end."""
+"""Limits on the output of agents: identifiers are complete or refused, explanations are cut, lists end."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ def test_a_name_that_is_too_long_breaks_the_protocol(out: Out) -> None:
     "out", [Ready(None, LONG_WORDS), ToolOpened("c", LONG_WORDS), TurnEnded("error", LONG_WORDS), Malformed(LONG_WORDS)]
 )
 def test_an_explanation_is_cut(out: Out) -> None:
-    """A long explanation keeps its beginning, and says how long it was."""
+    """A long explanation of an agent is cut at its end, and the rest is replaced by its full length."""
     kept = str(msgspec.structs.asdict(bounded(out)))
     assert f"{WORDS}... ({WORDS_CHARS_MAX + 1} characters)" in kept
 
 
 def test_of_too_much_use_only_the_size_is_kept() -> None:
-    """Of a usage report that is too large only the size is kept."""
+    """A usage report that is too large is replaced by its size."""
     told = bounded(Usage({"x": "y" * USAGE_BYTES_MAX}))
     assert told == Usage({"omitted_bytes": USAGE_BYTES_MAX + len('{"x":""}')})
 

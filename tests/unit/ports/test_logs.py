@@ -10,7 +10,7 @@ from supervisor.ports.logs import get_logger
 
 
 def test_a_line_names_its_event_first(caplog: pytest.LogCaptureFixture) -> None:
-    """A line has the event first, then the bound and the given values."""
+    """A log line has the event first, then the bound values and the values of the call."""
     with caplog.at_level(logging.INFO, logger="supervisor"):
         get_logger().bind(session="lead").info("started", pid=7)
     assert [record.getMessage() for record in caplog.records] == ["event=started session=lead pid=7"]

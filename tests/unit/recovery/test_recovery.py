@@ -49,8 +49,8 @@ def test_a_loss_is_charged_to_nobody(state: Session) -> None:
 
 
 def test_its_time_goes_on_in_the_turn_that_asks_again() -> None:
-    """The time left of a turn is kept until an agent has started, also over another loss and over a failed launch
-    before that. The next try has its own time."""
+    """The time left of a turn that was lost with its supervisor is used by the turn that repeats its request, also
+    after another loss or a failed launch before the agent starts; a later try has its own time."""
     data = SessionData(id="s", agent="a", incarnation=3, current=Request(id="r1", prompt="do"))
     state, opened, kept = Session.RUNNING, list[tuple[float | None, ...]](), list[tuple[float | None, ...]]()
     failed = Verdict(exit=Exit.ERROR, error="bad")
@@ -69,7 +69,7 @@ def test_its_time_goes_on_in_the_turn_that_asks_again() -> None:
 
 
 def test_who_was_being_interrupted_has_a_time_of_his_own() -> None:
-    """The turn after an interruption is no repetition, whatever ended the one before it."""
+    """A turn after an interrupted turn has its own time, also if the interrupted turn ended with its supervisor."""
     data = SessionData(id="s", agent="a", incarnation=3, current=Request(id="r1", prompt="do"))
     step = SESSION.step(Session.INTERRUPTING, data, SessionExited(incarnation=3, verdict=LOSS, due_s=70.0))
     assert [one.due_s for one in step.effects if isinstance(one, OpenTurn)] == [None]
@@ -78,7 +78,8 @@ def test_who_was_being_interrupted_has_a_time_of_his_own() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize(("ran", "due_s"), [(True, 12.0), (False, None)])
 async def test_a_turn_that_does_not_know_its_deadline_has_one(ran: bool, due_s: float | None) -> None:
-    """The deadline follows from the record by which the turn began to run, as in journals of earlier versions."""
+    """The deadline of a turn whose data have none, as in earlier versions, follows from the record by which the turn
+    began to run."""
     store, turn = MemoryStore(), {"entity_type": "turn", "event": "agent_spawned", "outcome": "transition"}
     store.write([entry(1, 1, "s:t1", **turn, to_status="SPAWNING", monotonic_s=1.0)])
     if ran:
@@ -89,7 +90,7 @@ async def test_a_turn_that_does_not_know_its_deadline_has_one(ran: bool, due_s: 
 
 
 def test_without_an_error_the_backoff_is_the_first_one() -> None:
-    """Two seconds by default, as after one error."""
+    """Without an error in a row the backoff is two seconds, as after one error."""
     assert backoff_ms(0, SessionLimits()) == backoff_ms(1, SessionLimits()) == 2_000
 
 
@@ -155,7 +156,7 @@ def past_of(*records: Mapping[str, Any]) -> SessionHistory:
 
 
 def test_its_place_is_on_record() -> None:
-    """A policy and a cancel mode of its own are found again."""
+    """A session's own policy and cancel mode are restored from its record Placed."""
     policy = AbortPolicy(tool_to_sibling=True)
     told = {"mode": "try", "policy": msgspec.to_builtins(policy)}
     past = past_of({"event": "Placed", "outcome": "fact", "metadata": told})
@@ -163,7 +164,8 @@ def test_its_place_is_on_record() -> None:
 
 
 def test_what_ruled_it_rules_it_when_it_is_adopted() -> None:
-    """A session that had its policy from a parent that has ended keeps the policy under the next supervisor."""
+    """A child session whose policy came from its parent keeps that policy after the parent's end, by the record
+    Adopted."""
     policy = AbortPolicy(tool_to_sibling=True)
     placed = {"mode": "abandon", "policy": None}
     adopted = {"left": "p", "parent": None, "mode": "abandon", "policy": msgspec.to_builtins(policy)}
@@ -193,7 +195,7 @@ def test_a_conversation_outlives_two_crashes() -> None:
 
 
 def test_an_abort_that_was_not_heard_is_found() -> None:
-    """An abort without a recorded stop of the session is kept; a recorded stop removes it."""
+    """An abort without a recorded stop of the session is found for recovery; with a recorded stop it is not."""
     asked = aborted("session")
     stopped = {"event": "OperatorStop", "from_status": "Running", "to_status": "Stopped"}
     assert [one.seq for one in past_of(asked).aborts] == [1]
@@ -214,12 +216,12 @@ def test_an_abort_of_others_stands(abort: tuple[str, str | None]) -> None:
 
 
 def aborted(scope: str, edge: str | None = None) -> dict[str, Any]:
-    """The record of an abort, or of an edge that it crosses."""
+    """Return the fields of the record of an abort, or of a policy edge that the abort crosses."""
     return {"event": "AbortRecord", "outcome": "fact", "metadata": {"scope": scope, "id": "x", "policy_edge": edge}}
 
 
 class Compacted(MemoryJournal):
-    """A journal whose first record is in an archive."""
+    """Journal whose first record is in an archive."""
 
     async def events(
         self, *, entity_id: str | None = None, after_seq: int = 0, limit: int = 10_000
@@ -230,7 +232,8 @@ class Compacted(MemoryJournal):
 @pytest.mark.anyio
 @pytest.mark.parametrize(("journal", "call"), [(MemoryJournal, "p:t1:c1"), (Compacted, None)])
 async def test_who_asked_for_it_is_its_cause_or_nobody(journal: type[MemoryJournal], call: str | None) -> None:
-    """The call that a session was born by; if that record is in an archive, not the next one that is there."""
+    """``started_by`` is the call in the record that caused the session's birth, or ``None`` if that record is
+    archived."""
     store = MemoryStore()
     for seq, turn in ((1, "p:t1"), (2, "q:t1")):
         more = {"entity_type": "turn", "event": "tool_started", "metadata": {"number": seq}}
@@ -261,7 +264,7 @@ def row_of(kind: str, entity_id: str, state: str, data: object, *, ended: bool =
 
 
 def rows_of(plan: Plan, stream: str, *states: str, ended: bool = False) -> list[EntityRow]:
-    """A workstream and its tasks in those states."""
+    """Return the rows of a workstream and of its tasks in these states."""
     rows = [row_of("workstream", stream, "executing", WorkstreamData(tasks=len(states)), ended=ended)]
     for task, state in zip(plan.tasks, states, strict=True):
         holder = task.id if state != "OPEN" else ""
@@ -271,7 +274,8 @@ def rows_of(plan: Plan, stream: str, *states: str, ended: bool = False) -> list[
 
 
 def test_a_plan_continues_its_interrupted_run() -> None:
-    """The tasks of the run by name; who holds one of them goes on, too."""
+    """``continued`` returns the tasks of an interrupted run by name; sessions that claimed one of them are resumed
+    too."""
     plan = plan_of(one="1", two="2", three="3")
     rows = rows_of(plan, "1.1", "CLOSED", "IN_PROGRESS", "OPEN")
     assert {name: task.state.value for name, task in continued(plan, plan, rows).items()} == {
@@ -283,7 +287,7 @@ def test_a_plan_continues_its_interrupted_run() -> None:
 
 
 def test_what_has_failed_rests_once_its_workstream_has_ended() -> None:
-    """A failed task of a run that goes on may still be tried again: it is taken over."""
+    """A failed task is at rest only if its workstream has ended; otherwise it may be tried again."""
     plan = plan_of(one="1")
     assert at_rest(rows_of(plan, "1.1", "FAILED", ended=True)) == {"task:one"}
     assert at_rest(rows_of(plan, "1.1", "FAILED")) == set()
@@ -301,14 +305,14 @@ def test_what_a_workstream_had_when_it_ended_is_left_over(ended: bool) -> None:
 
 
 def test_a_plan_may_have_grown() -> None:
-    """A task more is no other plan."""
+    """A plan with an added task continues its interrupted run."""
     rows = rows_of(plan_of(one="1"), "1.1", "IN_PROGRESS")
     assert list(continued(plan_of(one="1", two="2"), Settings(), rows)) == ["one"]
 
 
 @pytest.mark.parametrize("plan", [plan_of(one="another"), plan_of(two="1")])
 def test_another_plan_continues_nothing(plan: Plan) -> None:
-    """A task that is not as it was, or not there, makes it another plan."""
+    """A plan with a changed or a removed task does not continue the run."""
     assert continued(plan, plan, rows_of(plan_of(one="1"), "1.1", "IN_PROGRESS")) == {}
 
 
@@ -327,7 +331,8 @@ def test_a_run_goes_on_where_its_work_is(then: dict[str, str], now: dict[str, st
 
 @pytest.mark.anyio
 async def test_worktrees_that_nobody_sees_to_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A supervisor that works in directories says what one that had worktrees has left, and leaves it."""
+    """A supervisor that uses plain directories logs the worktrees that an earlier supervisor left, and does not remove
+    them."""
     left = tmp_path / "sd" / "worktrees" / "one"
     left.mkdir(parents=True)
     async with open_supervisor(tmp_path / "sd", workdir=tmp_path):
@@ -344,7 +349,7 @@ def test_a_run_that_is_over_is_not_continued(state: str) -> None:
 
 
 def split_rows(plan: Plan, *parts: TaskConfig) -> list[EntityRow]:
-    """A run whose first task was split while it ran; the subtasks are there, the split is on record or not yet."""
+    """Return the rows of a run whose first task was split into *parts*, which are born already."""
     whole = with_subtasks(plan, {plan.tasks[0].id: parts})
     (first, *rest) = plan.tasks
     data = TaskData(
@@ -366,7 +371,7 @@ PART = TaskConfig(id="part", prompt="do it", acceptance=(AcceptanceConfig(file_e
 
 
 def test_what_a_task_was_split_into_goes_on() -> None:
-    """No plan file has it: the journal does, and the plan grows by it."""
+    """Subtasks of a recorded split are continued, although no plan file has them, and are added to the plan."""
     plan = plan_of(one="1", two="2")
     found = continued(plan, plan, split_rows(plan, PART))
     assert set(found) == {"one", "two", "part"}
@@ -376,7 +381,7 @@ def test_what_a_task_was_split_into_goes_on() -> None:
 
 
 def test_what_a_task_was_split_into_must_fit() -> None:
-    """A plan that has a task of that id by now is another plan; so is one without the subtask's agent."""
+    """A split is not continued if the plan has another task of a subtask's id, or lacks a subtask's agent."""
     plan = plan_of(one="1")
     rows = split_rows(plan, PART)
     assert continued(plan_of(one="1", part="2"), plan, rows) == {}
@@ -385,7 +390,7 @@ def test_what_a_task_was_split_into_must_fit() -> None:
 
 
 def test_of_two_interrupted_runs_the_newer_one_goes_on() -> None:
-    """A plan continues at most one run."""
+    """Of two interrupted runs of a plan only the newer one is continued."""
     plan = plan_of(one="1")
     rows = rows_of(plan, "1.1", "OPEN") + rows_of(plan, "2.1", "OPEN")
     assert [task.data.workstream for task in continued(plan, plan, rows).values()] == ["2.1"]

@@ -1,4 +1,5 @@
-"""The wire to a program: what it is told and what it says, in order; and nobody is left waiting when it is closed."""
+"""AgentIO, the connection to an agent's process: writes and reports are handled in order, and a close leaves nobody
+waiting."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Program:
-    """Process that keeps what is written to it; a *full* process never takes a line to its end."""
+    """Stand-in for a process that records what is written to it; with *full*, a write to it never returns."""
 
     def __init__(self, *, full: bool = False) -> None:
         self.told: list[object] = []
@@ -60,7 +61,7 @@ async def test_what_is_put_before_and_after_it_is_open_is_written_in_order() -> 
 
 
 async def test_words_are_heard_one_at_a_time_by_whoever_is_at_it() -> None:
-    """A word that comes while another is dealt with waits for it; whoever asks for all to be heard waits for both."""
+    """A report that arrives while another is handled waits, and ``process_received`` returns after both are handled."""
     wire, heard, busy = AgentIO(), list[str](), anyio.Event()
 
     async def hear(out: Out) -> None:
@@ -82,7 +83,7 @@ async def test_words_are_heard_one_at_a_time_by_whoever_is_at_it() -> None:
 
 
 async def test_who_is_mid_write_when_it_is_closed_is_cut_off() -> None:
-    """A program that takes nothing any more is not waited for, and what was to follow is not begun."""
+    """``close`` during a write to a process that reads nothing cancels the write, and the next write is not begun."""
     wire, program = AgentIO(), Program(full=True)
 
     async def hear(out: Out) -> None:

@@ -1,4 +1,4 @@
-"""A journal whose disk is down for a while: what waits, what goes on, who is told, and when it is given up."""
+"""Outage of the journal's disk: what waits, what continues, what is reported, and when the run ends."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is tried again at once, and an end does not wait long for it."""
+    """Make the supervisor try the disk again at once, and wait only 0.2 s for the disk at its end."""
     monkeypatch.setattr(availability, "RETRY", Backoff(base_s=0.001, factor=1.0, cap_s=0.001))
     monkeypatch.setattr(shutdown, "LAST_RECORDS_S", 0.2)
     monkeypatch.setattr(plan_cancellation, "LAST_RECORDS_S", 0.2)
 
 
 async def test_a_wait_for_descriptors_ends_with_its_agent() -> None:
-    """A call that is repeated for want of a descriptor ends as soon as its agent is killed."""
+    """A call that is repeated because no file descriptor is free is not repeated after its agent was killed."""
     tried, killed = list[int](), OneShotEvent()
 
     async def fail() -> None:
@@ -74,15 +74,16 @@ async def test_a_wait_for_descriptors_ends_with_its_agent() -> None:
 
 
 class FailingJournal(MemoryJournal):
-    """A disk that is down while ``broken``; of the commit that fails first, all is there where it ``lands``."""
+    """Journal whose disk fails while ``broken``; with ``lands``, the first commit that fails has been written
+    nevertheless."""
 
     def __init__(self, store: MemoryStore, *, lands: bool = False) -> None:
         super().__init__(store)
         self.broken = False
         self.lost = 0
-        """Number of the last records that are not found when the journal is opened again."""
+        """Number of the last records that are missing when the journal is opened again."""
         self.batches: list[list[int]] = []
-        """The numbers of the records of every try."""
+        """Record numbers of each append that was tried."""
         self._lands = lands
 
     async def append(self, batch: Sequence[Append]) -> None:
@@ -106,7 +107,7 @@ def disk_of(run: Run) -> FailingJournal:
 
 
 async def fail(run: Run) -> None:
-    """The disk fails with the next commit."""
+    """Make the disk fail with the next commit, and wait until the supervisor reports the outage."""
     disk_of(run).broken = True
     run.sup.registry.record_fact("s", "Noted", supervision.HOST, {})
     await run.sup.degraded()
@@ -123,7 +124,7 @@ async def hangs(turn: AgentTurn) -> str:
 
 @asynccontextmanager
 async def working(tmp_path: Path) -> AsyncIterator[tuple[Run, Session, FailingJournal]]:
-    """A session whose agent is in the middle of a call, when its disk begins to fail with somebody's message."""
+    """Yield a session whose agent is in the middle of a call while the disk fails; end the outage afterwards."""
     async with supervising(tmp_path, journal=FailingJournal) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=hangs)
         asked = send_prompt(group, session, "work")
@@ -144,7 +145,8 @@ async def working(tmp_path: Path) -> AsyncIterator[tuple[Run, Session, FailingJo
 async def test_a_commit_of_unknown_outcome_is_looked_up_and_nothing_is_written_twice(
     tmp_path: Path, lands: bool
 ) -> None:
-    """Whether the commit that failed is there or not: the prompt is answered, and every record is there once."""
+    """A commit reports an error, and is or is not in the journal: after the outage the prompt is answered and each
+    record is in the journal once."""
 
     def journal(store: MemoryStore) -> FailingJournal:
         return FailingJournal(store, lands=lands)
@@ -164,7 +166,7 @@ async def test_a_commit_of_unknown_outcome_is_looked_up_and_nothing_is_written_t
 
 
 async def test_what_waits_keeps_its_order_and_wakes_nobody_early(tmp_path: Path) -> None:
-    """Nothing is published, and no wish acknowledged, while the disk is down; then everything is, in order."""
+    """During an outage no record is published; afterwards all are, in order, and the abort is recorded."""
     async with working(tmp_path) as (run, session, disk):
         durable = [one.seq for one in run.events()]
         receipt = await session.abort(reason="enough")
@@ -179,7 +181,7 @@ async def test_what_waits_keeps_its_order_and_wakes_nobody_early(tmp_path: Path)
 
 
 async def test_a_disk_that_lost_what_it_had_promised_is_no_outage(tmp_path: Path) -> None:
-    """The run ends with an error if the journal, opened again, lacks records that were durable."""
+    """The run ends with an error if the journal, opened again after an outage, lacks records that were durable."""
     with pytest.raises(JournalError, match="has lost what it had promised"):
         async with supervising(tmp_path, journal=FailingJournal) as run:
             await run.sup.start_session("s", agent=answers)
@@ -190,7 +192,7 @@ async def test_a_disk_that_lost_what_it_had_promised_is_no_outage(tmp_path: Path
 
 
 async def test_an_error_of_our_own_at_the_journal_is_its_end(tmp_path: Path) -> None:
-    """No record comes any more that an end could wait for: the run ends, with a word on why."""
+    """An unexpected exception of the journal ends the run; the error names the exception."""
 
     class BrokenJournal(MemoryJournal):
         async def append(self, batch: Sequence[Append]) -> None:
@@ -205,7 +207,8 @@ async def test_an_error_of_our_own_at_the_journal_is_its_end(tmp_path: Path) -> 
 
 
 async def test_who_waits_behind_an_error_of_our_own_is_answered(tmp_path: Path) -> None:
-    """Records that are durable, and were not released when it came, are not known to be: their askers hear of that."""
+    """After an unexpected exception in ``publish`` the writer ends: replies that were not given yet fail with an error
+    that says how many records are in doubt."""
 
     class Told:
         def __init__(self) -> None:
@@ -241,7 +244,8 @@ async def test_who_waits_behind_an_error_of_our_own_is_answered(tmp_path: Path) 
 
 # ------------------------------------------------------------------------------------------------- what does not begin
 async def test_nothing_new_begins_while_the_disk_is_down(tmp_path: Path) -> None:
-    """Sessions, child sessions, prompts and messages are refused by the name of the state, why, and what to do."""
+    """During an outage new sessions, child sessions, prompts and messages are refused with ``Degraded``; the error
+    names the cause and the remedy."""
     async with working(tmp_path) as (run, session, _):
         for wish in (
             run.sup.start_session("new", agent=answers),
@@ -255,7 +259,7 @@ async def test_nothing_new_begins_while_the_disk_is_down(tmp_path: Path) -> None
 
 
 async def test_what_cannot_be_is_still_refused_as_such(tmp_path: Path) -> None:
-    """A wrong name, a wrong text and an unknown session are no matter of the disk."""
+    """During an outage an invalid name, an invalid text and an unknown session still raise their usual errors."""
     async with working(tmp_path) as (run, session, _):
         with pytest.raises(ValueError, match="name"):
             await run.sup.start_session("a b", agent=answers)
@@ -266,7 +270,7 @@ async def test_what_cannot_be_is_still_refused_as_such(tmp_path: Path) -> None:
 
 
 async def test_a_plan_waits_for_the_disk(tmp_path: Path) -> None:
-    """The next tasks of a plan begin when the disk has recovered; none of them fails by it."""
+    """The next task of a plan waits for the end of an outage, and no task fails because of the outage."""
     agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
     tasks = (
         TaskConfig(id="a", agent="sh", prompt="echo a"),
@@ -288,7 +292,8 @@ async def test_a_plan_waits_for_the_disk(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------- what goes on
 async def test_an_abort_ends_and_says_that_it_is_not_on_record_yet(tmp_path: Path) -> None:
-    """The receipt comes when all has ended, without the disk: it says when, why it is not recorded, and is rendered."""
+    """During an outage an abort returns its receipt when everything has ended; the receipt says why it is not recorded
+    yet."""
     async with working(tmp_path) as (run, session, _):
         receipt = await session.abort(reason="enough")
         assert [(one.id, one.outcome) for one in receipt.nodes] == [("s", "ended")]
@@ -304,7 +309,7 @@ async def test_an_abort_ends_and_says_that_it_is_not_on_record_yet(tmp_path: Pat
 
 
 async def test_a_tool_abort_ends_its_call(tmp_path: Path) -> None:
-    """A tool abort ends its call while the disk is down; the turn gets the result when the disk is up."""
+    """A TOOL abort ends its call during an outage; the turn records the result after the outage."""
     async with working(tmp_path) as (run, _, disk):
         receipt: Receipt = await run.sup.abort("s:t1:c1", "tool", reason="enough")
         assert [(one.id, one.outcome) for one in receipt.nodes] == [("s:t1:c1", "ended")]
@@ -315,7 +320,7 @@ async def test_a_tool_abort_ends_its_call(tmp_path: Path) -> None:
 
 
 async def test_whoever_runs_it_is_told(tmp_path: Path) -> None:
-    """The supervisor says since when, why, how often it was tried, and how many records wait."""
+    """The reported outage has its cause, the number of tries, and the number of waiting records."""
     async with working(tmp_path) as (run, _, _):
         told = await run.sup.degraded()
         assert told == run.sup.outage
@@ -326,7 +331,7 @@ async def test_whoever_runs_it_is_told(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------- the end of patience
 async def test_too_much_that_waits_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records that wait in memory have a bound; beyond it everything ends, and the error says so."""
+    """If the records that wait in memory exceed their bound, the run ends and the error says so."""
     with pytest.raises(JournalUnavailable, match=r"records waited for it: more than may wait in memory \(64 MiB\)"):
         async with supervising(tmp_path, journal=FailingJournal) as run:
             await run.sup.start_session("s", agent=answers)
@@ -338,7 +343,8 @@ async def test_too_much_that_waits_ends_the_run(tmp_path: Path, monkeypatch: pyt
 
 
 async def test_an_end_does_not_wait_for_ever(tmp_path: Path) -> None:
-    """A block that is left while the disk is down ends everything in its time, and raises what is not known."""
+    """Leaving the supervisor's block during an outage ends everything within the usual time, and raises an error about
+    the records in doubt."""
     settings = quick_settings().model_copy(update={"drain_s": 0.01})
     with pytest.raises(JournalUnavailable, match=r"the run ended before it could be written again: .* it is not known"):
         async with supervising(tmp_path, journal=FailingJournal, settings=settings) as run:
@@ -348,7 +354,7 @@ async def test_an_end_does_not_wait_for_ever(tmp_path: Path) -> None:
 
 
 class DeafJournal(FailingJournal):
-    """A disk that does not take the first settlement."""
+    """Journal that fails the first acknowledgement of effects."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)
@@ -364,7 +370,8 @@ class DeafJournal(FailingJournal):
 
 
 async def test_what_the_dead_owe_is_settled_when_the_disk_is_up_again(tmp_path: Path) -> None:
-    """A take-over has it settled before it is over; that the disk did not take it is an outage like any other."""
+    """Effects in the outbox of a dead supervisor are acknowledged within the takeover, also if the first try fails for
+    an outage."""
 
     store = MemoryStore()
     store.write([msgspec.structs.replace(entry(1), ended=True)])
@@ -378,7 +385,7 @@ async def test_what_the_dead_owe_is_settled_when_the_disk_is_up_again(tmp_path: 
 
 
 def task_left(seq: int) -> Append:
-    """The task of a plan that a dead supervisor left open."""
+    """Return an append of the task of a plan that a dead supervisor left open."""
     data = TaskData(workstream="1.1", name="left", digest="")
     born = msgspec.structs.replace(
         record(seq), entity_type="task", entity_id="task:left", entity_seq=1, event="Born", outcome="born"
@@ -389,8 +396,8 @@ def task_left(seq: int) -> Append:
 
 @pytest.mark.parametrize("left_by", [None, ValueError])
 async def test_tasks_that_nobody_took_up_do_not_keep_an_end(tmp_path: Path, left_by: type[Exception] | None) -> None:
-    """Sessions are told to end first, the tasks are given up with the disk; both where the block is left in order and
-    where it is not."""
+    """A task that no plan took over does not delay the end of the supervisor during an outage, whether the block ends
+    normally or by an exception."""
 
     def journal(store: MemoryStore) -> FailingJournal:
         store.write([task_left(1)])
@@ -408,7 +415,8 @@ async def test_tasks_that_nobody_took_up_do_not_keep_an_end(tmp_path: Path, left
 
 
 async def test_a_plan_ends_with_its_journal(tmp_path: Path) -> None:
-    """A task is approved while the disk is down, and that never becomes durable: nobody waits for it any more."""
+    """A task was approved during an outage: if the run then ends, both the plan and the approval end with
+    JournalError."""
     agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
     plan = Plan(agents=agents, tasks=(TaskConfig(id="a", agent="sh", prompt="true", approval="before"),))
     ends = list[JournalError]()
@@ -433,7 +441,7 @@ async def test_a_plan_ends_with_its_journal(tmp_path: Path) -> None:
 
 
 async def test_a_plan_is_given_up_without_its_disk(tmp_path: Path) -> None:
-    """A cancelled run of a plan returns while the disk is down; the end of its task is recorded when it is up."""
+    """A cancelled run of a plan returns during an outage; the end of its task is recorded after the outage."""
     agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
     plan = Plan(agents=agents, tasks=(TaskConfig(id="a", agent="sh", prompt="sleep 1000"),))
     settings = quick_settings(ladder={"request_s": 0.1})
@@ -451,7 +459,7 @@ async def test_a_plan_is_given_up_without_its_disk(tmp_path: Path) -> None:
 
 
 class DownWhenDone(FailingJournal):
-    """A disk that is down from the record on that says that the task is done."""
+    """Journal whose disk fails from the record on by which a task is done."""
 
     async def append(self, batch: Sequence[Append]) -> None:
         self.broken = self.broken or any(one.state == "DONE" for one in batch)
@@ -461,7 +469,8 @@ class DownWhenDone(FailingJournal):
 async def test_what_was_saved_of_a_task_stays_where_its_end_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The journal has it at work for ever: whoever comes next goes on with what was saved on its way."""
+    """If the record of a task's end is lost in an outage, the task's saved work is not deleted: another supervisor
+    continues the task from it."""
     forgotten = list[str]()
 
     async def forget(_: Verification, place: WorkspaceSpec) -> None:
@@ -487,7 +496,7 @@ async def test_what_was_saved_of_a_task_stays_where_its_end_is_lost(
 
 
 async def test_a_worker_that_could_not_register_has_no_slot(tmp_path: Path) -> None:
-    """A worker whose registration the journal did not take has no slots."""
+    """A worker whose registration could not be recorded has no free slots."""
     with pytest.raises(JournalUnavailable):
         async with supervising(tmp_path, journal=FailingJournal) as run:
             await run.sup.start_session("s", agent=answers)
@@ -501,7 +510,7 @@ async def test_a_worker_that_could_not_register_has_no_slot(tmp_path: Path) -> N
 
 
 async def test_who_waits_for_a_record_is_not_kept_by_a_stop(tmp_path: Path) -> None:
-    """A supervisor that is stopped while its disk is down answers whoever waits, instead of waiting with them."""
+    """Stopping the supervisor during an outage fails the waiting ``flush`` instead of waiting for the disk."""
     with pytest.raises(JournalUnavailable, match="the run ended before it could be written again"):
         async with supervising(tmp_path, journal=FailingJournal) as run:
             await run.sup.start_session("s", agent=answers)
@@ -539,7 +548,7 @@ async def on_disk(path: Path) -> AsyncIterator[SqliteJournal]:
 
 
 async def test_a_locked_journal_is_unavailable_and_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody else's transaction is the disk's trouble: it is named, can be looked behind, and passes."""
+    """Another program's lock on the journal raises JournalUnavailable; afterwards the journal can be used again."""
     monkeypatch.setattr(database, "BUSY_MS", 10)
     path = tmp_path / "journal.db"
     async with on_disk(path) as journal:
@@ -556,7 +565,8 @@ async def test_a_locked_journal_is_unavailable_and_recovers(tmp_path: Path, monk
 
 
 async def test_a_journal_that_cannot_be_opened_again_is_looked_at_again(tmp_path: Path) -> None:
-    """A look that fails can be repeated; meanwhile a question is answered by the same kind of error."""
+    """A journal file that is missing for a while raises JournalUnavailable from ``recover`` and ``events``, and both
+    work when the file is back."""
     path = tmp_path / "journal.db"
     async with on_disk(path) as journal:
         path.rename(tmp_path / "away.db")
@@ -571,7 +581,7 @@ async def test_a_journal_that_cannot_be_opened_again_is_looked_at_again(tmp_path
 
 
 async def test_a_look_at_the_disk_of_another_owner_is_fenced(tmp_path: Path) -> None:
-    """A supervisor whose journal another supervisor has taken over gets ``Fenced``."""
+    """``recover`` of a journal that a later supervisor has opened raises ``Fenced``."""
     path = tmp_path / "journal.db"
     async with on_disk(path) as journal:
         later = await SqliteJournal.open(path, jsonl=None)
@@ -597,7 +607,7 @@ async def test_a_look_at_the_disk_of_another_owner_is_fenced(tmp_path: Path) -> 
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_what_may_pass_and_what_may_not(error: Exception, passes: bool) -> None:
-    """The disk's own trouble is waited for; damage, another's file, and a mistake of ours are not."""
+    """Errors of the disk become JournalUnavailable and are waited for; damage, a foreign file and a bug do not."""
     with pytest.raises(JournalError) as told, translate_errors(Path("journal.db")):
         raise error
     assert isinstance(told.value, JournalUnavailable) is passes
@@ -630,7 +640,7 @@ async def test_the_progress_tells_of_an_outage_once(tmp_path: Path) -> None:
 
 
 async def test_the_progress_tells_of_a_recovery_before_the_end(tmp_path: Path) -> None:
-    """A run that ends right after its disk has recovered has said so, before its result."""
+    """A run that ends right after an outage prints the end of the outage before its result."""
     state = StateDir.open(tmp_path / "state")
     journal = await SqliteJournal.open(state.journal, jsonl=None)
     out = io.StringIO()
@@ -647,7 +657,7 @@ async def test_the_progress_tells_of_a_recovery_before_the_end(tmp_path: Path) -
 
 
 async def test_the_progress_tells_programs_of_an_outage(tmp_path: Path) -> None:
-    """And as JSON, with what is known of it."""
+    """The progress as JSON has one line when an outage begins, with its cause and counts, and one when it is over."""
     began, over = [json.loads(line) for line in await reported(tmp_path, JsonView)]
     assert began == {"outage": {"since": 0.0, "why": "the disk is full", "attempts": 3, "waiting": 2}}
     assert over == {"outage": None}

@@ -1,4 +1,4 @@
-"""Ids are never given twice, and what is remembered for that stays small."""
+"""IdAllocator: no id is given twice, and the memory for that stays small."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from supervisor.runtime.entity_registry import IdAllocator
 
 
 def test_a_name_that_was_used_gets_a_number() -> None:
-    """The first one is free; a number that somebody chose himself is passed over."""
+    """A name that is taken gets the next free number, and a number that is taken already is skipped."""
     names = IdAllocator({"lead", "lead-3"})
     assert [names.new("lead") for _ in range(3)] == ["lead-2", "lead-4", "lead-5"]
 
@@ -22,14 +22,14 @@ def test_a_numbered_name_can_be_asked_for_and_is_new_again() -> None:
 
 @given(st.lists(st.sampled_from(["a", "a-2", "a-3", "a-2-2", "b", "a-"]), max_size=40))
 def test_no_id_is_given_twice(wanted: list[str]) -> None:
-    """No order of requests gets the same id twice."""
+    """In any order of requests the allocator returns each id once."""
     names = IdAllocator({"a-4"})
     given_ids = [names.new(one) for one in wanted]
     assert len({*given_ids, "a-4"}) == len(given_ids) + 1
 
 
 def test_numbered_names_cost_one_number() -> None:
-    """However many sessions share a name."""
+    """A thousand ids of one name are remembered as two entries."""
     names = IdAllocator()
     for _ in range(1000):
         names.new("churn")
@@ -37,7 +37,7 @@ def test_numbered_names_cost_one_number() -> None:
 
 
 def test_what_was_below_a_session_is_forgotten_with_it() -> None:
-    """Ids below a session are dropped with it; its own id stays taken, so none can be allocated below it again."""
+    """``drop_below`` drops the ids below a session, because the session's own id stays taken."""
     names = IdAllocator({"lead/docs"})
     assert names.new("lead/docs", below="lead") == "lead/docs-2"
     assert names.new("lead/docs", below="lead") == "lead/docs-3"

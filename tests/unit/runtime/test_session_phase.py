@@ -1,4 +1,4 @@
-"""A live session has one phase, which only moves forward."""
+"""Phases of a live session: a session has one phase, which only moves forward."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def live_session(parent: LiveSession | None = None) -> LiveSession:
 
 @pytest.mark.parametrize("phase", list(SessionPhase))
 def test_a_phase_sets_the_events_of_every_phase_before(phase: SessionPhase) -> None:
-    """A session that crashed skips phases: who waits for one of these does not wait for ever."""
+    """Advancing to a phase sets the events of all earlier phases too, so that a skipped phase leaves nobody waiting."""
     session = live_session()
     before = {one: session.reached(one) for one in SessionPhase}
     session.advance(phase)
@@ -46,7 +46,7 @@ def test_a_session_never_goes_back() -> None:
 
 
 def test_a_parent_waits_for_its_child_until_the_child_has_finished() -> None:
-    """The child counts as work of its parent once, however often its end is reported."""
+    """A child counts as work of its parent until the child has finished, and is subtracted once."""
     parent = live_session()
     child = live_session(parent)
     child.advance(SessionPhase.TERMINATING)

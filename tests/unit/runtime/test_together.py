@@ -1,4 +1,4 @@
-"""Records of one decision: several entities move in one transaction of the journal, or none of them does."""
+"""Groups: the records of one decision about several entities are written in one append, or not at all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BY_TEST = Cause(actor="test")
 
 
 class Batches(MemoryJournal):
-    """Journal that keeps, of each append, the entities and events that it wrote."""
+    """Journal that records the entities and events of each append."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)
@@ -50,7 +50,8 @@ def create_run_and_job(registry: EntityRegistry) -> None:
 
 
 async def test_a_decision_about_two_entities_is_one_append(tmp_path: Path) -> None:
-    """Even where each transaction has one record only, a group is in one; each record follows from the one before."""
+    """A group is written in one append even if each append has only one record; each record of a group is the cause of
+    the next one."""
     async with supervising(tmp_path, journal=Batches) as run:
         registry = run.sup.registry
         with failpoint.controlled_by(lambda name, subject: name == "ledger.batch_of_one"):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 class IdleConnection(AgentConnection):
-    """Connection to an agent that does nothing."""
+    """Adapter connection to an agent that does nothing."""
 
     async def run(self) -> None: ...
 

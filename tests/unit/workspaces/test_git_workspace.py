@@ -131,7 +131,7 @@ async def test_what_is_outside_of_a_sparse_checkout_is_work(repository: Path) ->
 
 
 async def test_a_session_that_changed_nothing_has_nothing_to_merge(repository: Path) -> None:
-    """The target stays if a session has changed nothing."""
+    """The target branch does not move if a session has changed nothing."""
     before = git(repository, "rev-parse", "main")
     async with workspaces(repository) as spaces:
         await prepared(spaces, "look", repository)
