@@ -1,7 +1,8 @@
 """Cell: the actor system's object for one actor, with its children, its tasks, its end and its restart.
 
-Theory of operation ------------------- An end consists of steps that the dispatcher takes, each when the step before is
-complete:
+Theory of operation
+-------------------
+An end consists of steps that the dispatcher takes, each when the step before is complete:
 
     LIVE --begin_stop--> STOPPING: reject unread messages -> stop the children, youngest first
                                    -> cancel the tasks -> ``stopped(ctx, reason)`` --> STOPPED
@@ -115,7 +116,11 @@ class ActorCell(MessageLoop):
 
     def _open_runner(self) -> TaskRunner:
         """Return the runner of the actor's tasks; with the first task, make the runner, and the runners of the actors
-        in whose scopes it runs.  Raises: ActorStopped: the actor's scope, or a scope around it, was cancelled."""
+        in whose scopes it runs.
+
+        Raises:
+            ActorStopped: the actor's scope, or a scope around it, was cancelled.
+        """
         if self.scope.cancelled:
             raise ActorStopped(self.id, self.scope.cause)
         if self.runner is None:

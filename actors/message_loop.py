@@ -1,8 +1,10 @@
 """Message loop of an actor: its mailbox, the handling of messages, asks answered in place, crashes and timers.
 
-Theory of operation ------------------- An idle actor has no task. A sender puts a message into the mailbox and queues
-the actor with the :class:`~actors.dispatch.Dispatcher`, which calls :meth:`MessageLoop.drain` for a batch of messages.
-So one message is handled at a time, and ``receive`` never runs twice at the same time.
+Theory of operation
+-------------------
+An idle actor has no task. A sender puts a message into the mailbox and queues the actor with the
+:class:`~actors.dispatch.Dispatcher`, which calls :meth:`MessageLoop.drain` for a batch of messages. So one message is
+handled at a time, and ``receive`` never runs twice at the same time.
 
     ref.tell(m)                       deliver -> mailbox -> dispatcher -> drain -> actor.receive(ctx, m)
     ref.ask(m) while the actor idles  answer_in_place -> actor.receive(ctx, m), in the task that asks
@@ -252,7 +254,11 @@ class MessageLoop(ABC):
 
     def deliver(self, envelope: Envelope, lane: Lane, *, in_turn: bool = False) -> None:
         """Put a message into the mailbox. *in_turn*: the sender has waited for room, or may go ahead of the senders
-        that wait.  Raises: ActorStopped, MailboxFull: the message was not added."""
+        that wait.
+
+        Raises:
+            ActorStopped, MailboxFull: the message was not added.
+        """
         if self.phase is not _LIVE and not self.restarting:
             raise ActorStopped(self.id, self.reason)
         box = self.box

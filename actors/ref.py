@@ -219,15 +219,15 @@ class Ref:
     async def ask(
         self, message: Any, *, timeout_s: float, lane: Lane = _NORMAL, cause: Any = None, detach: bool = False
     ) -> Any:
-        """Send *message* and wait at most *timeout_s* seconds for room in the mailbox and the reply together.
+        """Send *message* and wait at most *timeout_s* seconds for room and the answer together.
 
         If the asker is cancelled or its time is over, the message is not handled any more, and tasks that were started
-        for a deferred answer are cancelled. With *detach* the message is handled and the tasks continue.
+        for a deferred answer are cancelled. With *detach* the message is handled and the tasks go on.
 
         Raises:
             ActorRestarting: the actor crashed while it handled the message, and is restarted.
-            ActorStopped: the actor has stopped, or stopped before it replied. AskTimeout: the reply did not come in
-                time.
+            ActorStopped: the actor has stopped, or stopped before it answered.
+            AskTimeout: no answer in time.
             InvalidOption: *timeout_s* is no finite number.
             MailboxFull: no room in the mailbox in time.
         """

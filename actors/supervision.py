@@ -145,8 +145,11 @@ class Child:
         self.stoppers: list[Reply] = []
 
     def make_actor(self) -> Actor:
-        """Make a behaviour by the spec's factory.  Raises: InvalidOption: the factory returned an object that is no
-        behaviour."""
+        """Make a behaviour by the spec's factory.
+
+        Raises:
+            InvalidOption: the factory returned an object that is no behaviour.
+        """
         actor = self.spec.start()
         if not callable(getattr(actor, "receive", None)):
             raise InvalidOption(f"child spec {self.spec.id!r}", "start()", actor, "return a behaviour, with a receive")

@@ -6,9 +6,10 @@ aborted at scope SESSION from its root, in memory (until the receipt reports tha
 many tasks, each in a cancel scope and task group of its own, in the same shape, cancelled from the root and joined;
 and, for the disk, the time in which the journal commits as many rows by itself, in batches as large as the journal
 writer's. asyncio does not end nested task groups deeper than about 300, so there the bare figure of a chain is measured
-with 250 levels, which the table notes.  Aborts that wait for no disk are measured in process time, which a loaded
-machine does not lengthen; aborts that do, by the wall clock. Run: ``python -m benchmarks.abort [--rounds N] [--folder
-DIR] [--short]``.
+with 250 levels, which the table notes.
+
+Aborts that wait for no disk are measured in process time, which a loaded machine does not lengthen; aborts that do, by
+the wall clock. Run: ``python -m benchmarks.abort [--rounds N] [--folder DIR] [--short]``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Bare queues and bare tasks: the least cost of a message, a reply, or a life on each backend.  Each is written for a
-user who needs no feature of an actor: no lanes, no deadline, no order of ends."""
+"""Bare queues and bare tasks: the least cost of a message, a reply, or a life on each backend.
+
+Each is written for a user who needs no feature of an actor: no lanes, no deadline, no order of ends.
+"""
 
 from __future__ import annotations
 

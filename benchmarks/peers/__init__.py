@@ -48,7 +48,11 @@ def missing(name: str) -> str:
 
 
 def need(module: str) -> ModuleType:
-    """Import a library of the benchmarks and return the module.  Raises: Missing: the library is not installed."""
+    """Import a library of the benchmarks and return the module.
+
+    Raises:
+        Missing: the library is not installed.
+    """
     if why := missing(module):
         raise Missing(why)
     return importlib.import_module(module)
@@ -61,8 +65,11 @@ def count_of(what: str, sizes: Sizes) -> int:
 
 
 def ask_peer(name: str, what: str, count: int) -> list[float]:
-    """Run a peer's program; return its figure for *what*, or all of its figures if *what* is ``all``.  Raises: Missing:
-    the peer is not installed, or cannot make that measurement."""
+    """Run a peer's program; return its figure for *what*, or all of its figures if *what* is ``all``.
+
+    Raises:
+        Missing: the peer is not installed, or cannot make that measurement.
+    """
     if why := missing(name):
         raise Missing(why)
     line = [sys.executable, "-m", f"benchmarks.peers.{name}", what, str(count)]

@@ -18,8 +18,11 @@ PROCESSES_MAX = 500_000
 
 
 def measure(what: str, count: int) -> str:
-    """Run a measurement in Erlang; return the figures as Erlang prints them.  Raises: subprocess.SubprocessError: the
-    modules did not compile, did not run, or did not end in time."""
+    """Run a measurement in Erlang; return the figures as Erlang prints them.
+
+    Raises:
+        subprocess.SubprocessError: the modules did not compile, did not run, or did not end in time.
+    """
     with tempfile.TemporaryDirectory() as built:
         sources = [str(path) for path in sorted(SOURCES.glob("*.erl"))]
         subprocess.run(["erlc", "-o", built, *sources], check=True, stdout=sys.stderr, timeout=LIMIT_S)

@@ -1,17 +1,19 @@
 """Output of ``supervisor run``: a table on a terminal, one line per record elsewhere, JSON for programs.
 
-Theory of operation ------------------- The journal is the source. A :class:`Reporter` remembers the number of the last
-record that it has shown, and on each :meth:`Reporter.update` reads the records after it and passes them to a
-:class:`RunView`. The run calls ``update`` every ``TICK_S`` seconds in a thread, so that a slow terminal misses no
-record and delays no session.
+Theory of operation
+-------------------
+The journal is the source. A :class:`Reporter` remembers the number of the last record that it has shown, and on each
+:meth:`Reporter.update` reads the records after it and passes them to a :class:`RunView`. The run calls ``update`` every
+``TICK_S`` seconds in a thread, so that a slow terminal misses no record and delays no session.
 
 Two failures must not stop a run:
 
 * The journal cannot be written: the view shows that at once. If the journal cannot be read either, the next update
   tries again.
 * Standard output cannot be written: the run continues without output. If the reader closed the pipe, the result counts
-  as delivered; after any other error it does not, and another run can print it again (``Reporter.end``).  No code of
-  this module decides about the run.
+  as delivered; after any other error it does not, and another run can print it again (``Reporter.end``).
+
+No code of this module decides about the run.
 """
 
 from __future__ import annotations

@@ -136,8 +136,11 @@ async def _run(request: _Request, plan: Plan) -> int:
 
 
 def check_resumable(plan: Plan, state: StateDir) -> None:
-    """Check that the last run of the plan left work to resume.  Raises: BadInput: no task of the plan was cancelled,
-    given up or interrupted."""
+    """Check that the last run of the plan left work to resume.
+
+    Raises:
+        BadInput: no task of the plan was cancelled, given up or interrupted.
+    """
     rows: list[EntityRow] = []
     if state.journal.exists():
         with JournalReader(state.journal) as reader:

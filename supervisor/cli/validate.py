@@ -44,9 +44,12 @@ class CheckedRecords(msgspec.Struct, frozen=True, kw_only=True):
 
 # ----------------------------------------------------------------------------------------------------- which it is
 def journal_at(path: Path) -> Path:
-    """Return *path* if it is a journal, or the path of the journal in the state directory *path*.  Raises: BadInput:
-    there is no journal, or this user may not read it.
-        StateDirError: the directory cannot be used."""
+    """Return *path* if it is a journal, or the path of the journal in the state directory *path*.
+
+    Raises:
+        BadInput: there is no journal, or this user may not read it.
+        StateDirError: the directory cannot be used.
+    """
     try:
         is_directory = path.is_dir()
         journal = StateDir(path).journal if is_directory else path

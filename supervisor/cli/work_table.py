@@ -1,6 +1,8 @@
-"""Rows of the run table about work: the workstream, and the tasks that no session works on. Pure.  A claimed task is
-shown as its session; the task has a row of its own again when it waits for another task or a person, or was given
-up."""
+"""Rows of the run table about work: the workstream, and the tasks that no session works on. Pure.
+
+A claimed task is shown as its session; the task has a row of its own again when it waits for another task or a person,
+or was given up.
+"""
 
 from __future__ import annotations
 

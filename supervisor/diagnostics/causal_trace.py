@@ -1,8 +1,10 @@
 """Explain the last change of an entity by the records that led to it (``supervisor why``). Pure.
 
-Theory of operation ------------------- Every record names at most one cause, an older record (``cause_id``). Following
-the causes from an entity's last change leads to a record without a cause, the root, for example an operator's command.
-This chain is the spine of the trace, printed from the root to the last change.
+Theory of operation
+-------------------
+Every record names at most one cause, an older record (``cause_id``). Following the causes from an entity's last change
+leads to a record without a cause, the root, for example an operator's command. This chain is the spine of the trace,
+printed from the root to the last change.
 
 Other records belong to a step of the spine without being its cause. They are its annotations:
 
@@ -126,8 +128,13 @@ def why(events: Events, entity_id: str) -> Explanation:
 
 def roots(events: Events, entity_id: str) -> tuple[LifecycleEvent, ...]:
     """Return the root records to which the end of *entity_id* leads back, by causes and by the aborts that records
-    name.  Every end has exactly one root; if the journal lacks a cause, none is found.  Raises: LookupError: no record
-    is about *entity_id*."""
+    name.
+
+    Every end has exactly one root; if the journal lacks a cause, none is found.
+
+    Raises:
+        LookupError: no record is about *entity_id*.
+    """
     by_seq = _by_seq(events)
     last = _last_change(by_seq, entity_id)
     stages = [

@@ -1,8 +1,10 @@
 """Rebuild events from records and step them through the lifecycle tables again. Pure.
 
-Theory of operation ------------------- A record holds the event that occurred (name and metadata) and the state that
-followed. The tables are pure, so that the rebuilt event, applied to the rebuilt data of the entity, must give the
-recorded state, data and effects again. The invariants, ``supervisor replay`` and recovery use this:
+Theory of operation
+-------------------
+A record holds the event that occurred (name and metadata) and the state that followed. The tables are pure, so that the
+rebuilt event, applied to the rebuilt data of the entity, must give the recorded state, data and effects again. The
+invariants, ``supervisor replay`` and recovery use this:
 
     data = data_of(kind, first_record)            # the entity's data at birth
     event = event_of(kind, record)                # the event, from name and metadata

@@ -61,10 +61,13 @@ class SessionDiffers(msgspec.Struct, frozen=True, kw_only=True):
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Differences between the new run and the recorded one. ``parts_at`` is the first record after which the runs
-    differ, or ``None``.  The entities in ``ended`` would have ended earlier or not been born, those in ``lived`` would
-    have continued. ``launches`` counts the agents that were started; ``launches_saved`` the agents that would not have
-    been started, ``launches_spent`` the additional agents, at least. ``waited_s`` is the recorded time in backoff,
-    ``would_wait_s`` the time under the other limits, both up to ``parts_at``."""
+    differ, or ``None``.
+
+    The entities in ``ended`` would have ended earlier or not been born, those in ``lived`` would have continued.
+    ``launches`` counts the agents that were started; ``launches_saved`` the agents that would not have been started,
+    ``launches_spent`` the additional agents, at least. ``waited_s`` is the recorded time in backoff, ``would_wait_s``
+    the time under the other limits, both up to ``parts_at``.
+    """
 
     records: int
     parts_at: int | None

@@ -38,8 +38,10 @@ class _JobState:
 
 class WorkInvariants:
     """State of jobs, workers and workstreams as far as the lines of the log so far show; pass each transition in order
-    to :meth:`check`.  ``invariant`` is the invariant that is being checked; while a problem is reported, the violated
-    invariant."""
+    to :meth:`check`.
+
+    ``invariant`` is the invariant that is being checked; while a problem is reported, the violated invariant.
+    """
 
     def __init__(self, report: ReportProblem) -> None:
         self.invariant = ""

@@ -1,8 +1,10 @@
 """Hash chain of the journal: no record, effect or entity can change unnoticed.
 
-Theory of operation ------------------- The row of each record carries a hash (``chain``) of the row itself, of the
-effects that the record owes and settles, and of the hash before. The first row is chained to ``START``. The last record
-of an entity in a batch also carries a hash of the entity's row (``entity_hash``).
+Theory of operation
+-------------------
+The row of each record carries a hash (``chain``) of the row itself, of the effects that the record owes and settles,
+and of the hash before. The first row is chained to ``START``. The last record of an entity in a batch also carries a
+hash of the entity's row (``entity_hash``).
 
     chain(n) = blake2b(chain(n - 1) + msgpack(row n, owed effects, settled effects))
 

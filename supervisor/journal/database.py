@@ -185,15 +185,21 @@ class Database:
         self.check()
 
     def hold(self) -> None:
-        """Register the open files for :meth:`check`, once all of them are open.  Raises: OSError: one of the files is
-        gone already."""
+        """Register the open files for :meth:`check`, once all of them are open.
+
+        Raises:
+            OSError: one of the files is gone already.
+        """
         if self._possession is not None:
             self._possession.hold("write-ahead log of the journal", Path(f"{self.path}-wal"))
             self._possession.hold("journal", self.path)
 
     def check(self) -> None:
-        """Check that the journal, its write-ahead log and the lock file lie where they were opened.  Raises:
-        JournalLost: one of the files was deleted or replaced."""
+        """Check that the journal, its write-ahead log and the lock file lie where they were opened.
+
+        Raises:
+            JournalLost: one of the files was deleted or replaced.
+        """
         if self._possession is not None:
             self._possession.check()
 
@@ -232,10 +238,12 @@ class Database:
             seq = page[-1].seq
 
     def close(self) -> None:
-        """Checkpoint the write-ahead log and close the journal, so that its file is complete by itself.  SQLite makes
-        that checkpoint only when the last connection closes, and a reader may still have one. A journal that was lost
-        is closed without a checkpoint: SQLite would remove the log at that path, which may belong to another
-        journal."""
+        """Checkpoint the write-ahead log and close the journal, so that its file is complete by itself.
+
+        SQLite makes that checkpoint only when the last connection closes, and a reader may still have one. A journal
+        that was lost is closed without a checkpoint: SQLite would remove the log at that path, which may belong to
+        another journal.
+        """
         if self._possession is not None and not self._possession.holds():
             self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         else:

@@ -56,9 +56,11 @@ class JournalFiles:
             return ""
 
     def reread(self, path: Path) -> None:
-        """Make the next reads of *path*, if the file exists, come from the disk and not from a cache.  After a failed
-        sync, Linux keeps the pages that it could not write in its cache and marks them clean, and no later sync tries
-        again. A process that starts then would read commits that are lost at the next power cut."""
+        """Make the next reads of *path*, if the file exists, come from the disk and not from a cache.
+
+        After a failed sync, Linux keeps the pages that it could not write in its cache and marks them clean, and no
+        later sync tries again. A process that starts then would read commits that are lost at the next power cut.
+        """
         if not path.exists():
             return
         fd = os.open(path, os.O_RDONLY)

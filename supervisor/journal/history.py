@@ -57,8 +57,8 @@ class History:
         """Return the readers of the archives, oldest first, and of the journal.
 
         Raises:
-            JournalDamaged: an archive is missing, or the file is no archive. JournalUnavailable: an archive cannot be
-                read now.
+            JournalDamaged: an archive is missing, or the file is no archive.
+            JournalUnavailable: an archive cannot be read now.
         """
         for name in self.live.archives():
             if name not in self._archives:

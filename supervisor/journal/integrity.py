@@ -1,9 +1,11 @@
 """Integrity check of the journal when it is opened.
 
-Theory of operation ------------------- A full verification takes seconds per million records, so it is done once after
-each boot of the machine. Later openings verify only the records after the last snapshot. A snapshot states up to which
-record the journal was verified. It is written by the supervisor that has verified or written every record up to that
-one: every ``SNAPSHOT_EVERY`` records, and when the journal is closed.
+Theory of operation
+-------------------
+A full verification takes seconds per million records, so it is done once after each boot of the machine. Later openings
+verify only the records after the last snapshot. A snapshot states up to which record the journal was verified. It is
+written by the supervisor that has verified or written every record up to that one: every ``SNAPSHOT_EVERY`` records,
+and when the journal is closed.
 
 A snapshot counts only in the boot in which it was written. After a kill the kernel still has every written page; a page
 that a power cut or an unreliable disk loses is missing only after the next boot.
@@ -75,8 +77,10 @@ class ChecksumState(msgspec.Struct, frozen=True):
 
 def read_snapshot(db: apsw.Connection) -> tuple[ChecksumState, str] | None:
     """Return the last snapshot, and the id of the boot in which it was written; ``None`` if there is no snapshot.
-    Raises: apsw.CorruptError: the snapshot is malformed, which is possible since it is read before any page is
-    checked."""
+
+    Raises:
+        apsw.CorruptError: the snapshot is malformed, which is possible since it is read before any page is checked.
+    """
     row = db.execute(_READ).fetchone()
     if row is None:
         return None
@@ -94,8 +98,11 @@ def write_snapshot(db: apsw.Connection, checksums: ChecksumState, boot: str) -> 
 
 
 def verify_journal(db: apsw.Connection, boot: str) -> ChecksumState:
-    """Verify the journal and return its checksums; *boot* is the id of this boot, ``""`` if unknown.  Raises:
-    apsw.CorruptError: a part of the journal is not as it was written; the message names the part."""
+    """Verify the journal and return its checksums; *boot* is the id of this boot, ``""`` if unknown.
+
+    Raises:
+        apsw.CorruptError: a part of the journal is not as it was written; the message names the part.
+    """
     found = read_snapshot(db)
     if found is not None and boot and found[1] == boot:
         return _check_since(db, found[0])
@@ -135,7 +142,9 @@ def check_all(db: apsw.Connection) -> ChecksumState:
     """Verify pages and indexes, then records, entities, and the last snapshot.
 
     A million records take about 3 s in SQLite's own check and 8 s in the rest of this function (one core, 2026).
-    Raises: apsw.CorruptError: a part of the journal is not as it was written; the message names the part.
+
+    Raises:
+        apsw.CorruptError: a part of the journal is not as it was written; the message names the part.
     """
     if (verdict := db.execute("PRAGMA integrity_check(1)").get) != "ok":
         raise apsw.CorruptError(str(verdict))

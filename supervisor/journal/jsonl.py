@@ -105,8 +105,11 @@ class TransitionLog:
         return cls(fd, size_bytes, last)
 
     def extend(self, records: Iterable[LifecycleEvent]) -> None:
-        """Append a line for each transition among *records*: all of the lines or none.  Raises: OSError: the lines
-        cannot be written; ``last_seq`` is the number of the last written line."""
+        """Append a line for each transition among *records*: all of the lines or none.
+
+        Raises:
+            OSError: the lines cannot be written; ``last_seq`` is the number of the last written line.
+        """
         timestamp, last_seq, text = self._timestamp, self.last_seq, bytearray()
         for record in records:
             if record.outcome == "transition":

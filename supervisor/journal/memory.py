@@ -1,7 +1,9 @@
-"""Journal in memory: for a supervisor that is embedded without a state directory, and for simulated supervisors.  The
-journal in memory behaves as the journal on disk, because ``schema.apply_batch`` decides for both; only durability is
-missing. Records are kept encoded, so that a later change of a caller's dictionary does not reach the log. A
-``MemoryStore`` outlives the journal object that writes to it, as a file would."""
+"""Journal in memory: for a supervisor that is embedded without a state directory, and for simulated supervisors.
+
+The journal in memory behaves as the journal on disk, because ``schema.apply_batch`` decides for both; only durability
+is missing. Records are kept encoded, so that a later change of a caller's dictionary does not reach the log. A
+``MemoryStore`` outlives the journal object that writes to it, as a file would.
+"""
 
 from __future__ import annotations
 

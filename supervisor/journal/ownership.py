@@ -1,7 +1,9 @@
-"""Ownership of a state directory: the directory must belong to this user, and no other user may write into it.  Another
-user who can write there could replace the journal, or put a symbolic link where a file is about to be opened. Such a
-directory is refused before anything in it is touched, and a file in it may be neither a link nor a file of another
-user."""
+"""Ownership of a state directory: the directory must belong to this user, and no other user may write into it.
+
+Another user who can write there could replace the journal, or put a symbolic link where a file is about to be opened.
+Such a directory is refused before anything in it is touched, and a file in it may be neither a link nor a file of
+another user.
+"""
 
 from __future__ import annotations
 

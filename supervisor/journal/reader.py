@@ -55,8 +55,11 @@ def last_seq_of(path: Path) -> int:
 
 
 class JournalReader:
-    """The journal at *path*, read-only; a context manager. Every method returns the current content.  Raises:
-    JournalError: the file does not exist, has another schema, is damaged, or is no journal."""
+    """The journal at *path*, read-only; a context manager. Every method returns the current content.
+
+    Raises:
+        JournalError: the file does not exist, has another schema, is damaged, or is no journal.
+    """
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
@@ -139,8 +142,11 @@ class JournalReader:
         return None
 
     def check(self) -> ChecksumState:
-        """Verify the state of the journal at one moment: pages, chain, entities, snapshot.  Raises: JournalError: the
-        journal is damaged; the message names the place."""
+        """Verify the state of the journal at one moment: pages, chain, entities, snapshot.
+
+        Raises:
+            JournalError: the journal is damaged; the message names the place.
+        """
         with translate_errors(self._path), self.read_transaction():
             return check_all(self._db)
 

@@ -1,14 +1,18 @@
 """Retention: select the entities that may leave the journal.
 
-Theory of operation ------------------- An entity is archived with all its records or stays in the journal. An entity
-stays while one of these conditions holds:  * it lives, or an entity below it stays; * it owes an effect;
+Theory of operation
+-------------------
+An entity leaves with all its records or stays. It stays while one of these holds:
+
+* it lives, or an entity below it stays;
+* it owes an effect;
 * its last record is younger than the retention allows, or than ``SETTLED_S``;
-* it has the newest record, by which the journal knows the number of its last record;
+* it has the newest record, by which the journal knows its end;
 * it FAILED (a task or workstream): then the session that worked on it, everything below both and everything above stay;
-* it is below a workstream that runs, or whose result was not reported: another supervisor continues that workstream.
-  The module consists of SQL queries and the functions that run them; nothing is changed. The recursive query walks from
-  the entities
-that must stay up to their parents, and every entity that the query does not reach may be archived.
+* it is below a workstream that runs, or whose result was not reported: another supervisor continues that one.
+
+The module is SQL and the questions that it answers; nothing is changed. The recursive query walks from the entities
+that must stay up to their parents, and everything it does not reach may leave.
 """
 
 from __future__ import annotations
@@ -75,8 +79,11 @@ class RetentionSelection(NamedTuple):
 def select_entities(
     db: apsw.Connection, retention: Retention, now: float, most: int, living: Collection[str] = ()
 ) -> list[RetentionSelection]:
-    """Select the entities that are archived next, oldest first.  Together they have about *most* records, and more only
-    if fewer would separate a child from its parent. *now* is Unix time; *living* entities (by id) stay."""
+    """Select the entities that are archived next, oldest first.
+
+    Together they have about *most* records, and more only if fewer would separate a child from its parent. *now* is
+    Unix time; *living* entities (by id) stay.
+    """
     until = _cutoff(db, retention, now)
     if until is None:
         return []

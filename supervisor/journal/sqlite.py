@@ -1,8 +1,10 @@
 """Journal on disk: a SQLite database on a thread of its own, one operation at a time.
 
-Theory of operation ------------------- ``append`` returns when its transaction is on the disk (WAL mode,
-synchronous=FULL). Every operation runs on a worker thread, so that the event loop never waits for a disk, and inside a
-shield, so that a cancellation never leaves a transaction open: it is delivered at the caller's next checkpoint.
+Theory of operation
+-------------------
+``append`` returns when its transaction is on the disk (WAL mode, synchronous=FULL). Every operation runs on a worker
+thread, so that the event loop never waits for a disk, and inside a shield, so that a cancellation never leaves a
+transaction open: it is delivered at the caller's next checkpoint.
 
 A shield does not stop a Ctrl-C, or asyncio's own cancel. Such a cancel ends the wait for the thread, never the thread's
 work. Therefore the operations are serialised by a lock, and not only by anyio's limiter: the limiter is free as soon as

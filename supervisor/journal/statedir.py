@@ -91,9 +91,12 @@ class StateDir:
 
     @classmethod
     def open(cls, path: Path, *, create: bool = True) -> StateDir:
-        """Return the state directory at *path*; with *create* make it if it does not exist.  Raises: StateDirError: the
-        path is something else, the directory is not writable, its path is not UTF-8, or it does not exist and *create*
-        is false."""
+        """Return the state directory at *path*; with *create* make it if it does not exist.
+
+        Raises:
+            StateDirError: the path is something else, the directory is not writable, its path is not UTF-8, or it
+                does not exist and *create* is false.
+        """
         state = cls(path)
         _check_spelling(path)
         if create:

@@ -26,13 +26,12 @@ _CAP_LEAST_BYTES: Final = 1_024
 
 
 class Transcript:
-    """The transcript of one session at *path*; an existing file is continued. Lines are ``HH:MM:SS.mmm source| text``
-    in UTC.
+    """The log of one session at *path*, continued if it is there. Lines are ``HH:MM:SS.mmm source| text`` in UTC.
 
     Args:
-        path: the first file; created, with its folder, when the first text is written. cap_bytes: limit for the size of
-            the stored text: the first half of the limit holds the beginning, the last quarter to half the end.
-            open_transcripts: the set of transcripts with open files, which closes the oldest when there are too many.
+        path: the first file; made, with its folder, when the first text is written.
+        cap_bytes: how much of the text is kept: the first half of it, and the last quarter to half.
+        open_transcripts: the transcripts whose files are open; it closes the oldest when there are too many.
     """
 
     def __init__(
@@ -147,9 +146,11 @@ class Transcript:
 
 
 class OpenTranscripts:
-    """The transcripts whose files are open, at most *files_max*, in the order of their last writes.  The limit exists
-    because a session that waits for file descriptors must not hold one for its transcript. *is_ours* returns whether
-    files may be opened: not if the state directory belongs to another supervisor by now."""
+    """The transcripts whose files are open, at most *files_max*, in the order of their last writes.
+
+    The limit exists because a session that waits for file descriptors must not hold one for its transcript. *is_ours*
+    returns whether files may be opened: not if the state directory belongs to another supervisor by now.
+    """
 
     def __init__(self, files_max: int, is_ours: Callable[[], bool] = lambda: True) -> None:
         self._files_max = files_max

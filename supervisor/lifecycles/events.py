@@ -12,10 +12,12 @@ from supervisor.lifecycles.types import DeliveryPoint, Exit, Survivors, ToolOutc
 
 # ---------------------------------------------------------------------------------------------------- session (003)
 class TurnRequested(Event, frozen=True, kw_only=True):
-    """Event: a prompt was given to the session.  A request with *once* is not retried when its turn fails after the
-    agent was ready: the requester decides about another attempt. *timeout_s* is the time-out of its turns (``None``:
-    the session's default), and *hard_cap_s* the time up to which the time-out is extended while progress is seen
-    (``None``: no extension)."""
+    """Event: a prompt was given to the session.
+
+    A request with *once* is not retried when its turn fails after the agent was ready: the requester decides about
+    another attempt. *timeout_s* is the time-out of its turns (``None``: the session's default), and *hard_cap_s* the
+    time up to which the time-out is extended while progress is seen (``None``: no extension).
+    """
 
     spelled = "TurnRequested"
     request_id: str

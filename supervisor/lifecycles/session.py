@@ -569,7 +569,7 @@ def hurry(data: SessionData, event: OperatorStop) -> Answered:
 
 
 def settle_request(data: SessionData, event: TurnReaped) -> Answered:
-    """Reply to the request whose turn was cleaned up, and begin the next request.  A message that waited for the end of
+    """Reply to the request whose turn was cleaned up, and begin the next request. A message that waited for the end of
     this turn comes first, in a turn of its own: the reply to the request is sent after that turn."""
     if data.current is None or event.turn_id != data.turn_id:
         return data, ()

@@ -47,7 +47,11 @@ class CancelMode(StrEnum):
 
     @classmethod
     def named(cls, word: CancelMode | str) -> CancelMode:
-        """Return the cancel mode named *word*.  Raises: UnknownValue: no mode has that name."""
+        """Return the cancel mode named *word*.
+
+        Raises:
+            UnknownValue: no mode has that name.
+        """
         try:
             return cls(word)
         except ValueError:

@@ -251,9 +251,11 @@ TABLE: Final[tuple[ErrorRule, ...]] = (
 )
 """Rules, the precise rules before the general ones, and the texts of providers before the texts of the machine: a 429
 for an empty account is no rate limit, a 403 for too many requests is a rate limit, and a SyntaxError that quotes a
-gateway's page is an error of the gateway.  Sources of the patterns: those of spec 002; of the HTTP errors that the
-model providers document; of what nine agents print when a model fails; of the shells, Python, node and the kernel; and
-of this runtime's own refusals."""
+gateway's page is an error of the gateway.
+
+Sources of the patterns: those of spec 002; of the HTTP errors that the model providers document; of what nine agents
+print when a model fails; of the shells, Python, node and the kernel; and of this runtime's own refusals.
+"""
 
 MEANT: Final[dict[TransitionReason, tuple[ErrorCategory, bool, str]]] = {
     TransitionReason.PROMPT_TOO_LONG: (PERMANENT, False, "the prompt does not fit into the model's context"),

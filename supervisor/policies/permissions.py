@@ -116,8 +116,8 @@ def _by_rule(policy: PermissionPolicy, request: PermissionRequest, directory: st
 
 
 def covers(allowed: PermissionRequest, detail: str, wanted: PermissionRequest, directory: str) -> bool:
-    """Return whether an allowed request, shown with *detail*, covers *wanted*, so that *wanted* needs no decision.
-    That is so if *wanted* is the same command line, or only files that *allowed* named. The title that an agent gives a
+    """Return whether an allowed request, shown with *detail*, covers *wanted*, so that *wanted* needs no decision. That
+    is so if *wanted* is the same command line, or only files that *allowed* named. The title that an agent gives a
     request proves nothing; the commands and files that the supervisor handles are what counts."""
     if wanted.kind == "execute":
         literal = msgspec.json.encode(wanted.title).decode()  # among the arguments, which are JSON

@@ -296,8 +296,11 @@ class Codec(Protocol):
         ...
 
     def end_call(self, call_id: str) -> Iterable[Out] | None:
-        """Request that the agent ends this one tool call; its turn goes on.  Return ``None`` if the protocol has no
-        such request. A later :class:`CallNotEnded` reports that the agent did not end the call."""
+        """Request that the agent ends this one tool call; its turn goes on.
+
+        Return ``None`` if the protocol has no such request. A later :class:`CallNotEnded` reports that the agent did
+        not end the call.
+        """
         ...
 
     def close(self) -> Iterable[Out]:

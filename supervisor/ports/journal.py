@@ -68,8 +68,11 @@ class EntityRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on the ended entities in a journal; entities beyond a bound are moved to the archive. ``None`` is no
-    bound.  ``keep_s`` is the time that an entity stays after its last record (a week by default); above ``records_max``
-    records in the journal, the oldest entities are moved earlier."""
+    bound.
+
+    ``keep_s`` is the time that an entity stays after its last record (a week by default); above ``records_max`` records
+    in the journal, the oldest entities are moved earlier.
+    """
 
     keep_s: float | None = 604_800.0
     records_max: int | None = 1_000_000
@@ -118,8 +121,11 @@ class Journal(Protocol):
         ...
 
     async def check(self) -> None:
-        """Check that the journal lies where it was opened. Every write makes the same check.  Raises: JournalLost: the
-        journal was deleted or replaced."""
+        """Check that the journal lies where it was opened. Every write makes the same check.
+
+        Raises:
+            JournalLost: the journal was deleted or replaced.
+        """
         ...
 
     async def settle(self, effect_ids: Sequence[str]) -> None:

@@ -9,8 +9,10 @@ import msgspec
 
 class Merge(msgspec.Struct, frozen=True, kw_only=True):
     """Outcome of a merge of a session's work: ``merged`` (*commit* is the new state of the target), ``nothing`` to
-    merge, or ``refused``.  *why* is the reason of a refusal, or the reason why nothing is to be merged; *files* are the
-    files in conflict."""
+    merge, or ``refused``.
+
+    *why* is the reason of a refusal, or the reason why nothing is to be merged; *files* are the files in conflict.
+    """
 
     outcome: str
     commit: str = ""
@@ -124,8 +126,10 @@ class Workspace(Protocol):
     async def save(self, session_id: str, spec: WorkspaceSpec, message: str) -> str:
         """Save a session's work so far; return the checkpoint, which exists until :meth:`forget`.
 
-        Return ``""`` if the work stays in place, or there is no work.  Raises: OSError: the work cannot be saved; no
-        work is lost.
+        Return ``""`` if the work stays in place, or there is no work.
+
+        Raises:
+            OSError: the work cannot be saved; no work is lost.
         """
         ...
 
@@ -139,8 +143,11 @@ class Workspace(Protocol):
         ...
 
     async def accept(self, spec: WorkspaceSpec) -> None:
-        """Give up the possibility to roll back the workspace: other sessions may work there from now on.  Raises:
-        OSError: the decision could not be recorded."""
+        """Give up the possibility to roll back the workspace: other sessions may work there from now on.
+
+        Raises:
+            OSError: the decision could not be recorded.
+        """
         ...
 
     async def forget(self, spec: WorkspaceSpec) -> None:
@@ -156,8 +163,11 @@ class Workspace(Protocol):
         ...
 
     async def clean_up(self, session_id: str, message: str) -> Released:
-        """Save the work of a session that has ended, and remove the rest of its workspace.  Raises: OSError: the
-        clean-up failed; everything is still there."""
+        """Save the work of a session that has ended, and remove the rest of its workspace.
+
+        Raises:
+            OSError: the clean-up failed; everything is still there.
+        """
         ...
 
 
@@ -173,8 +183,9 @@ class AgentFiles(Protocol):
         """Return the text of the file at *path*.
 
         Raises:
-            FileRefused: an agent may not use the file. OSError: the file does not exist, or is no regular file, no
-                UTF-8, or longer than ``input_limits.FILE_BYTES_MAX``.
+            FileRefused: an agent may not use the file.
+            OSError: the file does not exist, or is no regular file, no UTF-8, or longer than
+                ``input_limits.FILE_BYTES_MAX``.
         """
         ...
 
@@ -182,7 +193,7 @@ class AgentFiles(Protocol):
         """Write *text* to the file at *path*, replacing it as a whole; make missing directories.
 
         Raises:
-            FileRefused: an agent may not use the file; nothing was made or changed. OSError: the file cannot be
-                written.
+            FileRefused: an agent may not use the file; nothing was made or changed.
+            OSError: the file cannot be written.
         """
         ...

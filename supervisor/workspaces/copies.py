@@ -23,8 +23,10 @@ _CHUNK: Final = 1024 * 1024
 
 
 class FileCopies:
-    """The copies of files below *root*. Every method blocks, so call it in a thread.  Every method raises OSError if
-    the disk fails, and then leaves the earlier state."""
+    """The copies of files below *root*. Every method blocks, so call it in a thread.
+
+    Every method raises OSError if the disk fails, and then leaves the earlier state.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
@@ -65,7 +67,10 @@ class FileCopies:
 
     def restore(self, name: str, directory: Path, files: Sequence[str]) -> None:
         """Restore *files* below *directory* from the copy *name*; remove the files that the copy does not have.
-        Raises: FileNotFoundError: the copy does not exist."""
+
+        Raises:
+            FileNotFoundError: the copy does not exist.
+        """
         if not self.has(name):
             raise FileNotFoundError(f"there is no copy {name} in {self._root}")
         for file in files:

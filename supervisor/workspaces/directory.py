@@ -26,8 +26,11 @@ _BEFORE: Final = "before"
 
 
 class DirectoryWorkspace:
-    """Workspace (``supervisor.ports.Workspace``) in a directory that exists.  Args: copies: the directory for copies of
-    the files that tasks own; ``None``: no copies are made."""
+    """Workspace (``supervisor.ports.Workspace``) in a directory that exists.
+
+    Args:
+        copies: the directory for copies of the files that tasks own; ``None``: no copies are made.
+    """
 
     temporary: bool = False
 

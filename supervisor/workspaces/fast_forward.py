@@ -1,13 +1,17 @@
-"""Fast-forward of the target branch in the checkout that has it checked out: it is completed or undone.
+"""Fast-forward of the target branch in the checkout that has it checked out: complete, or undone.
 
-Theory of operation ------------------- ``git merge --ff-only`` writes the files, then the index, then the branch. A git
-that is killed, or finds the disk full, leaves the files written so far, and ``index.lock``. So the merge is made in
-steps that can be distinguished afterwards:  1. The step (holder, branch, commit before, commit after) is recorded
-durably (``steps``). 2. ``index.lock`` is made by the supervisor, with a content that only this step has. While the lock
-exists no other git changes the index or the files of that checkout; after a kill it proves that no other git has. 3.
-Each file that the merge is to change must be as in the commit before, in the index and in the checkout; else the merge
-is refused, and nothing is touched. 4. Git merges with a copy of the index (``GIT_INDEX_FILE``): it writes files, copy,
-branch, in this order. 5. The copy replaces the index, and the lock is removed.
+Theory of operation
+-------------------
+``git merge --ff-only`` writes the files, then the index, then the branch. A git that is killed, or finds the disk full,
+leaves what it has written, and ``index.lock``. So the merge is made in steps that can be distinguished afterwards:
+
+1. The step (holder, branch, commit before, commit after) is put on durable record (``steps``).
+2. ``index.lock`` is made by the supervisor, with a content that only this step has. While it exists no other git
+   changes the index or the files of that checkout; after a kill it proves that none has.
+3. Each file that the merge is to change must be as the commit before has it, in the index and in the checkout; else the
+   merge is refused, and nothing was touched.
+4. Git merges with a copy of the index (``GIT_INDEX_FILE``): it writes files, copy, branch, in this order.
+5. The copy replaces the index, and the lock is removed.
 
 After an interruption the branch decides:
 
@@ -16,7 +20,7 @@ After an interruption the branch decides:
   cases a new copy is made of the current index, under another name until it has the merge.
 * The branch has not moved. By (3) each file of the merge was as the commit before has it. A file that now has the
   content of the commit after, or the beginning of it, or is missing, is restored; the merge is then made anew in the
-  ordinary way. Any other content was written by the user meanwhile: the file is left as it is, and named.
+  ordinary way. Any other content was written by the user meanwhile: it is left, and named.
 
 Example: killed with 600 of 6,000 new files written. The 600 are removed, then ``index.lock``, and the checkout is as it
 was.
@@ -108,9 +112,12 @@ class FastForward:
         self._steps = steps
 
     async def advance(self, target: str, head: str, commit: str) -> Merge | None:
-        """Move the target branch to *commit*; return ``None`` if the branch is not at *head* any more.  Raises:
-        WorkspaceError: the step could be neither finished nor undone; its record stays.
-            OSError: the machine lacks file descriptors, and nothing has changed."""
+        """Move the target branch to *commit*; return ``None`` if the branch is not at *head* any more.
+
+        Raises:
+            WorkspaceError: the step could be neither finished nor undone; its record stays.
+            OSError: the machine lacks file descriptors, and nothing has changed.
+        """
         holders = await self._git.holders(target)
         if not holders:
             if await self._is_rebased(target):
@@ -205,8 +212,10 @@ class FastForward:
 
     async def _advance_index(self, step: Advance) -> None:
         """Make a copy of the index with the changes of the merge and of the user since, and replace the index by the
-        copy.  If the index has the merge already, the copy is equal to it. No copy is made, and the index stays, if the
-        merge and the user have changed the same file, or the user has checked out or committed something else.
+        copy.
+
+        If the index has the merge already, the copy is equal to it. No copy is made, and the index stays, if the merge
+        and the user have changed the same file, or the user has checked out or committed something else.
 
         Raises:
             WorkspaceError: git did not finish; the record of the step stays.

@@ -1,12 +1,14 @@
 """Text files that the supervisor reads and writes for an agent: bounded, regular, below the agent's workspace, and
 neither the supervisor's own nor git's.
 
-Theory of operation ------------------- An agent may run in a sandbox that hides the state directory and ``.git``; the
-supervisor does not run in the sandbox, so it must not open such files for the agent. Checking a path is not enough:
-between the check and the open an agent can put a symbolic link in the place of a directory. So a path is resolved once,
-and opened from the workspace downwards, each directory by the descriptor of the directory above, without following
-links. Each descriptor is checked before the next step: is the directory the state directory, or git's? Nothing is made,
-truncated or written before all checks have passed, and new files are made below the last descriptor.
+Theory of operation
+-------------------
+An agent may run in a sandbox that hides the state directory and ``.git``; the supervisor does not run in the sandbox,
+so it must not open such files for the agent. Checking a path is not enough: between the check and the open an agent can
+put a symbolic link in the place of a directory. So a path is resolved once, and opened from the workspace downwards,
+each directory by the descriptor of the directory above, without following links. Each descriptor is checked before the
+next step: is the directory the state directory, or git's? Nothing is made, truncated or written before all checks have
+passed, and new files are made below the last descriptor.
 
 - *The state directory* is recognised by its device and inode, whatever its path. A worktree in the state
   directory is an agent's workspace: the walk begins there, and so does not pass the state directory.
@@ -49,8 +51,11 @@ _GIT: Final = "it is git's own; use git"
 
 
 class DiskFiles:
-    """Access to the files of this machine for agents (``supervisor.ports.AgentFiles``).  Args: state_dir: the state
-    directory, ``None`` if there is none; agents may work below it only in *worktrees*."""
+    """Access to the files of this machine for agents (``supervisor.ports.AgentFiles``).
+
+    Args:
+        state_dir: the state directory, ``None`` if there is none; agents may work below it only in *worktrees*.
+    """
 
     def __init__(self, state_dir: Path | None = None, worktrees: Path | None = None) -> None:
         self._limiter = anyio.CapacityLimiter(THREADS)
@@ -152,9 +157,11 @@ class DiskFiles:
             return os.open(name, _DIRECTORY, dir_fd=above)
 
     def _check_above(self, path: str, directory: int) -> None:
-        """Raise an error if the workspace lies in a ``.git``, since an agent has replaced its workspace by a link.  The
-        opened directory is examined, since its path may lead elsewhere by now. Worktrees may lie in a ``.git`` if the
-        state directory does."""
+        """Raise an error if the workspace lies in a ``.git``, since an agent has replaced its workspace by a link.
+
+        The opened directory is examined, since its path may lead elsewhere by now. Worktrees may lie in a ``.git`` if
+        the state directory does.
+        """
         here = os.dup(directory)
         try:
             while not (

@@ -137,9 +137,13 @@ class GitWorkspaces:
     # ------------------------------------------------------------------------------------------ one step at a time
     @asynccontextmanager
     async def _step(self, step: Step) -> AsyncIterator[None]:
-        """Run the body as *step*, excluding other steps; a durable record of *step* exists until the body is done.  A
-        step that could be neither finished nor undone is tried again before the next step.  Raises: WorkspaceError: the
-        step before cannot be finished or undone yet, or *step* cannot be recorded."""
+        """Run the body as *step*, excluding other steps; a durable record of *step* exists until the body is done.
+
+        A step that could be neither finished nor undone is tried again before the next step.
+
+        Raises:
+            WorkspaceError: the step before cannot be finished or undone yet, or *step* cannot be recorded.
+        """
         async with self._one_at_a_time:
             await self._recover()
             await anyio.to_thread.run_sync(self._steps.begin, step)
@@ -155,8 +159,11 @@ class GitWorkspaces:
             await anyio.to_thread.run_sync(self._steps.end)
 
     async def _recover(self) -> None:
-        """Finish or undo the step that was begun and not ended, if there is one. Idempotent.  Raises: WorkspaceError:
-        the step can be neither finished nor undone now; its record stays."""
+        """Finish or undo the step that was begun and not ended, if there is one. Idempotent.
+
+        Raises:
+            WorkspaceError: the step can be neither finished nor undone now; its record stays.
+        """
         found = await anyio.to_thread.run_sync(self._steps.read)
         if found is None:
             return
@@ -507,8 +514,9 @@ class GitWorkspaces:
 
     # ------------------------------------------------------------------------------------------ checkpoints
     async def save(self, session_id: str, spec: WorkspaceSpec, message: str) -> str:
-        """Commit the uncommitted changes of a session, and make its commit a checkpoint.  Return ``""`` if there is no
-        commit, or an operation such as a rebase was begun and not ended.
+        """Commit the uncommitted changes of a session, and make its commit a checkpoint.
+
+        Return ``""`` if there is no commit, or an operation such as a rebase was begun and not ended.
 
         Raises:
             WorkspaceError: git fails.

@@ -64,14 +64,20 @@ class Git:
         self.repository = repository
 
     async def contains(self, one: str, other: str) -> bool:
-        """Return whether *other* is *one*, or an ancestor of it; ``False`` if either is no commit.  Raises:
-        WorkspaceError: git failed or timed out."""
+        """Return whether *other* is *one*, or an ancestor of it; ``False`` if either is no commit.
+
+        Raises:
+            WorkspaceError: git failed or timed out.
+        """
         found = await self._merge_base("--is-ancestor", other, one)
         return found is not None and found.ok
 
     async def base(self, one: str, other: str) -> str:
-        """Return the last common ancestor of two commits; ``""`` if there is none, or either is no commit.  Raises:
-        WorkspaceError: git failed or timed out."""
+        """Return the last common ancestor of two commits; ``""`` if there is none, or either is no commit.
+
+        Raises:
+            WorkspaceError: git failed or timed out.
+        """
         found = await self._merge_base(one, other)
         return text_of(found) if found is not None and found.ok else ""
 
@@ -79,7 +85,9 @@ class Git:
         """Run ``git merge-base``; return ``None`` if one of the last two words is no commit.
 
         Git has the same exit status for that case as for other failures, so the names are examined after a failure.
-        Raises: WorkspaceError: git failed or timed out.
+
+        Raises:
+            WorkspaceError: git failed or timed out.
         """
         ran = await self.run(self.repository, "merge-base", *words)
         if ran.status in (0, 1):
@@ -90,8 +98,11 @@ class Git:
         raise WorkspaceError(f"git merge-base failed in {self.repository}: {error_of(ran)}")
 
     async def commit_of(self, where: str, name: str) -> str:
-        """Return the commit to which *name* refers; ``""`` if there is none.  Raises: WorkspaceError: git failed or
-        timed out."""
+        """Return the commit to which *name* refers; ``""`` if there is none.
+
+        Raises:
+            WorkspaceError: git failed or timed out.
+        """
         found = await self._answer(where, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         return text_of(found) if found.ok else ""
 
@@ -120,9 +131,14 @@ class Git:
         return ran
 
     async def _answer(self, where: str, *words: str) -> CompletedCommand:
-        """Run a git command that replies with yes (exit status 0) or no (1).  Any other end is no reply: a time-out, a
-        git that was killed, or a failure. To take it for "no" would be a guess that decides about the user's files.
-        Raises: WorkspaceError: git failed or timed out."""
+        """Run a git command that replies with yes (exit status 0) or no (1).
+
+        Any other end is no reply: a time-out, a git that was killed, or a failure. To take it for "no" would be a guess
+        that decides about the user's files.
+
+        Raises:
+            WorkspaceError: git failed or timed out.
+        """
         ran = await self.run(where, *words)
         if ran.status not in (0, 1):
             raise WorkspaceError(f"git {words[0]} failed in {where}: {error_of(ran)}")
@@ -162,7 +178,9 @@ class Git:
 
     async def begins_like(self, where: str, path: str, blob: str) -> bool:
         """Return whether the file *path* is the beginning of the file that git would write there when it checks out
-        *blob*, filters included.  A git that was killed, or found the disk full, leaves such a file.
+        *blob*, filters included.
+
+        A git that was killed, or found the disk full, leaves such a file.
 
         Raises:
             WorkspaceError: git could not be started, or took longer than ``GIT_S``.

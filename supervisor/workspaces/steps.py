@@ -1,11 +1,12 @@
 """Steps in the user's repository, with a durable record of each step before it is taken.
 
-Theory of operation ------------------- A supervisor may be killed at any instant, and a disk may be full. Half-done
-changes then lie in a repository that belongs to the user: a locked index, a branch that is not needed, half of a
-fast-forward. So each step is first written to a file of the state directory (content, rename and folder are synced),
-and the file is removed when the step is done. A file that exists at the start of a supervisor, or of the next step,
-names a step that must be finished or undone before anything else happens. Steps are taken one at a time, so there is
-one file.
+Theory of operation
+-------------------
+A supervisor may be killed at any instant, and a disk may be full. Half-done changes then lie in a repository that
+belongs to the user: a locked index, a branch that is not needed, half of a fast-forward. So each step is first written
+to a file of the state directory (content, rename and folder are synced), and the file is removed when the step is done.
+A file that exists at the start of a supervisor, or of the next step, names a step that must be finished or undone
+before anything else happens. Steps are taken one at a time, so there is one file.
 
 Example: ``{"type": "MakeWorktree", "name": "t", "start": "4f0c..."}`` exists while ``git worktree add`` runs. If the
 supervisor is killed, the next one removes what exists of that worktree and of its branch.
@@ -64,15 +65,17 @@ class DropCheckpoints(msgspec.Struct, frozen=True, tag="Forget"):
 
 
 class Advance(msgspec.Struct, frozen=True, tag="Advance"):
-    """Step: move the target branch forward in a directory that has it checked out. An interrupted ``Advance`` is
-    completed if the branch has moved, else undone.
+    """The target is moved on in a directory that has it checked out. An interrupted ``Advance`` is completed if the
+    branch has moved, else undone.
 
     Attributes:
         holder: the directory that has the target checked out.
         git_dir: the directory in which git keeps the index of *holder*.
-        target: the branch. before: the branch's commit before the step. after: the branch's commit after the step.
-            token: content of the lock file that belongs to this step alone. begun: whether files of the user may have
-            been touched, all of which were as in *before* until then.
+        target: the branch.
+        before: its commit before the step.
+        after: its commit after the step.
+        token: content of the lock file that belongs to this step alone.
+        begun: files of the user may have been touched: before, all of them were as *before* has them.
     """
 
     holder: str
@@ -103,8 +106,11 @@ class StepFile:
         self._new = path.with_name(f"{path.name}.new")
 
     def read(self) -> OpenStep | None:
-        """Return the step that was begun and not ended, or ``None``.  Raises: WorkspaceError: the file cannot be read,
-        or is no record of a step."""
+        """Return the step that was begun and not ended, or ``None``.
+
+        Raises:
+            WorkspaceError: the file cannot be read, or is no record of a step.
+        """
         try:
             self._new.unlink(missing_ok=True)
             content, since_ns = self._path.read_bytes(), self._path.stat().st_mtime_ns

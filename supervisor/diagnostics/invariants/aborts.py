@@ -1,7 +1,10 @@
 """Invariants of aborts: their reach, the policy edges they cross, and that each abort is requested once and takes
-effect.  The reach is computed on the checker's own tree: SESSION covers the target and all below it; SIBLING all below
-the target's parent except the target and its descendants; TOOL all below the call's session that the call started. A
-recorded policy edge adds to the reach; nothing else does."""
+effect.
+
+The reach is computed on the checker's own tree: SESSION covers the target and all below it; SIBLING all below the
+target's parent except the target and its descendants; TOOL all below the call's session that the call started. A
+recorded policy edge adds to the reach; nothing else does.
+"""
 
 from __future__ import annotations
 

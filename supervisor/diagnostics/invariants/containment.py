@@ -77,8 +77,10 @@ class ContainmentInvariants:
             self._report("containment", shadow.id, f"adopted by {new_parent_id}, which does not live")
 
     def ended(self, record: LifecycleEvent, shadow: EntityShadow) -> None:
-        """Check that no entity is left below an ended entity.  A session that a termination abandoned (stage
-        ``abandon``) may be left, but must have been requested to end."""
+        """Check that no entity is left below an ended entity.
+
+        A session that a termination abandoned (stage ``abandon``) may be left, but must have been requested to end.
+        """
         if shadow.parent is not None:
             shadow.parent.live.pop(shadow.id, None)
         if not shadow.live:

@@ -144,9 +144,12 @@ class OutcomeInvariants:
             )
 
     def _check_silent(self, shadow: EntityShadow, session: SessionShadow) -> None:
-        """Check that the exit of an agent that was still working did not count as a success.  Such an agent was never
-        idle again, so it reported no end of its turn. For a plain program the exit is the report; for an agent of a
-        plug-in it may be. An agent that is being ended sends nothing between its report and its exit."""
+        """Check that the exit of an agent that was still working did not count as a success.
+
+        Such an agent was never idle again, so it reported no end of its turn. For a plain program the exit is the
+        report; for an agent of a plug-in it may be. An agent that is being ended sends nothing between its report and
+        its exit.
+        """
         if session.stopping:
             return
         turns = [one for one in session.live.values() if isinstance(one, TurnShadow)]
