@@ -386,11 +386,12 @@ class AbortService:
         if above_id in [one.id for one in request.plan.nodes]:
             ended.how = ENDED_WITHIN
             return ended
+        assert node.due is not None, "the plan gives a call its deadlines"
         ended.how = connection.terminate_call(
             call.call_id,
             lambda why: self._interrupt(ended, call, request, cause, f"{NOT_ENDED}: {why}"),
             now=request.now,
-            within_s=request.within_s,
+            within_s=node.due.kill_s if request.within_s is None else min(node.due.kill_s, request.within_s),
         )
         if not ended.how:
             self._interrupt(ended, call, request, cause, NOT_ASKED)

@@ -61,7 +61,17 @@ class CallTermination(Termination):
     *budget_s*.
     """
 
-    __slots__ = ("_budget_s", "_ends_at", "_entered_at", "_on_abandon", "_on_kill", "how", "not_ended", "tool_id")
+    __slots__ = (
+        "_began",
+        "_budget_s",
+        "_ends_at",
+        "_entered_at",
+        "_on_abandon",
+        "_on_kill",
+        "how",
+        "not_ended",
+        "tool_id",
+    )
 
     stages = (TerminationStage.REQUEST, TerminationStage.KILL, TerminationStage.ABANDON)
 
@@ -79,8 +89,14 @@ class CallTermination(Termination):
         self.not_ended: list[Callable[[str], None]] = []
         """Functions that are called once, with the reason, if the call cannot be terminated alone."""
         self._budget_s = budget_s
-        self._entered_at, self._ends_at = timers.now(), inf
+        self._began = self._entered_at = timers.now()
+        self._ends_at = inf
         self._on_kill, self._on_abandon = on_kill, on_abandon
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds since the termination began."""
+        return round(self.timers.now() - self._began, 1)
 
     def hasten(self, *, now: bool, within_s: float | None) -> None:
         """End the termination within *within_s* seconds (the stage REQUEST is shortened first); *now* skips the stage
@@ -103,7 +119,8 @@ class CallTermination(Termination):
     def deadline(self, stage: TerminationStage) -> float | None:
         match stage:
             case TerminationStage.REQUEST:
-                return min(self._entered_at + min(ASKED_S, self._budget_s), self._ends_at - self._budget_s)
+                kill_s = min(self._budget_s, KILL_S)  # what remains of a shortened termination for its kill
+                return min(self._entered_at + min(ASKED_S, self._budget_s), self._ends_at - kill_s)
             case TerminationStage.KILL:
                 return min(self._entered_at + self._budget_s, self._ends_at)
             case _:
@@ -232,14 +249,13 @@ class ToolCallTerminations:
             return ""
         how = KILLED if outs is None else ASKED if self._alone else f"{ASKED}{BESIDE}"
         budget_s = self._session.policy.ladder.request_s
-        given_s = budget_s if within_s is None else min(budget_s, within_s)
         termination = self._terminations[call_id] = CallTermination(
             self._registry.system.timers,
             tool_id,
             how,
             budget_s,
             on_kill=lambda: self._start_kill(call_id, tool_id, asked=outs is not None),
-            on_abandon=lambda: self.give_up(call_id, f"it had not ended {given_s:g} s later"),
+            on_abandon=lambda: self.give_up(call_id, f"it had not ended {termination.spent_s:g} s later"),
         )
         termination.not_ended.append(not_ended)
         termination.hasten(now=now, within_s=within_s)

@@ -25,11 +25,28 @@ from supervisor.journal.statedir import LockHolder, StateDir, StateDirError, unr
 from supervisor.runtime.availability import Outage, Shortage
 
 QUIET_S: Final = 2.5
-"""Seconds without a line of the reply after which a client checks, on another connection, whether the supervisor still
-responds. The reply itself has no time limit: an abort, for example, is answered when all has ended."""
+"""Seconds without the first line of the reply after which a client checks, on another connection, whether the
+supervisor still responds. The reply itself has no time limit: an abort, for example, is answered when all has
+ended."""
+
+QUIET_MAX_S: Final = 60.0
+"""Longest pause in seconds between two checks of one request; each pause is twice as long as the pause before."""
 
 PING_S: Final = 2.5
 """Seconds that a supervisor has for its reply to a ping."""
+
+
+class NoReply(ControlError):
+    """The supervisor accepts connections and does not reply."""
+
+    def __init__(self, path: Path) -> None:
+        root = path.parent.parent
+        holder = StateDir(root).lock_holder() or LockHolder(None)
+        super().__init__(
+            "failed",
+            f"{holder.words} runs on {root} and does not answer: the process is suspended, or too busy; ask again, or "
+            "end it with `kill -9`",
+        )
 
 
 async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
@@ -56,14 +73,21 @@ async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict
                     return
                 yield answer
                 line = await _next_line(lines)
-    raise ControlError("failed", "the supervisor ended before it had answered; the journal says what came of it")
+    raise ControlError("failed", "the connection was closed before the reply was complete; the journal has the result")
 
 
 async def _first_line(path: Path, lines: BufferedByteReceiveStream) -> bytes:
-    with anyio.move_on_after(QUIET_S):
-        return await _next_line(lines)
-    await ping(path)
-    return await _next_line(lines)
+    quiet_s = QUIET_S
+    while True:
+        with anyio.move_on_after(quiet_s):
+            return await _next_line(lines)
+        try:
+            await ping(path)
+        except NoReply:
+            raise
+        except (NotRunning, ControlError):
+            pass  # a supervisor that refuses the ping, or has closed its socket, lives: the reply may still come
+        quiet_s = min(2 * quiet_s, QUIET_MAX_S)
 
 
 async def _next_line(lines: BufferedByteReceiveStream) -> bytes:
@@ -74,17 +98,12 @@ async def ping(path: Path) -> dict[str, Any]:
     """Return the supervisor's reply to a ping: its pid, and the outage or shortage that it waits for.
 
     Raises:
-        ControlError: no reply came within ``PING_S``; or in the cases of :func:`request`.
+        NoReply: no reply came within ``PING_S`` seconds.
+        NotRunning, StateDirError, BadInput, ControlError: as :func:`request`.
     """
     with anyio.move_on_after(PING_S):
         return (await answers_to(path, {"do": "ping"}))[0]
-    root = path.parent.parent
-    holder = StateDir(root).lock_holder() or LockHolder(None)
-    raise ControlError(
-        "failed",
-        f"{holder.words} runs on {root} and does not answer: the process is suspended, or too busy; ask again, or end "
-        "it with `kill -9`",
-    )
+    raise NoReply(path)
 
 
 async def answers_to(path: Path, message: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -130,5 +149,5 @@ def _unreachable(path: Path) -> NotRunning | ControlError:
     return ControlError(
         "failed",
         f"{holder.words} runs on {root} but cannot be reached: it has no control socket at {path} (it is starting or "
-        "ending, was opened with control=False, or the file was removed)",
+        "ending, its control server is being restarted, it was opened with control=False, or the file was removed)",
     )

@@ -337,8 +337,9 @@ async def serve_control(
     handler = _Handler(sup, stall_s)
     failure: Exception | None = None
     try:
-        async with await _listen(path) as listener, anyio.create_task_group() as clients:
-            async with anyio.create_task_group() as accepting:
+        listener = await _listen(path)
+        async with anyio.create_task_group() as clients:
+            async with listener, anyio.create_task_group() as accepting:  # closed before the grace: clients are refused
                 accepting.start_soon(_then_cancel, closing.wait, accepting)
                 task_status.started()
                 try:

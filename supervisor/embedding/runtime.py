@@ -8,7 +8,7 @@ cancellation, aborts every session with that cause, within the stage budgets. In
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -107,8 +107,12 @@ async def open_supervisor(
         sup = await stack.enter_async_context(supervise(parts, profiles, settings, choose, plugged, on_permission))
         if opened is not None and control:
             serve = partial(serve_control, opened.control_socket, sup, closing=sup.services.closing)
-            with suppress(ActorStopped):  # the journal was lost meanwhile: leaving the block says so
+            try:
                 await sup.services.start("control", serve)
+            except ActorStopped:
+                pass  # the journal was lost meanwhile: leaving the block says so
+            except OSError as error:  # sessions that were just taken over must not be ended for that
+                _log.warning("no control socket: no command can reach this supervisor", why=str(error))
         yield sup
 
 

@@ -57,6 +57,8 @@ class Shutdown:
         self._drain_s = drain_s
         self._background = background
         self._drains = False
+        self.plans_over = False
+        """No plan begins any more."""
         self.plans: list[HostedPlan] = []
         """Plan runs that the host has started and that have not ended."""
         self.begun = anyio.Event()
@@ -168,6 +170,7 @@ class Shutdown:
 
     async def end_plans(self) -> None:
         """Cancel the plan runs that the host has started and that have not ended, and wait for their end."""
+        self.plans_over = True
         for plan in list(self.plans):
             plan.cancel()
             await plan.ended.wait()

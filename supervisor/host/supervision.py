@@ -742,17 +742,18 @@ class Supervisor:
         with suppress(ActorStopped):  # the last actors are ending
             self._shutdown.stop(actor, now=now, give_up_retries=self.effect_executor.give_up_retries)
 
-    async def drain(self) -> None:
-        """Finish the open requests within the drain deadline, then end every session as completed."""
-        await self.finish()
-        await self.close_all()
-
     async def finish(self) -> None:
         """Wait until the open requests are finished, at most ``drain_s``; no new work begins meanwhile."""
         await self._shutdown.finish()
 
     def begin_plan(self, plan: HostedPlan, run: Callable[[], Awaitable[None]]) -> None:
-        """Start *run* as an asynchronous task of this supervisor; the task ends with the supervisor at the latest."""
+        """Start *run* as an asynchronous task of this supervisor; the task ends with the supervisor at the latest.
+
+        Raises:
+            Refused: the supervisor ends, or has ended.
+        """
+        if self._shutdown.plans_over:
+            raise Refused("no plan begins: the supervisor has ended")
 
         async def run_to_the_end() -> None:
             try:

@@ -39,6 +39,7 @@ class WorkspaceCleanup:
         """Removals that are queued or under way, by session; the key ``""`` stands for workspaces that an earlier
         supervisor left."""
         self._queued: list[str] = []
+        self._given_up = False
         self._changed, self._removed = ResettableEvent(), ResettableEvent()
         self.clearing = WaitGroup()
         """Counter of the shared workspaces in which the work of a given-up task is being rolled back, or will be: no
@@ -90,6 +91,9 @@ class WorkspaceCleanup:
                 await self.clean_up(session_id, f"what {session_id} left")
 
     def _queue(self, session_id: str, remove: Callable[[], Awaitable[object]]) -> None:
+        if self._given_up:  # the sessions that the failure of the services ends come here after it
+            _log.error("a workspace is left: the next start removes it", session=session_id)
+            return
         self._open[session_id] = remove
         self._queued.append(session_id)
         self._changed.set()
@@ -113,7 +117,7 @@ class WorkspaceCleanup:
             await self._open[session_id]()
         except Exception as error:
             _log.error("the removal of a workspace failed", session=session_id, error=repr(error), exc_info=error)
-        del self._open[session_id]
+        self._open.pop(session_id, None)  # the loop before, or give_up, may have dropped it
         self._removed.set()
 
     async def wait_until_done(self) -> None:
@@ -123,7 +127,9 @@ class WorkspaceCleanup:
             await self._removed.wait()
 
     def give_up(self) -> None:
-        """Drop all queued removals, since the service does not run any more. The next start removes the workspaces."""
+        """Drop all removals, queued and later ones, since the service does not run any more. The next start removes the
+        workspaces."""
+        self._given_up = True
         if self._open:
             _log.error("workspaces are left: the next start removes them", sessions=[*self._open])
         self._open.clear()

@@ -155,11 +155,16 @@ class StateDir:
 
         The lock decides this, not the control socket: a supervisor may have no socket, and the file of a socket may
         have been removed.
+
+        Raises:
+            StateDirError: the lock cannot be opened.
         """
         try:
             fd = os.open(self.lock_file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise _unusable(self.root, error) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

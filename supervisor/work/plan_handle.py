@@ -22,6 +22,7 @@ from typing import Any
 
 import anyio
 
+from actors.waiting import any_of
 from supervisor.diagnostics import causal_trace
 from supervisor.diagnostics.causal_trace import Explanation
 from supervisor.diagnostics.tree_view import Node, tree
@@ -220,7 +221,9 @@ class PlanHandle:
         Raises:
             BadPlan: *plan* changes settings or tasks that are fixed while the run goes on, or every task has ended.
         """
-        await self._runner.begun.wait()
+        await any_of(self._runner.begun, self.ended)
+        if not self._runner.begun.is_set():
+            raise Refused(f"the run of plan {self._plan.workstream!r} ended before it had begun")
         added = self._runner.check(plan)
         self._runner.add(plan)
         return added

@@ -260,7 +260,7 @@ def test_the_termination_of_a_call_ends_with_the_call(clock: Clock) -> None:
     clock.run_until(1.79)
     assert calls.why == []
     clock.run_until(1.8)
-    assert calls.why == ["it had not ended 0.5 s later"]
+    assert calls.why == ["it had not ended 1 s later"]
 
 
 @pytest.mark.parametrize(
@@ -289,6 +289,24 @@ def test_an_abort_of_a_call_is_over_in_time(
     assert calls.why == []
     clock.run_until(at + 0.01)
     assert calls.why != []
+
+
+def test_a_time_limit_leaves_the_agent_time_to_end_its_call(clock: Clock) -> None:
+    """With the default budgets an agent has all of the limit but the second of the kill, and not 0 s."""
+    seen: list[tuple[str, float]] = []
+    timers: Any = clock
+    termination = CallTermination(
+        timers,
+        "c1",
+        "how",
+        10.0,
+        on_kill=lambda: seen.append(("kill", clock.time)),
+        on_abandon=lambda: seen.append(("abandon", clock.time)),
+    )
+    termination.hasten(now=False, within_s=1.5)
+    termination.enter(TerminationStage.REQUEST)
+    clock.run_until(100.0)
+    assert seen == [("kill", pytest.approx(0.5)), ("abandon", pytest.approx(1.5))]
 
 
 def test_an_earlier_call_of_the_name_is_forgotten(clock: Clock) -> None:

@@ -464,7 +464,7 @@ async def test_an_answer_that_never_comes_does_not_hold_the_door(path: Path) -> 
     async with anyio.create_task_group() as group, served(path, played, grace_s=0.01):
         group.start_soon(ask)
         await played.aborting.wait()
-    assert told == ["the supervisor ended before it had answered; the journal says what came of it"]
+    assert told == ["the connection was closed before the reply was complete; the journal has the result"]
 
 
 # ------------------------------------------------------------------------------------------------------ the file
