@@ -115,7 +115,11 @@ async def supervising(
             plugins=plugins,
             journal=FrozenJournal(store, freeze_at) if freeze_at else journal(store),
         ) as sup:
-            yield Run(sup, store)
+            try:
+                yield Run(sup, store)
+            finally:
+                if isinstance(sup.journal, FrozenJournal):
+                    sup.journal.thaw.set()  # a test that fails while the journal is frozen must not hang
     check_records(store.log.after(0, 1_000_000), store.entities.values(), store.owed.values(), refused=refused)
 
 
