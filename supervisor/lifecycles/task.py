@@ -43,7 +43,8 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     plan file has it. ``judged`` is the commit that was tested and reviewed: that commit is merged, and nothing later.
     ``unmerged``: the task was closed while not all of its work was merged, because no supervisor ran the plan any more,
     or, if ``rest`` names a branch, because something was written after the work was judged, which is only on that
-    branch.
+    branch. ``delay_s`` is the wait before the next claim, from the time of the record that opened the task again.
+    ``is_told``: the last failure is a finding that the next prompt tells and that the claim before did not end with.
     """
 
     max_retries: int = 3
@@ -62,6 +63,8 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     judged: str = ""
     unmerged: bool = False
     rest: str = ""
+    delay_s: float = 0.0
+    is_told: bool = False
 
 
 class TaskEvent(Event, frozen=True, kw_only=True):
@@ -111,9 +114,11 @@ class Completed(TaskEvent, frozen=True, kw_only=True):
 
 
 class Failed(TaskEvent, frozen=True, kw_only=True):
-    """Event: the task failed; *reason* is the error text of the agent or of the runtime."""
+    """Event: the task failed; *reason* is the error text of the agent or of the runtime. *is_told*: the reason is a
+    finding that the next prompt tells, and not the finding of the claim before."""
 
     spelled = "failed"
+    is_told: bool = False
     transition_reason: TransitionReason | None = None
     abort_reason: AbortReason | None = None
 
@@ -188,9 +193,10 @@ class Requeued(TaskEvent, frozen=True, kw_only=True):
 
 
 class Retried(TaskEvent, frozen=True, kw_only=True):
-    """Event: another attempt at the task is to be made; refused when the retry budget is spent."""
+    """Event: the task is to be claimed again, *delay_s* seconds from now; refused when no retry of the task is left."""
 
     spelled = "retried"
+    delay_s: float = 0.0
 
 
 class Reopened(TaskEvent, frozen=True, kw_only=True):
@@ -218,9 +224,10 @@ class Closed(TaskEvent, frozen=True, kw_only=True):
 
 class VerificationRejected(TaskEvent, frozen=True, kw_only=True):
     """Event: verification rejected the result, or the result could not be merged; *reason* names the finding or the
-    conflict."""
+    conflict, *is_told* as for :class:`Failed`."""
 
     spelled = "verification_rejected"
+    is_told: bool = False
 
 
 class ApprovalRequested(TaskEvent, frozen=True, kw_only=True):
@@ -240,10 +247,11 @@ class ApprovalGranted(TaskEvent, frozen=True, kw_only=True):
 
 
 class ApprovalDenied(TaskEvent, frozen=True, kw_only=True):
-    """Event: the person *by* denied the result."""
+    """Event: the person *by* denied the result; *is_told* as for :class:`Failed`."""
 
     spelled = "approval_denied"
     by: str
+    is_told: bool = False
 
 
 Out = tuple[TaskData, tuple[Effect, ...]]
@@ -258,15 +266,15 @@ def approval_needed(data: TaskData, event: Event) -> bool:
 
 
 def hold(data: TaskData, event: Claimed) -> Out:
-    return replace(data, claimed_by=event.by, claims=data.claims + 1, judged=""), ()
+    return replace(data, claimed_by=event.by, claims=data.claims + 1, judged="", delay_s=0.0), ()
 
 
 def release(data: TaskData, event: Event) -> Out:
     return replace(data, claimed_by="", waiting_for=()), ()
 
 
-def count_retry(data: TaskData, event: Event) -> Out:
-    return replace(data, retries=data.retries + 1), ()
+def count_retry(data: TaskData, event: Retried) -> Out:
+    return replace(data, retries=data.retries + 1, delay_s=event.delay_s), ()
 
 
 def forget_retries(data: TaskData, event: Event) -> Out:
@@ -282,7 +290,8 @@ def keep_summary(data: TaskData, event: Recovered) -> Out:
 
 
 def keep_failure(data: TaskData, event: TaskEvent) -> Out:
-    return replace(data, last_failure=event.reason), ()
+    is_told = isinstance(event, Failed | VerificationRejected | ApprovalDenied) and event.is_told
+    return replace(data, last_failure=event.reason, is_told=is_told), ()
 
 
 def keep_unmerged(data: TaskData, event: Closed | ApprovalGranted) -> Out:

@@ -18,11 +18,11 @@ The commit comes first, since exactly that commit is tested, reviewed and merged
 branch, and the result lists them as ``unmerged``. The session is ended before the task is closed: a late message might
 open another turn.
 
-A task that was rejected or failed is tried again within its own retries and the retry budget (``_fail_for_now``), or
-settled as failed. A task that is cancelled is in phase ENDING while the cancellation is recorded: the first end counts.
-The caller of a step holds the task's lock, or is the task's attempt runner. ``cancel`` and ``skip`` may be called
-without the lock: phase ENDING prevents a second end. ``merge_late`` needs no lock: no other part of the run works on
-its task.
+A task that was rejected or failed is claimed again if the next claim has something new, within its own retries and the
+retry budget (``_fail_for_now``), or is settled as failed. A task that is cancelled is in phase ENDING while the
+cancellation is recorded: the first end counts. The caller of a step holds the task's lock, or is the task's attempt
+runner. ``cancel`` and ``skip`` may be called without the lock: phase ENDING prevents a second end. ``merge_late`` needs
+no lock: no other part of the run works on its task.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from supervisor.lifecycles.task import TASK, Task, retries_left
 from supervisor.lifecycles.task_run import RUN, SkipCause, TaskRun
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans.acceptance import AcceptanceTest
+from supervisor.policies.error_classification import signature_of
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
 from supervisor.recovery.restore import VERIFIED
@@ -103,7 +104,8 @@ class CompletionPipeline:
             return
         if findings:
             reason, *rules = findings
-            await self._fail_checks(execution, reason, rules or findings, task.Failed(reason=reason))
+            failed = task.Failed(reason=reason, is_told=is_new_finding(execution, reason))
+            await self._fail_checks(execution, reason, rules or findings, failed)
             await self._fail_for_now(execution, reason)
         elif execution.state in (Task.CLAIMED, Task.IN_PROGRESS) and not execution.is_over:
             await self._pass_checks(execution)
@@ -140,7 +142,7 @@ class CompletionPipeline:
             await self._pass_checks(execution)
             return
         why = f"not accepted: {problem}"
-        rejected = task.VerificationRejected(reason=why)
+        rejected = task.VerificationRejected(reason=why, is_told=is_new_finding(execution, why))
         await self._fail_checks(execution, problem, [problem], SUBTASKS_COMPLETED, rejected)
         await self._fail_for_now(execution, why)
 
@@ -176,7 +178,8 @@ class CompletionPipeline:
         """Merge the work, end the session, and close the task."""
         merge = await self._merged(execution, execution.data.judged)
         if merge.startswith("not merged"):
-            await execution.post(task.VerificationRejected(reason=merge))
+            is_told = is_new_finding(execution, merge)
+            await execution.post(task.VerificationRejected(reason=merge, is_told=is_told))
             await self._fail_for_now(execution, merge)
             return
         authorization.count_success(self._plan_run, execution)
@@ -210,7 +213,8 @@ class CompletionPipeline:
         with anyio.CancelScope(shield=True):
             merge = await self._merged(execution, execution.data.judged)
             if merge.startswith("not merged"):
-                await execution.post(task.ApprovalDenied(by=by, reason=f"approved, but {merge}"))
+                is_told = is_new_finding(execution, merge)
+                await execution.post(task.ApprovalDenied(by=by, reason=f"approved, but {merge}", is_told=is_told))
                 await self._fail_for_now(execution, merge)
                 return
             authorization.count_success(self._plan_run, execution)
@@ -221,7 +225,8 @@ class CompletionPipeline:
 
     async def deny(self, execution: TaskExecution, by: str, reason: str) -> None:
         """Record that a person rejected the result of a task; then try the task again or settle it."""
-        await execution.post(task.ApprovalDenied(by=by, reason=reason))
+        is_told = is_new_finding(execution, reason)
+        await execution.post(task.ApprovalDenied(by=by, reason=reason, is_told=is_told))
         await self._fail_for_now(execution, f"denied by {by}: {reason}")
 
     async def _with_rest(self, execution: TaskExecution, merge: str) -> str:
@@ -269,21 +274,22 @@ class CompletionPipeline:
         await self._fail_for_now(execution, execution.data.last_failure)
 
     async def _fail_for_now(self, execution: TaskExecution, error: str) -> None:
-        """Clear the workspace of a failed task, and try the task again within its retries, or settle it as failed."""
+        """Clear the workspace of a failed task. Then let the task be claimed again if the next claim has something new,
+        which is a finding or another agent, and retries are left; else settle the task as failed."""
         plan_run, left = self._plan_run, await self.leave_workspace(execution)
         if not plan_run.running:  # the plan was given up while a command was recorded: nobody tries again
             await plan_run.give_back(execution)
             return
         if retries_left(execution.data, task.Retried()):
-            if not (why := plan_run.spend_retry()):
+            retries = execution.data.retries + 1
+            agent = await plugin_policies.next_agent(plan_run, execution, plan_run.agent_of(execution, retries))
+            has_new = execution.data.is_told or agent != execution.agent
+            if has_new and not (why := plan_run.spend_retry()):
                 await plan_run.give_back(execution)
-                retries = execution.data.retries + 1
-                planned = plan_run.agent_of(execution, retries)
-                execution.agent = await plugin_policies.next_agent(plan_run, execution, planned)
-                await plan_run.open_again(execution, task.Retried(reason=f"try {retries + 1}"))
-                plan_run.offer(execution)
+                execution.agent = agent
+                await plan_run.delay_claim(execution, f"try {retries + 1}")
                 return
-            error = f"{error} (no further try: {why})"
+            error = f"{error} (no further try: {why})" if has_new else error
         await self._settle(execution, error, left)
 
     async def settle_failed(self, execution: TaskExecution, error: str) -> None:
@@ -399,6 +405,11 @@ class CompletionPipeline:
 def _message(execution: TaskExecution) -> str:
     """Return the message for the commits of the task's work."""
     return f"{execution.name}: the work of session {execution.session_id}"
+
+
+def is_new_finding(execution: TaskExecution, finding: str) -> bool:
+    """Return whether *finding* differs from the last failure of the task by more than numbers, ids, paths and times."""
+    return signature_of(finding) != signature_of(execution.data.last_failure)
 
 
 def job_end(execution: TaskExecution, reason: str) -> tuple[Event, ...]:
