@@ -18,7 +18,7 @@ from anyio.abc import TaskStatus
 from actors import ActorStopped, AskTimeout
 from supervisor.cli.options import warn
 from supervisor.host.shutdown import LAST_RECORDS_S
-from supervisor.host.supervision import Supervisor
+from supervisor.host.supervision import SupervisorCore
 from supervisor.plans import BadPlan, Plan
 from supervisor.ports.systemd import Notifier
 from supervisor.work.plan_runner import PlanRunner
@@ -43,7 +43,7 @@ class RunController:
     """
 
     def __init__(
-        self, sup: Supervisor, runner: PlanRunner, *, load: Callable[[], Plan], apply: Callable[[Plan], None]
+        self, sup: SupervisorCore, runner: PlanRunner, *, load: Callable[[], Plan], apply: Callable[[Plan], None]
     ) -> None:
         self._sup, self._runner = sup, runner
         self._load, self._apply = load, apply

@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 
 from actors import ActorError
-from supervisor.host.argument_checks import check_name
 from supervisor.host.shutdown import Shutdown
 from supervisor.host.trust_scores import Trust
 from supervisor.host.workspace_cleanup import WorkspaceCleanup
@@ -21,6 +20,7 @@ from supervisor.lifecycles.session import Session, SessionData
 from supervisor.lifecycles.types import AbortPolicy, CancelMode
 from supervisor.plans import Settings
 from supervisor.policies.access import intersect_rights
+from supervisor.policies.argument_checks import check_name
 from supervisor.ports import NO_WORKSPACE, TranscriptSink, WorkspaceSpec
 from supervisor.recovery.journal_state import PLACED
 from supervisor.runtime.entity import Refused

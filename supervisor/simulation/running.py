@@ -26,8 +26,8 @@ from actors.failpoint import controlled_by
 from actors.waiting import any_of
 from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.embedding.runtime import supervise
+from supervisor.host.api import Supervisor
 from supervisor.host.shutdown import LAST_RECORDS_S
-from supervisor.host.supervision import Supervisor
 from supervisor.ports import JournalError, JournalUnavailable
 from supervisor.simulation.checkers import OnlyTaskFaultsStruck, SupervisorLeft
 from supervisor.simulation.cost import Cost, OutcomeCounts
@@ -280,7 +280,7 @@ class _Run:
             if sup is not None and not killed.is_set():
                 if sup.failure is not None:  # which a host that is cancelled is not told
                     raise sup.failure
-                if sup.journal_writer.error is None and sup.journal_writer.clean:
+                if sup.core.journal_writer.error is None and sup.core.journal_writer.clean:
                     self.oracle.check_closed(self.world.disk.entities.values())
                 self.oracle.observe(SupervisorLeft(sup))
         except* JournalError as failure:

@@ -32,7 +32,7 @@ from anyio.abc import TaskGroup
 
 from actors import IllegalTransition
 from actors.machine import Event
-from supervisor.host.supervision import Supervisor
+from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task_run
 from supervisor.lifecycles.job import Job, JobData, SchedulerAssigned
 from supervisor.lifecycles.session import Session as SessionState
@@ -128,7 +128,7 @@ class PlanRun:
     """
 
     def __init__(
-        self, sup: Supervisor, plan: Plan, commands: OwnTaskCommands, *, heartbeat: Heartbeat | None = None
+        self, sup: SupervisorCore, plan: Plan, commands: OwnTaskCommands, *, heartbeat: Heartbeat | None = None
     ) -> None:
         self.sup, self.plan, self._commands = sup, plan, commands
         self.workstream = WorkstreamEntity(sup)
@@ -493,7 +493,7 @@ class PlanRun:
         self.wake()
 
 
-def _last_token(sup: Supervisor) -> int:
+def _last_token(sup: SupervisorCore) -> int:
     """Return the largest fencing token that an earlier supervisor granted, as recorded in the journal."""
     jobs = (row for row in sup.recovered_work.rows.values() if row.kind == Kind.JOB)
     return max((msgspec.json.decode(row.data, type=JobData).token for row in jobs), default=0)

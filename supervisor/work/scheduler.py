@@ -320,7 +320,7 @@ class TaskScheduler:
         elif execution.works:
             begins()
             with suppress(NoSuchEntity, Refused):
-                await self._sup.abort(execution.session_id, AbortScope.SESSION, reason=why)
+                await self._sup.aborts.abort(execution.session_id, AbortScope.SESSION, reason=why, actor="operator")
         elif execution.job in (Job.QUEUED, Job.RUNNING):
             begins()
             execution.active.scope.cancel()
