@@ -124,7 +124,7 @@ class RunController:
     def _end_s(self) -> float:
         """Seconds that an end without a drain may take: the termination stages, the last records, and the closing of
         the journal and the process."""
-        return self._sup.settings.policy.value().ladder.total_s + LAST_RECORDS_S + CLOSE_S
+        return self._sup.settings.abort_policy.ladder.total_s + LAST_RECORDS_S + CLOSE_S
 
     def _announce_once(self, words: str, within_s: float) -> None:
         if words not in self._announced:

@@ -36,7 +36,7 @@ from supervisor.processes.host import ShimHost
 from supervisor.recovery.takeover import Choose
 from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.runtime.dependencies import Dependencies
-from supervisor.runtime.live_session import AgentProfile
+from supervisor.runtime.live_session import AgentFunction, AgentProfile
 from supervisor.sessions.approval_queue import OnPermission
 
 _log = get_logger()
@@ -46,7 +46,7 @@ _log = get_logger()
 async def open_supervisor(
     state_dir: Path | str | None = None,
     *,
-    agents: Mapping[str, AgentConfig] | None = None,
+    agents: Mapping[str, AgentConfig | AgentFunction] | None = None,
     settings: Settings | None = None,
     workdir: Path | str | None = None,
     choose: Choose | None = None,
@@ -59,7 +59,8 @@ async def open_supervisor(
 
     Args:
         state_dir: directory of the journal, the transcripts and the lock; ``None``: in memory only.
-        agents: agents by name, for :meth:`Supervisor.start_session`.
+        agents: agents by name, for :meth:`Supervisor.start_session`: programs, or async functions that are called
+            with an :class:`AgentTurn` for each prompt.
         settings: limits, the abort policy, the drain deadline.
         workdir: working directory of agents without a ``cwd`` of their own; by default the current directory.
         choose: function that returns the ids of the sessions and tasks of a dead supervisor that may be continued,
@@ -118,7 +119,11 @@ async def open_supervisor(
 
 
 def reconfigure(
-    supervisor: Supervisor, *, agents: Mapping[str, AgentConfig], settings: Settings, workdir: Path | str | None = None
+    supervisor: Supervisor,
+    *,
+    agents: Mapping[str, AgentConfig | AgentFunction],
+    settings: Settings,
+    workdir: Path | str | None = None,
 ) -> None:
     """Set agents, limits and policies for every session that starts from now on; live sessions are not changed.
 

@@ -94,7 +94,7 @@ class SessionFactory:
         if self._shutdown.now.is_set() or (self._shutdown.begun.is_set() and above is None):
             raise Refused(f"session {name!r} is not started: the supervisor is ending")
         session_id = self._registry.names.new(name) if above is None else self._child_id(above, name)
-        inherited = above.policy if above is not None else settings.policy.value()
+        inherited = above.policy if above is not None else settings.abort_policy
         session = self.admit(session_id, above, profile, policy or inherited, started_by, mode)
         session.workspace_spec = workspace_spec
         self._monitors.start_monitor(session, settings.monitor_settings, allowance)

@@ -485,7 +485,7 @@ class SupervisorCore:
         session: LiveSession,
         name: str,
         prompt: str,
-        agent: str | None,
+        agent: str | AgentFunction | None,
         started_by: str | None,
         answer: Callable[[Outcome], None],
         cause: Cause,

@@ -22,10 +22,13 @@ def check_text(field: str, text: str) -> None:
         ) from None
 
 
-def check_type(field: str, value: object, *wanted: type) -> None:
-    """Raise TypeError unless *value* has one of the types *wanted*. A bool does not count as a number."""
-    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
-        allowed = " or ".join(f"{'an' if one.__name__[0] in 'AEIOaeio' else 'a'} {one.__name__}" for one in wanted)
+def check_type(field: str, value: object, *wanted: type | str) -> None:
+    """Raise TypeError unless *value* has one of the types *wanted*. A bool does not count as a number. A str among
+    *wanted* names something else that the caller accepts."""
+    types = tuple(one for one in wanted if isinstance(one, type))
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        names = [one if isinstance(one, str) else one.__name__ for one in wanted]
+        allowed = " or ".join(one if " " in one else f"{'an' if one[0] in 'AEIOaeio' else 'a'} {one}" for one in names)
         raise TypeError(f"{field}: {reprlib.repr(value)} is of type {type(value).__name__}; give {allowed}")
 
 

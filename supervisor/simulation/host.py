@@ -272,7 +272,7 @@ class Host:
 
     def _policy(self, customer: LoadGenerator) -> AbortPolicy:
         """Draw the abort policy of the customer's session; some policies let aborts cross levels (policy edges)."""
-        policy, crossing = self.world.drawn.settings.policy.value(), self.world.drawn.load.crossing
+        policy, crossing = self.world.drawn.settings.abort_policy, self.world.drawn.load.crossing
         return msgspec.structs.replace(
             policy,
             tool_to_sibling=policy.tool_to_sibling or customer.random.happens(crossing, "tool_to_sibling"),

@@ -288,7 +288,7 @@ class Operators:
         """Draw an abort policy for a child session that may differ from the parent's policy, so that a mix-up of the
         two policies would show."""
         sibling, session = random.happens(0.5, "tool_to_sibling"), random.happens(0.5, "sibling_to_session")
-        ladder, brisk = self._world.drawn.settings.policy.ladder.value(), random.choice((1.0, 0.5, 0.25), "brisk")
+        ladder, brisk = self._world.drawn.settings.abort_policy.ladder, random.choice((1.0, 0.5, 0.25), "brisk")
         ladder = StageBudgets(**{name: brisk * value for name, value in msgspec.structs.asdict(ladder).items()})
         return AbortPolicy(tool_to_sibling=sibling, sibling_to_session=session, ladder=ladder)
 

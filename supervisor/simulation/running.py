@@ -172,7 +172,7 @@ class _Run:
         now = trio.current_time if trio.lowlevel.in_trio_run() else asyncio.get_running_loop().time
         self.trace = Trace(now, self.on_line)
         settings = self.drawn.settings
-        ladder, model = settings.policy.ladder.value(), settings.model_trouble.value()
+        ladder, model = settings.abort_policy.ladder, settings.model_trouble.value()
         self.oracle = Oracle(now, self.trace, ladder, self.drawn.grain_s, model, self.checkers)
         async with anyio.create_task_group() as outside:
             self.world = World(self.drawn, outside, now, self.trace, self.oracle, self.agents)

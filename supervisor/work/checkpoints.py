@@ -43,7 +43,11 @@ def workspace_of(sup: SupervisorCore, execution: TaskExecution, starts_at: str =
     directory = sup.workdir if profile is None else profile.directory
     task = execution.task
     return WorkspaceSpec(
-        owner=execution.id, directory=str(directory), files=task.files, starts_at=starts_at, rollback=task.rollback
+        owner=execution.id,
+        directory=str(directory),
+        files=tuple(task.files),
+        starts_at=starts_at,
+        rollback=task.rollback,
     )
 
 

@@ -329,9 +329,9 @@ class TaskExecution:
             id=self.name,
             priority=self.task.priority,
             needs=self.task.needs,
-            files=self.task.files,
+            files=tuple(self.task.files),
             provider=provider,
-            depends_on=self.task.depends_on,
+            depends_on=tuple(self.task.depends_on),
             after=self.needed[len(self.task.depends_on) :],
         )
 
@@ -352,7 +352,7 @@ class TaskExecution:
         data = TaskData(
             max_retries=self.task.max_retries,
             needs_approval=self.task.approval == "after",
-            waiting_for=self.task.depends_on,
+            waiting_for=tuple(self.task.depends_on),
             workstream=workstream_id,
             name=self.name,
             digest=digest,

@@ -382,7 +382,7 @@ class Stage:
         parent, up = world.parent_of(name), world[name].up
         started_by = self.ids[up] if up is not None and world[up].kind == "c" else None
         profile = AgentProfile(name="agent", adapter="inprocess", function=self._agent)
-        ladder = quick_settings().policy.ladder.value()
+        ladder = quick_settings().abort_policy.ladder
         # No method of the supervisor gives a policy to the child session of a call.
         return self.sup.core.session_factory.create(
             f"{self.root}{name}" if parent is None else name,
