@@ -23,7 +23,7 @@ from supervisor.cli.options import PATH, json_option, state_dir_option, verbose_
 from supervisor.cli.run_controller import RunController
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
 from supervisor.embedding.runtime import close_sessions, open_supervisor, reconfigure
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.journal.reader import JournalReader, last_seq_of
 from supervisor.journal.statedir import StateDir
 from supervisor.plans import BadPlan, Plan
@@ -173,8 +173,8 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
             choose=(lambda rows: ()) if request.fresh else partial(resumed_ids, plan),
         ) as sup:
             reporter.start(view_for(as_json=request.as_json, state=state))
-            runner = PlanRunner(sup)
-            controller = RunController(sup, runner, load=request.load, apply=partial(_apply, sup, request))
+            runner = PlanRunner(sup.core)
+            controller = RunController(sup.core, runner, load=request.load, apply=partial(_apply, sup, request))
             controlling = await around.start(controller.run_until_cancelled)
             around.start_soon(_update_view, reporter, sup)
             around.start_soon(_report_takeover, runner)
@@ -185,7 +185,7 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
             finally:
                 controller.closing(drains=drains)
                 controlling.cancel()  # leaving the block stops it too, and that is no news
-            await close_sessions(sup)  # what the sessions say as they end stands above the result
+            await close_sessions(sup.core)  # what the sessions say as they end stands above the result
             if result.earlier:
                 warn(f"{result.earlier} ended before its result could be shown: here it is, and nothing was started")
             if await anyio.to_thread.run_sync(partial(reporter.end, list(result.tasks.values()), ok=result.ok)):

@@ -52,7 +52,7 @@ from supervisor.processes.descriptors import Reserve, clients_max
 from supervisor.runtime.entity import Refused
 
 if TYPE_CHECKING:  # clients of the socket need no supervisor
-    from supervisor.host.supervision import Supervisor
+    from supervisor.host.api import Supervisor
 
 LINE_BYTES_MAX: Final = 1024 * 1024
 """Maximal number of bytes of a request."""
@@ -149,7 +149,7 @@ class _Handler:
                     connection = stream.extra(SocketAttribute.raw_socket)
                     credentials = peer(connection)
                     pid = credentials[0] if credentials is not None else 0
-                    slot.caller = self._sup.caller_at(connection, pid)
+                    slot.caller = self._sup.core.caller_at(connection, pid)
             except OSError:
                 await self.refuse(stream, _NO_DESCRIPTOR)
                 return
@@ -182,8 +182,8 @@ class _Handler:
         Raises:
             Refused: the caller may not send this request.
         """
-        if why := refusal(caller, asked, self._sup.reach_of(caller), self._plan):
-            self._sup.note_refused(caller, str(asked.__struct_config__.tag), why)
+        if why := refusal(caller, asked, self._sup.core.reach_of(caller), self._plan):
+            self._sup.core.note_refused(caller, str(asked.__struct_config__.tag), why)
             raise Refused(why)
         return as_asked_by(caller, asked)
 
@@ -210,13 +210,13 @@ class _Handler:
                 )
                 await client.send({"receipt": receipt})
             case Send():
-                message_id = await self._sup.send(
+                message_id = await self._sup.core.send(
                     asked.session, asked.text, urgent=asked.urgent, sender=asked.sender, at=asked.at
                 )
                 await client.send({"message_id": message_id})
             case Stop():
                 await self._sup.stop(now=asked.now, actor=asked.actor)
-                how = "now" if self._sup.stop_now.is_set() else "drain"
+                how = "now" if self._sup.core.stop_now.is_set() else "drain"
                 await client.send({"stopping": how, "outage": self._sup.outage})
             case Inspect():
                 seen = self._sup.inspect(asked.entity)
@@ -233,7 +233,7 @@ class _Handler:
             case Follow():
                 await self._follow(asked, client)
             case Steer() | Split():
-                async for answer in steered(self._sup.plan_commands, asked):
+                async for answer in steered(self._sup.core.plan_commands, asked):
                     await client.send(answer)
 
     async def _follow(self, asked: Follow, client: _Client) -> None:
