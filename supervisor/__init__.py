@@ -6,7 +6,6 @@ Importing this package is cheap; the runtime is loaded when a name of it is firs
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -52,6 +51,8 @@ if TYPE_CHECKING:
     from supervisor.work.plan_handle import PlanHandle, run_plan
     from supervisor.work.results import PlanResult, TaskResult
     from supervisor.workspaces.git_command import WorkspaceError
+
+    __version__: str
 
 __all__ = [
     "AbortPlan",
@@ -156,14 +157,20 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-try:
-    __version__ = version("supervisor-runtime")
-except PackageNotFoundError:  # run from a checkout that is not installed
-    __version__ = "0+unknown"
-
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     module = _HOME_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'supervisor' has no attribute {name!r}")
     return getattr(import_module(module), name)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # here, since it imports much
+
+    try:
+        return version("supervisor-runtime")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "0+unknown"

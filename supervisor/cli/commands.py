@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from copy import copy
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, entry_points, version
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +42,8 @@ class _EntryPointCommand(_LazyCommand):
     """Command that a package above this one registers as an entry point."""
 
     def _load(self) -> click.Command:
+        from importlib.metadata import entry_points  # here, since it imports much
+
         found = list(entry_points(group="supervisor.commands", name=self._where))
         if not found:
             raise BadInput(
@@ -54,15 +55,10 @@ class _EntryPointCommand(_LazyCommand):
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        say(f"supervisor {_version()}")
+        from supervisor import __version__  # here, since it reads the metadata of the installed package
+
+        say(f"supervisor {__version__}")
         context.exit()
-
-
-def _version() -> str:
-    try:
-        return version("supervisor-runtime")
-    except PackageNotFoundError:  # run from a checkout
-        return "not installed"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
