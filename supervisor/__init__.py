@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from supervisor.policies.liveness import StallProfileName
     from supervisor.policies.permissions import OpenPermission
     from supervisor.ports import JournalError, JournalLost, JournalUnavailable
-    from supervisor.runtime.availability import Outage, Shortage
     from supervisor.runtime.entity import Degraded, Refused
     from supervisor.runtime.live_session import NoSuchEntity
+    from supervisor.runtime.outages import Outage, Shortage
     from supervisor.runtime.subscriptions import SubscriptionLagged
     from supervisor.sessions.handle import Session, TurnResult
     from supervisor.work.plan_handle import PlanHandle, run_plan
@@ -133,7 +133,7 @@ _HOMES = {
     "supervisor.journal.statedir": ("StateDirBusy", "StateDirError"),
     "supervisor.work.results": ("PlanResult", "TaskResult"),
     "supervisor.work.plan_handle": ("PlanHandle", "run_plan"),
-    "supervisor.runtime.availability": ("Outage", "Shortage"),
+    "supervisor.runtime.outages": ("Outage", "Shortage"),
     "supervisor.policies.permissions": ("OpenPermission",),
     "supervisor.ports": ("JournalError", "JournalLost", "JournalUnavailable"),
     "supervisor.embedding.runtime": ("open_supervisor", "reconfigure"),

@@ -28,7 +28,7 @@ from supervisor.lifecycles.types import AbortScope
 from supervisor.policies.abort_plan import AbortPlan, Receipt
 from supervisor.policies.redaction import encodable
 from supervisor.ports import JournalError
-from supervisor.runtime.availability import Outage
+from supervisor.runtime.outages import Outage
 
 _POINTS = ("now", "tool_boundary", "turn_end")
 _SCOPES = ("tool", "sibling", "session")

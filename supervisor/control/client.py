@@ -20,9 +20,9 @@ from anyio.abc import ByteStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from supervisor.control.error_messages import BadInput, ControlError, NotRunning
-from supervisor.control.server import reach
+from supervisor.control.socket_address import reach
 from supervisor.journal.statedir import LockHolder, StateDir, StateDirError, unreadable_error
-from supervisor.runtime.availability import Outage, Shortage
+from supervisor.runtime.outages import Outage, Shortage
 
 QUIET_S: Final = 2.5
 """Seconds without the first line of the reply after which a client checks, on another connection, whether the
