@@ -27,7 +27,6 @@ from supervisor.cli.rendering import (
     tree_json,
     tree_text,
 )
-from supervisor.control.client import problems_of
 from supervisor.control.error_messages import UnknownId
 from supervisor.diagnostics.task_status import DeadLetter, dead_letters
 from supervisor.diagnostics.tree_view import STAYING, EntityLine, ps, tool_calls, tree
@@ -124,6 +123,8 @@ def _sums(reader: History | JournalReader) -> Mapping[str, Amounts]:
 def _warn_of_troubles(state: StateDir, rows: list[EntityRow], running: bool) -> None:
     """Print warnings about shortages of a running supervisor, or about entities that a killed supervisor left open."""
     if running:
+        from supervisor.control.client import problems_of  # here, since it imports an event loop
+
         for words in problems_of(state.control_socket):
             warn(words)
     elif any(not _settled(row) for row in rows):
