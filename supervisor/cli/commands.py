@@ -114,7 +114,7 @@ _COMMANDS: Final = (
     ("events", "events:events", "Print all records, or the records of ID."),
     ("inspect", "sessions:inspect", "Show the current activity of ID."),
     ("journal", "journal:journal", "Check, compact or export the journal of a state directory."),
-    ("logs", "query:logs_command", "Print the output of the agents of session ID."),
+    ("logs", "logs:logs_command", "Print what the agents of a task or session wrote."),
     ("permissions", "permissions:permissions", "List the permission requests that wait for an answer."),
     ("plan", "plan:plan_group", "Check a plan, or print the JSON Schema of plans."),
     ("plugins", "plugins:plugins", "List the installed plug-ins, and what they add."),
@@ -128,6 +128,7 @@ _COMMANDS: Final = (
     ("task", "tasks:task", "Reset, requeue, unclaim, cancel, block or split tasks."),
     ("tree", "query:tree_command", "Show the sessions as a tree, with their open tool calls."),
     ("validate", "validate:validate", "Check a transition log, or a journal."),
+    ("wait", "wait:wait_command", "Wait until a task, a session or the run has ended."),
     ("why", "why:why_command", "Explain the last change of ID by its causes."),
 )
 """Commands of ``supervisor``: name, module and attribute below ``supervisor.cli``, and summary of each."""
