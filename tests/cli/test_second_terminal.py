@@ -183,3 +183,19 @@ def test_a_task_is_followed_over_its_retry(tmp_path: Path, followers: list[subpr
         assert err.startswith("supervisor: t-2 works on t now\n")
         assert waiting.communicate(timeout=30) == ("task:t: CLOSED\n", "")
         assert "t-2" in watching.communicate(timeout=30)[0]
+
+
+# --------------------------------------------------------------------------------------------- standard input
+def test_a_plan_is_run_from_standard_input(tmp_path: Path) -> None:
+    """``run -`` and ``plan check -`` read the plan from standard input; its mistakes are told by line."""
+
+    def supervised(*arguments: str, stdin: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "supervisor", *arguments]
+        return subprocess.run(argv, input=stdin, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+
+    ran = supervised("run", "-", stdin="agents: {sh: {adapter: command, command: [sh]}}\ntasks: [{id: t, agent: sh}]\n")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "completed" in ran.stdout.rpartition("TASK")[2]
+    checked = supervised("plan", "check", "-", stdin="agents: {}\ntasks: []\n")
+    assert checked.returncode == 2
+    assert checked.stderr.startswith("supervisor: standard input:1: agents: ")
