@@ -16,8 +16,8 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,6 +43,7 @@ from supervisor.control.protocol import (
     Stop,
     explained,
 )
+from supervisor.control.socket_address import reach
 from supervisor.control.task_operations import steered
 from supervisor.policies.abort_plan import AbortPlan, scope_of
 from supervisor.ports import Caller, Origin
@@ -56,10 +57,6 @@ if TYPE_CHECKING:  # clients of the socket need no supervisor
 
 LINE_BYTES_MAX: Final = 1024 * 1024
 """Maximal number of bytes of a request."""
-
-PATH_BYTES_MAX: Final = 100
-"""Maximal number of bytes of a path in a socket address (Linux allows 108); a longer path is opened through its
-directory."""
 
 REQUEST_S: Final = 30.0
 """Seconds after which a client that has not sent its request is disconnected."""
@@ -410,16 +407,3 @@ def peer(connection: socket.socket) -> tuple[int, int] | None:
 async def _listen(path: Path) -> SocketListener:
     with reach(path) as address:
         return await anyio.create_unix_listener(address, mode=0o600)
-
-
-@contextmanager
-def reach(path: Path) -> Iterator[str]:
-    """Yield *path*, or, if that is too long, a short path to the same file that is valid within the context."""
-    if len(os.fsencode(path)) <= PATH_BYTES_MAX:
-        yield str(path)
-        return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
