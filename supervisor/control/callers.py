@@ -45,8 +45,9 @@ class Access(NamedTuple):
 
 
 def refusal(access: Access, asked: Request, caller: Caller, reach: CallerReach, plan_of: PlanOf) -> str:
-    """Return the reason why the request *asked* of *caller* is refused; ``""`` if it is allowed."""
-    if caller.origin is Origin.OPERATOR or asked.only_reads:
+    """Return the reason why the request *asked* of *caller*, who is no operator, is refused; ``""`` if it is
+    allowed."""
+    if asked.only_reads:
         return ""
     if caller.origin is Origin.UNIDENTIFIED:
         return (

@@ -21,8 +21,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from supervisor.control.error_messages import BadInput, ControlError, NotRunning
 from supervisor.control.requests import Ping, Request
-from supervisor.control.socket_path import reach
-from supervisor.journal.statedir import LockHolder, StateDir, StateDirError, unreadable_error
+from supervisor.journal.statedir import LockHolder, StateDir, StateDirError, socket_address, unreadable_error
 from supervisor.runtime.availability import Outage, Shortage
 
 QUIET_S: Final = 2.5
@@ -129,7 +128,7 @@ def problems_of(path: Path) -> list[str]:
 
 async def _connect(path: Path) -> ByteStream:
     try:
-        with reach(path) as address:
+        with socket_address(path) as address:
             return await anyio.connect_unix(address)
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
         raise _unreachable(path) from None

@@ -29,7 +29,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from actors import failpoint
 from supervisor.control.operations import OPERATIONS, Lines, admit, error_reply, read_request
 from supervisor.control.requests import BadRequest, Request
-from supervisor.control.socket_path import reach
+from supervisor.journal.statedir import socket_address
 from supervisor.ports import Caller, Origin
 from supervisor.ports.logs import get_logger
 from supervisor.ports.shortages import shortage_of
@@ -338,5 +338,5 @@ def peer(connection: socket.socket) -> tuple[int, int] | None:
 
 
 async def _listen(path: Path) -> SocketListener:
-    with reach(path) as address:
+    with socket_address(path) as address:
         return await anyio.create_unix_listener(address, mode=0o600)

@@ -277,7 +277,6 @@ BOSS = OWN._replace(operates=frozenset({"answer", "tasks"}))
         (AGENT, Compact(), BOSS, False),
         (UNIDENTIFIED, Inspect(id="u"), CallerReach(), True),
         (UNIDENTIFIED, Send(id="t", text=""), CallerReach(), False),
-        (Caller(Origin.OPERATOR, 80), Stop(), CallerReach(), True),
     ],
 )
 def test_the_requests_that_an_agent_may_make(caller: Caller, asked: Request, reach: CallerReach, granted: bool) -> None:
