@@ -14,9 +14,8 @@ import anyio
 import msgspec
 import pytest
 
-from supervisor.lifecycles.types import AbortScope
+from supervisor.lifecycles.types import AbortScope, Verb
 from supervisor.plans import Plan, TaskConfig
-from supervisor.plans.task_control import Verb
 from supervisor.ports import JournalError
 from supervisor.runtime.entity import Refused
 from supervisor.sessions.handle import Session
