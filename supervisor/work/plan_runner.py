@@ -101,6 +101,12 @@ class PlanRunner:
         results = self.plan_run.results if self._scheduler is not None else []
         return {one.id: one for one in results}
 
+    @property
+    def task_ids(self) -> dict[str, str]:
+        """The entity ids of the tasks of this run, by name."""
+        executions = self.plan_run.executions if self._scheduler is not None else {}
+        return {name: one.id for name, one in executions.items() if one.is_opened or one.earlier_id}
+
     # ------------------------------------------------------------------ the run
     async def run(self, plan: Plan, *, resume: bool = False, fresh: bool = False) -> PlanResult:
         """Run every task of *plan*, and of the plans that are added meanwhile. If an earlier supervisor was killed
