@@ -454,9 +454,10 @@ async def test_a_plan_without_retries_retries_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_dead_letter_names_the_spent_retry_budget(tmp_path: Path) -> None:
-    """When the plan's retry budget is used up, the dead letter of a task with retries left says so."""
-    none = {"retry_budget": {"share": 0.0, "least": 0}}
-    async with running_plan(tmp_path, plan_of(task("a", "exit 1", max_retries=2), **none)) as plan:
+    """When the plan's retry budget is used up, the dead letter of a task whose findings are new says so."""
+    none, accepted = {"retry_budget": {"share": 0.0, "least": 0}}, [{"file_exists": "never"}]
+    failing = task("a", agent="reader", max_retries=2, acceptance=accepted)
+    async with running_plan(tmp_path, plan_of(failing, **none)) as plan:
         pass
     (letter,) = [one for one in plan.run.events() if one.event == "DeadLettered"]
     assert "(no further try: the workstream's retry budget is spent (0 of 0 retries))" in letter.reason
