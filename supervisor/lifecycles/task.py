@@ -43,9 +43,9 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     plan file has it. ``judged`` is the commit that was tested and reviewed: that commit is merged, and nothing later.
     ``unmerged``: the task was closed while not all of its work was merged, because no supervisor ran the plan any more,
     or, if ``rest`` names a branch, because something was written after the work was judged, which is only on that
-    branch. ``failure`` tells the next claim why the last one failed: the findings against its result
-    (``has_findings``), or the error that left no result to judge. ``findings_before`` are the findings of the failed
-    claim before that.
+    branch. ``delay_s`` is the wait before the next claim, from the time of the record that opened the task again.
+    ``failure`` tells the next claim why the last one failed: the findings against its result (``has_findings``), or the
+    error that left no result to judge. ``findings_before`` are the findings of the failed claim before that.
     """
 
     max_retries: int = 3
@@ -67,6 +67,7 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     judged: str = ""
     unmerged: bool = False
     rest: str = ""
+    delay_s: float = 0.0
 
 
 class TaskEvent(Event, frozen=True, kw_only=True):
@@ -195,9 +196,10 @@ class Requeued(TaskEvent, frozen=True, kw_only=True):
 
 
 class Retried(TaskEvent, frozen=True, kw_only=True):
-    """Event: another attempt at the task is to be made; refused when the retry budget is spent."""
+    """Event: the task is to be claimed again, *delay_s* seconds from now; refused when no retry of the task is left."""
 
     spelled = "retried"
+    delay_s: float = 0.0
 
 
 class Reopened(TaskEvent, frozen=True, kw_only=True):
@@ -267,15 +269,15 @@ def approval_needed(data: TaskData, event: Event) -> bool:
 
 
 def hold(data: TaskData, event: Claimed) -> Out:
-    return replace(data, claimed_by=event.by, claims=data.claims + 1, judged=""), ()
+    return replace(data, claimed_by=event.by, claims=data.claims + 1, judged="", delay_s=0.0), ()
 
 
 def release(data: TaskData, event: Event) -> Out:
     return replace(data, claimed_by="", waiting_for=()), ()
 
 
-def count_retry(data: TaskData, event: Event) -> Out:
-    return replace(data, retries=data.retries + 1), ()
+def count_retry(data: TaskData, event: Retried) -> Out:
+    return replace(data, retries=data.retries + 1, delay_s=event.delay_s), ()
 
 
 def forget_retries(data: TaskData, event: Event) -> Out:

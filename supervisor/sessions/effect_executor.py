@@ -283,7 +283,8 @@ class EffectExecutor:
                 self._check_retry(session, Cause(actor=actor))
 
     def _check_retry(self, session: LiveSession, cause: Cause) -> None:
-        """Let a failed session try again, unless the session fails too often, or the supervisor drains.
+        """Let a failed session try again, unless the session fails too often, the supervisor drains, or the plan of its
+        task has no retry left for another launch.
 
         The time of the failure is the time in the record, not the time at which the effect is performed: the write to
         the disk may have taken long.
@@ -292,6 +293,8 @@ class EffectExecutor:
         data = entity.data
         intensity = Intensity(data.limits.restarts_max, data.limits.restarts_within_s)
         session.crashes = tuple(at for at in session.crashes if entity.since_s - at <= intensity.period_s)
+        is_launch = data.incarnation != session.prompted and data.total_errors > session.errors_charged
+        session.errors_charged = data.total_errors
         if data.incarnation == session.prompted and not data.spent:
             session.crashes = add_restart(session.crashes, entity.since_s, intensity.period_s)
             session.prompted = 0
@@ -301,6 +304,9 @@ class EffectExecutor:
         elif intensity.exceeded(session.crashes):
             counted = f"{len(session.crashes)} failures within {intensity.period_s:g} s"
             message = f"restart limit exceeded ({counted}): {data.last_error}"
+            self._registry.send(session.session_id, FatalError(message=message), cause=cause)
+        elif is_launch and (own := session.assigned_task) is not None and (why := own.charge_launch(data.last_error)):
+            message = f"{data.last_error} (no further try: {why})"
             self._registry.send(session.session_id, FatalError(message=message), cause=cause)
 
     # ------------------------------------------------------------------ from the turn to its agent

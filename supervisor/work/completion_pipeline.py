@@ -18,11 +18,11 @@ The commit comes first, since exactly that commit is tested, reviewed and merged
 branch, and the result lists them as ``unmerged``. The session is ended before the task is closed: a late message might
 open another turn.
 
-A task that was rejected or failed is tried again within its own retries and the retry budget (``_fail_for_now``), or
-settled as failed. A task that is cancelled is in phase ENDING while the cancellation is recorded: the first end counts.
-The caller of a step holds the task's lock, or is the task's attempt runner. ``cancel`` and ``skip`` may be called
-without the lock: phase ENDING prevents a second end. ``merge_late`` needs no lock: no other part of the run works on
-its task.
+A task that was rejected or failed is claimed again if the next claim has something new, within its own retries and the
+retry budget (``_fail_for_now``), or is settled as failed. A task that is cancelled is in phase ENDING while the
+cancellation is recorded: the first end counts. The caller of a step holds the task's lock, or is the task's attempt
+runner. ``cancel`` and ``skip`` may be called without the lock: phase ENDING prevents a second end. ``merge_late`` needs
+no lock: no other part of the run works on its task.
 """
 
 from __future__ import annotations
@@ -281,11 +281,8 @@ class CompletionPipeline:
         await self._fail_for_now(execution, execution.data.last_failure)
 
     async def _fail_for_now(self, execution: TaskExecution, error: str) -> None:
-        """Clear the workspace of a failed task, and try the task again within its retries, or settle it as failed.
-
-        A new claim needs something new: findings that its prompt tells and that differ from those of the claim before,
-        or another agent.
-        """
+        """Clear the workspace of a failed task. Then let the task be claimed again if the next claim has something new
+        (``_is_claim_due``) and retries are left; else settle the task as failed."""
         plan_run, left = self._plan_run, await self.leave_workspace(execution)
         if not plan_run.running:  # the plan was given up while a command was recorded: nobody tries again
             await plan_run.give_back(execution)
@@ -297,8 +294,7 @@ class CompletionPipeline:
             if is_due and not (why := plan_run.spend_retry()):
                 await plan_run.give_back(execution)
                 execution.agent = agent
-                await plan_run.open_again(execution, task.Retried(reason=f"try {retries + 1}"))
-                plan_run.offer(execution)
+                await plan_run.delay_claim(execution, f"try {retries + 1}")
                 return
             error = f"{error} (no further try: {why})" if why else error
         await self._settle(execution, error, left)

@@ -48,8 +48,9 @@ class Phase(Enum):
     """Nobody works on the task. The task waits for its dependencies, a worker, its subtasks or a person; the states say
     for which."""
     DELAYED = "delayed"
-    """The run waits for the end of its retry delay after the task was taken from its worker. (After a failed attempt
-    the job is RETRYING until the end of the delay, and the phase is IDLE.)"""
+    """The task waits for the end of the delay before its next claim; or its run waits for the end of its retry delay
+    after the task was taken from its worker. (After a failed attempt the job is RETRYING until the end of the delay,
+    and the phase is IDLE.)"""
     FOLLOWED = "followed"
     """The task waits for a worker while its session, which an earlier supervisor began, works on it already."""
     ATTEMPT = "attempt"

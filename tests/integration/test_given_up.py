@@ -211,7 +211,7 @@ async def test_a_task_about_to_be_cancelled_is_not_reset(tmp_path: Path) -> None
     """A reset is refused after the decision to cancel the task, though the cancellation is not yet recorded and the
     circuit is still open."""
     lifecycle = {**QUICK, "max_attempts": 2, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
-    plan = plan_of(task("a", "exit 75"), lifecycle=lifecycle, limits=quick_settings().limits)
+    plan = plan_of(task("a", "exec sleep 60", timeout_s=0.3), lifecycle=lifecycle, limits=quick_settings().limits)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner = PlanRunner(run.sup)
         async with anyio.create_task_group() as group:
