@@ -59,7 +59,8 @@ class TaskRunData(msgspec.Struct, frozen=True, kw_only=True):
     saved, after ``saved_attempt`` attempts, ``saved_as`` the commit or copy that holds the checkpoint; ``""`` where the
     work stays in place. ``resumed_from`` is the run with whose checkpoint this run begins, ``resumed_at`` the commit or
     copy that holds it. ``waits_for`` names the processes of the turn that must end before the result is judged,
-    ``until`` is the end of that wait (Unix time). ``judged`` is the commit that was tested.
+    ``until`` is the end of that wait (Unix time). ``judged`` is the commit that was tested. ``last_error`` is
+    the error of the last attempt, ``charged_error`` that of the last attempt whose failure was charged to the run.
     """
 
     max_attempts: int = 5
@@ -80,6 +81,7 @@ class TaskRunData(msgspec.Struct, frozen=True, kw_only=True):
     permanent: bool = False
     probe: bool = False
     last_error: str = ""
+    charged_error: str = ""
     last_signature: str = ""
     skipped: SkipCause | None = None
     task: str = ""
@@ -304,12 +306,14 @@ def charge(data: TaskRunData, event: ExecutionFailed | ExecutionTimedOut) -> Out
         timed_out=isinstance(event, ExecutionTimedOut),
         permanent=data.permanent or permanent,
         last_error=event.error,
+        charged_error=event.error,
         last_signature=signature,
     ), ()
 
 
 def charge_for_good(data: TaskRunData, event: TestsFailed) -> Out:
-    return replace(data, failures=data.failures + 1, permanent=True, last_error=event.error), ()
+    error = event.error
+    return replace(data, failures=data.failures + 1, permanent=True, last_error=error, charged_error=error), ()
 
 
 def count_relaunch(data: TaskRunData, event: LaunchRetried) -> Out:

@@ -24,6 +24,7 @@ from supervisor.policies.call_processes import ProcessSeen
 from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.loop_detection import FinishedCall
 from supervisor.policies.permissions import Decision, PermissionPolicy, PermissionRequest
+from supervisor.policies.retry_reason import executes_prompt
 from supervisor.ports import NO_WORKSPACE, AgentOptions, Out, ProcessReport, TranscriptSink
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.journal_writer import Cause
@@ -63,6 +64,11 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     quirks: Quirks = NO_QUIRKS
     servers: tuple[str, ...] = ()
     """Names of the programs that the agent keeps running from turn to turn, such as language servers."""
+
+    @property
+    def executes_prompt(self) -> bool:
+        """Whether an interpreter executes the prompt as a program, so that no text may be added to the prompt."""
+        return self.adapter == "command" and executes_prompt(self.command)
 
 
 class Outcome(NamedTuple):

@@ -79,7 +79,7 @@ from supervisor.runtime.availability import outlast_shortage
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.entity_types import AGENT_KIND, TURN_KIND
 from supervisor.runtime.journal_writer import Cause, PendingEffect
-from supervisor.runtime.live_session import Connection, LiveSession, Outcome
+from supervisor.runtime.live_session import AgentProfile, Connection, LiveSession, Outcome
 from supervisor.sessions.approval_queue import ApprovalQueue
 
 CLEANUP_S = 5.0
@@ -143,6 +143,7 @@ class EffectExecutor:
         workspace: prepares the directories of sessions.
         on_reply: called with (request id, outcome) when a request is complete.
         approvals: queue of permission requests for a human.
+        explains: returns whether the prompts of an agent may tell why a request is tried again.
     """
 
     def __init__(
@@ -154,9 +155,11 @@ class EffectExecutor:
         workspace: Workspace,
         on_reply: Callable[[str, Outcome], None],
         approvals: ApprovalQueue,
+        explains: Callable[[AgentProfile], bool],
     ) -> None:
         self._registry = registry
         self._background = background
+        self._explains = explains
         self._make_connection = make_connection
         self._workspace = workspace
         self._on_reply = on_reply
@@ -353,7 +356,9 @@ class EffectExecutor:
         asked = data.current.prompt if data.current is not None else ""
         selected = data.inbox if session.monitor is None else session.monitor.select_messages(data.inbox)
         # an empty prompt is never sent: then every message is in it
-        prompt = build_prompt(asked, selected if asked or selected else data.inbox, again=again)
+        messages = selected if asked or selected else data.inbox
+        reason = data.current.reason if data.current is not None and self._explains(session.profile) else ""
+        prompt = build_prompt(asked, messages, reason=reason, again=again)
         if session.monitor is not None:
             prompt = session.monitor.complete_prompt(prompt)
         self._registry.send(session.session_id, PromptReady(prompt=prompt, messages=len(data.inbox)), cause=cause)

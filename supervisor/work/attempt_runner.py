@@ -37,13 +37,12 @@ from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import Blocked, Claimed, Orphaned, Requeued, Started, Task, TaskEvent, Unclaimed
 from supervisor.lifecycles.task_run import ErrorCategory, TaskRun, TaskRunData, probes_left
 from supervisor.lifecycles.types import AbortReason, Exit, TransitionReason, Verdict
-from supervisor.plans.completion_checks import ask_again, missing
+from supervisor.plans.completion_checks import missing
 from supervisor.policies.error_classification import classify
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
 from supervisor.recovery.journal_state import is_stalled
 from supervisor.runtime.entity import Degraded, Refused
-from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession, NoSuchEntity, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.sessions.handle import Session
@@ -54,7 +53,7 @@ from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.leases import Claim
 from supervisor.work.plan_run import STOPPING, PlanRun, TaskReleased
 from supervisor.work.settling import settle_turn
-from supervisor.work.task_execution import ACTOR, ActiveClaim, Interruption, Phase, TaskExecution
+from supervisor.work.task_execution import ActiveClaim, Interruption, Phase, TaskExecution
 
 _log = get_logger()
 
@@ -191,7 +190,7 @@ class AttemptRunner:
             if execution.run is TaskRun.HALF_OPEN:
                 await execution.post(task_run.ProbeFailed(error=str(refusal)))
             raise
-        execution.session_id, execution.missing = session.id, ""
+        execution.session_id = session.id
         self._plan_run.attach_session(execution, may_split=authorization.may_split(self._plan_run, execution))
         claimed = Claimed(by=execution.session_id, reason=f"agent {execution.agent}")
         events: tuple[TaskEvent, ...] = (claimed,)
@@ -236,10 +235,12 @@ class AttemptRunner:
         return outcome
 
     async def _prompt(self, execution: TaskExecution) -> Outcome:
-        prompt = ask_again(execution.task.prompt, execution.missing)
+        prompt, reason = execution.task.prompt, execution.retry_reason
         limit, session = self._plan_run.time_limit(execution), self._sup.registry.sessions.get(execution.session_id)
         try:
-            outcome = await self._sup.outcome_of(execution.session_id, prompt, execution.cause, once=True, limit=limit)
+            outcome = await self._sup.outcome_of(
+                execution.session_id, prompt, execution.cause, once=True, limit=limit, reason=reason
+            )
             return _with_stall(outcome, session)
         except (NoSuchEntity, Refused) as error:
             return Outcome("aborted", str(error), "")
@@ -276,9 +277,9 @@ class AttemptRunner:
         session = self._sup.registry.sessions.get(execution.session_id)
         if session is not None:
             await session.first_prompt_sent.wait()
-            started = Started(reason="its agent is ready")
+            execution.seq = session.cause_seq
             with suppress(Refused):  # it was split just now
-                self._sup.registry.apply((execution.id, started), cause=Cause(session.cause_seq, None, ACTOR))
+                execution.record(Started(reason="its agent is ready"))
 
     # ------------------------------------------------------------------ the decision
     async def _decide(self, execution: TaskExecution, active: ActiveClaim, outcome: Outcome) -> bool:
@@ -322,8 +323,7 @@ class AttemptRunner:
         session = self._sup.registry.sessions.get(execution.session_id)
         wanted = [one.value() for one in execution.task.completion]
         if wanted and session is not None:
-            execution.missing = await missing(wanted, session.directory, outcome.text)
-            return execution.missing
+            return await missing(wanted, session.directory, outcome.text)
         return ""
 
     async def failure_of(

@@ -378,7 +378,7 @@ class PlanRun:
         the decision.
         """
         decision = RetryDecision((), execution.run, execution.run_data)
-        for event in failed:
+        for event in map(self.sup.journal_writer.redactor.event, failed):  # as it will be recorded
             decision = decision.after(event)
         while decision.state in (TaskRun.FAILED, TaskRun.TIMEOUT):
             decision = await self._with_checkpoint(execution, decision)

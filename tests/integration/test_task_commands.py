@@ -34,13 +34,14 @@ from supervisor.work.plan_run import PlanRun
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.results import PlanResult
 from supervisor.work.task_commands import TaskCommands
-from tests.support import Run, quick_settings, states_of, supervising, wait_for_record
+from tests.support import FIRST_LINE, Run, quick_settings, states_of, supervising, wait_for_record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 AGENTS = {
     "sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}")),
     "other": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}")),
+    "reader": FIRST_LINE,
 }
 BOUNDS = quick_settings(max_total_errors=1, max_consecutive_errors=1)
 ME = "operator:me"
@@ -49,7 +50,8 @@ ONCE: dict[str, Any] = {**QUICK, "max_attempts": 1, "circuit_breaker": {"enabled
 
 
 def task(name: str, prompt: str = "true", *depends_on: str, **more: Any) -> TaskConfig:
-    return TaskConfig(id=name, agent="sh", prompt=prompt, depends_on=depends_on, **{"max_retries": 0, **more})
+    given = {"agent": "sh", "max_retries": 0, **more}
+    return TaskConfig(id=name, prompt=prompt, depends_on=depends_on, **given)
 
 
 def plan_of(*tasks: TaskConfig, lifecycle: dict[str, Any] = ONCE, **more: Any) -> Plan:
@@ -171,7 +173,7 @@ async def test_a_result_waits_for_its_approval(tmp_path: Path) -> None:
 
 async def test_a_rejected_result_is_retried(tmp_path: Path) -> None:
     """A rejected result fails its task; the task is claimed again if it has a retry left."""
-    async with running_plan(tmp_path, plan_of(task("a", approval="after", max_retries=1))) as plan:
+    async with running_plan(tmp_path, plan_of(task("a", agent="reader", approval="after", max_retries=1))) as plan:
         await plan.until("approval_requested", "task:a")
         assert (await plan.commands.reject("a", by=ME, reason="no tests")).state == "FAILED"
         await plan.until("approval_requested", "task:a", number=2)
@@ -776,8 +778,8 @@ async def test_an_in_process_agent_blocks_its_own_task(tmp_path: Path) -> None:
     said: list[str] = []
 
     async def agent(turn: AgentTurn) -> None:
-        said.append(turn.prompt)
-        if turn.prompt == "a" and said.count("a") == 1:
+        said.append(turn.prompt.partition("\n")[0])
+        if said[-1] == "a" and said.count("a") == 1:
             await turn.block(["b"], reason="b first")
 
     plan = plan_of(task("a", "a", priority=1), task("b", "b"), max_sessions=1)
@@ -804,7 +806,8 @@ async def test_a_slow_subtask_blocks_its_parent(tmp_path: Path, gate: Gate) -> N
 async def test_a_task_is_not_blocked_on_its_own_subtask(tmp_path: Path, gate: Gate) -> None:
     """A block of a started task on its own closed subtask is refused, and the session of the task goes on."""
     accepted = [{"command": ["test", "-e", "whole"]}]
-    whole = task("a", f"{HELD}; touch whole", subtasks=(task("a1"),), acceptance=accepted, max_retries=1)
+    subtasks = (task("a1"),)
+    whole = task("a", f"{HELD}; touch whole", agent="reader", subtasks=subtasks, acceptance=accepted, max_retries=1)
     async with running_plan(tmp_path, plan_of(whole), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="'a1', its own subtask"):

@@ -395,7 +395,9 @@ def test_run_tests_that_fail_are_charged() -> None:
     step = task_run.RUN.step(
         R.VALIDATING, task_run.TaskRunData(failures=1), task_run.TestsFailed(error="2 tests failed")
     )
-    assert step.data == task_run.TaskRunData(failures=2, permanent=True, last_error="2 tests failed")
+    assert step.data == task_run.TaskRunData(
+        failures=2, permanent=True, last_error="2 tests failed", charged_error="2 tests failed"
+    )
 
 
 def test_run_probe_is_an_attempt_at_once() -> None:
@@ -674,8 +676,8 @@ def test_worker_drains_what_it_holds() -> None:
                 "claims": 0,
                 "retries": 0,
                 "unmerged": False,
+                "has_findings": False,
                 "delay_s": 0,
-                "is_told": False,
             },
         ),
         (
