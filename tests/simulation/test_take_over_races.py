@@ -14,9 +14,8 @@ import anyio
 import msgspec
 import pytest
 
-from supervisor.lifecycles.types import AbortScope
+from supervisor.lifecycles.types import AbortScope, Verb
 from supervisor.plans import Plan, TaskConfig
-from supervisor.plans.task_control import Verb
 from supervisor.ports import JournalError
 from supervisor.runtime.entity import Refused
 from supervisor.sessions.handle import Session
@@ -29,7 +28,7 @@ from supervisor.simulation.running import Report
 from supervisor.simulation.scenario import Scenario
 from supervisor.simulation.world import World
 from supervisor.work.results import PlanResult
-from tests.simulation.races import Intruder, RaceHost, race, scenario
+from tests.simulation.races import Intruder, RaceHost, lifecycle, plain_tasks, race, scenario
 
 FIFO = 'schedules = ["fifo"]'
 RESTART = '[settings.recovery]\nsessions = "restart"'
@@ -79,7 +78,8 @@ def take_over(sessions: str, orphans: str, kinds: str = "", rates: str = "") -> 
 
 
 @pytest.mark.parametrize(
-    ("sessions", "orphans"), [("resume", "open"), ("resume", "failed"), ("resume", "done"), ("restart", "open")]
+    ("sessions", "orphans"),
+    [("resume", "open"), ("resume", "failed"), ("resume", "done"), ("restart", "open"), ("stop", "open")],
 )
 def test_a_take_over_that_is_killed_at_any_commit_is_taken_over(sessions: str, orphans: str) -> None:
     """A takeover that is killed at any of its commits is continued by the third supervisor, from the records so far,
@@ -91,11 +91,33 @@ def test_a_take_over_that_is_killed_at_any_commit_is_taken_over(sessions: str, o
     assert kills >= 2 * 12
 
 
+class KillWhenOneIsClosed(Intruder):
+    """Intruder that kills the first supervisor when one task is closed and another one is in progress."""
+
+    def step(self) -> None:
+        states = {row.state for row in self.rows.values() if row.kind == "task"}
+        if self.world.lives == 1 and states >= {"CLOSED", "IN_PROGRESS"}:
+            self.kill()
+
+
+def test_stopped_sessions_leave_closed_tasks_closed() -> None:
+    """With ``sessions = "stop"``, the next supervisor goes on with the plan of the first one: no workstream is born
+    again, so no closed task is done again."""
+    drawn = scenario(FIFO, '[settings.recovery]\nsessions = "stop"', load="works = 1.0\ntasks = 3")
+    kills, lines = 0, list[str]()
+    for seed in range(6):
+        race(drawn.draw(seed), killer := KillWhenOneIsClosed(), plain_tasks(), on_line=lines.append)
+        kills += killer.kills
+    assert kills >= 5
+    born = [line for line in lines if '"entity_id":"workstream:' in line and '"event":"Born"' in line]
+    assert len(born) == 6
+
+
 def test_an_earlier_run_that_rests_is_not_taken_for_the_last_one() -> None:
     """With ``orphans = "failed"``, a task is failed by its last task run, and not by an earlier one, also if its
     supervisors are killed at any commit of the last one."""
-    text = '[faults.rates]\n"work.permanent" = 1.0'
-    drawn, kills = take_over("resume", "failed", '"work.permanent"', text).draw(7), 0  # its task may be tried twice
+    text = '[faults.rates]\n"work.rejected" = 1.0'
+    drawn, kills = take_over("resume", "failed", '"work.rejected"', text).draw(7), 0  # its task may be tried twice
     for at in range(1, COMMITS):
         race(drawn, killer := KillTwiceInSecondRun(at))
         kills += killer.kills
@@ -151,7 +173,7 @@ class KillWhileWaiting(Intruder):
             self.kill()
         elif not self._closed:
             self._closed = True
-            self.host.start(Session(self.host.sup, "w0t0").close)
+            self.host.start(self.host.sup.session("w0t0").close)
 
 
 REQUEUED, RECOVERED = "task: ORPHANED requeued OPEN", "task: ORPHANED recovered DONE"
@@ -165,7 +187,10 @@ def test_only_an_attempt_under_way_counts_as_done(job: str, reached: str, never:
     attempt had failed is tried again."""
     drawn, tried = scenario(FIFO, '[settings.recovery]\norphans = "done"'), 0
     for seed in range(12):
-        report = race(drawn.draw(seed), killer := KillWhileWaiting(job), ways={"*": (Try.BUSY, Try.DONE)})
+        ways = {"*": (Try.BUSY, Try.DONE)}
+        report = race(
+            drawn.draw(seed), killer := KillWhileWaiting(job), slow_retries(3), plain_tasks(max_retries=2), ways=ways
+        )
         tried += killer.kills * report.reached.get(reached, 0)
         assert not killer.kills * report.reached.get(never, 0), f"seed {seed}"
     assert tried >= 3
@@ -232,7 +257,8 @@ def test_a_run_that_was_not_begun_is_over_when_its_supervisor_stops() -> None:
     record."""
     drawn, ended = scenario("commit_s = 0.1", '[settings.recovery]\nsessions = "resume"'), 0
     for seed in range(20):
-        report = race(drawn.draw(seed), intruder := StopAtTakeOver(), ways={"*": (Try.BUSY,)})
+        edits = lifecycle(max_attempts=1), plain_tasks(timeout_s=30.0)
+        report = race(drawn.draw(seed), intruder := StopAtTakeOver(), *edits, ways={"*": (Try.HANGS,)})
         ended += intruder.is_stopped and bool(report.reached.get("run: HALF_OPEN cancelled CANCELLED"))
     assert ended >= 5
 
@@ -283,8 +309,9 @@ def test_a_task_that_is_requeued_at_a_take_over_waits_for_its_delay(attempts: in
     addition."""
     drawn, delayed = scenario("commit_s = 0.1", RESTART), 0
     for seed in range(20):
-        ways = {"w0t0": (Try.BUSY, Try.HANGS, Try.DONE)}
-        race(drawn.draw(seed), intruder := RequeueAtTakeOver(verbs, run), slow_retries(attempts), ways=ways)
+        ways = {"w0t0": (Try.BUSY if attempts > 1 else Try.HANGS, Try.HANGS, Try.DONE)}
+        edits = slow_retries(attempts), plain_tasks(timeout_s=30.0)
+        race(drawn.draw(seed), intruder := RequeueAtTakeOver(verbs, run), *edits, ways=ways)
         delayed += intruder.is_delayed
     assert delayed >= 3
 
@@ -357,7 +384,7 @@ class Asker(Intruder):
             self.ask()
 
     def ask(self) -> None:
-        self.host.start(self._ask, Session(self.host.sup, "w0t0"))
+        self.host.start(self._ask, self.host.sup.session("w0t0"))
 
     async def _ask(self, session: Session) -> None:
         with suppress(JournalError):  # of a supervisor that was killed
@@ -466,7 +493,7 @@ class KillCooling(Intruder):
         if self.world.lives == 2 and not self.jumped:
             self.jumped = True
             self.world.wall.offset_s += self._jump_s
-        entity = self.host.sup.registry.entities.get("c0") if self.state("c0") == "CoolingDown" else None
+        entity = self.host.sup.core.registry.entities.get("c0") if self.state("c0") == "CoolingDown" else None
         if entity is not None and len(self.since_s) < self.world.lives <= 2:
             self.since_s.append(entity.since_s)
             if self.world.lives == 1:
