@@ -22,7 +22,14 @@ from supervisor.agents.codecs import codec_for
 from supervisor.agents.mcp_stdio import START_S, McpError, McpResource
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.host.actor_failures import ActorFailures
-from supervisor.host.argument_checks import check_name, check_text, check_type, check_types, delivery_point
+from supervisor.host.argument_checks import (
+    check_agent_function,
+    check_name,
+    check_text,
+    check_type,
+    check_types,
+    delivery_point,
+)
 from supervisor.host.factories import ConnectionFactory, clean_env
 from supervisor.host.inspection import inspect
 from supervisor.host.services import ServiceFailed, Services
@@ -41,6 +48,7 @@ from supervisor.lifecycles.types import (
     Kind,
     LifecycleEvent,
     TimeLimit,
+    UnknownValue,
 )
 from supervisor.plans import Settings
 from supervisor.plans.task_control import WorkControl
@@ -321,7 +329,7 @@ class Supervisor:
     async def result_of(self, session_id: str) -> TurnResult | None:
         """Wait for the last prompt of a session, and return its result; ``None`` if the session has no prompt."""
         outcome = await self.last_outcome(session_id)
-        return None if outcome is None else TurnResult(*outcome[:4])
+        return None if outcome is None else TurnResult.of(outcome)
 
     def profile(self, name: str) -> AgentProfile | None:
         """Return the profile of the configured agent with that name, or ``None``."""
@@ -333,11 +341,11 @@ class Supervisor:
         if isinstance(agent, str):
             profile = self._agents.get(agent)
             if profile is None:
-                known = ", ".join(sorted(self._agents)) or "none"
-                raise ValueError(f"agent: no agent is named {agent!r}; known: {known}")
+                raise UnknownValue("agent", agent, sorted(self._agents))
             return profile
         if agent is None:
             raise ValueError("agent: missing; name a configured agent or give an async function")
+        check_agent_function("agent", agent)
         name = encodable(getattr(agent, "__name__", "function"))
         return AgentProfile(name=name, adapter="inprocess", function=agent)
 
@@ -441,8 +449,7 @@ class Supervisor:
         self.registry.session(session_id)
         check_text("prompt", prompt)
         self._check_disk(f"a prompt for {session_id}")
-        outcome = await self.outcome_of(session_id, prompt, HOST)
-        return TurnResult(*outcome[:4])
+        return TurnResult.of(await self.outcome_of(session_id, prompt, HOST))
 
     async def outcome_of(
         self, session_id: str, prompt: str, cause: Cause, *, once: bool = False, limit: TimeLimit = USUAL_TIME
@@ -591,20 +598,25 @@ class Supervisor:
         session: LiveSession,
         name: str,
         prompt: str,
-        agent: str | None,
+        agent: str | AgentFunction | None,
         started_by: str | None,
         answer: Callable[[Outcome], None],
         cause: Cause,
         mode: CancelMode,
     ) -> None:
         """Start a child session for an agent that delegates *prompt*; when the prompt is answered, call *answer* with
-        the outcome and close the child session."""
+        the outcome and close the child session.
+
+        Raises:
+            InvalidArgument: the name has characters that ids may not have, or there is no such agent.
+            TypeError: an argument has a wrong type.
+        """
         ctx = self._background
+        check_text("prompt", prompt)
         try:
-            check_text("prompt", prompt)
             profile = self._profile(agent, session.session_id)
             child_id = self.session_factory.create(name, profile, session.session_id, None, started_by, cause, mode)
-        except (ValueError, Refused, NoSuchEntity) as error:
+        except (Refused, NoSuchEntity) as error:
             answer(Outcome("failed", str(error), ""))
             return
         ctx.start_task(self._run_child, child_id, prompt, answer, cause, name=f"child {child_id}")

@@ -20,6 +20,7 @@ from actors.machine import Event
 from supervisor.lifecycles.events import (
     AgentExited,
     AgentReady,
+    FatalError,
     SessionExited,
     SessionStarted,
     SteerElapsed,
@@ -36,19 +37,20 @@ from supervisor.policies.loop_detection import FinishedCall
 from supervisor.policies.turn_outcome import decide_verdict
 from supervisor.runtime.entity_registry import END_S, EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import Connection, LiveSession, Outcome
+from supervisor.runtime.live_session import AgentFunction, Connection, LiveSession, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
 
 
 class Delegate(Protocol):
-    """Function that starts a child session for an agent, and calls *answer* with the child's outcome."""
+    """Function that starts a child session for an agent, and calls *answer* with the child's outcome. It raises
+    InvalidArgument or TypeError if an argument is wrong; *answer* is not called then."""
 
     def __call__(
         self,
         session: LiveSession,
         name: str,
         prompt: str,
-        agent: str | None,
+        agent: str | AgentFunction | None,
         started_by: str | None,
         answer: Callable[[Outcome], None],
         cause: Cause,
@@ -161,7 +163,10 @@ class AgentConnection(Connection):
             self._send(self.session.session_id, started)
 
     def _report_not_started(self, verdict: Verdict) -> None:
-        self._send(self.session.session_id, SessionExited(incarnation=self._incarnation, verdict=verdict))
+        """Report that the agent could not become ready: the session launches another one, or, after a permanent error,
+        fails at once."""
+        exited = SessionExited(incarnation=self._incarnation, verdict=verdict)
+        self._send(self.session.session_id, FatalError(message=verdict.error) if verdict.permanent else exited)
 
     # ------------------------------------------------------------------ the turn
     def _begin(self, turn_id: str, incarnation: int) -> bool:
