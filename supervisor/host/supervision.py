@@ -23,7 +23,6 @@ from supervisor.agents.mcp_stdio import START_S, McpError, McpResource
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.host.actor_failures import ActorFailures
 from supervisor.host.argument_checks import (
-    check_agent_function,
     check_name,
     check_text,
     check_type,
@@ -48,7 +47,6 @@ from supervisor.lifecycles.types import (
     Kind,
     LifecycleEvent,
     TimeLimit,
-    UnknownValue,
 )
 from supervisor.plans import Settings
 from supervisor.plans.task_control import WorkControl
@@ -58,7 +56,7 @@ from supervisor.policies.budgets import Amounts, Budget, BudgetScope
 from supervisor.policies.caller_reach import NOWHERE, CallerReach
 from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.permissions import OpenPermission, OptionChoice
-from supervisor.policies.redaction import Redactor, encodable
+from supervisor.policies.redaction import Redactor
 from supervisor.ports import (
     NO_WORKSPACE,
     Caller,
@@ -253,7 +251,7 @@ class Supervisor:
             raise ValueError(
                 f"cancel_mode: session {name!r} has no parent whose end could mean {mode} to it; leave it out"
             )
-        profile = self._profile(agent, parent)
+        profile = self.session_factory.profile_of(agent, parent, self._agents)
         if directory is not None:
             profile = msgspec.structs.replace(profile, directory=directory)
         check_name(name)
@@ -334,20 +332,6 @@ class Supervisor:
     def profile(self, name: str) -> AgentProfile | None:
         """Return the profile of the configured agent with that name, or ``None``."""
         return self._agents.get(name)
-
-    def _profile(self, agent: str | AgentFunction | None, parent: str | None) -> AgentProfile:
-        if agent is None and parent is not None:
-            return self.registry.session(parent).profile
-        if isinstance(agent, str):
-            profile = self._agents.get(agent)
-            if profile is None:
-                raise UnknownValue("agent", agent, sorted(self._agents))
-            return profile
-        if agent is None:
-            raise ValueError("agent: missing; name a configured agent or give an async function")
-        check_agent_function("agent", agent)
-        name = encodable(getattr(agent, "__name__", "function"))
-        return AgentProfile(name=name, adapter="inprocess", function=agent)
 
     def new_id(self, wanted: str) -> str:
         """Return an id for an entity that is not a session; a number is appended if *wanted* was used in this
@@ -614,7 +598,7 @@ class Supervisor:
         ctx = self._background
         check_text("prompt", prompt)
         try:
-            profile = self._profile(agent, session.session_id)
+            profile = self.session_factory.profile_of(agent, session.session_id, self._agents)
             child_id = self.session_factory.create(name, profile, session.session_id, None, started_by, cause, mode)
         except (Refused, NoSuchEntity) as error:
             answer(Outcome("failed", str(error), ""))
