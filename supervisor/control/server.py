@@ -16,8 +16,8 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,6 +43,7 @@ from supervisor.control.protocol import (
     Stop,
     explained,
 )
+from supervisor.control.socket_address import reach
 from supervisor.control.task_operations import steered
 from supervisor.policies.abort_plan import AbortPlan, scope_of
 from supervisor.ports import Caller, Origin
@@ -52,14 +53,10 @@ from supervisor.processes.descriptors import Reserve, clients_max
 from supervisor.runtime.entity import Refused
 
 if TYPE_CHECKING:  # clients of the socket need no supervisor
-    from supervisor.host.supervision import Supervisor
+    from supervisor.host.api import Supervisor
 
 LINE_BYTES_MAX: Final = 1024 * 1024
 """Maximal number of bytes of a request."""
-
-PATH_BYTES_MAX: Final = 100
-"""Maximal number of bytes of a path in a socket address (Linux allows 108); a longer path is opened through its
-directory."""
 
 REQUEST_S: Final = 30.0
 """Seconds after which a client that has not sent its request is disconnected."""
@@ -149,7 +146,7 @@ class _Handler:
                     connection = stream.extra(SocketAttribute.raw_socket)
                     credentials = peer(connection)
                     pid = credentials[0] if credentials is not None else 0
-                    slot.caller = self._sup.caller_at(connection, pid)
+                    slot.caller = self._sup.core.caller_at(connection, pid)
             except OSError:
                 await self.refuse(stream, _NO_DESCRIPTOR)
                 return
@@ -182,8 +179,8 @@ class _Handler:
         Raises:
             Refused: the caller may not send this request.
         """
-        if why := refusal(caller, asked, self._sup.reach_of(caller), self._plan):
-            self._sup.note_refused(caller, str(asked.__struct_config__.tag), why)
+        if why := refusal(caller, asked, self._sup.core.reach_of(caller), self._plan):
+            self._sup.core.note_refused(caller, str(asked.__struct_config__.tag), why)
             raise Refused(why)
         return as_asked_by(caller, asked)
 
@@ -210,13 +207,13 @@ class _Handler:
                 )
                 await client.send({"receipt": receipt})
             case Send():
-                message_id = await self._sup.send(
+                message_id = await self._sup.core.send(
                     asked.session, asked.text, urgent=asked.urgent, sender=asked.sender, at=asked.at
                 )
                 await client.send({"message_id": message_id})
             case Stop():
                 await self._sup.stop(now=asked.now, actor=asked.actor)
-                how = "now" if self._sup.stop_now.is_set() else "drain"
+                how = "now" if self._sup.core.stop_now.is_set() else "drain"
                 await client.send({"stopping": how, "outage": self._sup.outage})
             case Inspect():
                 seen = self._sup.inspect(asked.entity)
@@ -233,7 +230,7 @@ class _Handler:
             case Follow():
                 await self._follow(asked, client)
             case Steer() | Split():
-                async for answer in steered(self._sup.plan_commands, asked):
+                async for answer in steered(self._sup.core.plan_commands, asked):
                     await client.send(answer)
 
     async def _follow(self, asked: Follow, client: _Client) -> None:
@@ -410,16 +407,3 @@ def peer(connection: socket.socket) -> tuple[int, int] | None:
 async def _listen(path: Path) -> SocketListener:
     with reach(path) as address:
         return await anyio.create_unix_listener(address, mode=0o600)
-
-
-@contextmanager
-def reach(path: Path) -> Iterator[str]:
-    """Yield *path*, or, if that is too long, a short path to the same file that is valid within the context."""
-    if len(os.fsencode(path)) <= PATH_BYTES_MAX:
-        yield str(path)
-        return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)

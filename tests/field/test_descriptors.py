@@ -19,7 +19,7 @@ import anyio
 import pytest
 from field_kit import DEADLINE_S, Running, Scratch, until
 
-from supervisor.control.server import reach
+from supervisor.control.socket_address import reach
 from supervisor.ports import Launch, SpawnShortage
 from supervisor.ports.shortages import shortage_of
 from supervisor.processes import descriptors

@@ -213,7 +213,7 @@ class AgentTurn:
         """Run *prompt* in a child session and return the child's outcome.
 
         Args:
-            agent: name of a configured agent, or an async function; by default this session's agent.
+            agent: name of a configured agent, or an async function; by default the agent of this session.
             cancel_mode: the effect that the end of this session has on the child.
 
         Raises:

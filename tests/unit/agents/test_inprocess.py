@@ -48,9 +48,9 @@ def _nothing_left() -> Iterator[None]:
 
 def shorten_slack(sup: Supervisor) -> None:
     """Reduce the extra time for a loaded machine, so that a function that does not stop is abandoned soon."""
-    sup.terminations.slack_s = 0.2
-    sup.aborts.slack_s = 1.0
-    sup.effect_executor.cleanup_s = 0.2
+    sup.core.terminations.slack_s = 0.2
+    sup.core.aborts.slack_s = 1.0
+    sup.core.effect_executor.cleanup_s = 0.2
 
 
 class Stubborn:
@@ -177,7 +177,7 @@ async def test_a_programming_error_fails_at_once(
     async with open_supervisor(tmp_path / "sd", settings=quick_settings()) as sup:
         session = await sup.start_session("s", agent=agent)
         result = await session.run("")
-        assert sup.journal.last_seq == result.seq
+        assert sup.core.journal.last_seq == result.seq
         assert (await session.run("again")).error == result.error
     place = "" if line is None else f", line {agent.__code__.co_firstlineno + line})"
     assert result.error.startswith(error)
@@ -232,7 +232,7 @@ async def test_a_programming_error_fails_the_task_of_a_plan(tmp_path: Path) -> N
     plan = Plan.model_validate({"agents": {"a": {"adapter": "scripted"}}, "tasks": [task]})
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         profile = AgentProfile(name="a", adapter="inprocess", function=undefined)
-        run.sup.configure({"a": profile}, plan.settings)
+        run.sup.core.configure({"a": profile}, plan.settings)
         result = await run_plan(run.sup, plan)
     assert result.tasks["t"].outcome == "failed"
     assert result.tasks["t"].error.startswith(f"NameError: name 'undefined_name' is not defined ({__file__}, line ")
@@ -507,7 +507,7 @@ async def test_a_function_that_swallows_an_interrupt_is_replaced(tmp_path: Path)
         await stubborn.begun.wait()
         await session.send("come", urgent=True)
         assert "come" in (await asked.result()).text
-        assert run.sup.state_of("s:a2") == "idle"
+        assert run.sup.core.state_of("s:a2") == "idle"
         stubborn.let_go.set()
         await stubborn.over.wait()
         assert session.state == "SessionComplete"
@@ -579,7 +579,7 @@ async def test_a_function_delegates(tmp_path: Path) -> None:
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent=agent)
         assert (await session.run("lead")).text == "['s/kid did this', 's/kid-2 did that'] another did it"
-        assert next(row.id for row in run.sup.rows() if row.kind == "session" and not row.ended) == "s"
+        assert next(row.id for row in run.sup.core.registry.rows() if row.kind == "session" and not row.ended) == "s"
     assert states_of(run.events(), "s/kid")[-2:] == ["SessionComplete", "Stopped"]
     assert len(run.transitions("tool_completed", "s:t1")) == 3
 
@@ -593,7 +593,7 @@ def no_agent(turn: object) -> str:
     [
         ({"agent": "nobody"}, "agent: 'nobody' is unknown; expected scripted"),
         ({"agent": no_agent}, "agent: no_agent is no async function"),
-        ({"prompt": 3}, "prompt: 3 is no str"),
+        ({"prompt": 3}, "prompt: 3 is of type int; give a str"),
         ({"prompt": "caf\udce9"}, "prompt: character 3 is half a surrogate pair; give valid Unicode text"),
         ({"name": "a b"}, "name: 'a b' cannot be a session's name"),
         ({"cancel_mode": "never"}, "cancel_mode: 'never' is unknown"),
@@ -682,15 +682,15 @@ MISTAKES: dict[str, Callable[[Supervisor, Session, Any], Awaitable[Any]]] = {
     "prompt": lambda sup, session, value: session.run(value),
     "reason": lambda sup, session, value: session.abort(reason=value),
     "actor": lambda sup, session, value: sup.abort(session.id, "session", actor=value),
-    "plan": lambda sup, session, value: sup.execute(value, reason="x"),
+    "plan": lambda sup, session, value: session.abort(plan_id=value),
     "close": lambda sup, session, value: session.close(value),
     "stop": lambda sup, session, value: sup.stop(actor=value),
-    "abort_all": lambda sup, session, value: sup.abort_all(value),
+    "abort_all": lambda sup, session, value: sup.core.abort_all(value),
     "name": lambda sup, session, value: sup.start_session(value, agent=here),
     "policy": lambda sup, session, value: sup.start_session("x", agent=here, policy=value),
     "budget": lambda sup, session, value: sup.start_session("x", agent=here, budget=value),
     "within": lambda sup, session, value: sup.start_session("x", agent=here, within=value),
-    "cause": lambda sup, session, value: sup.start_session("x", agent=here, cause=value),
+    "cause": lambda sup, session, value: sup.core.start_session("x", agent=here, cause=value),
     "directory": lambda sup, session, value: sup.start_session("x", agent=here, directory=value),
 }
 
@@ -702,7 +702,7 @@ async def test_a_value_of_another_type_harms_nobody(tmp_path: Path, mistake: str
 
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent=here)
-        with pytest.raises(TypeError, match=rf"{value!r} is no \w+$"):
+        with pytest.raises(TypeError, match=rf"{value!r} is of type {type(value).__name__}; give an? \w+$"):
             await MISTAKES[mistake](run.sup, session, value)
         assert (await session.run("")).text == "here"
     assert run.sup.failure is None

@@ -26,9 +26,9 @@ from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.policies.abort_plan import AbortPlan, Receipt, UnknownTarget
 from supervisor.policies.caller_reach import NOWHERE, CallerReach
 from supervisor.ports import Caller, Compacted, JournalError, Origin, Retention
-from supervisor.runtime.availability import Outage
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.runtime.outages import Outage
 
 pytestmark = pytest.mark.anyio
 
