@@ -21,7 +21,6 @@ from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import AbortScope, InvalidArgument, Kind
 from supervisor.plans.plan import Plan
 from supervisor.ports import JournalError
-from supervisor.runtime.live_session import AgentProfile
 from tests.support import (
     DEADLINE_S,
     data_of,
@@ -205,6 +204,12 @@ async def test_no_agent_is_refused_at_the_start(tmp_path: Path, agent: Any, sent
             await run.sup.start_session("s", agent=agent)
 
 
+def test_no_agent_is_refused_in_a_plan() -> None:
+    """A plan whose agent is a function of the wrong arity raises a TypeError that names the agent."""
+    with pytest.raises(TypeError, match=r"agents\['a'\]: .* cannot be called with one argument"):
+        Plan.model_validate({"agents": {"a": lambda: None}, "tasks": [{"id": "t", "agent": "a", "prompt": ""}]})
+
+
 async def test_functions_of_every_form_are_agents(tmp_path: Path) -> None:
     """A partial function, a method, an object with ``__call__`` and a function that returns a coroutine are agents."""
 
@@ -229,10 +234,8 @@ async def test_a_programming_error_fails_the_task_of_a_plan(tmp_path: Path) -> N
     """A programming error of an in-process agent fails its task at once: the run gets no further attempt, and the
     result names file and line."""
     task = {"id": "t", "agent": "a", "prompt": "", "max_retries": 0}
-    plan = Plan.model_validate({"agents": {"a": {"adapter": "scripted"}}, "tasks": [task]})
+    plan = Plan.model_validate({"agents": {"a": undefined}, "tasks": [task]})
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        profile = AgentProfile(name="a", adapter="inprocess", function=undefined)
-        run.sup.core.configure({"a": profile}, plan.settings)
         result = await run_plan(run.sup, plan)
     assert result.tasks["t"].outcome == "failed"
     assert result.tasks["t"].error.startswith(f"NameError: name 'undefined_name' is not defined ({__file__}, line ")
