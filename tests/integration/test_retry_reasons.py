@@ -1,4 +1,4 @@
-"""The second prompt of a task: each test makes a first attempt fail in one way, and compares the whole second prompt."""
+"""The second prompt of a task: each test makes the first attempt fail in one way, and compares the second prompt."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_an_exit_status(tmp_path: Path) -> None:
 async def test_a_time_out(tmp_path: Path) -> None:
     """The next attempt is told that the time of the last one was over."""
     told = await second_prompt(tmp_path, "exec sleep 1000", timeout_s=0.3)
-    assert told == AGAIN + "> it took longer than 0.3 s"
+    assert told == AGAIN + "> the turn took longer than turn_timeout_s (0.3 s)"
 
 
 async def test_a_completion_check(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ async def test_a_completion_check(tmp_path: Path) -> None:
 
 
 async def test_an_exception(tmp_path: Path) -> None:
-    """The next attempt of an in-process agent is given the exception of the last one."""
+    """The next attempt of an in-process agent is given the exception of the last one, with file and line."""
     told: list[str] = []
 
     async def agent(turn: AgentTurn) -> str:
@@ -83,9 +83,10 @@ async def test_an_exception(tmp_path: Path) -> None:
         return "done"
 
     async with supervising(tmp_path, settings=BOUNDS) as run:
-        async with run.sup.session("s", agent=agent) as session:
-            await session.run("Write a.txt")
-    assert told == ["Write a.txt", AGAIN + "> RuntimeError: the page has no table"]
+        session = await run.sup.start_session("s", agent=agent)
+        await session.run("Write a.txt")
+    line = agent.__code__.co_firstlineno + 3
+    assert told[1] == AGAIN + f"> RuntimeError: the page has no table ({__file__}, line {line})"
 
 
 # ------------------------------------------------------------------------------------------------ another claim
@@ -119,6 +120,7 @@ async def test_a_merge_conflict(repository: Path, tmp_path: Path) -> None:
     """The next claim is given the files in conflict."""
     theirs = f"cd {repository}; echo theirs > a.txt; git -c user.name=x -c user.email=x@y commit -qam theirs"
     plan = plan_of(tmp_path / "prompts", f"echo mine > a.txt; ({theirs})", workspace="worktree")
-    async with open_supervisor(repository / ".sdd", agents=plan.agents, settings=plan.settings, workdir=repository) as sup:
+    settings: dict[str, Any] = {"agents": plan.agents, "settings": plan.settings, "workdir": repository}
+    async with open_supervisor(repository / ".sdd", **settings) as sup:
         await run_plan(sup, plan)
     assert prompts(tmp_path / "prompts")[1] == AGAIN + "> not merged: in conflict with main: a.txt"
