@@ -12,7 +12,7 @@ from supervisor.embedding.runtime import open_supervisor
 from supervisor.plans import AgentConfig, Plan
 from supervisor.work.plan_handle import run_plan
 from tests.integration.test_task_commands import running_plan
-from tests.support import quick_settings, supervising
+from tests.support import Run, quick_settings, supervising
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
@@ -124,3 +124,59 @@ async def test_a_merge_conflict(repository: Path, tmp_path: Path) -> None:
     async with open_supervisor(repository / ".sdd", **settings) as sup:
         await run_plan(sup, plan)
     assert prompts(tmp_path / "prompts")[1] == AGAIN + "> not merged: in conflict with main: a.txt"
+
+
+async def test_another_agent_is_told_too(tmp_path: Path) -> None:
+    """A claim by another agent is given the error that ended the claim before."""
+    other = {"other": AgentConfig(adapter="command", command=("sh", "-c", f"cat > {tmp_path}/prompts/9"))}
+    recorded = tmp_path / "prompts"
+    plan = plan_of(recorded, "exit 127", agents=other, fallback_agents=["other"])
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        await run_plan(run.sup, plan)
+    assert prompts(recorded) == ["Write a.txt", AGAIN + "> exit status 127"]
+
+
+# ------------------------------------------------------------------------------------------- limits of the reasons
+async def outcome_of(tmp_path: Path, plan: Plan) -> tuple[str, Run]:
+    """Carry out the plan; return the error of its task, and the run."""
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        result = await run_plan(run.sup, plan)
+    return result.tasks["t"].error, run
+
+
+async def test_the_same_findings_give_no_further_claim(tmp_path: Path) -> None:
+    """A test that fails twice in the same way, but for the time that it took, ends the task after two of four
+    claims."""
+    test = {"command": ["sh", "-c", f"echo ran for $(ls {tmp_path}/prompts | wc -l).2 s; exit 1"]}
+    error, _ = await outcome_of(tmp_path, plan_of(tmp_path / "prompts", "true", max_retries=3, acceptance=[test]))
+    assert error.endswith("(no further try: the findings are those of the claim before)")
+    assert len(prompts(tmp_path / "prompts")) == 2
+
+
+async def test_reasons_can_be_switched_off(tmp_path: Path) -> None:
+    """With ``explain_retries: false`` the second prompt is the first, and findings give no claim."""
+    assert await second_prompt(tmp_path, "exit 3", explain_retries=False) == "Write a.txt"
+    error, _ = await outcome_of(tmp_path, plan_of(tmp_path / "2", "true", acceptance=[FAILS], explain_retries=False))
+    assert error.endswith("(no further try: its prompt cannot hold the findings)")
+
+
+async def test_a_prompt_that_is_a_program_stays_as_it_is(tmp_path: Path) -> None:
+    """Nothing is added to a prompt that a shell executes: the text of an error would be executed with it."""
+    plan = plan_of(tmp_path / "prompts", "true", prompt="echo x >> tries; [ $(wc -l < tries) = 2 ]")
+    agents = {"worker": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
+    error, run = await outcome_of(tmp_path, plan.model_copy(update={"agents": agents}))
+    asked = [one.metadata["prompt"] for one in run.events() if one.event == "PromptReady"]
+    assert (error, len(asked), len(set(asked))) == ("", 2, 1)
+
+
+async def test_a_long_reason_has_its_ends_and_no_secret(tmp_path: Path) -> None:
+    """Of a long output the beginning and the end are told, 4,000 characters in all, and no key in it."""
+    key = f"sk-ant-api03-{'Qx7' * 20}"
+    test = {"command": ["sh", "-c", f"echo begin {key}; seq 100000 101000; echo the end; exit 1"]}
+    told = await second_prompt(tmp_path, "true", acceptance=[test])
+    assert key not in told
+    assert "\n> begin [redacted]\n> 100000\n" in told
+    assert "\n> [the middle is left out]\n" in told
+    assert told.endswith("\n> 101000\n> the end")
+    quoted = told.removeprefix(AGAIN).splitlines()
+    assert 3_900 < len("\n".join(line.removeprefix("> ") for line in quoted)) <= 4_000
