@@ -136,7 +136,7 @@ class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Data of a session.
 
     The first ``offered`` messages of ``inbox`` are in the current prompt, or were taken up since. ``spent``: the turn
-    of a request that is tried once, or whose model fails for good, has failed, and no request has come since.
+    of a request that is tried once, or whose error is permanent, has failed, and no request has come since.
     ``cooled``: the backoff after such a failure is over, too. ``due_s`` is the time at which the next turn times out
     (the journal's seconds) if that turn repeats a request whose turn ended with its supervisor, and ``most_s`` the time
     until which ``due_s`` may be extended; ``None``: the turn has its own time-out.
@@ -498,10 +498,8 @@ def count_failure(data: SessionData, event: SessionExited) -> Answered:
 
 
 def spend(data: SessionData, event: SessionExited) -> Answered:
-    """Mark the request as spent if its requester wanted one attempt only, or if the model fails for good."""
-    model = event.verdict.model
-    last = data.current is not None and (data.current.once or (model is not None and model.final))
-    return _change(data, spent=last), ()
+    """Mark the request as spent if its requester wanted one attempt only, or if the error is permanent."""
+    return _change(data, spent=data.current is not None and (data.current.once or event.verdict.permanent)), ()
 
 
 def keep_reason(data: SessionData, event: SessionExited) -> Answered:

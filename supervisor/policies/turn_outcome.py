@@ -23,7 +23,7 @@ from supervisor.lifecycles.types import (
     TransitionReason,
     Verdict,
 )
-from supervisor.policies.error_classification import problem_of, spoken_failure
+from supervisor.policies.error_classification import PERMANENT_STATUSES, problem_of, spoken_failure
 from supervisor.policies.retry_reason import quote_reason
 
 STOPS: dict[str, tuple[str, TransitionReason | None, AbortReason | None]] = {
@@ -31,8 +31,10 @@ STOPS: dict[str, tuple[str, TransitionReason | None, AbortReason | None]] = {
     "max_turns": ("the agent reached its limit of model requests", TransitionReason.MAX_TURNS, None),
     "refusal": ("the agent refused to go on", TransitionReason.STOP_HOOK_BLOCKED, None),
     "cancelled": ("the turn was cancelled", TransitionReason.ABORTED, AbortReason.USER_INTERRUPT),
+    "programming_error": ("the agent has a programming error", TransitionReason.PERMANENT_ERROR, None),
 }
-"""Meaning of a stop reason of the agent that is not ``end_turn``: error text, transition reason, abort reason."""
+"""Meaning of a stop reason of the agent that is not ``end_turn``: error text, transition reason, abort reason.
+``programming_error`` is the stop reason of an in-process agent whose function cannot work as it is."""
 
 
 MODEL_REASONS: dict[ModelProblem, TransitionReason | None] = {
@@ -139,8 +141,13 @@ def decide_verdict(
         return Verdict(
             exit=Exit.ERROR, error=error or words, transition_reason=reason, abort_reason=abort_reason, status=status
         )
-    abort_reason = abort_reason_of(status) if status else None
-    return Verdict(exit=Exit.ERROR, error=error or describe_status(status), abort_reason=abort_reason, status=status)
+    return Verdict(
+        exit=Exit.ERROR,
+        error=error or describe_status(status),
+        transition_reason=TransitionReason.PERMANENT_ERROR if status in PERMANENT_STATUSES else None,
+        abort_reason=abort_reason_of(status) if status else None,
+        status=status,
+    )
 
 
 INTERRUPTED = "Note: you were interrupted, and what you had begun may be done already. Look before you do it again."

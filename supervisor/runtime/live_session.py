@@ -34,7 +34,8 @@ TEXT_MAX = 64 * 1024
 """Number of characters of an agent's last answer that are kept in memory for the caller of the request."""
 
 AgentFunction = Callable[[Any], Awaitable[Any]]
-"""In-process agent: an async function that is called with its turn (``agents.protocols.inprocess.AgentTurn``)."""
+"""In-process agent: an async function that is called with its turn (``agents.protocols.inprocess.AgentTurn``) and
+returns the agent's text, or ``None``."""
 
 
 class NoSuchEntity(LookupError):
@@ -73,13 +74,15 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 class Outcome(NamedTuple):
     """Outcome of a request: ``completed``, ``failed`` or ``aborted``. ``seq`` is the number of the record that decided
-    the outcome, ``how`` the verdict of the request's last turn."""
+    the outcome, ``how`` the verdict of the request's last turn, and ``exception`` the exception that the function of an
+    in-process agent raised in that turn; a later supervisor does not have it."""
 
     outcome: str
     error: str
     text: str
     seq: int | None = None
     how: Verdict | None = None
+    exception: BaseException | None = None
 
 
 class TerminationReport(NamedTuple):
@@ -391,6 +394,8 @@ class LiveSession:
         """Id of the request that ``text`` belongs to."""
         self.said = ""
         """Text that the agent wrote for that request, in turns that succeeded."""
+        self.exception: BaseException | None = None
+        """Exception that an in-process agent raised after its last prompt."""
         self.busy = 0
         """Number of tasks that work for the session, plus the number of its children that have not finished."""
         self.unrecorded = 0

@@ -20,6 +20,7 @@ from actors.machine import Event
 from supervisor.lifecycles.events import (
     AgentExited,
     AgentReady,
+    FatalError,
     SessionExited,
     SessionStarted,
     SteerElapsed,
@@ -41,7 +42,8 @@ from supervisor.runtime.one_shot_event import OneShotEvent
 
 
 class Delegate(Protocol):
-    """Function that starts a child session for an agent, and calls *answer* with the child's outcome."""
+    """Function that starts a child session for an agent, and calls *answer* with the child's outcome. It raises
+    InvalidArgument or TypeError if an argument is wrong; *answer* is not called then."""
 
     def __call__(
         self,
@@ -161,7 +163,10 @@ class AgentConnection(Connection):
             self._send(self.session.session_id, started)
 
     def _report_not_started(self, verdict: Verdict) -> None:
-        self._send(self.session.session_id, SessionExited(incarnation=self._incarnation, verdict=verdict))
+        """Report that the agent could not become ready: the session launches another one, or, after a permanent error,
+        fails at once."""
+        exited = SessionExited(incarnation=self._incarnation, verdict=verdict)
+        self._send(self.session.session_id, FatalError(message=verdict.error) if verdict.permanent else exited)
 
     # ------------------------------------------------------------------ the turn
     def _begin(self, turn_id: str, incarnation: int) -> bool:

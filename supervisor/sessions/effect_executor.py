@@ -253,8 +253,8 @@ class EffectExecutor:
 
     # ------------------------------------------------------------------ replies
     def _reply(self, session: LiveSession, entity_id: str, effect: ReplyToRequest, cause: Cause) -> None:
-        text = session.text if session.text_of == effect.request_id else ""
-        self._on_reply(effect.request_id, Outcome(effect.outcome, effect.error, text, cause.seq, effect.how))
+        text, exception = (session.text, session.exception) if session.text_of == effect.request_id else ("", None)
+        self._on_reply(effect.request_id, Outcome(effect.outcome, effect.error, text, cause.seq, effect.how, exception))
 
     def _answer_permission(self, session: LiveSession, turn_id: str, effect: AnswerPermission, cause: Cause) -> None:
         self._approvals.close(turn_id, effect.number)
@@ -421,7 +421,7 @@ class EffectExecutor:
             current = self._registry.entity(session.session_id).data.current
             asked = current.id if current is not None else None
             session.said = session.said if asked == session.text_of else ""
-            session.text_of = asked
+            session.text_of, session.exception = asked, None
             session.first_prompt_sent.set()
             session.connection.start_turn(effect.turn_id, effect.incarnation, effect.prompt)
 

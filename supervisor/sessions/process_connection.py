@@ -26,6 +26,7 @@ from functools import partial
 from typing import Any
 
 import anyio
+import msgspec
 
 from actors import ActorStopped
 from actors.machine import Event
@@ -42,10 +43,19 @@ from supervisor.lifecycles.events import (
     VerifyRequested,
 )
 from supervisor.lifecycles.turn import Turn
-from supervisor.lifecycles.types import AbortReason, Exit, ModelProblem, ToolOutcome, TransitionReason, Verdict
+from supervisor.lifecycles.types import (
+    AbortReason,
+    Exit,
+    InvalidArgument,
+    ModelProblem,
+    ToolOutcome,
+    TransitionReason,
+    Verdict,
+)
 from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.budgets import Amounts
 from supervisor.policies.call_processes import ProcessSeen, processes_of_turn
+from supervisor.policies.error_classification import PERMANENT_STATUSES, STATUSES
 from supervisor.policies.permissions import PermissionRequest
 from supervisor.policies.turn_outcome import abort_reason_of
 from supervisor.ports import (
@@ -58,6 +68,7 @@ from supervisor.ports import (
     ConversationNamed,
     FileRefused,
     FileRequested,
+    InvalidLaunch,
     Launch,
     Malformed,
     MessageAccepted,
@@ -219,6 +230,8 @@ class ProcessConnection(AgentConnection):
         a turn."""
         self._is_unknown = False
         """True if the shim was lost: processes that the agent has left running then cannot be listed."""
+        self._exit_status: int | None = None
+        """Exit status of the program, once its output was read to the end."""
         self._last_error_line = ""
         self._errors_read = OneShotEvent()
 
@@ -330,7 +343,8 @@ class ProcessConnection(AgentConnection):
             self._report_not_started(verdict)
         except SpawnError as error:
             exited = AgentExited(reason=str(error), ended_by="exit")
-            self._report_not_started(Verdict(exit=Exit.ERROR, error=str(error)))
+            permanent = TransitionReason.PERMANENT_ERROR if isinstance(error, InvalidLaunch) else None
+            self._report_not_started(Verdict(exit=Exit.ERROR, error=str(error), transition_reason=permanent))
         finally:
             if process is not None:
                 with anyio.CancelScope(shield=True):
@@ -389,6 +403,7 @@ class ProcessConnection(AgentConnection):
         if report.survivors == 0:
             await self._close_stopped()
         await self._errors_read.wait()
+        self._exit_status = status
         self._agent_io.enqueue(self._codec.exited(status))
         await self._agent_io.process_received()
         self._conclude("error", "", status)
@@ -619,7 +634,9 @@ class ProcessConnection(AgentConnection):
             self.session.resume_id = self._conversation
             why = "a cancel leaves its tools running: it was ended with them"
             self.kill(Verdict(exit=Exit.ERROR, error=why, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
-        self._conclude(ended.stop, error, problem=ended.problem, http_status=ended.status)
+        # Only a status that says more than the agent's words do, such as 127: there is no such program.
+        status = self._exit_status if ended.stop == "error" and self._exit_status in STATUSES else None
+        self._conclude(ended.stop, error, status, problem=ended.problem, http_status=ended.status)
         if self._phase is ConnectionPhase.CLOSING:
             self.close_when_idle()
 
@@ -629,7 +646,11 @@ class ProcessConnection(AgentConnection):
         if self.turn_id is not None:
             self._conclude("error", why)
         elif not self.is_ready:
-            self._report_not_started(verdict)
+            last_words = f"; its last words: {self._last_error_line}" if self._last_error_line else ""
+            permanent = self._exit_status in PERMANENT_STATUSES
+            reason = TransitionReason.PERMANENT_ERROR if permanent else None
+            failed = msgspec.structs.replace(verdict, error=f"{why}{last_words}", transition_reason=reason)
+            self._report_not_started(failed)
         self.kill(verdict)
 
     def answer_permission(self, turn_id: str, request_id: str, option: str | None) -> None:
@@ -699,7 +720,10 @@ class ProcessConnection(AgentConnection):
             return
         cause = Cause(self._causes.get(started_by or ""), None, self.session.session_id)
         once = self._register_delegation(call_id, answer)
-        self._delegate(self.session, asked.name, asked.prompt, asked.agent, started_by, once, cause, asked.mode)
+        try:
+            self._delegate(self.session, asked.name, asked.prompt, asked.agent, started_by, once, cause, asked.mode)
+        except InvalidArgument as error:
+            once(Outcome("failed", str(error), ""))
 
 
 def _lines(data: bytes) -> Iterable[bytes]:

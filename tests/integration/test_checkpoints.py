@@ -28,9 +28,8 @@ from supervisor.work.plan_handle import run_plan
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.results import PlanResult
 from supervisor.work.workstream import WorkstreamEntity
-from tests.integration.test_task_commands import AGENTS
 from tests.integration.test_verification import BOUNDS
-from tests.support import git, quick_settings, start_call
+from tests.support import FIRST_LINE, git, quick_settings, start_call
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
@@ -65,7 +64,9 @@ def plan_of(
     task = {"id": "t", "agent": "sh", "max_retries": 1, "prompt": prompt, **more}
     how = {"base_retry_delay": 0, "circuit_breaker": {"enabled": False}, **(lifecycle or {})}
     settings = {"limits": bounds.limits, "policy": bounds.policy, "workspace": workspace}
-    return Plan.model_validate({"agents": AGENTS, "tasks": [task], "task_lifecycle": how, **settings})
+    return Plan.model_validate(
+        {"agents": {"sh": FIRST_LINE, "other": FIRST_LINE}, "tasks": [task], "task_lifecycle": how, **settings}
+    )
 
 
 def in_place(prompt: str, **more: Any) -> Plan:
