@@ -21,7 +21,7 @@ from tests.verification.records import append_of, record_of
 
 
 def make_plan(*tasks: dict[str, Any], **said: Any) -> Plan:
-    agents = dict.fromkeys(("worker", "deputy"), {"adapter": "command", "command": ["true"]})
+    agents = {name: {"adapter": "command", "command": ["true"]} for name in ("worker", "deputy")}
     given = [{"agent": "worker", "prompt": "", **one} for one in tasks]
     return Plan.model_validate({"agents": agents, "workstream": "w0", "tasks": given, **said})
 
