@@ -191,8 +191,12 @@ def plan_text(plan: AbortPlan, namesakes: Sequence[str] = ()) -> str:
 
 def _planned_node(one: PlannedNode) -> tuple[str, ...]:
     due = one.due
-    stages = (due.request_s, due.cancel_s, due.terminate_s, due.kill_s) if due is not None else ()
-    by = "/".join(f"{stage_s:g}" for stage_s in stages) + " s"
+    if due is None:
+        by = "-"
+    elif one.kind == "tool":  # no stages between; then its turn is interrupted
+        by = f"{due.request_s:g}/-/-/{due.kill_s:g} s"
+    else:
+        by = f"{due.request_s:g}/{due.cancel_s:g}/{due.terminate_s:g}/{due.kill_s:g} s"
     pids = " ".join(str(process.pid) for process in one.processes)
     return (one.kind, one.id, f"scope {one.scope}", one.edge or "asked for", one.mode, by, pids or "-")
 

@@ -83,7 +83,7 @@ class SessionStable(Event, frozen=True, kw_only=True):
 class UrgentMessage(Event, frozen=True, kw_only=True):
     """Event: a message came that may not wait for the next prompt; *point* is the point at which it interrupts.
     *steer*: the agent can be sent the message within the running turn, and is interrupted only if it does not take the
-    message up."""
+    message up. *grace_s*: seconds that an interrupted agent has to stop; ``None``: those of the session's limits."""
 
     spelled = "UrgentMessage"
     message_id: str
@@ -91,6 +91,7 @@ class UrgentMessage(Event, frozen=True, kw_only=True):
     text: str
     point: DeliveryPoint = DeliveryPoint.NOW
     steer: bool = False
+    grace_s: float | None = None
 
 
 class MessageTakenUp(Event, frozen=True, kw_only=True):

@@ -455,17 +455,18 @@ def ask_for_boundary(data: SessionData, event: UrgentMessage) -> Answered:
 
 
 def interrupt(data: SessionData, event: UrgentMessage) -> Answered:
-    return _interrupt_for(data, event.sender)
+    return _interrupt_for(data, event.sender, event.grace_s)
 
 
 def interrupt_at_boundary(data: SessionData, event: BoundaryReached) -> Answered:
     return _interrupt_for(data, _not_sent(data)[-1].sender)
 
 
-def _interrupt_for(data: SessionData, sender: str) -> Answered:
+def _interrupt_for(data: SessionData, sender: str, grace_s: float | None = None) -> Answered:
     cancel = CancelSession(reason=f"urgent message from {sender}", abort_reason=AbortReason.USER_INTERRUPT)
     grace = GraceExceeded(incarnation=data.incarnation)
-    return data, (cancel, StartTimer(name="grace", delay_s=data.limits.grace_s, event=grace))
+    delay_s = data.limits.grace_s if grace_s is None else min(grace_s, data.limits.grace_s)
+    return data, (cancel, StartTimer(name="grace", delay_s=delay_s, event=grace))
 
 
 def conclude(data: SessionData, event: Event) -> Answered:
@@ -529,7 +530,7 @@ def fail_launched_turn(data: SessionData, event: SessionExited) -> Answered:
 
 
 def force_stop(data: SessionData, event: GraceExceeded) -> Answered:
-    return data, (ForceStopSession(reason=f"it did not stop within {data.limits.grace_s:g} s"),)
+    return data, (ForceStopSession(reason="it did not stop in its grace period"),)
 
 
 def log_fatal(data: SessionData, event: SessionExited | FatalError) -> Answered:

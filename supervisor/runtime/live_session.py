@@ -273,7 +273,7 @@ class Monitor(Protocol):
         ...
 
     def report_progress(self) -> None:
-        """Record output of the agent that may have no meaning as a sign of life."""
+        """Count output of the agent, before its meaning is known, as progress."""
         ...
 
     def take_progress(self) -> bool:
@@ -517,7 +517,7 @@ class LiveSession:
             moment.then(self._done)
 
     def report_progress(self) -> None:
-        """Record output of the agent that may have no meaning as a sign of life."""
+        """Report output of the agent, before its meaning is known, to the monitor, if there is one."""
         if self.monitor is not None:
             self.monitor.report_progress()
 

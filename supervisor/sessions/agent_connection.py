@@ -5,8 +5,9 @@ once, whatever the agent does: ``_conclude`` is called when the agent reports th
 when the connection ends; only the first call has an effect. For each tool call the connection creates an actor with a
 scope of its own, below the scope of the turn, so that a call can be cancelled alone.
 
-``agents.protocols.inprocess`` (functions) and ``process_connection`` (programs) derive from this class. They extend
-``_open_call``, ``_close_call`` and ``_conclude``, and implement ``runs_call``; this module calls back nothing else.
+``agents.protocols.inprocess`` (functions) and ``process_connection`` (programs) derive from this class, and add ``run``
+and the commands of ``Connection``. Of the methods that they override, this class itself calls ``runs_call``,
+``_drop_call`` and ``_conclude``.
 """
 
 from __future__ import annotations

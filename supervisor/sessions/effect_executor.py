@@ -240,9 +240,8 @@ class EffectExecutor:
 
     def _perform_for(self, session: LiveSession, entity_id: str, effect: object, cause: Cause) -> None:
         kind = type(effect)
-        if (
-            kind in DRIVING and not session.is_terminating
-        ):  # a request that only shortens a termination is not its cause
+        # A request that only shortens a termination is not its cause.
+        if kind in DRIVING and not session.is_terminating:
             session.cause_seq = cause.seq
         if kind in self._performed_always:
             self._performed_always[kind](session, entity_id, effect, cause)

@@ -30,6 +30,7 @@ import msgspec
 
 from actors import ActorStopped
 from actors.machine import Event
+from actors.timers import Timer
 from supervisor.aborts.tool_calls import ToolCallTerminations
 from supervisor.lifecycles.events import (
     AgentExited,
@@ -138,6 +139,8 @@ class CompactionTracker:
         """Id of the turn whose compaction is running, or ``None``."""
         self._late: str | None = None
         """Id of a turn that had ended and that is verified again when its compaction is over, or ``None``."""
+        self._timer: Timer | None = None
+        """Timer of the verification of that turn."""
 
     def _report(self, turn_id: str, event: Event) -> Coroutine[Any, Any, int | None]:
         return self._registry.report(turn_id, event, cause=self._session.cause)
@@ -162,7 +165,8 @@ class CompactionTracker:
         self._late = turn.id  # before the record: the agent may be gone by then
         if await self._report(turn.id, CompactNeeded()) is None:
             self._late = None
-        else:
+            self._cancel_timer()
+        elif self._late is not None and self._timer is None:  # the compaction may be over meanwhile
             self._verify_later(turn.id, COMPACTS_S)
 
     def finish(self) -> None:
@@ -172,16 +176,24 @@ class CompactionTracker:
 
     def _verify(self, turn_id: str) -> None:
         turn = self._registry.entities.get(turn_id)
-        if turn is None or turn_id != self._late:
+        if turn_id != self._late:
             return
-        if turn.state in _BEING_VERIFIED:  # the record of its compaction is still on its way to the disk
+        if turn is not None and turn.state in _BEING_VERIFIED:  # the record of its compaction is not durable yet
             self._verify_later(turn_id, LOOK_AGAIN_S)
             return
         self._late = None
-        self._registry.send(turn_id, VerifyRequested(verdict=turn.data.verdict), cause=self._session.cause)
+        self._cancel_timer()
+        if turn is not None:
+            self._registry.send(turn_id, VerifyRequested(verdict=turn.data.verdict), cause=self._session.cause)
 
     def _verify_later(self, turn_id: str, delay_s: float) -> None:
-        self._registry.system.timers.set(None, None, delay_s, lambda _: self._verify(turn_id))
+        self._cancel_timer()
+        self._timer = self._registry.system.timers.set(None, None, delay_s, lambda _: self._verify(turn_id))
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._registry.system.timers.cancel(self._timer)
+        self._timer = None
 
 
 class ProcessConnection(AgentConnection):
@@ -290,7 +302,7 @@ class ProcessConnection(AgentConnection):
         return self._terminations.terminate(call_id, not_ended, now=now, within_s=within_s)
 
     def runs_call(self, call_id: str) -> bool:
-        return self._terminals.serve(self._calls.get(call_id))
+        return self._terminals.is_served(self._calls.get(call_id))
 
     def processes(self) -> tuple[PlannedProcess, ...]:
         agent = self._agent_io.process

@@ -41,6 +41,7 @@ from supervisor.policies.abort_plan import (
     ProcessFate,
     Receipt,
     SparedNode,
+    call_deadlines,
     stage_deadlines,
 )
 from supervisor.policies.redaction import printable
@@ -289,6 +290,20 @@ def test_a_plan_names_every_node_and_the_edge_it_is_reached_over() -> None:
     assert lines[2][:6] == ["session", "lead/docs", "scope", "session", "asked", "for"]
     assert lines[2][6:] == ["wait_completed", "10/15/17/18", "s", "7", "8"]
     assert lines[3][4:6] == ["tool_to_sibling", "wait_completed"]
+
+
+def test_the_plan_of_a_calls_abort_has_the_stages_of_a_call() -> None:
+    """The text of an abort plan for a tool call shows the two stages that a call has: the request to the agent, and the
+    kill of the call's processes."""
+    call = PlannedNode(id="a:t1:c1", kind="tool", scope=AbortScope.TOOL, edge=None, due=call_deadlines(StageBudgets()))
+    line = plan_text(msgspec.structs.replace(PLAN, scope=AbortScope.TOOL, nodes=(call,))).splitlines()[2]
+    assert "  1/-/-/11 s" in line
+
+
+def test_a_plan_names_what_it_joins_and_spares() -> None:
+    """The text of an abort plan names crossings to other levels, sessions that are ending already, and sessions that
+    live on."""
+    text = plan_text(PLAN)
     assert "crosses to scope sibling over tool_to_sibling, the policy of lead/x" in text
     assert "joins lead/old, which is ending already" in text
     assert "spares lead/free, whose cancel mode is abandon: it lives on as a root" in text

@@ -229,7 +229,7 @@ def seed_cases() -> Iterator[Case]:
         yield case(name, S.INTERRUPTING, exited(verdict), S.BUILDING_PROMPT, *again, **changes)
         brink = session(consecutive_errors=4, total_errors=19)
         yield case(f"{name}-brink", S.INTERRUPTING, exited(verdict), S.BUILDING_PROMPT, *again, data=brink, **changes)
-    force = ForceStopSession(reason="it did not stop within 10 s")
+    force = ForceStopSession(reason="it did not stop in its grace period")
     yield case("", S.INTERRUPTING, GraceExceeded(incarnation=3), S.BUILDING_PROMPT, force, *again, **fresh)
     yield case("", S.SESSION_COMPLETE, WorktreeReady(), S.BUILDING_PROMPT, BuildPrompt(), session_seq=3)
     fresh.pop("concluded")
