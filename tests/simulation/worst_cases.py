@@ -7,7 +7,7 @@ test, a reviewer). ``python -m tests.simulation.worst_cases`` prints the table o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +21,8 @@ from supervisor.lifecycles.types import Kind
 from supervisor.plans import Plan
 from supervisor.runtime.live_session import AgentFunction
 from supervisor.simulation.agents.profile import AgentShape
-from supervisor.simulation.plan_workload.task_scripts import TaskScript, Try, prompt_of
+from supervisor.simulation.plan_workload.plans import MISSING
+from supervisor.simulation.plan_workload.task_scripts import TaskScript, prompt_of
 from supervisor.simulation.running import EmbeddingProgram, simulate
 from supervisor.simulation.scenario import FaultsConfig, LoadConfig, Scenario, WorldConfig
 from supervisor.simulation.world import World
@@ -111,7 +112,6 @@ TESTED: Final = {"acceptance": [{"command": ["sim-check", TASK]}]}
 
 def ways() -> tuple[Way, ...]:
     """Return the rows of the table. (Scripts and agents count, so each call makes new ones.)"""
-    unknown = TaskScript(TASK, ways=(Try.UNKNOWN,))
     return (
         Way("the agent fails, with the same error each time", NOT_ACP, "agent.refuses", function=fails),
         Way(
@@ -120,12 +120,11 @@ def ways() -> tuple[Way, ...]:
             "agent.refuses",
             function=other_errors(),
         ),
-        Way("the agent fails, with another error each time", ("command",), script=unknown, agent="worker"),
         Way("a completion signal is missing", EVERY, task={"completion": [{"answer_contains": "§"}]}, function=answers),
         Way("the agent hangs", EVERY, "process.hang", function=hangs),
         Way("the agent exits before it is ready", ("acp",), "process.fast_exit", seed=3),
         Way("the agent says nothing at its start", ("acp",), shape={"start_s": (100_000.0, 100_000.0)}),
-        Way("there is no such program", ("command",), agent="missing"),
+        Way("there is no such program", ("command",), agent=MISSING),
         Way(
             "an acceptance test fails, in the same way each time",
             EVERY,
@@ -183,12 +182,24 @@ def plan_of(way: Way, adapter: str) -> Plan:
     return Plan.model_validate({"agents": {way.agent: config, "reviewer": config}, "tasks": [task], **way.plan})
 
 
-def main() -> None:
-    """Print each way, adapter by adapter."""
+def describe_times(least_s: float, most_s: float) -> str:
+    """Return times in the unit in which people count them: ``7 s``, ``30 to 31 s``, ``17 min``."""
+    unit, size = ("s", 1) if most_s < 120 else ("min", 60)
+    least, most = f"{least_s / size:.0f}", f"{most_s / size:.0f}"
+    return f"{least} {unit}" if least == most else f"{least} to {most} {unit}"
+
+
+def rows() -> Iterator[tuple[str, str, str, str]]:
+    """Yield the rows of the table: words, adapters, tries, times. Adapters with equal tries share a row."""
     for way in ways():
+        found: dict[int, dict[str, float]] = {}
         for adapter in way.adapters:
-            print(adapter, way.words, *measure(way, adapter), sep=" | ")
+            cost = measure(way, adapter)
+            found.setdefault(cost.tries, {})[adapter] = cost.seconds
+        for tries, times in found.items():
+            yield way.words, ", ".join(times), str(tries), describe_times(min(times.values()), max(times.values()))
 
 
 if __name__ == "__main__":
-    main()
+    for row in rows():
+        print(f"| {' | '.join(row)} |")
