@@ -210,7 +210,7 @@ class AttemptRunner:
         while True:
             await self._sup.recovered()
             with suppress(Degraded):  # the disk went down again in between
-                within, patience = scope_of(self._plan_run, execution), patience_of(execution)
+                within, patience = scope_of(self._plan_run, execution), patience_of(execution.task)
                 place = next_workspace(self._sup, self._plan_run.plan.task_lifecycle, execution)
                 if place.kept and execution.session_id:  # the former session has ended, and nobody cancelled it
                     await self._sup.cleanup.clean_up(execution.session_id, left_at(execution))
