@@ -17,7 +17,7 @@ from supervisor.cli.options import PATH, TASK, json_option, say, state_dir_optio
 from supervisor.cli.rendering import json_text
 from supervisor.cli.sessions import operator
 from supervisor.control.client import answers_to
-from supervisor.control.error_messages import BAD_INPUT, DONE, WORK_FAILED, BadInput
+from supervisor.control.error_messages import BAD_INPUT, DONE, WORK_FAILED, BadInput, advised
 from supervisor.journal.statedir import StateDir
 from supervisor.policies.redaction import printable
 
@@ -173,7 +173,7 @@ def _send(message: Mapping[str, Any], *, state_dir: Path, as_json: bool, by: str
 
 def _print_reply(one: Mapping[str, Any]) -> None:
     if "refused" in one:
-        warn(f"{printable(one['task'])}: {one['refused']['message']}")
+        warn(f"{printable(one['task'])}: {advised(**one['refused'])}")
         return
     answer = one["answer"]
     subtasks = f" into {', '.join(map(printable, answer['subtasks']))}" if answer["subtasks"] else ""
