@@ -59,13 +59,13 @@ from supervisor.ports import (
 from supervisor.ports.logs import conceal, get_logger
 from supervisor.recovery.restore import Recovered
 from supervisor.recovery.takeover import Choose, RecoveredWork, Takeover
-from supervisor.runtime.availability import Outage, Shortage
 from supervisor.runtime.dependencies import Dependencies
 from supervisor.runtime.entity import Degraded, Refused
 from supervisor.runtime.entity_registry import END_S, EntityRegistry, IdAllocator
 from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter
 from supervisor.runtime.live_session import AgentFunction, AgentProfile, LiveSession, NoSuchEntity, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.runtime.outages import Outage, Shortage
 from supervisor.runtime.subscriptions import Subscriptions
 from supervisor.sessions.approval_queue import ApprovalQueue, OnPermission
 from supervisor.sessions.effect_executor import EffectExecutor

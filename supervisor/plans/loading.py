@@ -34,7 +34,10 @@ def _none(names: Sequence[str] | None) -> Mapping[str, Sequence[str]]:
 
 
 def load_plan(
-    path: Path, plugin_names_for: PluginNamesFor = _none, instead: Mapping[str, str] = MappingProxyType({})
+    path: Path,
+    plugin_names_for: PluginNamesFor = _none,
+    instead: Mapping[str, str] = MappingProxyType({}),
+    content: bytes | None = None,
 ) -> Plan:
     """Read and validate a plan; relative programs and directories are relative to the plan's own directory.
 
@@ -43,11 +46,12 @@ def load_plan(
             there are none.
         instead: agents of the catalogue that replace agents of the plan, by the name in the plan:
             ``{"worker": "codex"}``, or ``{"worker": "gemini:jsonl"}`` to choose the adapter.
+        content: text of the plan, if it is not to be read from *path*.
 
     Raises:
         BadPlan: with one line for every problem.
     """
-    source = read_source(path)
+    source = read_source(path, content)
     if not isinstance(source.data, dict):
         raise source.bad([((), "a plan is a mapping with the keys agents and tasks")])
     _replace(source.data, instead, path)

@@ -18,10 +18,10 @@ from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.task import TASK, Task
 from supervisor.lifecycles.task_run import RUN, TaskRun
-from supervisor.lifecycles.types import Kind, LifecycleEvent
+from supervisor.lifecycles.types import Kind, LifecycleEvent, Verb
 from supervisor.lifecycles.workstream import WORKSTREAM, TasksAdded
 from supervisor.plans.splitting import plain_subtasks, with_subtasks
-from supervisor.plans.task_control import CommandResult, Verb
+from supervisor.plans.task_control import CommandResult
 from supervisor.plans.tasks import TaskConfig
 from supervisor.policies.argument_checks import check_items, check_type, check_types
 from supervisor.policies.redaction import encodable

@@ -19,12 +19,13 @@ from actors import failpoint
 from supervisor import AgentTurn, open_supervisor
 from supervisor.control.client import answers_to, request
 from supervisor.control.error_messages import ControlError
+from supervisor.control.requests import Abort, Follow, Ping
 from supervisor.control.server import serve_control
 from supervisor.host.api import Supervisor
 from supervisor.host.services import INTENSITY, ServiceFailed
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.plans import AgentConfig, Plan, Settings, TaskConfig
 from supervisor.plugins import hookimpl
 from supervisor.work.plan_handle import run_plan
@@ -147,9 +148,9 @@ async def test_the_control_server_is_back_after_a_crash(tmp_path: Path, crashes:
     async with running(tmp_path) as (sup, log):
         session = await sup.start_session("s", agent=echo)
         crashes.left["control"] = 1
-        assert await answers_to(socket_of(tmp_path), {"do": "ping"})
+        assert await answers_to(socket_of(tmp_path), Ping())
         await log.line(RESTARTED, "control")
-        assert await answers_to(socket_of(tmp_path), {"do": "ping"})
+        assert await answers_to(socket_of(tmp_path), Ping())
         assert (await session.run("still here")).text == "still here"
 
 
@@ -158,7 +159,7 @@ async def test_an_abort_that_is_under_way_is_answered_over_a_crash(tmp_path: Pat
     async with running(tmp_path) as (sup, log):
         await sup.start_session("s", agent=echo)
         crashes.left["control"] = 1
-        answers = await answers_to(socket_of(tmp_path), {"do": "abort", "target": "s", "scope": "session"})
+        answers = await answers_to(socket_of(tmp_path), Abort(id="s", scope=AbortScope.SESSION))
         assert answers[0]["receipt"]["target"] == "s"
         await log.line(RESTARTED, "control")
     assert [one.event for one in records_of(tmp_path) if one.entity_id == "s"][-1] == "Ended"
@@ -171,7 +172,7 @@ async def test_a_follower_is_told_to_ask_again(tmp_path: Path, crashes: Crashes)
         await sup.start_session("s", agent=echo)
         crashes.left["control"] = 1
         with pytest.raises(ControlError, match="is started again; ask again") as caught:
-            async with aclosing(request(socket_of(tmp_path), {"do": "follow"})) as lines:
+            async with aclosing(request(socket_of(tmp_path), Follow())) as lines:
                 async for _line in lines:
                     pass
         assert caught.value.kind == "busy"

@@ -16,10 +16,9 @@ import anyio
 from supervisor.host.api import Supervisor
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.task_run import TaskRun
-from supervisor.lifecycles.types import AbortScope
+from supervisor.lifecycles.types import AbortScope, Verb
 from supervisor.plans import Plan
 from supervisor.plans.source import BadPlan
-from supervisor.plans.task_control import Verb
 from supervisor.plans.tasks import TaskConfig, every_task
 from supervisor.simulation.checkers import PlannedTasksListed, TaskAnswered
 from supervisor.simulation.keyed_random import KeyedRandom

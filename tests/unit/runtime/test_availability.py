@@ -36,10 +36,10 @@ from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.policies.abort_plan import Receipt
 from supervisor.ports import Append, Fenced, JournalError, JournalUnavailable, WorkspaceSpec
 from supervisor.runtime import availability
-from supervisor.runtime.availability import Outage
 from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter, NewRecord
 from supervisor.runtime.live_session import SessionPhase
 from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.runtime.outages import Outage
 from supervisor.sessions.handle import Session
 from supervisor.work import plan_cancellation
 from supervisor.work.plan_handle import run_plan
