@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from supervisor.lifecycles.types import DeliveryPoint, InvalidArgument
@@ -68,6 +68,14 @@ def check_agent_function(field: str, function: object) -> None:
     is_plain = returns_text and not inspect.iscoroutinefunction(inspect.unwrap(code))
     if is_plain or inspect.isasyncgenfunction(code):
         raise TypeError(f"{field}: {name} is no async function that returns once; {fix}")
+
+
+def check_items(field: str, values: Sequence[object], wanted: type) -> None:
+    """Raise TypeError unless *values* is a sequence of *wanted*. A str does not count as a sequence."""
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+        check_type(field, values, f"a list of {wanted.__name__}")
+    for number, value in enumerate(values):
+        check_type(f"{field}[{number}]", value, wanted)
 
 
 def check_name(name: str) -> None:

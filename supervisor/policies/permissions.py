@@ -27,7 +27,7 @@ class Decision(StrEnum):
     ASK = "ask"
 
 
-class AskedPermission(Protocol):
+class RequestedPermission(Protocol):
     """Permission that an agent has requested: ``ports.PermissionNeeded``, or ``lifecycles.turn.Permission``."""
 
     @property
@@ -53,7 +53,7 @@ class PermissionRequest(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, asked: AskedPermission) -> Self:
+    def of(cls, asked: RequestedPermission) -> Self:
         """Return the request of *asked*, which is also the key of a standing decision about such requests."""
         return cls(title=asked.title, kind=asked.tool_kind, tool=asked.tool, paths=asked.paths)
 
