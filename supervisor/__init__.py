@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
     from supervisor.diagnostics.visual_state import Inspected
     from supervisor.embedding.runtime import open_supervisor, reconfigure
+    from supervisor.host.services import ServiceFailed
     from supervisor.host.supervision import Supervisor
     from supervisor.journal.statedir import StateDirBusy, StateDirError
     from supervisor.lifecycles.types import (
@@ -85,6 +86,7 @@ __all__ = [
     "Receipt",
     "Refused",
     "RetentionConfig",
+    "ServiceFailed",
     "Session",
     "Settings",
     "Shortage",
@@ -136,6 +138,7 @@ _HOMES = {
     "supervisor.policies.permissions": ("OpenPermission",),
     "supervisor.ports": ("JournalError", "JournalLost", "JournalUnavailable"),
     "supervisor.embedding.runtime": ("open_supervisor", "reconfigure"),
+    "supervisor.host.services": ("ServiceFailed",),
     "supervisor.host.supervision": ("Supervisor",),
     "supervisor.runtime.entity": ("Degraded", "Refused"),
     "supervisor.runtime.subscriptions": ("SubscriptionLagged",),

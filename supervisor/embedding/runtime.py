@@ -53,6 +53,7 @@ async def open_supervisor(
     on_permission: OnPermission | None = None,
     journal: Journal | None = None,
     control: bool = True,
+    stop_cancels_host: bool = False,
 ) -> AsyncIterator[Supervisor]:
     """Run a supervisor for as long as the block lasts.
 
@@ -69,6 +70,20 @@ async def open_supervisor(
         journal: journal to use instead of one in memory, closed when the block is left. A state directory has its own.
         control: serve the control socket of the state directory, so that ``supervisor tree``, ``abort``, ``send`` and
             the other commands work on this supervisor from a terminal. Only this user, and root, may connect.
+        stop_cancels_host: cancel the code of the block after a stop (:meth:`Supervisor.stop`, ``supervisor stop``), as
+            soon as the drain is over; the block is then left normally. By default a stop never cancels the code of the
+            block: the code waits for ``sup.stopping``.
+
+    An error of the block's code, and a cancellation or Ctrl-C that reaches the code, are raised as they are, after
+    every session was aborted. At the end of the block:
+
+    Raises:
+        JournalLost: the journal or its lock was deleted or replaced meanwhile. Every session was ended then, and open
+            requests have failed.
+        JournalError: the journal failed for good in another way, or its disk was still down at the end.
+        ServiceFailed: a service of the supervisor crashed too often; every session was ended.
+
+    At its beginning:
 
     Raises:
         ValueError: both *state_dir* and *journal* are given; *settings* ask for worktrees without a state directory, or
@@ -77,8 +92,6 @@ async def open_supervisor(
         WorkspaceError: git cannot make worktrees of *workdir*.
         StateDirBusy, StateDirError: the state directory is in use, or cannot be used.
         JournalError: the journal cannot be read, or was written by a newer version.
-        JournalLost: at the end of the block: the journal or its lock was deleted or replaced meanwhile. Every session
-            was ended then, and open requests have failed.
     """
     settings = settings or Settings()
     if state_dir is not None and journal is not None:
@@ -113,7 +126,16 @@ async def open_supervisor(
                 pass  # the journal was lost meanwhile: leaving the block says so
             except OSError as error:  # sessions that were just taken over must not be ended for that
                 _log.warning("no control socket: no command can reach this supervisor", why=str(error))
-        yield sup
+        with anyio.CancelScope() as block:
+            if stop_cancels_host:
+                sup.registry.system.group.start_soon(_cancel_after_drain, sup, block)
+            yield sup
+
+
+async def _cancel_after_drain(sup: Supervisor, block: anyio.CancelScope) -> None:
+    await sup.stopping.wait()
+    await sup.finish()
+    block.cancel()
 
 
 def reconfigure(

@@ -436,10 +436,13 @@ class Supervisor:
 
         Raises:
             NoSuchEntity: there is no such session.
-            Refused: the session has ended. As :class:`Degraded`: the journal cannot be written now.
+            Refused: the session has ended, or it is a root session and the supervisor is ending. As :class:`Degraded`:
+                the journal cannot be written now.
         """
-        self.registry.session(session_id)
+        session = self.registry.session(session_id)
         check_text("prompt", prompt)
+        if self.stopping.is_set() and session.parent is None:  # the turn of a parent waits for its children
+            raise Refused(f"the prompt is not taken: the supervisor is ending, and begins no turn of {session_id}")
         self._check_disk(f"a prompt for {session_id}")
         outcome = await self.outcome_of(session_id, prompt, HOST)
         return TurnResult(*outcome[:4])
@@ -733,8 +736,10 @@ class Supervisor:
         """Begin the end of this supervisor: a drain within ``drain_s``; with *now*, or at the second call, an abort of
         every session.
 
-        A drain finishes the turns that run; a session that waits for its next try gives up. The supervisor has ended
-        when the block of ``open_supervisor`` has been left.
+        ``stopping`` is set at once. A drain refuses new sessions, new prompts to root sessions, and new tasks; it
+        finishes the prompts that were sent before; a session that waits for its next try gives up. A session that
+        still lives when ``drain_s`` is over is stopped. The code in the block of ``open_supervisor`` is not cancelled,
+        unless ``stop_cancels_host`` is set there. The supervisor has ended when that block has been left.
         """
         check_type("actor", actor, str)
         if self._system.context(BACKGROUND_ACTOR) is None:  # the supervisor has ended: a late command

@@ -65,6 +65,9 @@ class PlanHandle:
     Awaiting raises:
         Refused: the last run of the plan has left nothing to resume, or the run was cancelled.
         JournalError: the journal was lost.
+        ValueError: the supervisor has no agent of a name in the plan.
+
+    An error of a run that is never awaited is only logged.
 
     The commands name a task by its id in the plan. They raise as :class:`~supervisor.plans.task_control.WorkControl`
     says: ``NoSuchEntity`` for a task that the plan does not have, ``Refused`` for a command that the state of the task
@@ -91,6 +94,8 @@ class PlanHandle:
             with self._scope:
                 self._result = await self._runner.run(self._plan, resume=self._resume, fresh=self._fresh)
         except Exception as error:
+            while isinstance(error, ExceptionGroup):  # of the run's own task groups, which a host does not know
+                error = error.exceptions[0]
             self._error = error
             if not self._is_awaited:
                 _log.error("a plan failed", plan=self._plan.workstream, error=repr(error), exc_info=error)
