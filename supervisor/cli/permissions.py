@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from supervisor.cli.completion import complete_ids
 from supervisor.cli.options import json_option, say, state_dir_option
 from supervisor.cli.rendering import columns, duration, json_text
 from supervisor.cli.sessions import operator, send_request
@@ -43,7 +44,7 @@ def _indented(detail: str) -> str:
 
 
 @click.command("answer")
-@click.argument("permission_id", metavar="ID")
+@click.argument("permission_id", metavar="ID", shell_complete=complete_ids("permission", living=True))
 @click.argument("decision", type=click.Choice(["allow", "deny"]))
 @click.option("--always", is_flag=True, help="Also for the same request later in the session.")
 @click.option("--because", default="", metavar="TEXT", help="Reason to record.")

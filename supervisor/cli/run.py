@@ -20,14 +20,14 @@ import click
 
 from supervisor.cli.live_view import TICK_S, Reporter, view_for
 from supervisor.cli.options import PATH, json_option, state_dir_option, verbose_option, warn
+from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
 from supervisor.cli.run_controller import RunController
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
 from supervisor.embedding.runtime import close_sessions, open_supervisor, reconfigure
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.journal.reader import JournalReader, last_seq_of
 from supervisor.journal.statedir import StateDir
 from supervisor.plans import BadPlan, Plan
-from supervisor.plugins.reading import load_plan
 from supervisor.ports import EntityRow, JournalError
 from supervisor.recovery.resumable import continued, resumed_ids
 from supervisor.work.plan_runner import PlanRunner
@@ -52,11 +52,21 @@ class _Request(NamedTuple):
 
     def load(self) -> Plan:
         """Read and check the plan."""
-        return load_plan(self.plan, installed=not self.no_plugins, instead=self.instead)
+        return read_plan(self.plan, installed=not self.no_plugins, instead=self.instead)
+
+    def reload(self) -> Plan:
+        """Read and check the plan again.
+
+        Raises:
+            BadPlan: the plan is invalid, or came from standard input.
+        """
+        if self.plan == STANDARD_INPUT:
+            raise BadPlan("the plan came from standard input, and cannot be read again; run it from a file")
+        return self.load()
 
 
 @click.command("run")
-@click.argument("plan", type=PATH)
+@click.argument("plan", type=PATH, metavar="PLAN")
 @state_dir_option
 @json_option
 @click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", show_default=True)
@@ -77,8 +87,15 @@ class _Request(NamedTuple):
 )
 @verbose_option
 def run_command(workdir: Path, instead: tuple[str, ...], **given: Any) -> int:
-    """Tasks run in the order of their dependencies. The first Ctrl-C drains: no task starts, tasks in progress may
-    finish. The second stops everything. If an earlier run of this plan was interrupted, this run continues it."""
+    """PLAN is a YAML file, or - for standard input. Tasks run in the order of their dependencies. The first Ctrl-C
+    drains: no task starts, tasks in progress may finish. The second stops everything. If an earlier run of this plan
+    was interrupted, this run continues it.
+
+    \b
+    supervisor run plan.yaml
+    supervisor run plan.yaml --agent worker=codex --workdir ~/project
+    make-plan | supervisor run -
+    """
     if not workdir.is_dir():
         raise BadInput(f"--workdir: no directory {str(workdir)!r}; make it first")
     if given["fresh"] and given["resume"]:
@@ -173,8 +190,8 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
             choose=(lambda rows: ()) if request.fresh else partial(resumed_ids, plan),
         ) as sup:
             reporter.start(view_for(as_json=request.as_json, state=state))
-            runner = PlanRunner(sup)
-            controller = RunController(sup, runner, load=request.load, apply=partial(_apply, sup, request))
+            runner = PlanRunner(sup.core)
+            controller = RunController(sup.core, runner, load=request.reload, apply=partial(_apply, sup, request))
             controlling = await around.start(controller.run_until_cancelled)
             around.start_soon(_update_view, reporter, sup)
             around.start_soon(_report_takeover, runner)
@@ -185,7 +202,7 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
             finally:
                 controller.closing(drains=drains)
                 controlling.cancel()  # leaving the block stops it too, and that is no news
-            await close_sessions(sup)  # what the sessions say as they end stands above the result
+            await close_sessions(sup.core)  # what the sessions say as they end stands above the result
             if result.earlier:
                 warn(f"{result.earlier} ended before its result could be shown: here it is, and nothing was started")
             if await anyio.to_thread.run_sync(partial(reporter.end, list(result.tasks.values()), ok=result.ok)):

@@ -17,19 +17,21 @@ import anyio
 import click
 import msgspec
 
+from supervisor.cli.completion import complete_ids
+from supervisor.cli.lookup import running_namesakes
 from supervisor.cli.options import json_option, say, state_dir_option, warn
-from supervisor.cli.query import ended, namesakes, used_by
+from supervisor.cli.query import ended, used_by
 from supervisor.cli.rendering import inspected_text, json_text, plan_text, receipt_text
 from supervisor.control.client import answers_to
 from supervisor.control.error_messages import BadInput, ControlError, NotRunning, UnknownId, WorkFailed
 from supervisor.control.requests import Abort, Inspect, Request, Send, Stop
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.journal.statedir import StateDir, StateDirError
-from supervisor.lifecycles.types import AbortScope, DeliveryPoint
+from supervisor.lifecycles.types import AbortScope, DeliveryPoint, Kind
 from supervisor.policies.abort_plan import AbortPlan, Receipt
 from supervisor.policies.redaction import encodable
 from supervisor.ports import JournalError
-from supervisor.runtime.availability import Outage
+from supervisor.runtime.outages import Outage
 
 _POINTS = ("now", "tool_boundary", "turn_end")
 _SCOPES = ("tool", "sibling", "session")
@@ -49,7 +51,7 @@ def send_request(state_dir: Path, asked: Request) -> dict[str, Any]:
 
 
 @click.command("abort")
-@click.argument("target", metavar="ID")
+@click.argument("target", metavar="ID", shell_complete=complete_ids(Kind.SESSION, "tool", living=True))
 @click.option("--scope", type=click.Choice(_SCOPES), required=True, help="What ends besides the target.")
 @click.option("--dry-run", is_flag=True, help="Print the plan only: what would end, by when, and the plan's id.")
 @click.option("--plan", metavar="PLAN", help="Abort only if the effect is still that of the plan with this id.")
@@ -87,7 +89,7 @@ def _namesakes(state_dir: Path, target: str) -> list[str]:
     """Return the running sessions that have the target's name with another number, since the id was used in an earlier
     run."""
     try:
-        return namesakes(state_dir, target)
+        return running_namesakes(state_dir, target)
     except (StateDirError, JournalError):  # an abort is answered all the same
         return []
 
@@ -117,7 +119,7 @@ def _has_ended(state_dir: Path, target: str, error: NotRunning | ControlError) -
 
 
 @click.command("send")
-@click.argument("session", metavar="ID")
+@click.argument("session", metavar="ID", shell_complete=complete_ids(Kind.SESSION, living=True))
 @click.argument("text")
 @click.option("--urgent", is_flag=True, help="Do not wait for the next prompt: interrupt the turn.")
 @click.option(
@@ -137,7 +139,7 @@ def send(session: str, text: str, urgent: bool, at: str | None, state_dir: Path,
 
 
 @click.command("inspect")
-@click.argument("entity_id", metavar="ID")
+@click.argument("entity_id", metavar="ID", shell_complete=complete_ids(living=True))
 @state_dir_option
 @json_option
 def inspect(entity_id: str, state_dir: Path, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import anyio
 import click
 
+from supervisor.cli.completion import complete_ids
 from supervisor.cli.options import PATH, TASK, json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import json_text
 from supervisor.cli.sessions import operator
@@ -20,7 +21,7 @@ from supervisor.control.client import answers_to
 from supervisor.control.error_messages import BAD_INPUT, DONE, WORK_FAILED, BadInput
 from supervisor.control.requests import Split, Steer
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.types import Verb
+from supervisor.lifecycles.types import Kind, Verb
 from supervisor.policies.redaction import printable
 
 _DONE: Final[Mapping[str, str]] = {
@@ -45,7 +46,7 @@ _id = click.option(
     help="Id of your own: a command with this id takes effect once, however often it is given.",
 )
 _reason = click.option("--reason", default="", metavar="TEXT", help="Reason to record.")
-_tasks = click.argument("tasks", nargs=-1, metavar="[TASK]...")
+_tasks = click.argument("tasks", nargs=-1, metavar="[TASK]...", shell_complete=complete_ids(Kind.TASK, living=True))
 _all = click.option("--all-planned", is_flag=True, help="All tasks that wait for approval before they begin.")
 
 
@@ -112,7 +113,9 @@ def block(tasks: tuple[str, ...], **how: Any) -> int:
 
 
 @task.command("split")
-@click.argument("task_id", metavar="[TASK]", required=False, envvar=TASK)
+@click.argument(
+    "task_id", metavar="[TASK]", required=False, envvar=TASK, shell_complete=complete_ids(Kind.TASK, living=True)
+)
 @click.option("--from", "file", type=PATH, metavar="FILE", help="File with the subtasks; by default standard input.")
 @_reason
 @_common_options

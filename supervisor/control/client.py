@@ -22,7 +22,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from supervisor.control.error_messages import BadInput, ControlError, NotRunning
 from supervisor.control.requests import Ping, Request
 from supervisor.journal.statedir import LockHolder, StateDir, StateDirError, socket_address, unreadable_error
-from supervisor.runtime.availability import Outage, Shortage
+from supervisor.runtime.outages import Outage, Shortage
 
 QUIET_S: Final = 2.5
 """Seconds without the first line of the reply after which a client checks, on another connection, whether the
@@ -49,6 +49,14 @@ class NoReply(ControlError):
         )
 
 
+class ReplyLost(ControlError):
+    """The supervisor ended, or closed the connection, before its reply was complete."""
+
+    def __init__(self) -> None:
+        words = "the connection was closed before the reply was complete; the journal has the result"
+        super().__init__("failed", words)
+
+
 async def request(path: Path, asked: Request) -> AsyncGenerator[dict[str, Any], None]:
     """Send a request to the supervisor whose socket is at *path*, and yield the lines of the reply, all but the last.
 
@@ -73,7 +81,7 @@ async def request(path: Path, asked: Request) -> AsyncGenerator[dict[str, Any], 
                     return
                 yield answer
                 line = await _next_line(lines)
-    raise ControlError("failed", "the connection was closed before the reply was complete; the journal has the result")
+    raise ReplyLost
 
 
 async def _first_line(path: Path, lines: BufferedByteReceiveStream) -> bytes:

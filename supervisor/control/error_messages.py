@@ -7,12 +7,15 @@ without a traceback; the message of an unexpected error names file and line.
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 DONE: Final = 0
 WORK_FAILED: Final = 1
 BAD_INPUT: Final = 2
+TIMED_OUT: Final = 124
+"""Exit status of a wait whose time is over, as of timeout(1)."""
 INTERRUPTED: Final = 130
 
 
@@ -21,14 +24,20 @@ class BadInput(Exception):
 
 
 class UnknownId(BadInput):
-    """Raised when no record of the journal is about the given id."""
+    """Raised when no record of the journal is about the given id. ``near`` are existing ids with a similar spelling."""
 
-    def __init__(self, entity_id: str) -> None:
-        super().__init__(f"nothing has the id {entity_id!r}; `supervisor ps --all` shows the ids")
+    def __init__(self, entity_id: str, near: Sequence[str] = ()) -> None:
+        self.near = tuple(near)
+        guess = f"did you mean {' or '.join(self.near)}? " if near else ""
+        super().__init__(f"nothing has the id {entity_id!r}; {guess}`supervisor ps --all` shows the ids")
 
 
 class WorkFailed(Exception):
     """Raised when a command was begun and could not be finished."""
+
+
+class TimedOut(Exception):
+    """Raised when a command has waited as long as it was allowed to."""
 
 
 class NotRunning(Exception):
@@ -62,6 +71,8 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(INTERRUPTED, "interrupted", "interrupted")
     if isinstance(error, BadInput):
         return Failure(BAD_INPUT, "bad", str(error))
+    if isinstance(error, TimedOut):
+        return Failure(TIMED_OUT, "timeout", str(error))
     if isinstance(error, NotRunning):
         return Failure(BAD_INPUT, "not_running", str(error))
     if isinstance(error, ControlError):

@@ -51,7 +51,7 @@ from supervisor.runtime.entity import Degraded, Refused
 from supervisor.runtime.live_session import NoSuchEntity
 
 if TYPE_CHECKING:
-    from supervisor.host.supervision import Supervisor
+    from supervisor.host.api import Supervisor
 
 Replies = AsyncGenerator[Mapping[str, Any], None]
 
@@ -121,9 +121,9 @@ def admit(sup: Supervisor, asked: Request, caller: Caller) -> Request:
     """
     access = OPERATIONS[asked.do].access
     if access is not None and caller.origin is not Origin.OPERATOR:
-        why = refusal(access, asked, caller, sup.reach_of(caller), lambda one: _plan(sup, one))
+        why = refusal(access, asked, caller, sup.core.reach_of(caller), lambda one: _plan(sup, one))
         if why:
-            sup.note_refused(caller, asked.do, why)
+            sup.core.note_refused(caller, asked.do, why)
             raise Refused(why)
     return asked.model_copy(update={"by": caller.named(asked.by)}) if isinstance(asked, Command) else asked
 
@@ -178,7 +178,7 @@ def _plan(sup: Supervisor, asked: Abort) -> AbortPlan:
 
 async def send(sup: Supervisor, asked: Send) -> Replies:
     """Send a session a message: for its next prompt, or, if it is urgent, within the running turn."""
-    yield {"message_id": await sup.send(asked.id, asked.text, urgent=asked.urgent, sender=asked.by, at=asked.at)}
+    yield {"message_id": await sup.core.send(asked.id, asked.text, urgent=asked.urgent, sender=asked.by, at=asked.at)}
 
 
 async def answer(sup: Supervisor, asked: Answer) -> Replies:
@@ -190,7 +190,7 @@ async def answer(sup: Supervisor, asked: Answer) -> Replies:
 async def stop(sup: Supervisor, asked: Stop) -> Replies:
     """Begin the end of the supervisor: let turns finish; with now, or the second time, abort everything."""
     await sup.stop(now=asked.now, actor=asked.by)
-    yield {"stopping": "now" if sup.stop_now.is_set() else "drain", "outage": sup.outage}
+    yield {"stopping": "now" if sup.core.stop_now.is_set() else "drain", "outage": sup.outage}
 
 
 async def compact(sup: Supervisor, asked: Compact) -> Replies:
@@ -231,9 +231,9 @@ async def split(sup: Supervisor, asked: Split) -> Replies:
 
 
 def _running_plans(sup: Supervisor) -> Sequence[WorkControl]:
-    if not sup.plan_commands:
+    if not sup.core.plan_commands:
         raise Refused("no plan runs here, so there is no task to command")
-    return sup.plan_commands
+    return sup.core.plan_commands
 
 
 async def _task_reply(

@@ -36,7 +36,7 @@ from supervisor.ports.shortages import shortage_of
 from supervisor.processes.descriptors import Reserve, clients_max
 
 if TYPE_CHECKING:
-    from supervisor.host.supervision import Supervisor
+    from supervisor.host.api import Supervisor
 
 LINE_BYTES_MAX: Final = 1024 * 1024
 """Maximal number of bytes of a request."""
@@ -131,7 +131,7 @@ class _Handler:
                     connection = stream.extra(SocketAttribute.raw_socket)
                     credentials = peer(connection)
                     pid = credentials[0] if credentials is not None else 0
-                    slot.caller = self._sup.caller_at(connection, pid)
+                    slot.caller = self._sup.core.caller_at(connection, pid)
             except OSError:
                 await self.refuse(stream, _NO_DESCRIPTOR)
                 return

@@ -20,6 +20,7 @@ def load_plan(
     plugins: Sequence[object] = (),
     installed: bool = True,
     instead: Mapping[str, str] = MappingProxyType({}),
+    content: bytes | None = None,
 ) -> Plan:
     """Read and check a plan. Relative paths of programs and directories are relative to the directory of the plan file.
 
@@ -27,11 +28,12 @@ def load_plan(
         plugins: plug-ins of the embedding program, beside the installed plug-ins.
         installed: whether installed plug-ins are used; the plan may choose among them.
         instead: agents of the catalogue that replace agents of the plan.
+        content: text of the plan, if it is not to be read from *path*, which then only names it.
 
     Raises:
         BadPlan: the plan is invalid; the message has one line for every problem.
     """
-    plan = plans.load_plan(path, partial(_added, plugins, installed), instead)
+    plan = plans.load_plan(path, partial(_added, plugins, installed), instead, content)
     return plan if installed else plan.model_copy(update={"plugins": ()})
 
 

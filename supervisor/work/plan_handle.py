@@ -26,7 +26,7 @@ from actors.waiting import any_of
 from supervisor.diagnostics import causal_trace
 from supervisor.diagnostics.causal_trace import Explanation
 from supervisor.diagnostics.tree_view import Node, tree
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.plans.plan import Plan
 from supervisor.plans.task_control import CommandResult
 from supervisor.plans.tasks import TaskConfig
@@ -77,14 +77,14 @@ class PlanHandle:
 
     def __init__(self, sup: Supervisor, plan: Plan, *, resume: bool, fresh: bool) -> None:
         self._sup, self._plan, self._resume, self._fresh = sup, plan, resume, fresh
-        self._runner = PlanRunner(sup)
+        self._runner = PlanRunner(sup.core)
         self._scope = anyio.CancelScope()
         self.ended = anyio.Event()
         """Set when the run has ended, with success or without."""
         self._result: PlanResult | None = None
         self._error: Exception | None = None
         self._is_awaited = False
-        sup.begin_plan(self, self._run)
+        sup.core.begin_plan(self, self._run)
 
     def __repr__(self) -> str:
         return f"<PlanHandle {self._plan.workstream!r}, {'ended' if self.ended.is_set() else 'running'}>"
@@ -138,7 +138,7 @@ class PlanHandle:
     def tree(self) -> tuple[Node, ...]:
         """Return the live entities of the supervisor, as ``supervisor tree`` shows them: root nodes with the nodes
         below them."""
-        return tree(self._sup.rows())
+        return tree(self._sup.core.registry.rows())
 
     async def why(self, entity_id: str) -> Explanation:
         """Return the causes of the last change of a task, session, turn, agent or tool call, as ``supervisor why``
@@ -147,7 +147,7 @@ class PlanHandle:
         Raises:
             NoSuchEntity: no record is about *entity_id*.
         """
-        records = await self._sup.journal.events()
+        records = await self._sup.core.journal.events()
         for known in (f"task:{entity_id}", entity_id):
             try:
                 return causal_trace.why(records, known)
@@ -158,7 +158,7 @@ class PlanHandle:
     async def usage(self) -> Mapping[str, Amounts]:
         """Return the amounts used (tokens, money, turns), by the id of each task, session and turn; an amount includes
         everything below the entity."""
-        return UsageTotals(await self._sup.journal.events()).sums()
+        return UsageTotals(await self._sup.core.journal.events()).sums()
 
     # ------------------------------------------------------------------ commands
     async def approve(

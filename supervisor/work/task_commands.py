@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import anyio
 
 from actors.machine import IllegalTransition
-from supervisor.host.supervision import Supervisor
+from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.task import TASK, Task
 from supervisor.lifecycles.task_run import TaskRun
@@ -65,7 +65,7 @@ throughout."""
 class TaskCommands:
     """Carries out commands about the tasks of a plan that runs on *sup*."""
 
-    def __init__(self, sup: Supervisor) -> None:
+    def __init__(self, sup: SupervisorCore) -> None:
         self._sup = sup
         self._commands = CommandLog(self._note)
         self._locks: dict[str, anyio.Lock] = {}

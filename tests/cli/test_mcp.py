@@ -17,7 +17,7 @@ from mcp import Client, StdioServerParameters
 from supervisor.cli.commands import mcp
 from supervisor.cli.mcp_server import server_of
 from supervisor.embedding.runtime import open_supervisor
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.plans import AgentConfig
 from supervisor.plans.permissions import PermissionsConfig
 from supervisor.policies.permissions import Decision

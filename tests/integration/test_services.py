@@ -21,8 +21,8 @@ from supervisor.control.client import answers_to, request
 from supervisor.control.error_messages import ControlError
 from supervisor.control.requests import Abort, Follow, Ping
 from supervisor.control.server import serve_control
+from supervisor.host.api import Supervisor
 from supervisor.host.services import INTENSITY, ServiceFailed
-from supervisor.host.supervision import Supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
@@ -200,7 +200,7 @@ async def test_a_journal_that_is_deleted_after_a_crash_is_noticed(tmp_path: Path
             crashes.left["journal"] = 1
             await log.line(RESTARTED, "journal")
             StateDir(tmp_path / "state").journal.unlink()
-            await sup.journal_lost()
+            await sup.core.journal_lost()
 
 
 # ----------------------------------------------------------------------------------------------- too many crashes
@@ -217,7 +217,7 @@ async def test_too_many_crashes_end_the_supervisor_in_order(tmp_path: Path, cras
 
             group.start_soon(prompt)
             crashes.left["compaction"] = 10**6
-            await sup.stop_now.wait()
+            await sup.core.stop_now.wait()
             assert isinstance(sup.failure, ServiceFailed)
             await log.line("the supervisor's service 'compaction' crashed again", "every session is ended")
     assert sum(RESTARTED in line for line in log.lines) == INTENSITY.restarts_max
@@ -236,9 +236,9 @@ async def test_a_service_that_cannot_start_is_its_starters_error(tmp_path: Path)
     """A service that raises an error before it is ready is not restarted; the caller that starts it gets the error."""
     async with running(tmp_path) as (sup, log):
         missing = tmp_path / "missing" / "control.sock"
-        serve = partial(serve_control, missing, sup, closing=sup.services.closing)
+        serve = partial(serve_control, missing, sup, closing=sup.core.services.closing)
         with pytest.raises(FileNotFoundError):
-            await sup.services.start("other control", serve)
+            await sup.core.services.start("other control", serve)
         assert not any(RESTARTED in line for line in log.lines)
 
 

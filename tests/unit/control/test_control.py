@@ -27,9 +27,9 @@ from supervisor.lifecycles.types import AbortScope, DeliveryPoint, LifecycleEven
 from supervisor.policies.abort_plan import AbortPlan, Receipt, UnknownTarget
 from supervisor.policies.caller_reach import NOWHERE, CallerReach
 from supervisor.ports import Caller, Compacted, JournalError, Origin, Retention
-from supervisor.runtime.availability import Outage
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.runtime.outages import Outage
 
 pytestmark = pytest.mark.anyio
 
@@ -48,9 +48,10 @@ def event(seq: int, entity: str = "lead", reason: str = "") -> LifecycleEvent:
 
 
 class Played:
-    """Stand-in for a supervisor that records the requests it receives."""
+    """Stand-in for a supervisor, and its core, that records the requests it receives."""
 
     def __init__(self, *plan_commands: Any) -> None:
+        self.core = self
         self.plan_commands = plan_commands
         self.asked: list[Any] = []
         self.events: list[LifecycleEvent] = []
