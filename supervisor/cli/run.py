@@ -30,6 +30,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.plans import BadPlan, Plan
 from supervisor.ports import EntityRow, JournalError
 from supervisor.recovery.resumable import continued, resumed_ids
+from supervisor.runtime.entity import Refused
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.previous_run import find_previous_run
 from supervisor.work.results import PlanResult
@@ -140,12 +141,17 @@ async def _run(request: _Request, plan: Plan) -> int:
     state = StateDir(request.state_dir)
     if request.resume:
         check_resumable(plan, state)
+    elif state.agents.is_dir() and not state.journal.exists():
+        warn(f"starting over: {state.journal} is missing, so no earlier run in {state.root} can be continued")
     reporter = Reporter(state.journal, after=_last_seq(state))
     try:
         result = await _supervised(request, plan, state, reporter)
     except Exception as error:
-        if reporter.started and isinstance(cause_of(error), JournalError):
-            raise WorkFailed(f"the journal is lost, the run was given up: {cause_of(error)}") from error
+        match cause_of(error):
+            case JournalError() as lost if reporter.started:
+                raise WorkFailed(f"the journal is lost, the run was given up: {lost}") from error
+            case Refused() as refusal:
+                raise BadInput(str(refusal)) from error
         raise
     finally:
         reporter.close()
@@ -163,7 +169,7 @@ def check_resumable(plan: Plan, state: StateDir) -> None:
         with JournalReader(state.journal) as reader:
             rows = reader.entities()
     left = find_previous_run(plan, plan.settings, rows)
-    if left is None or not (left.again or left.unmerged or continued(plan, plan.settings, rows)):
+    if left is None or not (left.has_rest or continued(plan, plan.settings, rows)):
         words = f"nothing of this plan was cancelled, given up or interrupted in {state.root}"
         raise BadInput(f"--resume: {words}; run it without --resume")
 
@@ -212,15 +218,18 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
 
 
 async def _report_takeover(runner: PlanRunner) -> None:
-    """Print the tasks that this run continues, has merged or resumes, once the run has begun."""
+    """Print what this run continues, has merged or resumes, or why it starts anew, once the run has begun."""
     await runner.begun.wait()
-    for how, tasks in (
+    if runner.anew:
+        rest = "; --resume does only the tasks that are not closed" if runner.has_rest else ""
+        warn(f"{runner.anew}{rest}")
+    for how, words in (
         ("continuing the interrupted run", runner.taken_over),
-        ("merged finished work", runner.merged),
+        ("merged finished work", ", ".join(runner.merged)),
         ("resumed", runner.resumed),
     ):
-        if tasks:
-            warn(f"{how}: {', '.join(tasks)}")
+        if words:
+            warn(f"{how}: {words}")
     if runner.unshown:
         warn(f"starting over; not shown is the result of {runner.unshown}")
 

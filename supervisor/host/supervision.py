@@ -77,8 +77,8 @@ _log = get_logger()
 _T = TypeVar("_T")
 
 BACKGROUND_ACTOR = ":janitor"
-"""Id of the actor that terminates sessions and runs asynchronous tasks that outlive them, as records have it. No
-session can have this id."""
+"""Id of the actor that terminates sessions and runs asynchronous tasks that outlive them, as logs have it. No session
+can have this id."""
 HOST = Cause(actor="host")
 
 

@@ -8,8 +8,8 @@ Every end of a task is reached through this module. Work that an agent states to
     check       commit the work; run the acceptance tests on that commit; have it reviewed
                     passed: run COMPLETED, job COMPLETED, task DONE
                     failed: run CIRCUIT_OPEN, job FAILED, task FAILED
-    deliver     ask a person, if the plan says so                                              -> deny
-    merge       merge exactly the commit that was checked                                       -> reject
+    deliver     if the plan says so, ask a person: task PENDING_APPROVAL, then ``approve`` or ``deny``
+    merge       merge exactly the commit that was checked; if the merge is refused: task FAILED
     close       end the session, then task CLOSED; delete the checkpoint; clear the workspace
 
 Each line that names several states is one append of the journal (``TaskExecution.post``).

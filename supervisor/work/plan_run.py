@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 Six classes work on a run. Each receives only objects of the classes listed before it, so that calls go one way::
 
-    PlanRun             state; offers, claims and ends of tasks change here; only ``give_back`` awaits in between
+    PlanRun             state of the run; offers, claims and ends of tasks change here
     CompletionPipeline  brings a task to its end: checked, reviewed, merged, failed, cancelled, skipped
     AttemptRunner       carries out a claim: session, prompt, attempt after attempt
     PlanRecovery        continues the tasks that an earlier supervisor left

@@ -28,7 +28,7 @@ from supervisor.simulation.running import Report
 from supervisor.simulation.scenario import Scenario
 from supervisor.simulation.world import World
 from supervisor.work.results import PlanResult
-from tests.simulation.races import Intruder, RaceHost, race, scenario
+from tests.simulation.races import Intruder, RaceHost, plain_tasks, race, scenario
 
 FIFO = 'schedules = ["fifo"]'
 RESTART = '[settings.recovery]\nsessions = "restart"'
@@ -78,7 +78,8 @@ def take_over(sessions: str, orphans: str, kinds: str = "", rates: str = "") -> 
 
 
 @pytest.mark.parametrize(
-    ("sessions", "orphans"), [("resume", "open"), ("resume", "failed"), ("resume", "done"), ("restart", "open")]
+    ("sessions", "orphans"),
+    [("resume", "open"), ("resume", "failed"), ("resume", "done"), ("restart", "open"), ("stop", "open")],
 )
 def test_a_take_over_that_is_killed_at_any_commit_is_taken_over(sessions: str, orphans: str) -> None:
     """A takeover that is killed at any of its commits is continued by the third supervisor, from the records so far,
@@ -88,6 +89,28 @@ def test_a_take_over_that_is_killed_at_any_commit_is_taken_over(sessions: str, o
         race(drawn, killer := KillTwice(at))
         kills += killer.kills
     assert kills >= 2 * 12
+
+
+class KillWhenOneIsClosed(Intruder):
+    """Intruder that kills the first supervisor when one task is closed and another one is in progress."""
+
+    def step(self) -> None:
+        states = {row.state for row in self.rows.values() if row.kind == "task"}
+        if self.world.lives == 1 and states >= {"CLOSED", "IN_PROGRESS"}:
+            self.kill()
+
+
+def test_stopped_sessions_leave_closed_tasks_closed() -> None:
+    """With ``sessions = "stop"``, the next supervisor goes on with the plan of the first one: no workstream is born
+    again, so no closed task is done again."""
+    drawn = scenario(FIFO, '[settings.recovery]\nsessions = "stop"', load="works = 1.0\ntasks = 3")
+    kills, lines = 0, list[str]()
+    for seed in range(6):
+        race(drawn.draw(seed), killer := KillWhenOneIsClosed(), plain_tasks(), on_line=lines.append)
+        kills += killer.kills
+    assert kills >= 5
+    born = [line for line in lines if '"entity_id":"workstream:' in line and '"event":"Born"' in line]
+    assert len(born) == 6
 
 
 def test_an_earlier_run_that_rests_is_not_taken_for_the_last_one() -> None:
