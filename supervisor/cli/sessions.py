@@ -166,6 +166,6 @@ def _warn_of_outage(answer: Mapping[str, Any]) -> None:
 def stop(now: bool, state_dir: Path, as_json: bool) -> None:
     answer = send_request(state_dir, Stop(now=now, by=operator()))
     ending = answer["stopping"] == "now"  # asked for, or because it was the second time
-    words = "everything is being aborted" if ending else "draining: no new turn begins, turns in progress may finish"
+    words = "everything is being aborted" if ending else "draining: nothing new begins, turns under way may finish"
     say(json_text(answer) if as_json else words)
     _warn_of_outage(answer)
