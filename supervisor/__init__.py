@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
     from supervisor.diagnostics.visual_state import Inspected
     from supervisor.embedding.runtime import open_supervisor, reconfigure
-    from supervisor.host.supervision import Supervisor
+    from supervisor.host.api import Supervisor
     from supervisor.journal.statedir import StateDirBusy, StateDirError
     from supervisor.lifecycles.types import (
         AbortPolicy,
@@ -137,7 +137,7 @@ _HOMES = {
     "supervisor.policies.permissions": ("OpenPermission",),
     "supervisor.ports": ("JournalError", "JournalLost", "JournalUnavailable"),
     "supervisor.embedding.runtime": ("open_supervisor", "reconfigure"),
-    "supervisor.host.supervision": ("Supervisor",),
+    "supervisor.host.api": ("Supervisor",),
     "supervisor.runtime.entity": ("Degraded", "Refused"),
     "supervisor.runtime.subscriptions": ("SubscriptionLagged",),
     "supervisor.sessions.handle": ("Session", "TurnResult"),

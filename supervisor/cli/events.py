@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -19,6 +18,7 @@ from supervisor.cli.lookup import unknown_id
 from supervisor.cli.options import json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import event_line, json_line
 from supervisor.control.error_messages import NotRunning
+from supervisor.control.requests import Follow
 from supervisor.diagnostics.causal_trace import split_call
 from supervisor.diagnostics.tree_view import tool_calls
 from supervisor.journal.history import History
@@ -98,7 +98,7 @@ class _Records:
         """Print records as they happen until the supervisor ends; return at once if none runs."""
         from supervisor.control.client import ReplyLost, request
 
-        asked: dict[str, Any] = {"do": "follow", "after": after, "entity": self._entity}
+        asked = Follow(after=after, id=self._entity)
         try:
             async with aclosing(request(StateDir(self._state_dir).control_socket, asked)) as answers:
                 async for answer in answers:

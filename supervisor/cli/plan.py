@@ -52,7 +52,7 @@ def _as_json(plan: Plan) -> dict[str, object]:
 
 def _unguarded(plan: Plan) -> Iterator[str]:
     """Yield a line for each agent on which its permissions have no effect (``unguarded``)."""
-    for name, agent in plan.agents.items():
+    for name, agent in plan.agent_configs.items():
         if agent.unguarded:
             asked = f"'{agent.permissions.default}' answers what it asks"
             yield f"agents.{name}.unguarded: it may act without asking; permissions {asked}, and hold nothing else"

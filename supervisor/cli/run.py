@@ -25,12 +25,13 @@ from supervisor.cli.record_log import LEVELS, LoggedView
 from supervisor.cli.run_controller import RunController
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
 from supervisor.embedding.runtime import close_sessions, open_supervisor, reconfigure
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.journal.reader import JournalReader, last_seq_of
 from supervisor.journal.statedir import StateDir
 from supervisor.plans import BadPlan, Plan
 from supervisor.ports import EntityRow, JournalError
 from supervisor.recovery.resumable import continued, resumed_ids
+from supervisor.runtime.entity import Refused
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.previous_run import find_previous_run
 from supervisor.work.results import PlanResult
@@ -142,12 +143,17 @@ async def _run(request: _Request, plan: Plan) -> int:
     state = StateDir(request.state_dir)
     if request.resume:
         check_resumable(plan, state)
+    elif state.agents.is_dir() and not state.journal.exists():
+        warn(f"starting over: {state.journal} is missing, so no earlier run in {state.root} can be continued")
     reporter = Reporter(state.journal, after=_last_seq(state))
     try:
         result = await _supervised(request, plan, state, reporter)
     except Exception as error:
-        if reporter.started and isinstance(cause_of(error), JournalError):
-            raise WorkFailed(f"the journal is lost, the run was given up: {cause_of(error)}") from error
+        match cause_of(error):
+            case JournalError() as lost if reporter.started:
+                raise WorkFailed(f"the journal is lost, the run was given up: {lost}") from error
+            case Refused() as refusal:
+                raise BadInput(str(refusal)) from error
         raise
     finally:
         reporter.close()
@@ -165,7 +171,7 @@ def check_resumable(plan: Plan, state: StateDir) -> None:
         with JournalReader(state.journal) as reader:
             rows = reader.entities()
     left = find_previous_run(plan, plan.settings, rows)
-    if left is None or not (left.again or left.unmerged or continued(plan, plan.settings, rows)):
+    if left is None or not (left.has_rest or continued(plan, plan.settings, rows)):
         words = f"nothing of this plan was cancelled, given up or interrupted in {state.root}"
         raise BadInput(f"--resume: {words}; run it without --resume")
 
@@ -193,8 +199,8 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
         ) as sup:
             view = view_for(as_json=request.as_json, state=state)
             reporter.start(LoggedView(view) if request.verbose else view)
-            runner = PlanRunner(sup)
-            controller = RunController(sup, runner, load=request.reload, apply=partial(_apply, sup, request))
+            runner = PlanRunner(sup.core)
+            controller = RunController(sup.core, runner, load=request.reload, apply=partial(_apply, sup, request))
             controlling = await around.start(controller.run_until_cancelled)
             around.start_soon(_update_view, reporter, sup)
             around.start_soon(_report_takeover, runner)
@@ -205,7 +211,7 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
             finally:
                 controller.closing(drains=drains)
                 controlling.cancel()  # leaving the block stops it too, and that is no news
-            await close_sessions(sup)  # what the sessions say as they end stands above the result
+            await close_sessions(sup.core)  # what the sessions say as they end stands above the result
             if result.earlier:
                 warn(f"{result.earlier} ended before its result could be shown: here it is, and nothing was started")
             if await anyio.to_thread.run_sync(partial(reporter.end, list(result.tasks.values()), ok=result.ok)):
@@ -215,15 +221,18 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
 
 
 async def _report_takeover(runner: PlanRunner) -> None:
-    """Print the tasks that this run continues, has merged or resumes, once the run has begun."""
+    """Print what this run continues, has merged or resumes, or why it starts anew, once the run has begun."""
     await runner.begun.wait()
-    for how, tasks in (
+    if runner.anew:
+        rest = "; --resume does only the tasks that are not closed" if runner.has_rest else ""
+        warn(f"{runner.anew}{rest}")
+    for how, words in (
         ("continuing the interrupted run", runner.taken_over),
-        ("merged finished work", runner.merged),
+        ("merged finished work", ", ".join(runner.merged)),
         ("resumed", runner.resumed),
     ):
-        if tasks:
-            warn(f"{how}: {', '.join(tasks)}")
+        if words:
+            warn(f"{how}: {words}")
     if runner.unshown:
         warn(f"starting over; not shown is the result of {runner.unshown}")
 

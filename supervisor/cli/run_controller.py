@@ -20,7 +20,7 @@ from actors import ActorStopped, AskTimeout
 from supervisor.cli.options import warn
 from supervisor.cli.terminal import ControllingTerminal
 from supervisor.host.shutdown import LAST_RECORDS_S
-from supervisor.host.supervision import Supervisor
+from supervisor.host.supervision import SupervisorCore
 from supervisor.plans import BadPlan, Plan
 from supervisor.ports.systemd import Notifier
 from supervisor.work.plan_runner import PlanRunner
@@ -45,7 +45,7 @@ class RunController:
     """
 
     def __init__(
-        self, sup: Supervisor, runner: PlanRunner, *, load: Callable[[], Plan], apply: Callable[[Plan], None]
+        self, sup: SupervisorCore, runner: PlanRunner, *, load: Callable[[], Plan], apply: Callable[[Plan], None]
     ) -> None:
         self._sup, self._runner = sup, runner
         self._load, self._apply = load, apply
@@ -135,7 +135,7 @@ class RunController:
     def _end_s(self) -> float:
         """Seconds that an end without a drain may take: the termination stages, the last records, and the closing of
         the journal and the process."""
-        return self._sup.settings.policy.value().ladder.total_s + LAST_RECORDS_S + CLOSE_S
+        return self._sup.settings.abort_policy.ladder.total_s + LAST_RECORDS_S + CLOSE_S
 
     def _announce_once(self, words: str, within_s: float) -> None:
         if words not in self._announced:

@@ -24,9 +24,10 @@ from supervisor.cli.query import ended, used_by
 from supervisor.cli.rendering import inspected_text, json_text, plan_text, receipt_text
 from supervisor.control.client import answers_to
 from supervisor.control.error_messages import BadInput, ControlError, NotRunning, UnknownId, WorkFailed
+from supervisor.control.requests import Abort, Inspect, Request, Send, Stop
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.journal.statedir import StateDir, StateDirError
-from supervisor.lifecycles.types import AbortScope, Kind
+from supervisor.lifecycles.types import AbortScope, DeliveryPoint, Kind
 from supervisor.policies.abort_plan import AbortPlan, Receipt
 from supervisor.policies.redaction import encodable
 from supervisor.ports import JournalError
@@ -44,9 +45,9 @@ def operator() -> str:
         return "operator"
 
 
-def send_request(state_dir: Path, message: Mapping[str, Any]) -> dict[str, Any]:
+def send_request(state_dir: Path, asked: Request) -> dict[str, Any]:
     """Send a request to the supervisor that has a reply of one line, and return that line."""
-    return anyio.run(answers_to, StateDir(state_dir).control_socket, message)[0]
+    return anyio.run(answers_to, StateDir(state_dir).control_socket, asked)[0]
 
 
 @click.command("abort")
@@ -67,9 +68,8 @@ def abort(target: str, scope: str, reason: str, state_dir: Path, as_json: bool, 
         raise BadInput(f"--within: {how['within_s']} is not a duration; give seconds, 0 or more")
     if how["dry_run"] and (how["plan"] is not None or how["within_s"] is not None):
         raise BadInput("--dry-run: it makes a new plan and ends nothing; leave out --plan and --within")
-    message = {"do": "abort", "target": target, "scope": scope, **how}
     try:
-        answer = send_request(state_dir, {**message, "reason": reason, "actor": operator()})
+        answer = send_request(state_dir, Abort(id=target, scope=AbortScope(scope), reason=reason, by=operator(), **how))
     except (NotRunning, ControlError) as error:
         if not _has_ended(state_dir, target, error):
             raise
@@ -133,8 +133,8 @@ def _has_ended(state_dir: Path, target: str, error: NotRunning | ControlError) -
 def send(session: str, text: str, urgent: bool, at: str | None, state_dir: Path, as_json: bool) -> None:
     if at is not None and not urgent:
         raise BadInput(f"--at {at}: only an urgent message is delivered before the next prompt; add --urgent")
-    message = {"do": "send", "session": session, "text": text, "urgent": urgent, "at": at}
-    answer = send_request(state_dir, {**message, "sender": operator()})
+    point = DeliveryPoint(at) if at is not None else None
+    answer = send_request(state_dir, Send(id=session, text=text, urgent=urgent, at=point, by=operator()))
     say(json_text(answer) if as_json else f"message {answer['message_id']} for {session}")
 
 
@@ -145,7 +145,7 @@ def send(session: str, text: str, urgent: bool, at: str | None, state_dir: Path,
 def inspect(entity_id: str, state_dir: Path, as_json: bool) -> None:
     """ID is the id of a living session, turn, agent, task or tool call. The output includes the stacks of its tasks,
     which show where an entity is stuck."""
-    answer = send_request(state_dir, {"do": "inspect", "entity": entity_id})
+    answer = send_request(state_dir, Inspect(id=entity_id))
     used = used_by(state_dir, entity_id)
     document = {**answer["inspected"], "used": used.as_record if used is not None else {}}
     inspected = msgspec.convert(answer["inspected"], Inspected)
@@ -164,7 +164,7 @@ def _warn_of_outage(answer: Mapping[str, Any]) -> None:
 @state_dir_option
 @json_option
 def stop(now: bool, state_dir: Path, as_json: bool) -> None:
-    answer = send_request(state_dir, {"do": "stop", "now": now, "actor": operator()})
+    answer = send_request(state_dir, Stop(now=now, by=operator()))
     ending = answer["stopping"] == "now"  # asked for, or because it was the second time
     words = "everything is being aborted" if ending else "draining: no new turn begins, turns in progress may finish"
     say(json_text(answer) if as_json else words)

@@ -19,8 +19,9 @@ from supervisor.cli.rendering import json_text
 from supervisor.cli.sessions import operator
 from supervisor.control.client import answers_to
 from supervisor.control.error_messages import BAD_INPUT, DONE, WORK_FAILED, BadInput
+from supervisor.control.requests import Split, Steer
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.types import Kind
+from supervisor.lifecycles.types import Kind, Verb
 from supervisor.policies.redaction import printable
 
 _DONE: Final[Mapping[str, str]] = {
@@ -127,7 +128,7 @@ def split(task_id: str | None, file: Path | None, **how: Any) -> int:
     if not task_id:
         raise BadInput(f"TASK: missing; name the task to split (an agent may set {TASK} instead)")
     source, text = _read(file)
-    return _send({"do": "split", "task": task_id, "subtasks": text, "source": source}, **how)
+    return _send(Split, task=task_id, subtasks=text, source=source, **how)
 
 
 # ------------------------------------------------------------------------------------------------------- requests
@@ -145,8 +146,7 @@ def _send_command(
         )
     if not all_planned and not tasks:
         raise BadInput(f"TASK: missing; name the tasks to {verb} (`supervisor tree` shows them)")
-    asked = {"do": "steer", "verb": verb, "tasks": tasks, "all_planned": all_planned, "on": on}
-    return _send(asked, **how)
+    return _send(Steer, verb=Verb(verb), tasks=tasks, all_planned=all_planned, on=on, **how)
 
 
 def _read(file: Path | None) -> tuple[str, str]:
@@ -162,9 +162,9 @@ def _read(file: Path | None) -> tuple[str, str]:
         raise BadInput(f"{name}: not UTF-8 at position {error.start}; save it as UTF-8") from None
 
 
-def _send(message: Mapping[str, Any], *, state_dir: Path, as_json: bool, by: str | None, **how: Any) -> int:
-    """Send a request and print the replies; return the exit status. *how*: the reason and the command's id."""
-    asked = {**message, **how, "by": operator() if by is None else f"operator:{by}"}
+def _send(kind: type[Steer | Split], *, state_dir: Path, as_json: bool, by: str | None, **fields: Any) -> int:
+    """Send a request and print the replies; return the exit status."""
+    asked = kind(**fields, by=operator() if by is None else f"operator:{by}")
     replies = anyio.run(answers_to, StateDir(state_dir).control_socket, asked)
     if as_json:
         say(json_text(replies))

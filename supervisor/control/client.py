@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -20,8 +20,8 @@ from anyio.abc import ByteStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from supervisor.control.error_messages import BadInput, ControlError, NotRunning
-from supervisor.control.socket_address import reach
-from supervisor.journal.statedir import LockHolder, StateDir, StateDirError, unreadable_error
+from supervisor.control.requests import Ping, Request
+from supervisor.journal.statedir import LockHolder, StateDir, StateDirError, socket_address, unreadable_error
 from supervisor.runtime.outages import Outage, Shortage
 
 QUIET_S: Final = 2.5
@@ -57,7 +57,7 @@ class ReplyLost(ControlError):
         super().__init__("failed", words)
 
 
-async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+async def request(path: Path, asked: Request) -> AsyncGenerator[dict[str, Any], None]:
     """Send a request to the supervisor whose socket is at *path*, and yield the lines of the reply, all but the last.
 
     Close the generator if it is not read to its end (``contextlib.aclosing``).
@@ -69,7 +69,7 @@ async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict
     """
     async with await _connect(path) as stream:
         with suppress(anyio.BrokenResourceError):  # it answers an endless request before it has read it
-            await stream.send(msgspec.json.encode(message) + b"\n")
+            await stream.send(msgspec.json.encode(asked.model_dump()) + b"\n")
         lines = BufferedByteReceiveStream(stream)
         with suppress(anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError):
             line = await _first_line(path, lines)
@@ -110,14 +110,14 @@ async def ping(path: Path) -> dict[str, Any]:
         NotRunning, StateDirError, BadInput, ControlError: as :func:`request`.
     """
     with anyio.move_on_after(PING_S):
-        return (await answers_to(path, {"do": "ping"}))[0]
+        return (await answers_to(path, Ping()))[0]
     raise NoReply(path)
 
 
-async def answers_to(path: Path, message: Mapping[str, Any]) -> list[dict[str, Any]]:
+async def answers_to(path: Path, asked: Request) -> list[dict[str, Any]]:
     """Send a request, and return every line of the reply, once the reply is complete. Raises the errors of
     :func:`request`."""
-    async with aclosing(request(path, message)) as answers:
+    async with aclosing(request(path, asked)) as answers:
         return [answer async for answer in answers]
 
 
@@ -136,7 +136,7 @@ def problems_of(path: Path) -> list[str]:
 
 async def _connect(path: Path) -> ByteStream:
     try:
-        with reach(path) as address:
+        with socket_address(path) as address:
             return await anyio.connect_unix(address)
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
         raise _unreachable(path) from None

@@ -41,6 +41,13 @@ _LOOK_S: Final = 0.1
 another process takes the lock for a moment."""
 
 
+_ADDRESS_BYTES_MAX: Final = 100
+"""Maximal number of bytes of a path in a socket address: 107 on Linux (unix(7)) and 103 on macOS, less a margin."""
+
+_DESCRIPTORS: Final = Path("/proc/self/fd")
+"""Directory with a link for each open file of this process, on Linux."""
+
+
 class StateDirError(Exception):
     """Error: the state directory cannot be used; the message names the directory, the reason and the fix."""
 
@@ -333,3 +340,28 @@ def folder_name(session_id: str) -> PurePath:
 def session_id(folder: PurePath) -> str:
     """Return the id of the session for which :func:`folder_name` returns *folder*."""
     return unquote("".join(part.removesuffix("+") for part in folder.parts), errors="surrogateescape")
+
+
+@contextmanager
+def socket_address(path: Path, descriptors: Path = _DESCRIPTORS) -> Iterator[str]:
+    """Yield *path*, or, if *path* is too long for a socket address, a short path through *descriptors* to the same file
+    that is valid within the context.
+
+    Raises:
+        OSError: the path is too long, and there is no such directory; or the directory of *path* cannot be opened.
+    """
+    size = len(os.fsencode(path))
+    if size <= _ADDRESS_BYTES_MAX:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not descriptors.is_dir():
+            why = (
+                f"the path of the control socket has {size} bytes, and a socket address of this system takes at most "
+                f"{_ADDRESS_BYTES_MAX}; use a state directory with a shorter path"
+            )
+            raise OSError(errno.ENAMETOOLONG, why, str(path))
+        yield f"{descriptors}/{folder}/{path.name}"
+    finally:
+        os.close(folder)

@@ -32,6 +32,20 @@ class AbortScope(StrEnum):
     SESSION = "session"
 
 
+class Verb(StrEnum):
+    """Command about a task of a running plan, as typed and recorded."""
+
+    APPROVE = "approve"
+    REJECT = "reject"
+    RESET = "reset"
+    REQUEUE = "requeue"
+    UNCLAIM = "unclaim"
+    CANCEL = "cancel"
+    SPLIT = "split"
+    BLOCK = "block"
+    UNBLOCK = "unblock"
+
+
 class CancelMode(StrEnum):
     """Effect of a parent's end on a child session, from the strictest to the loosest (Temporal's four).
 

@@ -103,9 +103,9 @@ def _inside(kind: Any, part: str | int) -> Any:
     if _is_model(kind):
         fields = {str(field.validation_alias or name): field for name, field in kind.model_fields.items()}
         return _without_none(fields[part].annotation) if part in fields else None
-    if get_origin(kind) is tuple and isinstance(part, int):
+    if get_origin(kind) is Sequence and isinstance(part, int):
         return get_args(kind)[0]
-    return get_args(kind)[1] if get_origin(kind) is Mapping else None
+    return _without_none(get_args(kind)[1]) if get_origin(kind) is Mapping else None
 
 
 def _without_none(kind: Any) -> Any:
@@ -119,7 +119,7 @@ def _is_model(kind: Any) -> bool:
 def _located(plan: Plan, source: Source, base: Path) -> Plan:
     """Return the plan with its programs and directories found on this machine."""
     problems: list[Problem] = []
-    agents = {name: _locate(agent, ("agents", name), base, problems) for name, agent in plan.agents.items()}
+    agents = {name: _locate(agent, ("agents", name), base, problems) for name, agent in plan.agent_configs.items()}
     plan = plan.model_copy(update={"agents": agents})
     problems += _straying_files(plan)
     if problems:
@@ -130,7 +130,7 @@ def _located(plan: Plan, source: Source, base: Path) -> Plan:
 def _straying_files(plan: Plan) -> Iterator[Problem]:
     """Yield the problems of owned paths that a symbolic link leads out of the agent's known working directory."""
     for one in every_task(plan.tasks):
-        cwd = plan.agents[one.task.agent].cwd
+        cwd = plan.agent_configs[one.task.agent].cwd
         for number, name in enumerate(one.task.files):
             if cwd is not None and (why := outside("", str(Path(cwd) / name), cwd).removeprefix(": ")):
                 yield (*one.path, "files", number), why

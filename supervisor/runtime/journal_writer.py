@@ -223,7 +223,7 @@ class JournalWriter:
 
     def record(self, subject: RecordedEntity, draft: NewRecord) -> LifecycleEvent:
         """Append one record about *subject*; exempt effects of the record are performed before this method returns."""
-        data = _encode(subject.data)  # first, since invalid text fails here, before anything has changed
+        data = _encode(subject.data)  # first, since invalid text fails here, before a number is taken
         self._seq += 1
         event, cause = draft.event, draft.cause
         record = LifecycleEvent(
@@ -298,7 +298,7 @@ class JournalWriter:
 
     def when_durable(self, then: Callable[[], None]) -> None:
         """Call *then* as soon as all present records are durable and their effects were performed; at once if no record
-        waits."""
+        waits, or if the journal was lost. *then* is also called when the journal is lost before that."""
         if self.clean or self.error is not None:
             then()
         else:

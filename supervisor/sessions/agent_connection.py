@@ -36,7 +36,7 @@ from supervisor.policies.loop_detection import FinishedCall
 from supervisor.policies.turn_outcome import decide_verdict
 from supervisor.runtime.entity_registry import END_S, EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import Connection, LiveSession, Outcome
+from supervisor.runtime.live_session import AgentFunction, Connection, LiveSession, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
 
 
@@ -48,7 +48,7 @@ class Delegate(Protocol):
         session: LiveSession,
         name: str,
         prompt: str,
-        agent: str | None,
+        agent: str | AgentFunction | None,
         started_by: str | None,
         answer: Callable[[Outcome], None],
         cause: Cause,

@@ -15,14 +15,14 @@ from typing import Any, NoReturn
 import anyio
 
 from actors.machine import IllegalTransition
-from supervisor.host.supervision import Supervisor
+from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.task import TASK, Task
 from supervisor.lifecycles.task_run import TaskRun
-from supervisor.lifecycles.types import Kind, LifecycleEvent
+from supervisor.lifecycles.types import Kind, LifecycleEvent, Verb
 from supervisor.lifecycles.workstream import WORKSTREAM, TasksAdded
 from supervisor.plans.splitting import plain_subtasks, with_subtasks
-from supervisor.plans.task_control import CommandResult, Verb
+from supervisor.plans.task_control import CommandResult
 from supervisor.plans.tasks import TaskConfig
 from supervisor.policies.redaction import encodable
 from supervisor.runtime.entity import Refused
@@ -65,7 +65,7 @@ throughout."""
 class TaskCommands:
     """Carries out commands about the tasks of a plan that runs on *sup*."""
 
-    def __init__(self, sup: Supervisor) -> None:
+    def __init__(self, sup: SupervisorCore) -> None:
         self._sup = sup
         self._commands = CommandLog(self._note)
         self._locks: dict[str, anyio.Lock] = {}

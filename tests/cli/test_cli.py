@@ -30,7 +30,7 @@ from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
 from supervisor.cli.live_view import Reporter
 from supervisor.embedding.runtime import open_supervisor
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.tables import VERSION
 from supervisor.lifecycles.task_run import TaskRun
@@ -180,7 +180,7 @@ def test_a_second_supervisor_is_refused(tmp_path: Path, cli: Cli, running: Runni
     output = cli("run", plan, "--state-dir", running.state_dir)
     assert output.status == 2
     assert f"another supervisor (pid {os.getpid()}) already runs on" in output.err
-    assert running.sup.state_of("lead") == "Running"
+    assert running.sup.core.state_of("lead") == "Running"
 
 
 READING = (["ps"], ["tree"], ["events"], ["why", "lead"], ["journal", "check"], ["journal", "export"])
@@ -648,7 +648,7 @@ def test_a_dry_run_says_what_would_end(cli: Cli, running: Running) -> None:
     """``abort --dry-run`` prints the nodes that would end, and ends none."""
     output = cli("abort", "lead", "--scope", "session", "--dry-run", "--json", "--state-dir", running.state_dir)
     assert [one["id"] for one in output.json["nodes"]] == ["lead"]
-    assert running.sup.state_of("lead") == "Running"
+    assert running.sup.core.state_of("lead") == "Running"
 
 
 def test_a_tool_abort_spares_its_session(cli: Cli, running: Running) -> None:
@@ -658,7 +658,7 @@ def test_a_tool_abort_spares_its_session(cli: Cli, running: Running) -> None:
     first, second = cli(*abort), cli(*abort)
     assert (first.status, [one["id"] for one in first.json["nodes"]]) == (0, ["lead:t1:c1"])
     assert (second.status, second.json["already_ended"]) == (0, True)
-    assert running.sup.state_of("lead") in ("Running", "SessionComplete")
+    assert running.sup.core.state_of("lead") in ("Running", "SessionComplete")
 
 
 @pytest.mark.parametrize("target", ["lead/docs", "lead/docs:t1"])
@@ -713,9 +713,9 @@ def test_stopping(cli: Cli, running: Running) -> None:
     """``stop`` returns at once with the kind of the stop, drain or, with ``--now``, abort of everything."""
     assert cli("stop", "--json", "--state-dir", running.state_dir).json == {"stopping": "drain", "outage": None}
     assert running.sup.stopping.is_set()
-    assert not running.sup.stop_now.is_set()
+    assert not running.sup.core.stop_now.is_set()
     assert "being aborted" in cli("stop", "--now", "--state-dir", running.state_dir).out
-    assert running.sup.stop_now.is_set()
+    assert running.sup.core.stop_now.is_set()
 
 
 def test_a_second_stop_says_that_it_ends_everything(cli: Cli, running: Running) -> None:
@@ -742,7 +742,7 @@ def test_following_events_ends_with_the_supervisor(cli: Cli, tmp_path: Path) -> 
             target=lambda: output.append(cli("events", "--follow", "--json", "--state-dir", state_dir))
         )
         follower.start()
-        while not len(running.sup.subscriptions):
+        while not len(running.sup.core.subscriptions):
             os.sched_yield()
         running.state_dir.stat()
     follower.join(30)

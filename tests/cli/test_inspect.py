@@ -51,4 +51,4 @@ async def test_nobody_can_be_inspected_who_is_not_alive(tmp_path: Path) -> None:
         with pytest.raises(NoSuchEntity, match="nothing alive has the id 'nobody'; `supervisor tree` shows the ids"):
             run.sup.inspect("nobody")
         with pytest.raises(NoSuchActor, match="no living actor has the id 'nobody'"):
-            run.sup.registry.system.inspect("nobody")
+            run.sup.core.registry.system.inspect("nobody")

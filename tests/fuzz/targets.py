@@ -406,7 +406,7 @@ JSONL = (
     b'"usage":{"input_tokens":-5,"output_tokens":true}',
 )
 PLAN = (b"agents:", b"tasks:", b"limits:", b"policy:", b"ladder:", b"depends_on: [a]", b"adapter: scripted", b"- id: a")
-ASKED = (b'"do":"abort"', b'"do":"follow"', b'"target":"a"', b'"scope":"tool"', b'"now":1', b'"within_s":-1')
+ASKED = (b'"do":"abort"', b'"do":"follow"', b'"id":"a"', b'"scope":"tool"', b'"now":1', b'"within_s":-1')
 RECORD = (
     b'"outcome":"transition"',
     b'"outcome":"born"',

@@ -83,7 +83,7 @@ class RunningPlan:
 async def running_plan(workdir: Path, plan: Plan, *, refused: bool = False) -> AsyncIterator[RunningPlan]:
     """Run *plan* during the block, and wait for the end of the plan after the block."""
     async with supervising(workdir, settings=plan.settings, agents=plan.agents, refused=refused) as run:
-        runner = PlanRunner(run.sup)
+        runner = PlanRunner(run.sup.core)
         under_way = RunningPlan(run, runner.commands)
 
         async def carry_out() -> None:
@@ -487,7 +487,7 @@ async def test_an_approved_task_is_merged_after_its_session(tmp_path: Path, monk
     """A task that is approved before the task's session has ended is merged after the end of the session."""
     plan, order = plan_of(task("a", approval="after")), list[str]()
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner, verification = PlanRunner(run.sup), run.sup.verification
+        runner, verification = PlanRunner(run.sup.core), run.sup.core.verification
         accept, merge = verification.accept, verification.merge
 
         async def accept_meanwhile(place: WorkspaceSpec) -> None:
@@ -518,7 +518,7 @@ async def test_a_refused_cancel_causes_no_record(tmp_path: Path, monkeypatch: py
     its cause."""
     plan = plan_of(task("a"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner, check = PlanRunner(run.sup), run.sup.verification.check
+        runner, check = PlanRunner(run.sup.core), run.sup.core.verification.check
 
         async def cancel() -> None:
             with pytest.raises(Refused, match="came to its end"):
@@ -531,7 +531,7 @@ async def test_a_refused_cancel_causes_no_record(tmp_path: Path, monkeypatch: py
                 await checkpoint()
             return await check(session_id, tests)
 
-        monkeypatch.setattr(run.sup.verification, "check", check_meanwhile)
+        monkeypatch.setattr(run.sup.core.verification, "check", check_meanwhile)
         async with anyio.create_task_group() as group:
             await runner.run(plan)
     command = next(one for one in run.events("task:a") if one.event == "Commanded")
@@ -561,7 +561,7 @@ async def test_a_plan_cancelled_in_its_validation_is_exported(tmp_path: Path) ->
     plan = plan_of(task("a"), validation=[{"command": ["sleep", "1000"]}])
     async with open_supervisor(tmp_path / ".sdd", settings=plan.settings, agents=plan.agents, workdir=tmp_path) as sup:
         async with anyio.create_task_group() as group:
-            group.start_soon(PlanRunner(sup).run, plan)
+            group.start_soon(PlanRunner(sup.core).run, plan)
             await wait_for_record(sup, "all_tasks_completed", "workstream:plan")
             group.cancel_scope.cancel()
     dossier = tmp_path / ".sdd" / "archive" / "workstream-plan.jsonl"
@@ -582,7 +582,7 @@ async def test_a_plan_cancelled_before_its_export_is_exported(tmp_path: Path, mo
     plan = plan_of(task("a"))
     async with open_supervisor(tmp_path / ".sdd", settings=plan.settings, agents=plan.agents, workdir=tmp_path) as sup:
         with scope:
-            await PlanRunner(sup).run(plan)
+            await PlanRunner(sup.core).run(plan)
     dossier = tmp_path / ".sdd" / "archive" / "workstream-plan.jsonl"
     kept = [json.loads(line) for line in dossier.read_text().splitlines()]
     assert scope.cancelled_caught
@@ -778,8 +778,8 @@ async def test_an_in_process_agent_blocks_its_own_task(tmp_path: Path) -> None:
 
     plan = plan_of(task("a", "a", priority=1), task("b", "b"), max_sessions=1)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        run.sup.configure({"sh": AgentProfile(name="sh", adapter="function", function=agent)}, plan.settings)
-        result = await PlanRunner(run.sup).run(plan)
+        run.sup.core.configure({"sh": AgentProfile(name="sh", adapter="function", function=agent)}, plan.settings)
+        result = await PlanRunner(run.sup.core).run(plan)
     assert {name: one.outcome for name, one in result.tasks.items()} == {"a": "completed", "b": "completed"}
     assert [one for one in said if one] == ["a", "b", "a"]
     (blocked,) = run.transitions("blocked", "task:a")
@@ -857,8 +857,8 @@ async def test_an_in_process_agent_splits_its_own_task(tmp_path: Path) -> None:
 
     plan = plan_of(task("a", "a", may_split=True), task("b", "b"), max_sessions=1)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        run.sup.configure({"sh": AgentProfile(name="sh", adapter="function", function=agent)}, plan.settings)
-        result = await PlanRunner(run.sup).run(plan)
+        run.sup.core.configure({"sh": AgentProfile(name="sh", adapter="function", function=agent)}, plan.settings)
+        result = await PlanRunner(run.sup.core).run(plan)
     assert {name: one.outcome for name, one in result.tasks.items()} == dict.fromkeys(("a", "b", "a1"), "completed")
     assert said[0] == "WAITING_FOR_SUBTASKS"
     assert "'b' has no task that it may split; set may_split: true" in said[1]

@@ -138,12 +138,13 @@ class AgentTurn:
         name: str,
         prompt: str,
         *,
-        agent: str | None = None,
+        agent: str | AgentFunction | None = None,
         cancel_mode: CancelMode | str = CancelMode.WAIT_COMPLETED,
     ) -> Outcome:
         """Run *prompt* in a child session and return the child's outcome.
 
         Args:
+            agent: name of a configured agent, or an async function; by default the agent of this session.
             cancel_mode: the effect that the end of this session has on the child.
 
         Raises:
@@ -345,7 +346,7 @@ class FunctionConnection(AgentConnection):
             call.done.set()
             call.settled.set()
 
-    async def hand_over(self, name: str, prompt: str, agent: str | None, mode: CancelMode) -> Outcome:
+    async def hand_over(self, name: str, prompt: str, agent: str | AgentFunction | None, mode: CancelMode) -> Outcome:
         self._made += 1
         call_id = f"call-{self._made}"
         tool_id = await self._open_call(call_id, f"delegate to {name}", "think")

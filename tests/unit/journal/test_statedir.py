@@ -17,7 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor import open_supervisor
-from supervisor.journal.statedir import StateDir, StateDirBusy, StateDirError, folder_name, session_id
+from supervisor.journal.statedir import (
+    StateDir,
+    StateDirBusy,
+    StateDirError,
+    folder_name,
+    session_id,
+    socket_address,
+)
 from supervisor.plans import AgentConfig, Settings
 
 
@@ -348,3 +355,14 @@ def test_the_directory_itself_may_be_reached_over_a_link(tmp_path: Path) -> None
     (tmp_path / "s").symlink_to("real")
     StateDir.open(tmp_path / "s")
     assert (tmp_path / "real" / "runtime").is_dir()
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_an_error_with_the_fix(tmp_path: Path) -> None:
+    """On a system without /proc, a socket path longer than an address is an error that names its length and the fix."""
+    folder = tmp_path / ("d" * 120)
+    folder.mkdir()
+    with pytest.raises(
+        OSError, match=r"has \d+ bytes, .* takes at most 100; use a state directory with a shorter path"
+    ):
+        with socket_address(folder / "control.sock", tmp_path / "no proc"):
+            pass
