@@ -406,7 +406,7 @@ READS = SLOW | {"asyncio", "anyio"}
         ("--help", READS | {"apsw"}),
         ("machines", READS | {"apsw"}),
         *((command, READS) for command in ("tree", "ps", "logs lead", "why lead", "events lead", "wait lead")),
-        ("abort lead --scope session", SLOW),
+        ("abort lead --scope session", SLOW - {"pydantic"}),  # the models of requests
     ],
 )
 def test_it_starts_without_the_runtime(ended: Path, command: str, slow: set[str]) -> None:
