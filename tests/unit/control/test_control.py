@@ -51,6 +51,7 @@ class Played:
     """Stand-in for a supervisor that records the requests it receives."""
 
     def __init__(self, *plan_commands: Any) -> None:
+        self.core = self  # plays the host's object and the core
         self.plan_commands = plan_commands
         self.asked: list[Any] = []
         self.events: list[LifecycleEvent] = []
