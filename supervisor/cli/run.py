@@ -143,7 +143,7 @@ async def _run(request: _Request, plan: Plan) -> int:
     state = StateDir(request.state_dir)
     if request.resume:
         check_resumable(plan, state)
-    elif state.agents.is_dir() and not state.journal.exists():
+    elif os.path.isdir(state.agents) and not os.path.exists(state.journal):  # a Path raises where the name cannot be
         warn(f"starting over: {state.journal} is missing, so no earlier run in {state.root} can be continued")
     reporter = Reporter(state.journal, after=_last_seq(state))
     try:

@@ -736,15 +736,15 @@ def test_stop_where_nothing_runs_has_nothing_to_do(cli: Cli, ended: Path) -> Non
     [
         (
             ["abort", "lead:a1", "--scope", "session"],
-            "lead:a1 is the agent of a session: `supervisor abort lead --scope session` is",
+            "lead:a1 is the agent of a session: `supervisor abort lead --",
         ),
         (
             ["abort", "lead:t1", "--scope", "tool"],
-            "lead:t1 is the turn of a session: `supervisor abort lead --scope session` is",
+            "lead:t1 is the turn of a session: `supervisor abort lead --",
         ),
         (
             ["send", "lead:t1", "hello"],
-            "lead:t1 is the turn of a session: `supervisor send lead TEXT` is for the session",
+            "lead:t1 is the turn of a session: `supervisor send lead TEXT`",
         ),
         (["send", "lead/docs", "hello"], "session lead/docs has ended (completed); `supervisor tree` shows what lives"),
         (["send", "leat", "hello"], "nothing has the id 'leat'; did you mean lead"),
