@@ -71,7 +71,8 @@ def worst_cases(plan: Plan, task: TaskConfig) -> Iterator[WorstCase]:
     silent_s, limit_s = _silence_s(plan, task), _limit_s(plan, task)
     if silent_s < limit_s:
         yield case("hangs", attempts(same) + probes, silent_s + session.grace_s, by_agents)
-    yield case("works on without end", attempts(same) + probes, limit_s + session.grace_s, by_agents)
+    endless = "works on without end" if silent_s < limit_s else "hangs, or works on without end"
+    yield case(endless, attempts(same) + probes, limit_s + session.grace_s, by_agents)
     if getattr(plan.agents[task.agent], "adapter", "") in HANDSHAKES:  # an agent may be a function
         yield case("exits before it is ready", relaunches, 0.0, by_agents)
         yield case("says nothing at its start", relaunches, session.spawn_deadline_s, by_agents)

@@ -78,6 +78,12 @@ async def hangs(turn: AgentTurn) -> str:
     return ""
 
 
+async def works_on(turn: AgentTurn) -> str:
+    while True:
+        await anyio.sleep(20.0)
+        turn.heartbeat()
+
+
 async def answers(turn: AgentTurn) -> str:
     return "done"
 
@@ -122,6 +128,7 @@ def ways() -> tuple[Way, ...]:
         ),
         Way("a completion signal is missing", EVERY, task={"completion": [{"answer_contains": "§"}]}, function=answers),
         Way("the agent hangs", EVERY, "process.hang", function=hangs),
+        Way("the agent works on without end", ("inprocess",), function=works_on),
         Way("the agent exits before it is ready", ("acp",), "process.fast_exit", seed=3),
         Way("the agent says nothing at its start", ("acp",), shape={"start_s": (100_000.0, 100_000.0)}),
         Way("there is no such program", ("command",), agent=MISSING),
