@@ -170,7 +170,7 @@ class AbortService:
             )
         if plan_id is not None and plan_id not in self._plan_ids(plan, now):
             words = f"plan {plan_id} would not be carried out: the tree has changed since, the plan is {plan.id} now"
-            raise Refused(f"{words}; look at it with --dry-run")
+            raise Refused(f"{words}; plan the abort again")
         return await self._carry_out(_RunningAbort(plan, self._new_id(), reason, actor, now or plan.now, within_s))
 
     def abort_session(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
@@ -374,7 +374,7 @@ class AbortService:
             result = ToolCompleted(
                 call_id=call.call_id, outcome=ToolOutcome.ABORTED, reason=request.reason, abort_id=request.abort_id
             )
-            connection.abandon_call(call.call_id)
+            connection.abandon_call(call.call_id, request.reason)
             self._registry.send(turn_id, result, cause=cause, lane=Lane.CONTROL)
             return ended
         connection.abort_own_call(call.call_id, request.reason, request.abort_id, cause.seq)

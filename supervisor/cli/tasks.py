@@ -18,7 +18,7 @@ from supervisor.cli.options import PATH, TASK, json_option, say, state_dir_optio
 from supervisor.cli.rendering import json_text
 from supervisor.cli.sessions import operator
 from supervisor.control.client import answers_to
-from supervisor.control.error_messages import BAD_INPUT, DONE, WORK_FAILED, BadInput
+from supervisor.control.error_messages import BAD_INPUT, DONE, WORK_FAILED, BadInput, advised
 from supervisor.control.requests import Split, Steer
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import Kind, Verb
@@ -177,7 +177,7 @@ def _send(kind: type[Steer | Split], *, state_dir: Path, as_json: bool, by: str 
 
 def _print_reply(one: Mapping[str, Any]) -> None:
     if "refused" in one:
-        warn(f"{printable(one['task'])}: {one['refused']['message']}")
+        warn(f"{printable(one['task'])}: {advised(**one['refused'])}")
         return
     answer = one["answer"]
     subtasks = f" into {', '.join(map(printable, answer['subtasks']))}" if answer["subtasks"] else ""

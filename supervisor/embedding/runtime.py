@@ -30,6 +30,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.plans import AgentConfig, Settings
 from supervisor.plugins import Plugins
 from supervisor.plugins.loading import installed
+from supervisor.policies.argument_checks import check_items, check_type, check_types
 from supervisor.ports import Journal
 from supervisor.ports.logs import get_logger
 from supervisor.processes.host import ShimHost
@@ -80,6 +81,7 @@ async def open_supervisor(
     every session was aborted (docs/how-to/embed.md).
 
     Raises:
+        TypeError: an argument has a wrong type.
         ValueError: both *state_dir* and *journal* are given; *settings* ask for worktrees without a state directory, or
             for graduated access without worktrees; an agent's adapter is unknown; ``settings.plugins`` names a plug-in
             that is not installed.
@@ -91,6 +93,15 @@ async def open_supervisor(
             was ended then, and open requests have failed.
         ServiceFailed: at the end of the block: a service of the supervisor crashed too often; every session was ended.
     """
+    check_types(str, Path, state_dir=state_dir, workdir=workdir)
+    check_types(Mapping, agents=agents)
+    check_types(Settings, settings=settings)
+    check_items("plugins", plugins, object)
+    check_type("control", control, bool)
+    check_type("stop_cancels_host", stop_cancels_host, bool)
+    for name, function in (("choose", choose), ("on_permission", on_permission)):
+        if function is not None and not callable(function):
+            check_type(name, function, "a function")
     settings = settings or Settings()
     if state_dir is not None and journal is not None:
         raise ValueError("journal: a state directory has its own; give state_dir or journal, not both")
@@ -149,8 +160,13 @@ def reconfigure(
         agents, settings, workdir: as for :func:`open_supervisor`.
 
     Raises:
+        TypeError: an argument has a wrong type.
         ValueError: an agent's adapter is unknown; nothing has changed.
     """
+    check_type("supervisor", supervisor, Supervisor)
+    check_type("agents", agents, Mapping)
+    check_type("settings", settings, Settings)
+    check_types(str, Path, workdir=workdir)
     where = _absolute(workdir)
     profiles = {name: profile_of(name, config, where) for name, config in agents.items()}
     _check_adapters(profiles, supervisor.core.plugins)

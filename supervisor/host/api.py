@@ -21,7 +21,7 @@ from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, LifecycleEvent
 from supervisor.plans import Settings
 from supervisor.policies.abort_plan import AbortPlan, Receipt
-from supervisor.policies.argument_checks import check_text, check_type, check_types
+from supervisor.policies.argument_checks import check_items, check_text, check_type, check_types
 from supervisor.policies.budgets import Budget, BudgetScope
 from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.permissions import OpenPermission, OptionChoice
@@ -98,6 +98,7 @@ class Supervisor:
 
     def session(self, session_id: str) -> Session:
         """Return a handle for a session, given its id."""
+        check_type("session_id", session_id, str)
         return Session(self.core, session_id)
 
     def sessions(self) -> list[Session]:
@@ -120,6 +121,7 @@ class Supervisor:
             UnknownValue: no abort scope has that name.
             NoSiblings: the abort scope is SIBLING, and *target* is a root session.
         """
+        check_type("target", target, str)
         return self.core.aborts.plan(target, scope, now=now)
 
     async def abort(
@@ -163,6 +165,7 @@ class Supervisor:
         still lives when ``drain_s`` is over is stopped. The code in the block of ``open_supervisor`` is not cancelled,
         unless ``stop_cancels_host`` is set there. The supervisor has ended when that block has been left.
         """
+        check_type("now", now, bool)
         await self.core.stop(now=now, actor=actor)
 
     # ------------------------------------------------------------------ budgets
@@ -184,6 +187,7 @@ class Supervisor:
 
         Sessions that were started within the closed scope still count in the closed scope.
         """
+        check_type("scope_id", scope_id, str)
         self.core.monitors.close(hosts_scope(scope_id))
 
     # ------------------------------------------------------------------ permissions
@@ -207,6 +211,9 @@ class Supervisor:
                 the journal cannot be written now.
             TypeError: *allow* is no bool.
         """
+        check_type("permission_id", permission_id, str)
+        check_type("allow", allow, bool)
+        check_type("always", always, bool)
         check_text("because", because)
         check_text("by", by)
         self.core.check_disk(f"an answer to {permission_id}")
@@ -239,6 +246,11 @@ class Supervisor:
             Refused: the session is ending. As :class:`Degraded`: the journal cannot be written now.
             McpError: the server could not be started, or did not reply in time, and was given up.
         """
+        check_type("session_id", session_id, str)
+        check_text("name", name)
+        check_items("command", command, str)
+        check_types(Mapping, env=env)
+        check_type("start_s", start_s, int, float)
         session, ctx = self.core.registry.session(session_id), self.core.registry.system.context(session_id)
         self.core.check_disk(f"an MCP server for {session_id}")
         server = McpServer(name=name, command=tuple(command), env=dict(env or {}))
@@ -271,6 +283,7 @@ class Supervisor:
         Raises:
             NoSuchEntity: no live entity has that id.
         """
+        check_type("entity_id", entity_id, str)
         return inspect(self.core.registry, entity_id)
 
     def subscribe(
@@ -281,6 +294,7 @@ class Supervisor:
         Raises:
             SubscriptionLagged: (while iterating) the subscriber was more than 4,096 records behind.
         """
+        check_types(int, after_seq=after_seq)
         return self.core.subscriptions.open(after_seq)
 
     async def compact(self, retention: Retention | None = None) -> Compacted:
@@ -291,6 +305,7 @@ class Supervisor:
             Refused: the journal is not on a disk.
             JournalError: the compaction failed, maybe in part; sessions go on.
         """
+        check_types(Retention, retention=retention)
         return await self.core.compact(retention)
 
     # ------------------------------------------------------------------ the journal

@@ -237,6 +237,8 @@ class SupervisorCore:
             Refused: the parent, or the supervisor, is ending. As :class:`Degraded`: the journal cannot be written now.
             JournalError: the journal was lost before the record was durable; the session is ended.
         """
+        check_name(name)
+        check_types(str, parent=parent, directory=directory)
         mode = CancelMode.named(cancel_mode)
         if parent is None and mode is not CancelMode.WAIT_COMPLETED:
             raise ValueError(
@@ -245,11 +247,9 @@ class SupervisorCore:
         profile = self._profile(agent, parent)
         if directory is not None:
             profile = msgspec.structs.replace(profile, directory=directory)
-        check_name(name)
         check_types(AbortPolicy, policy=policy)
         check_types(Budget, budget=budget)
         check_types(BudgetScope, within=within)
-        check_types(str, directory=directory)
         check_type("cause", cause, Cause)
         check_type("patience", patience, StallProfileName)
         check_type("workspace_spec", workspace_spec, WorkspaceSpec)

@@ -59,9 +59,7 @@ class StateDirBusy(StateDirError):
     def __init__(self, path: Path, pid: int | None) -> None:
         self.path, self.pid = path, pid
         who = f" (pid {pid})" if pid else ""
-        super().__init__(
-            f"another supervisor{who} already runs on {path}; use another --state-dir or stop it with `supervisor stop`"
-        )
+        super().__init__(f"another supervisor{who} already runs on {path}; stop it, or use another state directory")
 
 
 class LockHolder(NamedTuple):
@@ -135,7 +133,7 @@ class StateDir:
             return found
         except (OSError, UnicodeDecodeError) as error:
             raise StateDirError(
-                f"{self.tag_file} cannot be used ({error}); remove it, or use another --state-dir"
+                f"{self.tag_file} cannot be used ({error}); remove it, or use another state directory"
             ) from error
 
     @contextmanager
@@ -235,9 +233,7 @@ def _check_spelling(path: Path) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise StateDirError(
-            f"{path} cannot be a state directory: its name is not UTF-8; use another --state-dir"
-        ) from None
+        raise _not_usable(path, "its name is not UTF-8") from None
 
 
 def _check_usable(path: Path) -> None:
@@ -247,9 +243,9 @@ def _check_usable(path: Path) -> None:
     except OSError as error:
         raise _unusable(path, error) from error
     if not there.is_dir():
-        raise StateDirError(f"{path} cannot be a state directory: {there} is not a directory; use another --state-dir")
+        raise _not_usable(path, f"{there} is not a directory")
     if not writable:
-        raise StateDirError(f"{path} cannot be a state directory: {there} is not writable; use another --state-dir")
+        raise _not_usable(path, f"{there} is not writable")
 
 
 def _check_ours(state: StateDir) -> None:
@@ -319,7 +315,11 @@ def _undo(made: list[Path]) -> None:
 def _unusable(path: Path, error: OSError) -> StateDirError:
     names_path = error.filename in (None, str(path)) or error.errno == errno.ENAMETOOLONG
     where = "" if names_path else f"{error.filename}: "
-    return StateDirError(f"{path} cannot be a state directory: {where}{error.strerror}; use another --state-dir")
+    return _not_usable(path, f"{where}{error.strerror}")
+
+
+def _not_usable(path: Path, why: str) -> StateDirError:
+    return StateDirError(f"{path} cannot be a state directory: {why}; use another state directory")
 
 
 # --------------------------------------------------------------------------------------------------------- names

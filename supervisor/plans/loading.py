@@ -77,7 +77,7 @@ def _replace(data: dict[str, Any], instead: Mapping[str, str], path: Path) -> No
     for name, other in instead.items():
         if not isinstance(agents, dict) or name not in agents:
             guess = closest(name, agents if isinstance(agents, dict) else (), "the agents are")
-            raise BadPlan(f"{path}: --agent {name}={other}: {name!r} is not an agent of this plan; {guess}")
+            raise BadPlan(f"{path}: {other!r} cannot replace {name!r}, which is not an agent of this plan; {guess}")
         known_as, _, adapter = other.partition(":")
         had = agents[name] if isinstance(agents[name], dict) else {}
         kept = {key: value for key, value in had.items() if key not in _OF_THE_PROGRAM}
@@ -150,7 +150,7 @@ def _locate(agent: AgentConfig, path: FieldPath, base: Path, problems: list[Prob
         if not Path(cwd).is_dir():
             problems.append(((*path, "cwd"), f"no directory {cwd!r}; make it or leave cwd out"))
         elif why := outside("", cwd, str(base)).removeprefix(": "):
-            problems.append(((*path, "cwd"), f"{why}; --workdir is where agents without a cwd work"))
+            problems.append(((*path, "cwd"), f"{why}; agents without a cwd work in the work directory of the run"))
     return agent.model_copy(update=changes)
 
 

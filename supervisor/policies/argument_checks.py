@@ -7,6 +7,7 @@ written ends every session.
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Sequence
 
 from supervisor.lifecycles.types import DeliveryPoint
 
@@ -37,6 +38,14 @@ def check_types(*wanted: type, **given: object) -> None:
     for field, value in given.items():
         if value is not None:
             check_type(field, value, *wanted)
+
+
+def check_items(field: str, values: Sequence[object], wanted: type) -> None:
+    """Raise TypeError unless *values* is a sequence of *wanted*. A str does not count as a sequence."""
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+        check_type(field, values, f"a list of {wanted.__name__}")
+    for number, value in enumerate(values):
+        check_type(f"{field}[{number}]", value, wanted)
 
 
 def check_name(name: str) -> None:

@@ -343,8 +343,9 @@ class AgentConnection(Connection):
         """Return whether the work of the call *call_id* is over, so that an abort comes too late."""
         return self.turn_id != turn_id or call_id not in self._calls
 
-    def abandon_call(self, call_id: str) -> None:
-        """Drop the call *call_id*, so that a later result of the call is ignored."""
+    def abandon_call(self, call_id: str, reason: str) -> None:
+        """Drop the call *call_id*, so that a later result of the call is ignored. An in-process agent is given the
+        *reason*."""
         self._calls.pop(call_id, None)
 
     def abort_own_call(self, call_id: str, reason: str, abort_id: str, cause_seq: int | None) -> None:

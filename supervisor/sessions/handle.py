@@ -7,8 +7,9 @@ from typing import NamedTuple, Protocol
 from supervisor.aborts.service import AbortService
 from supervisor.lifecycles.types import AbortScope, CancelMode, DeliveryPoint
 from supervisor.policies.abort_plan import Receipt
+from supervisor.policies.argument_checks import check_type
 from supervisor.policies.budgets import Amounts, Budget
-from supervisor.runtime.live_session import AgentFunction
+from supervisor.runtime.live_session import AgentFunction, NoSuchEntity
 
 
 class TurnResult(NamedTuple):
@@ -26,6 +27,7 @@ class TurnResult(NamedTuple):
 
     @property
     def ok(self) -> bool:
+        """Whether the outcome is ``completed``."""
         return self.outcome == "completed"
 
 
@@ -68,6 +70,13 @@ class Session:
     def __init__(self, core: SessionOperations, session_id: str) -> None:
         self._core = core
         self.id = session_id
+
+    def __repr__(self) -> str:
+        try:
+            state = self.state
+        except NoSuchEntity:
+            state = "ended"
+        return f"<Session {self.id!r}, {state}>"
 
     @property
     def state(self) -> str:
@@ -129,6 +138,7 @@ class Session:
             ValueError: *at* is none of these values, or is given for a message that is not urgent.
             NoSuchEntity: the session has ended.
         """
+        check_type("urgent", urgent, bool)
         return await self._core.send(self.id, text, urgent=urgent, at=at, sender=sender)
 
     async def start_child(

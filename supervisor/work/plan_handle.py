@@ -33,6 +33,7 @@ from supervisor.host.api import Supervisor
 from supervisor.plans.plan import Plan
 from supervisor.plans.task_control import CommandResult
 from supervisor.plans.tasks import TaskConfig
+from supervisor.policies.argument_checks import check_type
 from supervisor.policies.budgets import Amounts
 from supervisor.policies.usage import UsageTotals
 from supervisor.ports import JournalError
@@ -59,7 +60,15 @@ def run_plan(sup: Supervisor, plan: Plan, *, resume: bool = False, fresh: bool =
         plan: the plan.
         resume: do only the tasks that the last run of *plan* did not close, each from its checkpoint.
         fresh: run the plan although an earlier result was never reported.
+
+    Raises:
+        TypeError: an argument has a wrong type.
+        Refused: the supervisor ends, or has ended.
     """
+    check_type("sup", sup, Supervisor, "the supervisor that `async with open_supervisor(...) as sup` gives")
+    check_type("plan", plan, Plan, "a file by load_plan(path)")
+    check_type("resume", resume, bool)
+    check_type("fresh", fresh, bool)
     return PlanHandle(sup, plan, resume=resume, fresh=fresh)
 
 
@@ -228,7 +237,9 @@ class PlanHandle:
 
         Raises:
             BadPlan: *plan* changes settings or tasks that are fixed while the run goes on, or every task has ended.
+            Refused: the run ended before it had begun.
         """
+        check_type("plan", plan, Plan, "a file by load_plan(path)")
         await any_of(self._runner.begun, self.ended)
         if not self._runner.begun.is_set():
             raise Refused(f"the run of plan {self._plan.workstream!r} ended before it had begun")

@@ -275,7 +275,7 @@ class GitWorkspaces:
         start = await self._git.commit_of(self._repository, starts_at or target)
         if not start:
             words = f"the checkpoint {starts_at} that session {session_id!r} begins with is not in the repository"
-            raise WorkspaceError(f"{words}; run the task without --resume")
+            raise WorkspaceError(f"{words}; run the plan without resuming it")
         async with self._step(MakeWorktree(plain_name(session_id), start)):
             if not await self._is_complete(worktree):
                 await self._make(session_id, worktree, start)

@@ -84,7 +84,7 @@ async def test_a_batch_that_is_full_is_extended_to_the_end_of_a_group(tmp_path: 
 async def test_nested_groups_are_one_append(tmp_path: Path) -> None:
     """A group within a group belongs to the outer group: records before, within and after it are one append."""
     async with supervising(tmp_path, journal=Batches) as run:
-        registry = run.sup.registry
+        registry = run.sup.core.registry
         with failpoint.controlled_by(lambda name, subject: name == "ledger.batch_of_one"):
             create_run_and_job(registry)
             with registry.journal_writer.together():
@@ -104,7 +104,7 @@ async def test_a_group_whose_block_raises_has_the_records_made_before(tmp_path: 
     """Nothing is rolled back: the records made before the error are one append, and the next record is none of the
     group."""
     async with supervising(tmp_path, journal=Batches) as run:
-        registry = run.sup.registry
+        registry = run.sup.core.registry
         with failpoint.controlled_by(lambda name, subject: name == "ledger.batch_of_one"):
             create_run_and_job(registry)
             with pytest.raises(NoSuchEntity), registry.journal_writer.together():
