@@ -87,7 +87,7 @@ Wanted = Callable[[LifecycleEvent], bool]
 @click.command("demo")
 @json_option
 @verbose_option
-def demo(as_json: bool, verbose: bool) -> int:
+def demo(as_json: bool, verbose: int) -> int:
     """Real processes work in a scratch git repository. The demo needs no network and no account."""
     configure_logging(verbose=verbose)
     return run_demo(as_json=as_json)

@@ -18,7 +18,6 @@ from supervisor.cli.lookup import unknown_id
 from supervisor.cli.options import json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import event_line, json_line
 from supervisor.control.error_messages import NotRunning
-from supervisor.control.requests import Follow
 from supervisor.diagnostics.causal_trace import split_call
 from supervisor.diagnostics.tree_view import tool_calls
 from supervisor.journal.history import History
@@ -97,6 +96,7 @@ class _Records:
     async def follow(self, after: int) -> None:
         """Print records as they happen until the supervisor ends; return at once if none runs."""
         from supervisor.control.client import ReplyLost, request
+        from supervisor.control.requests import Follow
 
         asked = Follow(after=after, id=self._entity)
         try:

@@ -21,6 +21,7 @@ import click
 from supervisor.cli.live_view import TICK_S, Reporter, view_for
 from supervisor.cli.options import PATH, json_option, state_dir_option, verbose_option, warn
 from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
+from supervisor.cli.record_log import LEVELS, LoggedView
 from supervisor.cli.run_controller import RunController
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
 from supervisor.embedding.runtime import close_sessions, open_supervisor, reconfigure
@@ -44,7 +45,7 @@ class _Request(NamedTuple):
     workdir: Path
     backend: str
     as_json: bool
-    verbose: bool
+    verbose: int
     fresh: bool
     resume: bool
     no_plugins: bool
@@ -127,13 +128,14 @@ def _replacements(given: Sequence[str]) -> Mapping[str, str]:
     return found
 
 
-def configure_logging(*, verbose: bool) -> None:
-    """Send logs of the runtime to standard error; an embedding program configures logging by itself."""
+def configure_logging(*, verbose: int) -> None:
+    """Send logs of the runtime to standard error; an embedding program configures logging by itself. *verbose*: 0 for
+    warnings, 1 for what happens, 2 for everything."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     logger = logging.getLogger("supervisor")
     logger.handlers = [handler]
-    logger.setLevel(logging.INFO if verbose else logging.WARNING)
+    logger.setLevel(LEVELS[min(verbose, 2)])
     logger.propagate = False
 
 
@@ -141,7 +143,7 @@ async def _run(request: _Request, plan: Plan) -> int:
     state = StateDir(request.state_dir)
     if request.resume:
         check_resumable(plan, state)
-    elif state.agents.is_dir() and not state.journal.exists():
+    elif os.path.isdir(state.agents) and not os.path.exists(state.journal):  # a Path raises where the name cannot be
         warn(f"starting over: {state.journal} is missing, so no earlier run in {state.root} can be continued")
     reporter = Reporter(state.journal, after=_last_seq(state))
     try:
@@ -195,7 +197,8 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
             workdir=request.workdir,
             choose=(lambda rows: ()) if request.fresh else partial(resumed_ids, plan),
         ) as sup:
-            reporter.start(view_for(as_json=request.as_json, state=state))
+            view = view_for(as_json=request.as_json, state=state)
+            reporter.start(LoggedView(view) if request.verbose else view)
             runner = PlanRunner(sup.core)
             controller = RunController(sup.core, runner, load=request.reload, apply=partial(_apply, sup, request))
             controlling = await around.start(controller.run_until_cancelled)

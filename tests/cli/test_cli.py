@@ -406,7 +406,7 @@ READS = SLOW | {"asyncio", "anyio"}
         ("--help", READS | {"apsw"}),
         ("machines", READS | {"apsw"}),
         *((command, READS) for command in ("tree", "ps", "logs lead", "why lead", "events lead", "wait lead")),
-        ("abort lead --scope session", SLOW),
+        ("abort lead --scope session", SLOW - {"pydantic"}),  # the models of requests
     ],
 )
 def test_it_starts_without_the_runtime(ended: Path, command: str, slow: set[str]) -> None:
@@ -725,10 +725,42 @@ def test_a_second_stop_says_that_it_ends_everything(cli: Cli, running: Running) 
     assert (output.status, output.out) == (0, "everything is being aborted\n")
 
 
-@pytest.mark.parametrize("command", [["send", "lead", "hello"], ["stop"]])
-def test_nobody_there_is_said(cli: Cli, ended: Path, command: list[str]) -> None:
+def test_stop_where_nothing_runs_has_nothing_to_do(cli: Cli, ended: Path) -> None:
+    """``stop`` without a running supervisor says that there is nothing to stop, and has succeeded."""
+    words = f"no supervisor runs on {ended}: there is nothing to stop\n"
+    assert cli("stop", "--wait", "--state-dir", ended) == (0, words, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (
+            ["abort", "lead:a1", "--scope", "session"],
+            "lead:a1 is the agent of a session: `supervisor abort lead --",
+        ),
+        (
+            ["abort", "lead:t1", "--scope", "tool"],
+            "lead:t1 is the turn of a session: `supervisor abort lead --",
+        ),
+        (
+            ["send", "lead:t1", "hello"],
+            "lead:t1 is the turn of a session: `supervisor send lead TEXT`",
+        ),
+        (["send", "lead/docs", "hello"], "session lead/docs has ended (completed); `supervisor tree` shows what lives"),
+        (["send", "leat", "hello"], "nothing has the id 'leat'; did you mean lead"),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
+)
+def test_an_id_of_another_kind_is_explained(cli: Cli, running: Running, command: list[str], words: str) -> None:
+    """``abort`` and ``send`` with an id that they cannot take say what has the id, and what to type instead."""
+    output = cli(*command, "--state-dir", running.state_dir)
+    assert (output.status, output.out) == (2, "")
+    assert output.err.startswith(f"supervisor: {words}")
+
+
+def test_nobody_there_is_said(cli: Cli, ended: Path) -> None:
     """A command that needs a running supervisor is refused without one, with a hint how to start a supervisor."""
-    output = cli(*command, "--json", "--state-dir", ended)
+    output = cli("send", "lead", "hello", "--json", "--state-dir", ended)
     assert (output.status, output.json["error"]["kind"]) == (2, "not_running")
     assert output.err == f"supervisor: no supervisor runs on {ended}: start one with `supervisor run PLAN.yaml`\n"
 
