@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from supervisor.cli.options import say
+from supervisor.cli.options import examples, say
 from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
 from supervisor.control.error_messages import DONE, BadInput
 from supervisor.plans import BadPlan, Plan
@@ -17,20 +17,16 @@ from supervisor.plans.tasks import every_task
 from supervisor.work.budgeting import narrowings
 
 
-@click.group("plan")
+@click.group("plan", epilog=examples("supervisor plan check plan.yaml"))
 def plan_group() -> None:
     pass
 
 
-@plan_group.command("check")
+@plan_group.command("check", epilog=examples("supervisor plan check plan.yaml"))
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def _check(plan: Path, as_json: bool) -> int:
-    """Check the whole plan, as `run` does before it starts anything. PLAN is a YAML file, or - for standard input.
-
-    \b
-    supervisor plan check plan.yaml
-    """
+    """Check the whole plan, as `run` does before it starts anything. PLAN is a YAML file, or - for standard input."""
     try:
         found = read_plan(plan)
     except BadPlan as error:
@@ -65,7 +61,7 @@ def _summary(plan: Plan) -> str:
     return ", ".join(_counted(number, what) for what, number in counts if number)
 
 
-@plan_group.command("schema")
+@plan_group.command("schema", epilog=examples("supervisor plan schema > plan.schema.json"))
 def _schema() -> int:
     """Print the JSON Schema of a plan, with which an editor can complete and check plans."""
     say(json.dumps(schema(), indent=2))
