@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from supervisor.diagnostics.visual_state import Inspected
     from supervisor.embedding.runtime import open_supervisor, reconfigure
     from supervisor.host.api import Supervisor
+    from supervisor.host.services import ServiceFailed
     from supervisor.journal.statedir import StateDirBusy, StateDirError
     from supervisor.lifecycles.types import (
         AbortPolicy,
@@ -86,6 +87,7 @@ __all__ = [
     "Receipt",
     "Refused",
     "RetentionConfig",
+    "ServiceFailed",
     "Session",
     "Settings",
     "Shortage",
@@ -138,6 +140,7 @@ _HOMES = {
     "supervisor.ports": ("JournalError", "JournalLost", "JournalUnavailable"),
     "supervisor.embedding.runtime": ("open_supervisor", "reconfigure"),
     "supervisor.host.api": ("Supervisor",),
+    "supervisor.host.services": ("ServiceFailed",),
     "supervisor.runtime.entity": ("Degraded", "Refused"),
     "supervisor.runtime.subscriptions": ("SubscriptionLagged",),
     "supervisor.sessions.handle": ("Session", "TurnResult"),

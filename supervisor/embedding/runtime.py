@@ -55,6 +55,7 @@ async def open_supervisor(
     on_permission: OnPermission | None = None,
     journal: Journal | None = None,
     control: bool = True,
+    stop_cancels_host: bool = False,
 ) -> AsyncIterator[Supervisor]:
     """Run a supervisor for as long as the block lasts.
 
@@ -72,6 +73,12 @@ async def open_supervisor(
         journal: journal to use instead of one in memory, closed when the block is left. A state directory has its own.
         control: serve the control socket of the state directory, so that ``supervisor tree``, ``abort``, ``send`` and
             the other commands work on this supervisor from a terminal. Only this user, and root, may connect.
+        stop_cancels_host: cancel the code of the block after a stop (:meth:`Supervisor.stop`, ``supervisor stop``), as
+            soon as the drain is over; the block is then left normally. By default a stop never cancels the code of the
+            block: the code waits for ``sup.stopping``.
+
+    An error of the block's code, and a cancellation or Ctrl-C that reaches the code, are raised as they are, after
+    every session was aborted (docs/how-to/embed.md).
 
     Raises:
         TypeError: an argument has a wrong type.
@@ -80,9 +87,11 @@ async def open_supervisor(
             that is not installed.
         WorkspaceError: git cannot make worktrees of *workdir*.
         StateDirBusy, StateDirError: the state directory is in use, or cannot be used.
-        JournalError: the journal cannot be read, or was written by a newer version.
+        JournalError: the journal cannot be read, or was written by a newer version. At the end of the block: the
+            journal failed for good, or its disk was still down.
         JournalLost: at the end of the block: the journal or its lock was deleted or replaced meanwhile. Every session
             was ended then, and open requests have failed.
+        ServiceFailed: at the end of the block: a service of the supervisor crashed too often; every session was ended.
     """
     check_types(str, Path, state_dir=state_dir, workdir=workdir)
     check_types(Mapping, agents=agents)
@@ -125,7 +134,16 @@ async def open_supervisor(
                 pass  # the journal was lost meanwhile: leaving the block says so
             except OSError as error:  # sessions that were just taken over must not be ended for that
                 _log.warning("no control socket: no command can reach this supervisor", why=str(error))
-        yield sup
+        with anyio.CancelScope() as block:
+            if stop_cancels_host:
+                sup.core.registry.system.group.start_soon(_cancel_after_drain, sup.core, block)
+            yield sup
+
+
+async def _cancel_after_drain(sup: SupervisorCore, block: anyio.CancelScope) -> None:
+    await sup.stopping.wait()
+    await sup.finish()
+    block.cancel()
 
 
 def reconfigure(

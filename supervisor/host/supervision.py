@@ -77,8 +77,8 @@ _log = get_logger()
 _T = TypeVar("_T")
 
 BACKGROUND_ACTOR = ":janitor"
-"""Id of the actor that terminates sessions and runs asynchronous tasks that outlive them, as records have it. No
-session can have this id."""
+"""Id of the actor that terminates sessions and runs asynchronous tasks that outlive them, as logs have it. No session
+can have this id."""
 HOST = Cause(actor="host")
 
 
@@ -405,10 +405,13 @@ class SupervisorCore:
 
         Raises:
             NoSuchEntity: there is no such session.
-            Refused: the session has ended. As :class:`Degraded`: the journal cannot be written now.
+            Refused: the session has ended, or it is a root session and the supervisor is ending. As :class:`Degraded`:
+                the journal cannot be written now.
         """
-        self.registry.session(session_id)
+        session = self.registry.session(session_id)
         check_text("prompt", prompt)
+        if self.stopping.is_set() and session.parent is None:  # the turn of a parent waits for its children
+            raise Refused(f"the prompt is not taken: the supervisor is ending, and begins no turn of {session_id}")
         self.check_disk(f"a prompt for {session_id}")
         outcome = await self.outcome_of(session_id, prompt, HOST)
         return TurnResult(*outcome[:4])

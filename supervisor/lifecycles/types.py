@@ -188,7 +188,8 @@ class TerminationStage(StrEnum):
 
 
 class StageBudgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds that each termination stage may take."""
+    """Seconds that each termination stage may take. ``request_s`` is also the time in which an agent must report the
+    end of a tool call whose processes were killed."""
 
     request_s: float = 10.0
     cancel_s: float = 5.0

@@ -35,7 +35,8 @@ _LADDER, _LIMITS = StageBudgets(), SessionLimits()
 
 
 class StageBudgetsConfig(Model):
-    """Budget of each termination stage in seconds."""
+    """Budget of each termination stage in seconds. ``request_s`` is also the time in which an agent must report the end
+    of a tool call whose processes were killed."""
 
     request_s: Seconds = _LADDER.request_s
     cancel_s: Seconds = _LADDER.cancel_s

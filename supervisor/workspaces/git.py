@@ -1,10 +1,10 @@
 """Git workspaces: a worktree and a branch for each root session, and the merge of its work into the target branch.
 
-An agent's work is committed before its worktree is removed; a branch is removed only when its work is in the target. No
-file is ever overwritten, reset or forced, except in a worktree that is rolled back, whose work is saved as a checkpoint
-before. A checkpoint is a commit with a reference of its own, which exists until the target contains the commit,
-whatever happens to branches. The target moves by fast-forward only: a merge is made without a worktree, and a checkout
-of the target keeps its local changes, or the merge is refused.
+An agent's work is committed before its worktree is removed; a branch is removed only when its work is in the target. A
+worktree is reset only when it is rolled back, after its work was saved as a checkpoint. A checkpoint is a commit with a
+reference of its own, which exists until the target contains the commit, whatever happens to branches. A reset and a
+removal lose the files that git ignores. The target moves by fast-forward only: a merge is made without a worktree, and
+writes into a checkout of the target only files without local changes, or the merge is refused.
 """
 
 from __future__ import annotations

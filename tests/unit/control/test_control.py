@@ -48,10 +48,10 @@ def event(seq: int, entity: str = "lead", reason: str = "") -> LifecycleEvent:
 
 
 class Played:
-    """Stand-in for a supervisor that records the requests it receives."""
+    """Stand-in for a supervisor, and its core, that records the requests it receives."""
 
     def __init__(self, *plan_commands: Any) -> None:
-        self.core = self  # plays the host's object and the core
+        self.core = self
         self.plan_commands = plan_commands
         self.asked: list[Any] = []
         self.events: list[LifecycleEvent] = []
