@@ -218,3 +218,15 @@ def test_verbose_runs_log_each_transition_in_a_readable_line(tmp_path: Path) -> 
     more = cli("run", plan, "-vv", *where).err
     assert "DEBUG job:t-2: pending -> queued, by plan" in more
     assert "DEBUG session t-2: Ended, in Stopped, by t-2" in more
+
+
+def test_a_deleted_working_directory_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that needs the working directory says that it was deleted, and what to do."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(AGENTS + TWO_TASKS)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    output = cli("run", plan)
+    words = "the working directory has been deleted: change to another one (`cd`)"
+    assert (output.status, output.err) == (2, f"supervisor: {words}\n")
