@@ -220,13 +220,10 @@ def test_verbose_runs_log_each_transition_in_a_readable_line(tmp_path: Path) -> 
     assert "DEBUG session t-2: Ended, in Stopped, by t-2" in more
 
 
-def test_a_deleted_working_directory_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_working_directory_is_said(tmp_path: Path) -> None:
     """A command that needs the working directory says that it was deleted, and what to do."""
-    plan = tmp_path / "plan.yaml"
-    plan.write_text(AGENTS + TWO_TASKS)
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    output = cli("run", plan)
+    (tmp_path / "plan.yaml").write_text(AGENTS + TWO_TASKS)
+    script = f"mkdir gone; cd gone; rmdir ../gone; exec {sys.executable} -m supervisor run {tmp_path}/plan.yaml"
+    ran = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     words = "the working directory has been deleted: change to another one (`cd`)"
-    assert (output.status, output.err) == (2, f"supervisor: {words}\n")
+    assert (ran.returncode, ran.stderr) == (2, f"supervisor: {words}\n")
