@@ -22,7 +22,8 @@ from supervisor.plans.verification import ReviewConfig
 
 
 class Plan(Settings):
-    """Workstream: agents, tasks, workers, and the rules for retries, approval and validation."""
+    """Workstream: agents, tasks, workers, and the rules for retries, approval and validation. With *fail_fast* the run
+    ends at the first task that has failed for good, as if every task were ``critical``."""
 
     agents: Mapping[Name, AgentConfig] = Field(min_length=1)
     tasks: tuple[TaskConfig, ...] = Field(min_length=1)
@@ -32,6 +33,7 @@ class Plan(Settings):
     task_lifecycle: TaskLifecycle = TaskLifecycle()
     retry_budget: RetryBudgetConfig = RetryBudgetConfig()
     approve_plan: Flag = False
+    fail_fast: Flag = False
     validation: tuple[AcceptanceConfig, ...] = ()
     review: ReviewConfig | None = None
 

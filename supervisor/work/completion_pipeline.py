@@ -297,7 +297,8 @@ class CompletionPipeline:
         attempts = execution.run_data.attempts if execution.has_run else 0  # the run may have ended before a takeover
         told = {"attempts": attempts, "claims": execution.data.claims, "error": error}
         execution.note("DeadLettered", told, error)
-        await self._plan_run.workstream.record_failed(execution, error, self._plan_run.results)
+        if self._plan_run.is_critical(execution):
+            await self._plan_run.workstream.record_failed(execution, error, self._plan_run.results)
         await self._plan_run.give_back(execution)
         self._plan_run.settle(execution, "failed", error)
 
@@ -393,7 +394,11 @@ class CompletionPipeline:
         if execution.session_id:
             cause = Cause(execution.seq, None, ACTOR)
             with suppress(NoSuchEntity, Refused, JournalError):
-                await self._sup.close_session(execution.session_id, reason="its task is settled", cause=cause)
+                if execution.is_opened and execution.state is Task.FAILED:
+                    outcome, reason = "failed", f"its task failed: {execution.data.last_failure}"
+                else:
+                    outcome, reason = "completed", "its task is settled"
+                await self._sup.close_session(execution.session_id, reason=reason, outcome=outcome, cause=cause)
 
 
 def _message(execution: TaskExecution) -> str:
