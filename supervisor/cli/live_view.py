@@ -41,7 +41,7 @@ from supervisor.journal.transcript import follow_from
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
 from supervisor.ports import JournalUnavailable
-from supervisor.runtime.availability import Outage
+from supervisor.runtime.outages import Outage
 from supervisor.work.results import PlanResult
 
 TICK_S: Final = 0.2

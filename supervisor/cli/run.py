@@ -20,14 +20,15 @@ import click
 
 from supervisor.cli.live_view import TICK_S, Reporter, view_for
 from supervisor.cli.options import PATH, json_option, state_dir_option, verbose_option, warn
+from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
+from supervisor.cli.record_log import LEVELS, LoggedView
 from supervisor.cli.run_controller import RunController
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
 from supervisor.embedding.runtime import close_sessions, open_supervisor, reconfigure
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.journal.reader import JournalReader, last_seq_of
 from supervisor.journal.statedir import StateDir
 from supervisor.plans import BadPlan, Plan
-from supervisor.plugins.reading import load_plan
 from supervisor.ports import EntityRow, JournalError
 from supervisor.recovery.resumable import continued, resumed_ids
 from supervisor.runtime.entity import Refused
@@ -44,7 +45,7 @@ class _Request(NamedTuple):
     workdir: Path
     backend: str
     as_json: bool
-    verbose: bool
+    verbose: int
     fresh: bool
     resume: bool
     no_plugins: bool
@@ -54,12 +55,22 @@ class _Request(NamedTuple):
 
     def load(self) -> Plan:
         """Read and check the plan."""
-        plan = load_plan(self.plan, installed=not self.no_plugins, instead=self.instead)
+        plan = read_plan(self.plan, installed=not self.no_plugins, instead=self.instead)
         return plan.model_copy(update={"fail_fast": True}) if self.fail_fast else plan
+
+    def reload(self) -> Plan:
+        """Read and check the plan again.
+
+        Raises:
+            BadPlan: the plan is invalid, or came from standard input.
+        """
+        if self.plan == STANDARD_INPUT:
+            raise BadPlan("the plan came from standard input, and cannot be read again; run it from a file")
+        return self.load()
 
 
 @click.command("run")
-@click.argument("plan", type=PATH)
+@click.argument("plan", type=PATH, metavar="PLAN")
 @state_dir_option
 @json_option
 @click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", show_default=True)
@@ -81,8 +92,15 @@ class _Request(NamedTuple):
 )
 @verbose_option
 def run_command(workdir: Path, instead: tuple[str, ...], **given: Any) -> int:
-    """Tasks run in the order of their dependencies. The first Ctrl-C drains: no task starts, tasks in progress may
-    finish. The second stops everything. If an earlier run of this plan was interrupted, this run continues it."""
+    """PLAN is a YAML file, or - for standard input. Tasks run in the order of their dependencies. The first Ctrl-C
+    drains: no task starts, tasks in progress may finish. The second stops everything. If an earlier run of this plan
+    was interrupted, this run continues it.
+
+    \b
+    supervisor run plan.yaml
+    supervisor run plan.yaml --agent worker=codex --workdir ~/project
+    make-plan | supervisor run -
+    """
     if not workdir.is_dir():
         raise BadInput(f"--workdir: no directory {str(workdir)!r}; make it first")
     if given["fresh"] and given["resume"]:
@@ -113,13 +131,14 @@ def _replacements(given: Sequence[str]) -> Mapping[str, str]:
     return found
 
 
-def configure_logging(*, verbose: bool) -> None:
-    """Send logs of the runtime to standard error; an embedding program configures logging by itself."""
+def configure_logging(*, verbose: int) -> None:
+    """Send logs of the runtime to standard error; an embedding program configures logging by itself. *verbose*: 0 for
+    warnings, 1 for what happens, 2 for everything."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     logger = logging.getLogger("supervisor")
     logger.handlers = [handler]
-    logger.setLevel(logging.INFO if verbose else logging.WARNING)
+    logger.setLevel(LEVELS[min(verbose, 2)])
     logger.propagate = False
 
 
@@ -127,8 +146,6 @@ async def _run(request: _Request, plan: Plan) -> int:
     state = StateDir(request.state_dir)
     if request.resume:
         check_resumable(plan, state)
-    elif state.agents.is_dir() and not state.journal.exists():
-        warn(f"starting over: {state.journal} is missing, so no earlier run in {state.root} can be continued")
     reporter = Reporter(state.journal, after=_last_seq(state))
     try:
         result = await _supervised(request, plan, state, reporter)
@@ -161,8 +178,11 @@ def check_resumable(plan: Plan, state: StateDir) -> None:
 
 
 def _last_seq(state: StateDir) -> int:
-    """Return the number of the last record of earlier runs; 0 if there is no journal."""
+    """Return the number of the last record of earlier runs; 0 if there is no journal, of which a state directory with
+    transcripts is told."""
     if not os.path.exists(state.journal):  # Path.exists() raises where the name cannot be; opening it says why
+        if os.path.isdir(state.agents):
+            warn(f"starting over: {state.journal} is missing, so no earlier run in {state.root} can be continued")
         return 0
     return last_seq_of(state.journal)
 
@@ -181,9 +201,10 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
             workdir=request.workdir,
             choose=(lambda rows: ()) if request.fresh else partial(resumed_ids, plan),
         ) as sup:
-            reporter.start(view_for(as_json=request.as_json, state=state))
-            runner = PlanRunner(sup)
-            controller = RunController(sup, runner, load=request.load, apply=partial(_apply, sup, request))
+            view = view_for(as_json=request.as_json, state=state)
+            reporter.start(LoggedView(view) if request.verbose else view)
+            runner = PlanRunner(sup.core)
+            controller = RunController(sup.core, runner, load=request.reload, apply=partial(_apply, sup, request))
             controlling = await around.start(controller.run_until_cancelled)
             around.start_soon(_update_view, reporter, sup)
             around.start_soon(_report_takeover, runner)
@@ -194,7 +215,7 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
             finally:
                 controller.closing(drains=drains)
                 controlling.cancel()  # leaving the block stops it too, and that is no news
-            await close_sessions(sup)  # what the sessions say as they end stands above the result
+            await close_sessions(sup.core)  # what the sessions say as they end stands above the result
             if result.earlier:
                 warn(f"{result.earlier} ended before its result could be shown: here it is, and nothing was started")
             if await anyio.to_thread.run_sync(partial(reporter.end, result)):

@@ -126,7 +126,7 @@ class Takeover:
         data = msgspec.json.decode(row.data, type=SessionData)
         above = self._registry.sessions.get(row.parent_id or "")
         profile = takeover_policy.agents.get(data.agent) or AgentProfile(name=data.agent, adapter="")
-        policy = past.policy or (above.policy if above is not None else takeover_policy.settings.policy.value())
+        policy = past.policy or (above.policy if above is not None else takeover_policy.settings.abort_policy)
         session = self._admit(row.id, above, profile, policy, past.started_by, past.mode)
         session.requests, session.crashes = past.requests, past.crashes
         session.directory, session.workspace_spec = past.directory or session.directory, past.workspace_spec

@@ -37,8 +37,8 @@ from supervisor.lifecycles.effects import FinalizeEntity, StartTimer
 from supervisor.lifecycles.types import Kind, LifecycleEvent, Severity
 from supervisor.policies.turn_outcome import severity_of
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.availability import Outage
 from supervisor.runtime.journal_writer import Cause, JournalWriter, NewRecord
+from supervisor.runtime.outages import Outage
 
 _log = get_logger()
 

@@ -30,14 +30,12 @@ Invariants
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
-import trio
 
 from actors import failpoint
 from actors.machine import Effect, Event
@@ -132,7 +130,7 @@ class Clock:
 def loop_clock() -> Callable[[], float]:
     """Return the clock function of the running event loop (seconds). A caller stores the function, because looking it
     up costs as much as ten readings."""
-    return trio.current_time if trio.lowlevel.in_trio_run() else asyncio.get_running_loop().time
+    return current_backend().now
 
 
 class _Pending(msgspec.Struct, frozen=True):

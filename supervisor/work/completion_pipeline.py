@@ -330,7 +330,7 @@ class CompletionPipeline:
         await execution.post(*first, *_task_end(execution, reason), *run_end, *job_end(execution, reason))
         if execution.session_lives:  # the rest of its work is not waited for
             with suppress(NoSuchEntity, Refused, JournalError):
-                await self._sup.abort(execution.session_id, AbortScope.SESSION, reason=reason)
+                await self._sup.aborts.abort(execution.session_id, AbortScope.SESSION, reason=reason, actor="operator")
         if self._plan_run.plan.task_lifecycle.cleanup_on_cancel or not execution.session_id:
             await self.leave_workspace(execution)
         else:

@@ -146,7 +146,7 @@ class PlanCancellation:
     async def _end_session(self, session_id: str) -> None:
         if session_id in self._sup.registry.sessions:
             with suppress(NoSuchEntity, Refused, JournalError):
-                await self._sup.abort(session_id, AbortScope.SESSION, reason=GIVEN_UP)
+                await self._sup.aborts.abort(session_id, AbortScope.SESSION, reason=GIVEN_UP, actor="operator")
 
     async def _end_unclaimed(self) -> None:
         """End the sessions that an earlier supervisor started for tasks, and that hold no task."""

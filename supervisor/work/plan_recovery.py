@@ -304,7 +304,7 @@ class PlanRecovery:
         """Record *events*, after which the task is OPEN, and make run and job wait for another worker."""
         if execution.run is TaskRun.PENDING and execution.job in (None, Job.PENDING):
             await execution.post(*events)
-            await self._plan_run.queue(execution, execution.task.depends_on)
+            await self._plan_run.queue(execution, tuple(execution.task.depends_on))
             self._plan_run.offer(execution)
         elif execution.job is Job.RETRYING:
             await execution.post(*events)

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator
 
 import anyio
 
-from supervisor.host.supervision import Supervisor
+from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.workstream import Workstream
 from supervisor.plans.checks import agent_problems, need_problems
@@ -58,7 +58,7 @@ class PlanRunner:
         heartbeat: function that sends the heartbeats of the plan's workers, instead of the usual one.
     """
 
-    def __init__(self, sup: Supervisor, *, heartbeat: Heartbeat | None = None) -> None:
+    def __init__(self, sup: SupervisorCore, *, heartbeat: Heartbeat | None = None) -> None:
         self._sup = sup
         self._heartbeat = heartbeat
         self.begun = anyio.Event()

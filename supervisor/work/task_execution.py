@@ -19,7 +19,7 @@ import anyio
 from msgspec.structs import replace
 
 from actors.machine import Event
-from supervisor.host.supervision import Supervisor
+from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.job import JOB, Job, JobData
 from supervisor.lifecycles.task import TASK, Task, TaskData
 from supervisor.lifecycles.task_run import RUN, BackoffCompleted, ExecutorStarted, ProbeStarted, TaskRun, TaskRunData
@@ -140,7 +140,7 @@ class TaskExecution:
         parent: the task that was split into this task and others, if any.
     """
 
-    def __init__(self, sup: Supervisor, task: TaskConfig, parent: TaskExecution | None = None) -> None:
+    def __init__(self, sup: SupervisorCore, task: TaskConfig, parent: TaskExecution | None = None) -> None:
         self._sup = sup
         self.task = task
         self.parent = parent
@@ -330,9 +330,9 @@ class TaskExecution:
             id=self.name,
             priority=self.task.priority,
             needs=self.task.needs,
-            files=self.task.files,
+            files=tuple(self.task.files),
             provider=provider,
-            depends_on=self.task.depends_on,
+            depends_on=tuple(self.task.depends_on),
             after=self.needed[len(self.task.depends_on) :],
         )
 
@@ -353,7 +353,7 @@ class TaskExecution:
         data = TaskData(
             max_retries=self.task.max_retries,
             needs_approval=self.task.approval == "after",
-            waiting_for=self.task.depends_on,
+            waiting_for=tuple(self.task.depends_on),
             workstream=workstream_id,
             name=self.name,
             digest=digest,

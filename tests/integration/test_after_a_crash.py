@@ -158,7 +158,7 @@ async def test_a_crash_counts_as_no_error_of_a_session(tmp_path: Path, anyio_bac
     with killed(tmp_path, anyio_backend, script):
         async with open_supervisor(tmp_path / "sd", **second(tmp_path)) as sup:  # type: ignore[arg-type]
             await wait_for_record(sup, "SessionStarted", "s", number=2)
-            data = sup.registry.entity("s").data
+            data = sup.core.registry.entity("s").data
             assert (data.consecutive_errors, data.total_errors) == (0, 0)
             await sup.session("s").abort(reason="enough")
     await reap_all()
@@ -174,7 +174,7 @@ async def test_an_urgent_message_is_delivered(tmp_path: Path, anyio_backend: str
         with anyio.fail_after(DEADLINE_S):
             async with open_supervisor(tmp_path / "sd", **second(tmp_path)) as sup:  # type: ignore[arg-type]
                 result = await sup.session("s").result()
-                assert sup.registry.entity("s").data.inbox == ()
+                assert sup.core.registry.entity("s").data.inbox == ()
     await reap_all()
     assert result is not None
     assert "understood: from ann: one thing more" in result.text

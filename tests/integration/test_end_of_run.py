@@ -37,7 +37,7 @@ async def test_each_task_that_failed_says_why(tmp_path: Path) -> None:
     async with supervising(tmp_path, agents=AGENTS, settings=SETTINGS) as run:
         bad = {"id": "bad", "prompt": "echo $$ >&2; exit 3"}
         result = await carry_out(run, bad, refused, {"id": "after", "depends_on": ["bad"]}, {"id": "fine"})
-        rows = {row.id: row for row in await run.sup.journal.entities()}
+        rows = {row.id: row for row in run.store.entities.values()}
     assert not result.ok
     assert result.why == "of 4 tasks 2 failed (bad, tested), 1 blocked (after)"
     assert result.tasks["bad"].error.startswith("exit status 3")

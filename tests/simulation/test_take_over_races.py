@@ -14,9 +14,8 @@ import anyio
 import msgspec
 import pytest
 
-from supervisor.lifecycles.types import AbortScope
+from supervisor.lifecycles.types import AbortScope, Verb
 from supervisor.plans import Plan, TaskConfig
-from supervisor.plans.task_control import Verb
 from supervisor.ports import JournalError
 from supervisor.runtime.entity import Refused
 from supervisor.sessions.handle import Session
@@ -174,7 +173,7 @@ class KillWhileWaiting(Intruder):
             self.kill()
         elif not self._closed:
             self._closed = True
-            self.host.start(Session(self.host.sup, "w0t0").close)
+            self.host.start(self.host.sup.session("w0t0").close)
 
 
 REQUEUED, RECOVERED = "task: ORPHANED requeued OPEN", "task: ORPHANED recovered DONE"
@@ -380,7 +379,7 @@ class Asker(Intruder):
             self.ask()
 
     def ask(self) -> None:
-        self.host.start(self._ask, Session(self.host.sup, "w0t0"))
+        self.host.start(self._ask, self.host.sup.session("w0t0"))
 
     async def _ask(self, session: Session) -> None:
         with suppress(JournalError):  # of a supervisor that was killed
@@ -489,7 +488,7 @@ class KillCooling(Intruder):
         if self.world.lives == 2 and not self.jumped:
             self.jumped = True
             self.world.wall.offset_s += self._jump_s
-        entity = self.host.sup.registry.entities.get("c0") if self.state("c0") == "CoolingDown" else None
+        entity = self.host.sup.core.registry.entities.get("c0") if self.state("c0") == "CoolingDown" else None
         if entity is not None and len(self.since_s) < self.world.lives <= 2:
             self.since_s.append(entity.since_s)
             if self.world.lives == 1:
