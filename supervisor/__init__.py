@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from supervisor.embedding.import_name import warn_of_clash
+
 if TYPE_CHECKING:
     from supervisor.agents.mcp_stdio import McpError, McpResource
     from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
@@ -159,6 +161,8 @@ _HOMES = {
     "supervisor.workspaces.git_command": ("WorkspaceError",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+warn_of_clash()
 
 
 def __getattr__(name: str) -> Any:
