@@ -548,11 +548,9 @@ class SupervisorCore:
         return results[0]
 
     # ------------------------------------------------------------------ ends
-    async def close_session(
-        self, session_id: str, *, reason: str, outcome: str = "completed", cause: Cause = HOST
-    ) -> None:
-        """End a session with *outcome* (``completed`` or ``failed``), and wait until everything below the session has
-        ended; do nothing if the session has ended.
+    async def close_session(self, session_id: str, *, reason: str, cause: Cause = HOST) -> None:
+        """End a session as completed, and wait until everything below the session has ended; do nothing if the session
+        has ended.
 
         Raises:
             JournalError: the journal was lost meanwhile; nevertheless the session was ended.
@@ -561,9 +559,7 @@ class SupervisorCore:
         session = self.registry.sessions.get(session_id)
         if session is None:
             return
-        stop = OperatorStop(
-            reason=reason, outcome=outcome, transition_reason="completed" if outcome == "completed" else None
-        )
+        stop = OperatorStop(reason=reason, outcome="completed", transition_reason="completed")
         self.registry.request_stop(session_id, stop, cause=cause)
         await self._shutdown.wait_recorded(session)
 

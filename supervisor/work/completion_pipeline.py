@@ -394,11 +394,7 @@ class CompletionPipeline:
         if execution.session_id:
             cause = Cause(execution.seq, None, ACTOR)
             with suppress(NoSuchEntity, Refused, JournalError):
-                if execution.is_opened and execution.state is Task.FAILED:
-                    outcome, reason = "failed", f"its task failed: {execution.data.last_failure}"
-                else:
-                    outcome, reason = "completed", "its task is settled"
-                await self._sup.close_session(execution.session_id, reason=reason, outcome=outcome, cause=cause)
+                await self._sup.close_session(execution.session_id, reason="its task is settled", cause=cause)
 
 
 def _message(execution: TaskExecution) -> str:
