@@ -99,6 +99,7 @@ async def open_supervisor(
     check_types(Settings, settings=settings)
     check_items("plugins", plugins, object)
     check_type("control", control, bool)
+    check_type("stop_cancels_host", stop_cancels_host, bool)
     for name, function in (("choose", choose), ("on_permission", on_permission)):
         if function is not None and not callable(function):
             check_type(name, function, "a function")
