@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.plans import load_plan
+from tests.field.field_kit import until
+from tests.support import run_command
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -40,6 +42,16 @@ def test_the_examples_of_embedding_run_as_printed(example: str, printed: list[st
     fails = "return answer" in example
     assert ran.stderr.count("Traceback") == ran.stderr.count(f'File "{script}", line 6') == int(fails)
     assert fails or not ran.stderr
+
+
+def test_a_host_that_waits_for_a_stop_ends_with_it(tmp_path: Path) -> None:
+    """The program on the page about steering that waits for a stop ends when `supervisor stop` is typed beside it."""
+    page = (DOCS / "how-to/embed.md").read_text(encoding="utf-8")
+    [example] = [one for one in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "stopping.wait" in one]
+    with subprocess.Popen([sys.executable, "-c", example], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as host:
+        until(lambda: run_command("stop", "--state-dir", ".sdd", cwd=tmp_path).status == 0)
+        assert host.communicate(timeout=60)[0] == "no new work is accepted\n"
+    assert host.returncode == 0
 
 
 def test_the_first_plan_of_the_tutorial_completes(tmp_path: Path) -> None:

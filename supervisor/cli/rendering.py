@@ -73,7 +73,7 @@ def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 # ------------------------------------------------------------------------------------------------------- events
 def event_line(event: LifecycleEvent, call: str | None = None) -> str:
-    """Return a record in one line: time, number, entity, event, and reason.
+    """Return a record in one line: time, number, entity, event, and the first line of its reason.
 
     *call* is the tool call that the record is about, if the caller knows it from earlier records.
     """
@@ -93,7 +93,8 @@ def _what(event: LifecycleEvent, call: str) -> str:
     if event.actor:
         parts.append(f"by {event.actor}")
     text = printable("  ".join(part for part in parts if part))
-    return f"{text}: {printable(event.reason)}" if event.reason else text
+    reason, more, _ = event.reason.partition("\n")
+    return f"{text}: {printable(reason)}{' ...' if more else ''}" if reason else text
 
 
 def _change(event: LifecycleEvent) -> str:

@@ -162,6 +162,7 @@ class SupervisorCore:
             parts.workspace,
             answered,
             self.approvals,
+            self.explains_retries,
         )
         self._takeover = Takeover(
             self.registry,
@@ -178,6 +179,11 @@ class SupervisorCore:
         system.spawn(self.terminations, BACKGROUND_ACTOR, shutdown_s=END_S)
         system.on_event = ActorFailures(self.registry, self._pending_requests).handle
         self.services = Services(system, self._service_failed)
+
+    def explains_retries(self, profile: AgentProfile) -> bool:
+        """Return whether the prompts of an agent tell why a request is tried again: unless the settings forbid that, or
+        an interpreter executes the agent's prompt."""
+        return self.settings.explain_retries and not profile.executes_prompt
 
     def configure(self, agents: Mapping[str, AgentProfile], settings: Settings) -> None:
         """Set the agents and settings for every session that starts from now on.
@@ -402,7 +408,14 @@ class SupervisorCore:
         return TurnResult.of(await self.outcome_of(session_id, prompt, HOST))
 
     async def outcome_of(
-        self, session_id: str, prompt: str, cause: Cause, *, once: bool = False, limit: TimeLimit = USUAL_TIME
+        self,
+        session_id: str,
+        prompt: str,
+        cause: Cause,
+        *,
+        once: bool = False,
+        limit: TimeLimit = USUAL_TIME,
+        reason: str = "",
     ) -> Outcome:
         """Send *prompt* to a session, and return the outcome of its turn with the number of the record of that outcome.
         Wait while the journal cannot be written.
@@ -410,6 +423,7 @@ class SupervisorCore:
         Args:
             once: if a turn fails after its agent was ready, do not try again.
             limit: time limit of a turn.
+            reason: why the prompt is sent again; it becomes part of the prompt where ``explains_retries`` allows that.
 
         Raises:
             NoSuchEntity: there is no such session.
@@ -417,7 +431,7 @@ class SupervisorCore:
         """
         self.registry.session(session_id)
         check_text("prompt", prompt)
-        return await self._pending_requests.outcome_of(session_id, prompt, cause, once=once, limit=limit)
+        return await self._pending_requests.outcome_of(session_id, prompt, cause, once=once, limit=limit, reason=reason)
 
     async def send(
         self, session_id: str, text: str, *, urgent: bool, sender: str, at: DeliveryPoint | str | None = None

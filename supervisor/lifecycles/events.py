@@ -12,7 +12,7 @@ from supervisor.lifecycles.types import DeliveryPoint, Exit, Survivors, ToolOutc
 
 # ---------------------------------------------------------------------------------------------------- session (003)
 class TurnRequested(Event, frozen=True, kw_only=True):
-    """Event: a prompt was given to the session.
+    """Event: a prompt was given to the session; *reason* tells why it is given again (``""``: it is the first time).
 
     A request with *once* is not retried when its turn fails after the agent was ready: the requester decides about
     another attempt. *timeout_s* is the time-out of its turns (``None``: the session's default), and *hard_cap_s* the
@@ -22,6 +22,7 @@ class TurnRequested(Event, frozen=True, kw_only=True):
     spelled = "TurnRequested"
     request_id: str
     prompt: str
+    reason: str = ""
     once: bool = False
     timeout_s: float | None = None
     hard_cap_s: float | None = None

@@ -97,10 +97,11 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt whose requester waits for the result. With *once*, the requester, not the session, decides about another
-    attempt."""
+    attempt. *reason* tells why the prompt is sent again; ``""`` the first time."""
 
     id: str
     prompt: str
+    reason: str = ""
     once: bool = False
     timeout_s: float | None = None
     hard_cap_s: float | None = None
@@ -293,6 +294,7 @@ def _asked(event: TurnRequested) -> Request:
     return Request(
         id=event.request_id,
         prompt=event.prompt,
+        reason=event.reason,
         once=event.once,
         timeout_s=event.timeout_s,
         hard_cap_s=event.hard_cap_s,
@@ -476,7 +478,7 @@ def keep_what_was_done(data: SessionData, event: SessionExited) -> Answered:
     messages that came since."""
     if event.verdict.exit is not Exit.SUCCESS:
         return data, ()
-    done = msgspec.structs.replace(data.current, prompt="") if data.current is not None else None
+    done = msgspec.structs.replace(data.current, prompt="", reason="") if data.current is not None else None
     return _change(data, current=done, inbox=data.inbox[data.offered :], offered=0), ()
 
 
@@ -499,6 +501,14 @@ def count_failure(data: SessionData, event: SessionExited) -> Answered:
 def spend(data: SessionData, event: SessionExited) -> Answered:
     """Mark the request as spent if its requester wanted one attempt only, or if the error is permanent."""
     return _change(data, spent=data.current is not None and (data.current.once or event.verdict.permanent)), ()
+
+
+def keep_reason(data: SessionData, event: SessionExited) -> Answered:
+    """Keep the error of a turn whose prompt was sent, for the next prompt of the same request. The loss of a supervisor
+    does not replace the error of an earlier turn."""
+    if data.current is None or (data.current.reason and supervisor_lost(data, event)):
+        return data, ()
+    return _change(data, current=msgspec.structs.replace(data.current, reason=event.verdict.error)), ()
 
 
 def note_loss(data: SessionData, event: SessionExited) -> Answered:
@@ -573,7 +583,7 @@ def settle_request(data: SessionData, event: TurnReaped) -> Answered:
     if data.current is None or event.turn_id != data.turn_id:
         return data, ()
     if event.completed and _owed_turn(data) is not None:
-        return _go_on(data, msgspec.structs.replace(data.current, prompt=""), event)
+        return _go_on(data, msgspec.structs.replace(data.current, prompt="", reason=""), event)
     outcome = "completed" if event.completed else "failed"
     answer = ReplyToRequest(request_id=data.current.id, outcome=outcome, error=event.error, how=event.how)
     if data.queue:
@@ -703,7 +713,7 @@ SESSION: Machine[Session, SessionData] = Machine(
             S.RUNNING,
             S.COOLING_DOWN,
             when=supervisor_lost,
-            do=[conclude, note_loss, back_off],
+            do=[conclude, note_loss, keep_reason, back_off],
             extension=LOST,
         ),
         rule(SessionExited, S.RUNNING, S.SESSION_COMPLETE, when=exited_clean, do=[conclude, count_success]),
@@ -714,7 +724,7 @@ SESSION: Machine[Session, SessionData] = Machine(
             when=threshold_reached,
             do=[conclude, count_failure, log_fatal, end_scope],
         ),
-        rule(SessionExited, S.RUNNING, S.COOLING_DOWN, do=[conclude, count_failure, spend, back_off]),
+        rule(SessionExited, S.RUNNING, S.COOLING_DOWN, do=[conclude, count_failure, keep_reason, spend, back_off]),
         rule(UrgentMessage, S.RUNNING, None, when=for_turn_end, do=[keep_message], extension=POINT),
         rule(
             UrgentMessage,

@@ -24,6 +24,7 @@ from supervisor.lifecycles.types import (
     Verdict,
 )
 from supervisor.policies.error_classification import PERMANENT_STATUSES, problem_of, spoken_failure
+from supervisor.policies.retry_reason import quote_reason
 
 STOPS: dict[str, tuple[str, TransitionReason | None, AbortReason | None]] = {
     "max_tokens": ("the model reached its output limit", TransitionReason.MAX_OUTPUT_TOKENS, None),
@@ -153,12 +154,15 @@ INTERRUPTED = "Note: you were interrupted, and what you had begun may be done al
 """Note in the first prompt after an interruption, since the agent may have worked on the interrupted prompt already."""
 
 
-def build_prompt(prompt: str, messages: Sequence[Message], *, again: bool = False) -> str:
+def build_prompt(prompt: str, messages: Sequence[Message], *, reason: str = "", again: bool = False) -> str:
     """Build the text for an agent: the request, then the messages that wait for it, oldest first, urgent ones marked.
 
-    *again*: the agent has received the request already, and was interrupted while it worked on that request.
+    *reason* tells why the request is tried again; ``""``: it is the first attempt, or the agent is not to be given the
+    reason. *again*: the agent has received the request already, and was interrupted while it worked on that request.
     """
     parts = [prompt] if prompt else []
+    if reason:
+        parts.append(quote_reason(reason))
     if prompt and again:
         parts.append(INTERRUPTED)
     for message in messages:

@@ -24,6 +24,7 @@ from supervisor.policies.call_processes import ProcessSeen
 from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.loop_detection import FinishedCall
 from supervisor.policies.permissions import Decision, PermissionPolicy, PermissionRequest
+from supervisor.policies.retry_reason import executes_prompt
 from supervisor.ports import NO_WORKSPACE, AgentOptions, Out, ProcessReport, TranscriptSink
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.journal_writer import Cause
@@ -64,6 +65,11 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     quirks: Quirks = NO_QUIRKS
     servers: tuple[str, ...] = ()
     """Names of the programs that the agent keeps running from turn to turn, such as language servers."""
+
+    @property
+    def executes_prompt(self) -> bool:
+        """Whether an interpreter executes the prompt as a program, so that no text may be added to the prompt."""
+        return self.adapter == "command" and executes_prompt(self.command)
 
 
 class Outcome(NamedTuple):
@@ -280,13 +286,15 @@ class AssignedTask(NamedTuple):
     """Task of a plan that a session works on. ``split`` and ``block`` are operations of ``WorkControl``; ``split`` is
     ``None`` unless the plan lets the agent split its task.
 
-    ``state_dir`` is the state directory by which the agent's own process can reach these operations; ``""`` if it
-    cannot.
+    ``charge_launch`` charges the next launch, which follows a launch that failed, to the plan: it is called with the
+    error, and returns the reason why there is no next launch, or ``""``. ``state_dir`` is the state directory by which
+    the agent's own process can reach these operations; ``""`` if it cannot.
     """
 
     name: str
     split: Callable[..., Awaitable[Any]] | None
     block: Callable[..., Awaitable[Any]]
+    charge_launch: Callable[[str], str]
     state_dir: str
 
 
@@ -374,6 +382,8 @@ class LiveSession:
         """Request to stop, into which all such requests were merged."""
         self.prompted = 0
         """Incarnation that received its prompt last: a failure after the prompt is a crash, not a failed launch."""
+        self.errors_charged = 0
+        """Errors of the session, in all, that were charged to the retry budget of its plan, or need not be."""
         self.crashes: tuple[float, ...] = ()
         """Times of crashes within the restart window (journal clock)."""
         self.kill_at_once = False

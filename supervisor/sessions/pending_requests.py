@@ -78,7 +78,9 @@ class PendingRequests:
         return bool(self._waiting) or any(one is not None and one.data.current is not None for one in sessions)
 
     # ------------------------------------------------------------------ prompts
-    async def outcome_of(self, session_id: str, prompt: str, cause: Cause, *, once: bool, limit: TimeLimit) -> Outcome:
+    async def outcome_of(
+        self, session_id: str, prompt: str, cause: Cause, *, once: bool, limit: TimeLimit, reason: str = ""
+    ) -> Outcome:
         """Send *prompt* to a session, wait for the end of the work on it, and return the outcome.
 
         Raises:
@@ -95,7 +97,7 @@ class PendingRequests:
         self._waiting[request_id] = [waiter]
         session.incoming_requests[request_id] = None
         try:
-            requested = TurnRequested(request_id=request_id, prompt=prompt, once=once, **limit._asdict())
+            requested = TurnRequested(request_id=request_id, prompt=prompt, reason=reason, once=once, **limit._asdict())
             await self._registry.post(session_id, requested, cause=cause, withdraws=True)
         except BaseException:
             self._forget(request_id, waiter)
