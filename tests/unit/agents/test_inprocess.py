@@ -194,7 +194,7 @@ async def test_a_programming_error_fails_at_once(
         (3, "agent: 3 is neither the name of a configured agent nor an async function"),
         (Stubborn, "agent: <class .*Stubborn'> is neither the name"),
         (lambda: None, r"cannot be called with one argument \(too many positional arguments\)"),
-        ("nobody", "agent: 'nobody' is unknown; expected scripted"),
+        ("nobody", "agent: no agent is named 'nobody'; known: scripted"),
     ],
 )
 async def test_no_agent_is_refused_at_the_start(tmp_path: Path, agent: Any, sentence: str) -> None:
@@ -594,7 +594,7 @@ def no_agent(turn: object) -> str:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"agent": "nobody"}, "agent: 'nobody' is unknown; expected scripted"),
+        ({"agent": "nobody"}, "agent: no agent is named 'nobody'; known: scripted"),
         ({"agent": no_agent}, "agent: no_agent is no async function"),
         ({"prompt": 3}, "prompt: 3 is of type int; give a str"),
         ({"prompt": "caf\udce9"}, "prompt: character 3 is half a surrogate pair; give valid Unicode text"),
