@@ -86,7 +86,7 @@ class SplitBetweenSessions(Intruder):
         self.sessions = 1 + ("w0t0-2" in self.rows)
         if run == "RETRYING" and not self.is_closed:
             self.is_closed = True
-            self.host.start(Session(self.host.sup, "w0t0").close)
+            self.host.start(self.host.sup.session("w0t0").close)
         if self.is_closed and job in ("queued", "running"):
             self._left -= 1
             if self._left < 0 and not self.is_split:
@@ -377,7 +377,7 @@ class MessageDone(Intruder):
         for name in self.world.board.waiting(Task.DONE.value, ("w0t0", "w0t1", "w0t2")):
             if name not in self._sent:
                 self._sent.add(name)
-                self.host.start(self._send, Session(self.host.sup, name))
+                self.host.start(self._send, self.host.sup.session(name))
 
     async def _send(self, session: Session) -> None:
         with suppress(NoSuchEntity, Refused, JournalError):
