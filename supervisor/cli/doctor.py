@@ -1,7 +1,8 @@
 """``supervisor doctor``: the process guarantees that this machine can give, and how to get the missing ones.
 
 JSON: ``abilities`` is a list of ``{name, there, used_for, fix}``; ``guarantees`` one of ``{dies, given, missing}`` with
-``given`` one of ``at once``, ``at the next start``, ``mostly at the next start``, ``not``.
+``given`` one of ``at once``, ``at the next start``, ``mostly at the next start``, ``not``; ``import_name`` is a
+sentence about another package with the import name ``supervisor``, or ``""``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import click
 
 from supervisor.cli.options import examples, json_option, say
+from supervisor.embedding.import_name import FIX, find_clash
 from supervisor.processes.capabilities import Capability, Guarantee, guarantees, probe_capabilities
 
 
@@ -18,12 +20,14 @@ from supervisor.processes.capabilities import Capability, Guarantee, guarantees,
 @json_option
 def doctor(as_json: bool) -> None:
     """Tests what the guarantees need, and prints how to get what is missing. The tests leave nothing behind."""
-    found = probe_capabilities()
+    found, clash = probe_capabilities(), find_clash()
     promised = guarantees(found)
     if as_json:
-        document = {"abilities": [one._asdict() for one in found], "guarantees": [one._asdict() for one in promised]}
-        say(json.dumps(document, indent=2))
+        abilities, given = [one._asdict() for one in found], [one._asdict() for one in promised]
+        say(json.dumps({"abilities": abilities, "guarantees": given, "import_name": clash}, indent=2))
         return
+    if clash:
+        say(f"{clash}.\n    to mend it: {FIX}")
     say(
         "If one of these dies, everything that it had started is ended (a shim is the small process above each program,"
     )

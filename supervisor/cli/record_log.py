@@ -7,7 +7,6 @@ all other records (agents, task runs, jobs, workers, and facts that change no st
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Final
 
 from supervisor.cli.calls import ToolCallIndex
@@ -15,7 +14,7 @@ from supervisor.cli.live_view import RunView
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.redaction import printable
 from supervisor.runtime.outages import Outage
-from supervisor.work.results import TaskResult
+from supervisor.work.results import PlanResult
 
 LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 """Level of the runtime's logger by the number of ``-v``."""
@@ -73,8 +72,8 @@ class LoggedView:
     def refresh(self) -> None:
         self._view.refresh()
 
-    def end(self, results: Sequence[TaskResult], *, ok: bool) -> None:
-        self._view.end(results, ok=ok)
+    def end(self, result: PlanResult) -> None:
+        self._view.end(result)
 
     def close(self) -> None:
         self._view.close()

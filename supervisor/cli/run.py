@@ -49,12 +49,14 @@ class _Request(NamedTuple):
     fresh: bool
     resume: bool
     no_plugins: bool
+    fail_fast: bool
     instead: Mapping[str, str]
     """Agents of the catalogue that replace agents of the plan, by the agent's name in the plan."""
 
     def load(self) -> Plan:
         """Read and check the plan."""
-        return read_plan(self.plan, installed=not self.no_plugins, instead=self.instead)
+        plan = read_plan(self.plan, installed=not self.no_plugins, instead=self.instead)
+        return plan.model_copy(update={"fail_fast": True}) if self.fail_fast else plan
 
     def reload(self) -> Plan:
         """Read and check the plan again.
@@ -86,6 +88,7 @@ class _Request(NamedTuple):
     is_flag=True,
     help="Run the tasks that the last run did not close; cancelled and given-up tasks start from their checkpoints.",
 )
+@click.option("--fail-fast", is_flag=True, help="End the run at the first task that has failed for good.")
 @click.option("--no-plugins", is_flag=True, help="Use no installed plug-in.")
 @click.option(
     "--agent",
@@ -179,8 +182,11 @@ def check_resumable(plan: Plan, state: StateDir) -> None:
 
 
 def _last_seq(state: StateDir) -> int:
-    """Return the number of the last record of earlier runs; 0 if there is no journal."""
+    """Return the number of the last record of earlier runs; 0 if there is no journal, of which a state directory with
+    transcripts is told."""
     if not os.path.exists(state.journal):  # Path.exists() raises where the name cannot be; opening it says why
+        if os.path.isdir(state.agents):
+            warn(f"starting over: {state.journal} is missing, so no earlier run in {state.root} can be continued")
         return 0
     return last_seq_of(state.journal)
 
@@ -216,7 +222,7 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
             await close_sessions(sup.core)  # what the sessions say as they end stands above the result
             if result.earlier:
                 warn(f"{result.earlier} ended before its result could be shown: here it is, and nothing was started")
-            if await anyio.to_thread.run_sync(partial(reporter.end, list(result.tasks.values()), ok=result.ok)):
+            if await anyio.to_thread.run_sync(partial(reporter.end, result)):
                 runner.note_reported("printed")
         around.cancel_scope.cancel()
     return result

@@ -321,7 +321,8 @@ class CompletionPipeline:
         attempts = execution.run_data.attempts if execution.has_run else 0  # the run may have ended before a takeover
         told = {"attempts": attempts, "claims": execution.data.claims, "error": error}
         execution.note("DeadLettered", told, error)
-        await self._plan_run.workstream.record_failed(execution, error, self._plan_run.results)
+        if self._plan_run.is_critical(execution):
+            await self._plan_run.workstream.record_failed(execution, error, self._plan_run.results)
         await self._plan_run.give_back(execution)
         self._plan_run.settle(execution, "failed", error)
 

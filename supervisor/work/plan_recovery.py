@@ -193,11 +193,20 @@ class PlanRecovery:
     def _settled_before(self, left: InterruptedTask) -> TaskResult:
         """Return the result of a task that was settled under an earlier supervisor."""
         name, by = left.data.name, left.data.claimed_by
+        row = self._sup.recovered_work.rows[left.entity_id]
+        took_s = round(row.changed_at - row.born_at, 6)
         if left.state is Task.CLOSED:
-            return TaskResult(name, by, "completed", "", 0.0, *unmerged_of(left.data.rest))
+            return TaskResult(name, by, "completed", "", took_s, *unmerged_of(left.data.rest))
         skipped = _run_data(self._last.get((Kind.RUN, left.entity_id))).skipped
         outcome = "blocked" if skipped is SkipCause.DEPENDENCY_FAILED else "skipped"
-        return TaskResult(name, by, outcome if skipped is not None else "aborted", BEFORE, 0.0)
+        return TaskResult(name, by, outcome if skipped is not None else "aborted", BEFORE, took_s)
+
+    async def _recorded_reason(self, task_id: str) -> str:
+        """Return the reason in the last record of the task."""
+        reason, after = "", 0
+        while page := await self._sup.journal.events(entity_id=task_id, after_seq=after):
+            after, reason = page[-1].seq, page[-1].reason
+        return reason
 
     async def go_on(self) -> list[TaskExecution]:
         """Continue every task from its recorded state. Return the tasks that only wait for other tasks."""
@@ -205,6 +214,9 @@ class PlanRecovery:
             self._plan_run.start(self._end_session, session_id)
         for execution in [one for one in self._plan_run.executions.values() if one.result is not None]:
             self._plan_run.backlog.settle(execution.name, completed=execution.is_met)
+            if execution.result is not None and execution.result.error == BEFORE:
+                reason = await self._recorded_reason(execution.earlier_id)
+                execution.result = execution.result._replace(error=f"{reason} ({BEFORE})" if reason else BEFORE)
             # The supervisor may have died before it took back, or dropped, what the settled task left in place.
             if not execution.is_imported and self._left[execution.name].state is not Task.CLOSED:
                 await take_back(self._sup, execution)

@@ -53,7 +53,7 @@ from supervisor.work import checkpoints
 from supervisor.work.backlog import Backlog
 from supervisor.work.previous_run import PreviousRun
 from supervisor.work.providers import BreakerTransition, ProviderBreakers, provider_key
-from supervisor.work.results import TaskResult
+from supervisor.work.results import TaskResult, describe_circuit
 from supervisor.work.task_execution import Phase, TaskExecution
 from supervisor.work.timeouts import Complexity, Durations, TaskKind, TaskSize, Timeouts
 from supervisor.work.workers import Heartbeat, WorkerPool
@@ -206,6 +206,10 @@ class PlanRun:
     @property
     def running(self) -> bool:
         return self._group is not None and not self.concluded
+
+    def is_critical(self, execution: TaskExecution) -> bool:
+        """Return whether the run ends if the task fails for good."""
+        return execution.task.critical or self.plan.fail_fast
 
     @property
     def results(self) -> list[TaskResult]:
@@ -505,6 +509,8 @@ class PlanRun:
     def settle(self, execution: TaskExecution, outcome: str, error: str) -> None:
         """Set the result of the task, unless the task has one."""
         if execution.result is None:
+            if outcome == "failed" and execution.knows_run and execution.run is TaskRun.CIRCUIT_OPEN:
+                execution.remarks += describe_circuit(execution.run_data)
             execution.result = execution.result_of(outcome, error)
             self._by_session.pop(execution.session_id, None)
             self._count(execution)

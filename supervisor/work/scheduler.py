@@ -282,9 +282,10 @@ class TaskScheduler:
             self.consider_all([execution.parent])
         if execution.subtasks:
             self.drop_subtasks(execution)
-        if execution.task.critical and execution.result is not None and execution.result.outcome == "failed":
+        if plan_run.is_critical(execution) and execution.result is not None and execution.result.outcome == "failed":
             rest = [one for one in plan_run.executions.values() if one.result is None]
-            self._cancel_all(rest, f"the critical task {execution.name} failed")
+            kind = "critical task" if execution.task.critical else "task"
+            self._cancel_all(rest, f"the {kind} {execution.name} failed, which ends the run")
 
     def drop_subtasks(self, execution: TaskExecution) -> None:
         """End the unsettled subtasks of a task that is settled: skip them if the task was skipped, otherwise cancel

@@ -145,9 +145,9 @@ class WorkstreamEntity:
             self._record(workstream.FirstTaskStarted(task_id=execution.id), execution.seq)
 
     async def record_failed(self, execution: TaskExecution, error: str, settled: Sequence[TaskResult]) -> None:
-        """End the workstream if the failed task was critical. The results of the tasks in *settled* and of the failed
+        """End the workstream, since a critical task has failed. The results of the tasks in *settled* and of the failed
         task are recorded first."""
-        if execution.task.critical and self.state is Workstream.EXECUTING:
+        if self.state is Workstream.EXECUTING:
             self.note_result([*settled, execution.result_of("failed", error)])
             await self._post(workstream.CriticalTaskFailed(task_id=execution.id, error=error), execution.seq)
 

@@ -560,7 +560,11 @@ def test_workstream_may_be_of_one_task() -> None:
 @pytest.mark.parametrize(
     ("event", "target", "error"),
     [
-        (workstream.CriticalTaskFailed(task_id="t1", error="boom"), W.FAILED, "critical task t1 failed: boom"),
+        (
+            workstream.CriticalTaskFailed(task_id="t1", error="boom"),
+            W.FAILED,
+            "the task t1 failed, which ends the run: boom",
+        ),
         (workstream.SettledWithFailures(completed=1, failed=1, cancelled=1), W.FAILED, "1 of 3 tasks failed"),
         (workstream.SettledWithFailures(completed=3, failed=3, cancelled=3), W.FAILED, "3 of 9 tasks failed"),
         (workstream.SettledWithCancellations(completed=3, cancelled=1), W.CANCELLED, ""),
