@@ -156,8 +156,8 @@ class SplitStarting(Intruder):
 
 
 def test_the_attempt_of_a_split_task_is_seen_through_before_it_is_blocked() -> None:
-    """A split task whose only worker slot is taken by a session whose agent exits before it is ready is blocked, by the time-out
-    of the subtask, only after the session has given up (300 s)."""
+    """A split task whose only worker slot is taken by a session whose agent exits before it is ready is blocked, by the
+    time-out of the subtask, only after the session has given up (300 s)."""
 
     def one_slot(plan: Plan) -> Plan:
         plan = plain_tasks(timeout_s=45.0, max_retries=0, agent="acp")(plan)
