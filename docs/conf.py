@@ -14,15 +14,16 @@ myst_fence_as_directive = ["mermaid"]
 
 # docs/reference/api.md: signatures of methods, and the fields of models instead of their constructors.
 autodoc_class_signature = "separated"
-autodoc_default_options = {"members": True, "member-order": "bysource", "exclude-members": "__init__, __new__"}
+autodoc_default_options = {"members": True, "undoc-members": True, "member-order": "bysource"}
 autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 100
-_OF_MODELS = frozenset({"problems", "value", "named", "model_config", "model_post_init", *dir(BaseModel)})
+_INTERNAL = {"problems", "value", "named", "of_function", "agent_options", "line_mapping", "provides", "needs"}
+_INTERNAL |= {"monitor_settings", "at_least", "review_of", "agent_configs", *dir(BaseModel)}
 
 
 def _skip(app, what, name, obj, skip, options):  # type: ignore[no-untyped-def]
-    """Leave out what a model has beside its fields."""
-    return True if name in _OF_MODELS else None
+    """Leave out what models and values have for the packages of the supervisor, and what pydantic adds."""
+    return True if name in _INTERNAL or name.startswith("__") else None
 
 
 def setup(app):  # type: ignore[no-untyped-def]
