@@ -20,6 +20,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from supervisor.embedding.import_name import warn_of_clash
+
 if TYPE_CHECKING:
     from supervisor.agent_catalogue.data import BadData
     from supervisor.agent_catalogue.quirks import Quirks
@@ -228,6 +230,7 @@ _NAMES = {
     "supervisor.ports": "Compacted JournalDamaged JournalError JournalLost JournalUnavailable Retention",
     "supervisor.runtime.entity": "Degraded Refused",
     "supervisor.runtime.live_session": "AgentFunction NoSuchEntity Outcome",
+    "supervisor.host.services": "ServiceFailed",
     "supervisor.runtime.outages": "Outage Shortage",
     "supervisor.runtime.subscriptions": "SubscriptionLagged",
     "supervisor.sessions.approval_queue": "OnPermission",
@@ -239,6 +242,8 @@ _NAMES = {
 }
 """Names of the API, by the module that defines them."""
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+warn_of_clash()
 
 
 def __getattr__(name: str) -> Any:

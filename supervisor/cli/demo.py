@@ -19,7 +19,7 @@ import anyio.abc
 import click
 import msgspec
 
-from supervisor.cli.options import json_option, verbose_option
+from supervisor.cli.options import examples, json_option, verbose_option
 from supervisor.cli.options import say as print_text
 from supervisor.cli.rendering import event_line, json_line, receipt_text, tree_text
 from supervisor.cli.run import configure_logging
@@ -84,10 +84,10 @@ Say = Callable[[str], None]
 Wanted = Callable[[LifecycleEvent], bool]
 
 
-@click.command("demo")
+@click.command("demo", epilog=examples("supervisor demo"))
 @json_option
 @verbose_option
-def demo(as_json: bool, verbose: bool) -> int:
+def demo(as_json: bool, verbose: int) -> int:
     """Real processes work in a scratch git repository. The demo needs no network and no account."""
     configure_logging(verbose=verbose)
     return run_demo(as_json=as_json)

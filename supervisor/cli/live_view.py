@@ -21,7 +21,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol, TextIO
@@ -32,7 +32,8 @@ from rich.text import Text
 
 from supervisor.cli.calls import ToolCallIndex
 from supervisor.cli.options import warn
-from supervisor.cli.rendering import columns, duration, event_line, json_line
+from supervisor.cli.rendering import event_line, json_line
+from supervisor.cli.results import results_json, results_text
 from supervisor.cli.session_table import RunTable, SessionRow
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
@@ -41,27 +42,13 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
 from supervisor.ports import JournalUnavailable
 from supervisor.runtime.outages import Outage
-from supervisor.work.results import TaskResult
+from supervisor.work.results import PlanResult
 
 TICK_S: Final = 0.2
 """Seconds between updates, and between redraws of the table."""
 
 
 RECOVERED: Final = "recovered: the journal can be written again"
-
-
-# ------------------------------------------------------------------------------------------------------- results
-def results_text(results: Sequence[TaskResult]) -> str:
-    """Return the table at the end of a run, with remarks about tasks below it."""
-    heads = ("TASK", "OUTCOME", "TOOK", "SESSION", "ERROR")
-    rows = ((one.id, one.outcome, duration(one.took_s), one.session_id, one.error) for one in results)
-    table = columns(heads, rows)
-    return "\n".join([table, *(printable(f"{one.id}: {remark}") for one in results for remark in one.remarks)])
-
-
-def results_json(results: Iterable[TaskResult], *, ok: bool) -> str:
-    """Return the last line of ``supervisor run --json``."""
-    return json_line({"ok": ok, "tasks": [one._asdict() for one in results]})
 
 
 # ------------------------------------------------------------------------------------------------------- views
@@ -78,7 +65,7 @@ class RunView(Protocol):
         """Draw or flush the output after all new records are shown."""
         ...
 
-    def end(self, results: Sequence[TaskResult], *, ok: bool) -> None: ...
+    def end(self, result: PlanResult) -> None: ...
 
     def close(self) -> None:
         """Restore standard output."""
@@ -111,13 +98,17 @@ class JsonView(_LineView):
     def outage(self, outage: Outage | None) -> None:
         self._write(json_line({"outage": outage}))
 
-    def end(self, results: Sequence[TaskResult], *, ok: bool) -> None:
-        self._write(results_json(results, ok=ok))
+    def end(self, result: PlanResult) -> None:
+        self._write(results_json(result))
         self._out.flush()
 
 
 class PlainView(_LineView):
     """View without a terminal: one line per record, and a table at the end."""
+
+    def __init__(self, out: TextIO, state: StateDir) -> None:
+        super().__init__(out)
+        self._state = state
 
     def event(self, event: LifecycleEvent) -> None:
         self._write(event_line(event, self._calls.label(event)))
@@ -125,8 +116,8 @@ class PlainView(_LineView):
     def outage(self, outage: Outage | None) -> None:
         self._write(RECOVERED if outage is None else printable(outage.words))
 
-    def end(self, results: Sequence[TaskResult], *, ok: bool) -> None:
-        self._write(f"\n{results_text(results)}")
+    def end(self, result: PlanResult) -> None:
+        self._write(f"\n{results_text(result, self._state.root)}")
         self._out.flush()
 
 
@@ -159,9 +150,11 @@ class TableView:
         words = [part for part in text.splitlines() if part.strip()]
         return words[-1].partition("| ")[2] or words[-1] if words else line.last_line
 
-    def end(self, results: Sequence[TaskResult], *, ok: bool) -> None:
+    def end(self, result: PlanResult) -> None:
         self.close()
-        self._live.console.print(f"\n{results_text(results)}", markup=False, highlight=False, soft_wrap=True)
+        self._live.console.print(
+            f"\n{results_text(result, self._state.root)}", markup=False, highlight=False, soft_wrap=True
+        )
 
     def close(self) -> None:
         self._live.stop()
@@ -173,7 +166,7 @@ def view_for(*, as_json: bool, state: StateDir) -> RunView:
         return JsonView(sys.stdout)
     if sys.stdout.isatty():
         return TableView(sys.stdout, state)
-    return PlainView(sys.stdout)
+    return PlainView(sys.stdout, state)
 
 
 # ------------------------------------------------------------------------------------------------------ reporter
@@ -216,7 +209,7 @@ class Reporter:
             self._down = outage is not None
             view.outage(outage)
 
-    def end(self, results: Sequence[TaskResult], *, ok: bool) -> bool:
+    def end(self, result: PlanResult) -> bool:
         """Print the remaining records and the result, then end the output.
 
         Returns:
@@ -224,7 +217,7 @@ class Reporter:
             has the exit status; it is not delivered if the disk is full or the terminal is lost.
         """
         self.update()
-        self._with_view(lambda view: view.end(results, ok=ok))
+        self._with_view(lambda view: view.end(result))
         self._close_view()
         if not self._output_complete:
             with suppress(OSError):

@@ -123,13 +123,42 @@ def unknown_id(reader: History, entity_id: str) -> UnknownId:
     return UnknownId(entity_id, get_close_matches(entity_id[:200], known, n=3))
 
 
-def near_ids(state_dir: Path, entity_id: str) -> list[str]:
-    """Return the ids of the journal that are near to *entity_id*; none if the journal cannot be read."""
-    from supervisor.journal.statedir import StateDirError
-    from supervisor.ports import JournalError
+def not_living(state_dir: Path, entity_id: str, verb: str) -> BadInput:
+    """Return the error for an id that ``abort`` or ``send`` (*verb*) cannot be applied to: what has that id, and what
+    to type instead.
 
-    try:
-        with open_history(state_dir) as (_, reader):
-            return list(unknown_id(reader, entity_id).near)
-    except (StateDirError, JournalError, BadInput):
-        return []
+    Raises:
+        StateDirError, JournalError: the journal cannot be read.
+    """
+    with open_history(state_dir) as (_, reader):
+        row = reader.entity(entity_id) or newest_task(reader.live.entities(), entity_id)
+        if row is None:
+            return unknown_id(reader, entity_id)
+        if row.kind in (Kind.RUN, Kind.JOB) and row.parent_id is not None:
+            row = reader.entity(row.parent_id) or row
+    data, session = data_of(row), row.parent_id or entity_id.partition(":")[0]
+    match row.kind:
+        case Kind.SESSION:
+            outcome = f" ({data['outcome']})" if data.get("outcome") else ""
+            words = f"session {row.id} has ended{outcome}; `supervisor tree` shows what lives"
+        case Kind.TASK:
+            words = f"{entity_id} belongs to the task {data.get('name')}, and is no session: " + _of_task(row, verb)
+        case Kind.TURN | Kind.AGENT:
+            words = f"{row.id} is the {row.kind} of a session: `{_command(verb, session)}` is for the session"
+            words += ", `supervisor tree` shows its tool calls" if verb == "abort" else ""
+        case _:
+            words = f"{row.id} is a {row.kind}: `supervisor stop` ends the run; `supervisor tree` shows the sessions"
+    return BadInput(words)
+
+
+def _command(verb: str, session: str) -> str:
+    return f"supervisor {verb} {session} {'--scope session' if verb == 'abort' else 'TEXT'}"
+
+
+def _of_task(row: EntityRow, verb: str) -> str:
+    data = data_of(row)
+    holder = str(data.get("claimed_by") or "")
+    cancel = f"`supervisor task cancel {data.get('name')}` ends the task" if verb == "abort" else ""
+    has_session = holder and not row.ended
+    its_session = f"`{_command(verb, holder)}` is for its session" if has_session else "no session works on it now"
+    return ", ".join(part for part in (cancel, its_session) if part)

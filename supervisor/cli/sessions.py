@@ -8,9 +8,12 @@ running supervisor.
 from __future__ import annotations
 
 import getpass
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from math import isfinite
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import anyio
@@ -18,12 +21,12 @@ import click
 import msgspec
 
 from supervisor.cli.completion import complete_ids
-from supervisor.cli.lookup import running_namesakes
-from supervisor.cli.options import json_option, say, state_dir_option, warn
+from supervisor.cli.lookup import not_living, pause, running_namesakes
+from supervisor.cli.options import examples, json_option, say, state_dir_option, warn
 from supervisor.cli.query import ended, used_by
 from supervisor.cli.rendering import inspected_text, json_text, plan_text, receipt_text
 from supervisor.control.client import answers_to
-from supervisor.control.error_messages import BadInput, ControlError, NotRunning, UnknownId, WorkFailed
+from supervisor.control.error_messages import BadInput, ControlError, NotRunning, WorkFailed
 from supervisor.control.requests import Abort, Inspect, Request, Send, Stop
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.journal.statedir import StateDir, StateDirError
@@ -33,6 +36,9 @@ from supervisor.policies.redaction import encodable
 from supervisor.ports import JournalError
 from supervisor.runtime.outages import Outage
 
+WAITING_S = 2.0
+"""Seconds after which a command says what it waits for."""
+_LOOK = "`supervisor tree` shows what is left"
 _POINTS = ("now", "tool_boundary", "turn_end")
 _SCOPES = ("tool", "sibling", "session")
 
@@ -45,12 +51,30 @@ def operator() -> str:
         return "operator"
 
 
-def send_request(state_dir: Path, asked: Request) -> dict[str, Any]:
-    """Send a request to the supervisor that has a reply of one line, and return that line."""
-    return anyio.run(answers_to, StateDir(state_dir).control_socket, asked)[0]
+def send_request(state_dir: Path, asked: Request, waiting: str = "") -> dict[str, Any]:
+    """Send a request to the supervisor that has a reply of one line, and return that line. *waiting* is said if the
+    reply takes long, and if the user does not wait for it."""
+    timer = Timer(WAITING_S, warn, [waiting])
+    timer.daemon = True
+    if waiting:
+        timer.start()
+    try:
+        return anyio.run(answers_to, StateDir(state_dir).control_socket, asked)[0]
+    except KeyboardInterrupt:
+        if waiting:
+            warn(waiting)
+        raise
+    finally:
+        timer.cancel()
 
 
-@click.command("abort")
+@click.command(
+    "abort",
+    epilog=examples(
+        "supervisor abort fix:t1:c1 --scope tool       # one tool call; its session goes on",
+        "supervisor abort fix --scope session --dry-run",
+    ),
+)
 @click.argument("target", metavar="ID", shell_complete=complete_ids(Kind.SESSION, "tool", living=True))
 @click.option("--scope", type=click.Choice(_SCOPES), required=True, help="What ends besides the target.")
 @click.option("--dry-run", is_flag=True, help="Print the plan only: what would end, by when, and the plan's id.")
@@ -63,16 +87,19 @@ def send_request(state_dir: Path, asked: Request) -> dict[str, Any]:
 @state_dir_option
 @json_option
 def abort(target: str, scope: str, reason: str, state_dir: Path, as_json: bool, **how: Any) -> None:
-    """Prints the receipt: what was ended, how, and what is left."""
+    """ID is the id of a tool call (fix:t1:c1) or of a session (fix); `supervisor tree` shows the ids. The scope tool
+    ends that call, session ends the session and everything below it, and sibling ends the other children of its parent.
+    The output is a receipt: what was ended, how, and what is left. A target that had ended already is no error."""
     if how["within_s"] is not None and not isfinite(how["within_s"]):
         raise BadInput(f"--within: {how['within_s']} is not a duration; give seconds, 0 or more")
     if how["dry_run"] and (how["plan"] is not None or how["within_s"] is not None):
         raise BadInput("--dry-run: it makes a new plan and ends nothing; leave out --plan and --within")
     try:
-        answer = send_request(state_dir, Abort(id=target, scope=AbortScope(scope), reason=reason, by=operator(), **how))
+        asked = Abort(id=target, scope=AbortScope(scope), reason=reason, by=operator(), **how)
+        answer = send_request(state_dir, asked, "" if how["dry_run"] else f"the abort of {target} goes on; {_LOOK}")
     except (NotRunning, ControlError) as error:
         if not _has_ended(state_dir, target, error):
-            raise
+            raise _explained(state_dir, target, "abort", error) from None
         gone = Receipt(abort_id="", target=target, scope=AbortScope(scope), reason=reason, already_ended=True)
         answer = {"receipt": msgspec.to_builtins(gone)}
     if as_json:
@@ -109,7 +136,7 @@ def _has_ended(state_dir: Path, target: str, error: NotRunning | ControlError) -
         return False
     if isinstance(error, NotRunning):
         if known is None and StateDir(state_dir).journal.exists():
-            raise UnknownId(target) from error
+            raise not_living(state_dir, target, "abort") from error
         if known is False:
             raise WorkFailed(
                 f"{target} was not aborted: no supervisor runs on {state_dir}. It stopped with its supervisor; the "
@@ -118,7 +145,16 @@ def _has_ended(state_dir: Path, target: str, error: NotRunning | ControlError) -
     return known is True
 
 
-@click.command("send")
+def _explained(state_dir: Path, target: str, verb: str, error: NotRunning | ControlError) -> Exception:
+    """Return the error to report for *error*: if no living session has the id *target*, what has it, and what to type
+    instead."""
+    if isinstance(error, ControlError) and error.kind == "unknown":
+        with suppress(StateDirError, JournalError):
+            return not_living(state_dir, target, verb)
+    return error
+
+
+@click.command("send", epilog=examples('supervisor send fix "Use the other API." --urgent'))
 @click.argument("session", metavar="ID", shell_complete=complete_ids(Kind.SESSION, living=True))
 @click.argument("text")
 @click.option("--urgent", is_flag=True, help="Do not wait for the next prompt: interrupt the turn.")
@@ -131,14 +167,19 @@ def _has_ended(state_dir: Path, target: str, error: NotRunning | ControlError) -
 @state_dir_option
 @json_option
 def send(session: str, text: str, urgent: bool, at: str | None, state_dir: Path, as_json: bool) -> None:
+    """The message comes with the session's next prompt. The session of a task usually gets one prompt only: use
+    --urgent to reach its agent."""
     if at is not None and not urgent:
         raise BadInput(f"--at {at}: only an urgent message is delivered before the next prompt; add --urgent")
     point = DeliveryPoint(at) if at is not None else None
-    answer = send_request(state_dir, Send(id=session, text=text, urgent=urgent, at=point, by=operator()))
+    try:
+        answer = send_request(state_dir, Send(id=session, text=text, urgent=urgent, at=point, by=operator()))
+    except ControlError as error:
+        raise _explained(state_dir, session, "send", error) from None
     say(json_text(answer) if as_json else f"message {answer['message_id']} for {session}")
 
 
-@click.command("inspect")
+@click.command("inspect", epilog=examples("supervisor inspect fix"))
 @click.argument("entity_id", metavar="ID", shell_complete=complete_ids(living=True))
 @state_dir_option
 @json_option
@@ -159,13 +200,28 @@ def _warn_of_outage(answer: Mapping[str, Any]) -> None:
         warn(msgspec.convert(answer["outage"], Outage).words)
 
 
-@click.command("stop")
+@click.command("stop", epilog=examples("supervisor stop --wait", "supervisor stop --now"))
 @click.option("--now", is_flag=True, help="Abort everything instead of letting turns finish.")
+@click.option("--wait", is_flag=True, help="Return when the supervisor has ended.")
 @state_dir_option
 @json_option
-def stop(now: bool, state_dir: Path, as_json: bool) -> None:
-    answer = send_request(state_dir, Stop(now=now, by=operator()))
+def stop(now: bool, wait: bool, state_dir: Path, as_json: bool) -> None:
+    """Turns in progress may finish within drain_s; a second stop, or --now, ends everything."""
+    state = StateDir.open(state_dir, create=False)
+    try:
+        answer = send_request(state_dir, Stop(now=now, by=operator()))
+    except NotRunning:
+        say(
+            json_text({"stopping": None}) if as_json else f"no supervisor runs on {state_dir}: there is nothing to stop"
+        )
+        return
     ending = answer["stopping"] == "now"  # asked for, or because it was the second time
-    words = "everything is being aborted" if ending else "draining: no new turn begins, turns in progress may finish"
+    words = "everything is being aborted" if ending else "draining: nothing new begins, turns under way may finish"
     say(json_text(answer) if as_json else words)
     _warn_of_outage(answer)
+    if wait:
+        sys.stdout.flush()
+        while state.lock_holder() is not None:
+            pause()
+        if not as_json:
+            say("the supervisor has ended")

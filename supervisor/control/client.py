@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import msgspec
@@ -20,9 +20,11 @@ from anyio.abc import ByteStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from supervisor.control.error_messages import BadInput, ControlError, NotRunning
-from supervisor.control.requests import Ping, Request
 from supervisor.journal.statedir import LockHolder, StateDir, StateDirError, socket_address, unreadable_error
 from supervisor.runtime.outages import Outage, Shortage
+
+if TYPE_CHECKING:
+    from supervisor.control.requests import Request
 
 QUIET_S: Final = 2.5
 """Seconds without the first line of the reply after which a client checks, on another connection, whether the
@@ -34,6 +36,11 @@ QUIET_MAX_S: Final = 60.0
 
 PING_S: Final = 2.5
 """Seconds that a supervisor has for its reply to a ping."""
+
+
+_PING: Final = {"do": "ping"}
+"""Content of a ``Ping``. Commands that only read send no other request, and need not import the models of requests,
+which takes as long as all their other imports together."""
 
 
 class NoReply(ControlError):
@@ -67,9 +74,15 @@ async def request(path: Path, asked: Request) -> AsyncGenerator[dict[str, Any], 
         StateDirError, BadInput: this user may not send requests, or there can be no such path.
         ControlError: the supervisor cannot be reached, does not reply, has refused, or ended before its reply.
     """
+    async with aclosing(_exchange(path, asked.model_dump())) as answers:
+        async for answer in answers:
+            yield answer
+
+
+async def _exchange(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
     async with await _connect(path) as stream:
         with suppress(anyio.BrokenResourceError):  # it answers an endless request before it has read it
-            await stream.send(msgspec.json.encode(asked.model_dump()) + b"\n")
+            await stream.send(msgspec.json.encode(message) + b"\n")
         lines = BufferedByteReceiveStream(stream)
         with suppress(anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError):
             line = await _first_line(path, lines)
@@ -110,7 +123,9 @@ async def ping(path: Path) -> dict[str, Any]:
         NotRunning, StateDirError, BadInput, ControlError: as :func:`request`.
     """
     with anyio.move_on_after(PING_S):
-        return (await answers_to(path, Ping()))[0]
+        async with aclosing(_exchange(path, _PING)) as answers:
+            async for answer in answers:
+                return answer
     raise NoReply(path)
 
 

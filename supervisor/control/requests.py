@@ -30,7 +30,7 @@ class BadRequest(BadInput):
 class Request(BaseModel):
     """Base class of the requests. The description of a field is part of error messages and of the tools for agents."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     do: str
 

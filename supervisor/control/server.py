@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 LINE_BYTES_MAX: Final = 1024 * 1024
 """Maximal number of bytes of a request."""
 
-REQUEST_S: Final = 30.0
+UNSENT_S: Final = 30.0
 """Seconds after which a client that has not sent its request is disconnected."""
 
 CRASH_GRACE_S: Final = 1.0
@@ -79,7 +79,7 @@ class _Client:
     async def request(self) -> Request:
         lines = BufferedByteReceiveStream(self._stream)
         try:
-            with anyio.fail_after(REQUEST_S):
+            with anyio.fail_after(UNSENT_S):
                 line = await lines.receive_until(b"\n", LINE_BYTES_MAX)
         except anyio.DelimiterNotFound:
             raise BadRequest(f"the request is longer than {LINE_BYTES_MAX} bytes") from None

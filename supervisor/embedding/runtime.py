@@ -39,6 +39,7 @@ from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.runtime.dependencies import Dependencies
 from supervisor.runtime.live_session import AgentFunction, AgentProfile
 from supervisor.sessions.approval_queue import OnPermission
+from supervisor.workspaces.git import GitWorkspaces
 
 _log = get_logger()
 
@@ -55,6 +56,7 @@ async def open_supervisor(
     on_permission: OnPermission | None = None,
     journal: Journal | None = None,
     control: bool = True,
+    stop_cancels_host: bool = False,
 ) -> AsyncIterator[Supervisor]:
     """Run a supervisor for as long as the block lasts.
 
@@ -72,6 +74,12 @@ async def open_supervisor(
         journal: journal to use instead of one in memory, closed when the block is left. A state directory has its own.
         control: serve the control socket of the state directory, so that ``supervisor tree``, ``abort``, ``send`` and
             the other commands work on this supervisor from a terminal. Only this user, and root, may connect.
+        stop_cancels_host: cancel the code of the block after a stop (:meth:`Supervisor.stop`, ``supervisor stop``), as
+            soon as the drain is over; the block is then left normally. By default a stop never cancels the code of the
+            block: the code waits for ``sup.stopping``.
+
+    An error of the block's code, and a cancellation or Ctrl-C that reaches the code, are raised as they are, after
+    every session was aborted (docs/how-to/embed.md).
 
     Raises:
         TypeError: an argument has a wrong type.
@@ -80,15 +88,18 @@ async def open_supervisor(
             that is not installed.
         WorkspaceError: git cannot make worktrees of *workdir*.
         StateDirBusy, StateDirError: the state directory is in use, or cannot be used.
-        JournalError: the journal cannot be read, or was written by a newer version.
+        JournalError: the journal cannot be read, or was written by a newer version. At the end of the block: the
+            journal failed for good, or its disk was still down.
         JournalLost: at the end of the block: the journal or its lock was deleted or replaced meanwhile. Every session
             was ended then, and open requests have failed.
+        ServiceFailed: at the end of the block: a service of the supervisor crashed too often; every session was ended.
     """
     check_types(str, Path, state_dir=state_dir, workdir=workdir)
     check_types(Mapping, agents=agents)
     check_types(Settings, settings=settings)
     check_items("plugins", plugins, object)
     check_type("control", control, bool)
+    check_type("stop_cancels_host", stop_cancels_host, bool)
     for name, function in (("choose", choose), ("on_permission", on_permission)):
         if function is not None and not callable(function):
             check_type(name, function, "a function")
@@ -98,8 +109,7 @@ async def open_supervisor(
     where = _absolute(workdir)
     profiles = {name: profile_of(name, config, where) for name, config in (agents or {}).items()}
     async with AsyncExitStack() as stack:
-        if settings.access is not None and settings.workspace != "worktree":
-            raise ValueError("settings.access: changes are checked in worktrees only; set workspace='worktree' too")
+        _check_access(settings)
         plugged = await _plugged(settings.plugins, plugins)
         stack.push_async_callback(plugged.close)
         _check_adapters(profiles, plugged)
@@ -125,7 +135,43 @@ async def open_supervisor(
                 pass  # the journal was lost meanwhile: leaving the block says so
             except OSError as error:  # sessions that were just taken over must not be ended for that
                 _log.warning("no control socket: no command can reach this supervisor", why=str(error))
-        yield sup
+        with anyio.CancelScope() as block:
+            if stop_cancels_host:
+                sup.core.registry.system.group.start_soon(_cancel_after_drain, sup.core, block)
+            yield sup
+
+
+async def _cancel_after_drain(sup: SupervisorCore, block: anyio.CancelScope) -> None:
+    await sup.stopping.wait()
+    await sup.finish()
+    block.cancel()
+
+
+async def check_environment(
+    agents: Mapping[str, AgentConfig | AgentFunction], settings: Settings, workdir: Path | str | None = None
+) -> None:
+    """Check what :func:`open_supervisor` needs before it begins, and change nothing.
+
+    Raises:
+        ValueError, WorkspaceError: as for :func:`open_supervisor`.
+    """
+    where = _absolute(workdir)
+    profiles = {name: profile_of(name, config, where) for name, config in agents.items()}
+    _check_access(settings)
+    plugged = await _plugged(settings.plugins, ())
+    try:
+        _check_adapters(profiles, plugged)
+    finally:
+        await plugged.close()
+    if settings.workspace == "worktree":
+        async with ShimHost(await contained(None, pid_namespaces=settings.pid_namespaces)) as host:
+            unused = where / ".sdd" / "worktrees"
+            await GitWorkspaces(RetryingProcessHost(host, WALL), unused, str(where), settings.merge_into).check_usable()
+
+
+def _check_access(settings: Settings) -> None:
+    if settings.access is not None and settings.workspace != "worktree":
+        raise ValueError("settings.access: changes are checked in worktrees only; set workspace='worktree' too")
 
 
 def reconfigure(

@@ -78,6 +78,9 @@ class PlanHandle:
     Awaiting raises:
         Refused: the last run of the plan has left nothing to resume, or the run was cancelled.
         JournalError: the journal was lost.
+        ValueError: the supervisor has no agent of a name in the plan.
+
+    An error of a run that is never awaited is only logged.
 
     The commands name a task by its id in the plan. They raise as :class:`~supervisor.plans.task_control.WorkControl`
     says: ``NoSuchEntity`` for a task that the plan does not have, ``Refused`` for a command that the state of the task

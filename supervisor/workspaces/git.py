@@ -1,10 +1,10 @@
 """Git workspaces: a worktree and a branch for each root session, and the merge of its work into the target branch.
 
-An agent's work is committed before its worktree is removed; a branch is removed only when its work is in the target. No
-file is ever overwritten, reset or forced, except in a worktree that is rolled back, whose work is saved as a checkpoint
-before. A checkpoint is a commit with a reference of its own, which exists until the target contains the commit,
-whatever happens to branches. The target moves by fast-forward only: a merge is made without a worktree, and a checkout
-of the target keeps its local changes, or the merge is refused.
+An agent's work is committed before its worktree is removed; a branch is removed only when its work is in the target. A
+worktree is reset only when it is rolled back, after its work was saved as a checkpoint. A checkpoint is a commit with a
+reference of its own, which exists until the target contains the commit, whatever happens to branches. A reset and a
+removal lose the files that git ignores. The target moves by fast-forward only: a merge is made without a worktree, and
+writes into a checkout of the target only files without local changes, or the merge is refused.
 """
 
 from __future__ import annotations
@@ -114,6 +114,17 @@ class GitWorkspaces:
         """Check that git and the repository are usable; finish or undo the step of an earlier supervisor.
 
         Raises:
+            WorkspaceError: as for ``check_usable``.
+        """
+        await self.check_usable()
+        async with self._one_at_a_time:
+            await self._recover()
+        await self.forget(NO_WORKSPACE)  # an earlier supervisor may not have lived to
+
+    async def check_usable(self) -> None:
+        """Check that git and the repository are usable, and change nothing.
+
+        Raises:
             WorkspaceError: git is missing or too old; there is no repository or no target, or a branch has a name that
                 is needed.
         """
@@ -130,9 +141,6 @@ class GitWorkspaces:
         if await self._git.commit_of(self._repository, f"refs/heads/{BRANCHES}"):
             words = f"{self._repository} has a branch {BRANCHES!r}, so that no session can have one below {BRANCHES}/"
             raise WorkspaceError(f"{words}; rename it (git branch -m {BRANCHES} NAME), or use workspace: directory")
-        async with self._one_at_a_time:
-            await self._recover()
-        await self.forget(NO_WORKSPACE)  # an earlier supervisor may not have lived to
 
     # ------------------------------------------------------------------------------------------ one step at a time
     @asynccontextmanager

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -375,6 +376,35 @@ def test_help_and_version(cli: Cli) -> None:
     assert cli("--version").out.startswith("supervisor ")
 
 
+def _commands(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    """Yield the commands of a group, and of the groups in it, each with its full name."""
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        inner = command.make_context(name, [], parent=context, resilient_parsing=True)
+        yield inner.command_path, inner.command
+        if isinstance(inner.command, click.Group):
+            yield from _commands(inner.command, inner)
+
+
+def test_the_help_of_every_command_ends_with_an_example() -> None:
+    """The help of every command has an example, and the options of the example exist."""
+    top = supervisor.make_context("supervisor", ["machines"])
+    commands = dict(_commands(supervisor, top))
+    assert len(commands) > 35
+    for path, command in commands.items():
+        if path.startswith("supervisor simulate"):
+            continue
+        lines = [line.strip() for line in (command.epilog or "").splitlines() if line.startswith("  ")]
+        assert lines, path
+        for line in lines:
+            words = shlex.split(line, comments=True)
+            named = [name for count in (3, 2) if (name := " ".join(words[:count])) in commands]
+            assert named or not line.startswith("supervisor"), line
+            known = {option for name in named[:1] for one in commands[name].params for option in one.opts}
+            assert not named or {word for word in words if word.startswith("--")} <= known, line
+
+
 def test_the_help_of_a_command_begins_with_its_line_in_the_list() -> None:
     """The help of every command begins with the line that the list of commands shows, and contains that line
     only once."""
@@ -406,7 +436,7 @@ READS = SLOW | {"asyncio", "anyio"}
         ("--help", READS | {"apsw"}),
         ("machines", READS | {"apsw"}),
         *((command, READS) for command in ("tree", "ps", "logs lead", "why lead", "events lead", "wait lead")),
-        ("abort lead --scope session", SLOW),
+        ("abort lead --scope session", SLOW - {"pydantic"}),  # the models of requests
     ],
 )
 def test_it_starts_without_the_runtime(ended: Path, command: str, slow: set[str]) -> None:
@@ -725,10 +755,42 @@ def test_a_second_stop_says_that_it_ends_everything(cli: Cli, running: Running) 
     assert (output.status, output.out) == (0, "everything is being aborted\n")
 
 
-@pytest.mark.parametrize("command", [["send", "lead", "hello"], ["stop"]])
-def test_nobody_there_is_said(cli: Cli, ended: Path, command: list[str]) -> None:
+def test_stop_where_nothing_runs_has_nothing_to_do(cli: Cli, ended: Path) -> None:
+    """``stop`` without a running supervisor says that there is nothing to stop, and has succeeded."""
+    words = f"no supervisor runs on {ended}: there is nothing to stop\n"
+    assert cli("stop", "--wait", "--state-dir", ended) == (0, words, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (
+            ["abort", "lead:a1", "--scope", "session"],
+            "lead:a1 is the agent of a session: `supervisor abort lead --",
+        ),
+        (
+            ["abort", "lead:t1", "--scope", "tool"],
+            "lead:t1 is the turn of a session: `supervisor abort lead --",
+        ),
+        (
+            ["send", "lead:t1", "hello"],
+            "lead:t1 is the turn of a session: `supervisor send lead TEXT`",
+        ),
+        (["send", "lead/docs", "hello"], "session lead/docs has ended (completed); `supervisor tree` shows what lives"),
+        (["send", "leat", "hello"], "nothing has the id 'leat'; did you mean lead"),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
+)
+def test_an_id_of_another_kind_is_explained(cli: Cli, running: Running, command: list[str], words: str) -> None:
+    """``abort`` and ``send`` with an id that they cannot take say what has the id, and what to type instead."""
+    output = cli(*command, "--state-dir", running.state_dir)
+    assert (output.status, output.out) == (2, "")
+    assert output.err.startswith(f"supervisor: {words}")
+
+
+def test_nobody_there_is_said(cli: Cli, ended: Path) -> None:
     """A command that needs a running supervisor is refused without one, with a hint how to start a supervisor."""
-    output = cli(*command, "--json", "--state-dir", ended)
+    output = cli("send", "lead", "hello", "--json", "--state-dir", ended)
     assert (output.status, output.json["error"]["kind"]) == (2, "not_running")
     assert output.err == f"supervisor: no supervisor runs on {ended}: start one with `supervisor run PLAN.yaml`\n"
 
@@ -811,8 +873,8 @@ def test_a_name_that_runs_again_is_told(cli: Cli, tmp_path: Path) -> None:
 
 # --------------------------------------------------------------------------------------------------- dead letters
 def test_dead_letters_say_what_was_given_up_and_how_to_try_again(cli: Cli, tmp_path: Path) -> None:
-    """``dead-letters`` lists failed tasks with their last errors, and says that the plan must be run again if the run
-    has ended."""
+    """``dead-letters`` lists failed tasks with their last errors, and the command that tries them again; a task that a
+    later run has done is not listed."""
     plan = tmp_path / "plan.yaml"
     once = "task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}\n"
     agents = "agents: {a: {adapter: command, command: [sh, -c, exit 3]}}\n"
@@ -823,7 +885,7 @@ def test_dead_letters_say_what_was_given_up_and_how_to_try_again(cli: Cli, tmp_p
     assert (letter["task"], letter["entity_id"], letter["try_again"]) == (
         "t",
         "task:t",
-        "its run has ended: run the plan again",
+        "supervisor run PLAN.yaml --resume",
     )
     assert (letter["attempts"], letter["runs"]) == (1, 1)
     assert "3" in letter["last_error"]
@@ -831,6 +893,9 @@ def test_dead_letters_say_what_was_given_up_and_how_to_try_again(cli: Cli, tmp_p
     assert head.split() == ["TASK", "ATTEMPTS", "RUNS", "TRY", "AGAIN", "LAST", "ERROR"]
     assert line.startswith("t ")
     assert letter["last_error"] in line
+    plan.write_text(plan.read_text().replace("exit 3", "exit 0"))
+    assert cli("run", plan, *where).status == 0
+    assert cli("dead-letters", *where).out == "no task was given up\n"
 
 
 def test_where_nothing_was_given_up_that_is_said(cli: Cli, ended: Path) -> None:
@@ -908,8 +973,10 @@ def test_a_plan_is_checked_without_being_run(cli: Cli, tmp_path: Path) -> None:
     text = "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a, acceptance: [{unit_tests: [make, test]}]}]\n"
     good.write_text(text)
     bad.write_text(text.replace("unit_tests: [make, test]", "lint: [], unit_tests: [make, test]"))
-    assert cli("plan", "check", good).out == f"{good}: 1 task, 1 agent: no problems\n"
-    assert json.loads(cli("plan", "check", good, "--json").out) == {
+    assert cli("plan", "check", good).out.startswith(f"{good}: 1 task, 1 agent: no problems\n")
+    told = json.loads(cli("plan", "check", good, "--json").out)
+    assert (told.pop("retries_max"), [one["tasks"] for one in told.pop("worst_cases")]) == (10, [["t"]])
+    assert told == {
         "ok": True,
         "workstream": "plan",
         "agents": ["a"],
@@ -921,6 +988,34 @@ def test_a_plan_is_checked_without_being_run(cli: Cli, tmp_path: Path) -> None:
     assert "tasks[0].acceptance[0]: says unit_tests and lint; give exactly one of file_exists," in refused.err
     assert "tasks[0].acceptance[0].lint: is empty; give the argv, for example [pytest, -q]" in refused.err
     assert sorted(one.name for one in tmp_path.iterdir()) == ["bad.yaml", "good.yaml"]
+
+
+def test_plan_check_refuses_what_run_refuses(cli: Cli, tmp_path: Path) -> None:
+    """A plan with worktrees is refused outside of a git repository by `plan check` as by `run`, with the same message
+    and exit status 2; nothing is written."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("workspace: worktree\nagents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a}]\n")
+    checked = cli("plan", "check", plan, "--workdir", tmp_path)
+    run = cli("run", plan, "--workdir", tmp_path, "--state-dir", tmp_path / "sd")
+    assert (checked.status, checked.err) == (run.status, run.err)
+    assert checked.status == 2
+    assert "is not in a git repository" in checked.err
+    missing = cli("plan", "check", plan, "--workdir", tmp_path / "nowhere")
+    assert (missing.status, "--workdir: no directory" in missing.err) == (2, True)
+
+
+def test_plan_check_tells_the_worst_case_of_each_task(cli: Cli, tmp_path: Path) -> None:
+    """`plan check` prints for each way to fail for ever the tries and the time after which a task has failed; tasks
+    with equal figures share their rows."""
+    plan = tmp_path / "plan.yaml"
+    quick = "task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}\n"
+    tasks = "[{id: a, prompt: x, agent: s, timeout_s: 60}, {id: b, prompt: x, agent: s, timeout_s: 60}]"
+    plan.write_text(f"{quick}agents: {{s: {{adapter: command, command: [sh]}}}}\ntasks: {tasks}\n")
+    *_, head, first, _, endless, together = cli("plan", "check", plan).out.splitlines()
+    assert head.split() == ["TASK", "ITS", "AGENT", "TRIES", "AT", "MOST"]
+    assert first.split() == ["each", "of", "2", *"fails, with the same error each time".split(), "1", "0", "s"]
+    assert endless.split() == [*"hangs, or works on without end".split(), "1", "70", "s"]
+    assert together == "Together, the tasks answer failures with at most 10 launches (retry_budget)."
 
 
 def test_the_schema_of_a_plan_knows_every_key(cli: Cli) -> None:

@@ -199,3 +199,31 @@ def test_a_plan_is_run_from_standard_input(tmp_path: Path) -> None:
     checked = supervised("plan", "check", "-", stdin="agents: {}\ntasks: []\n")
     assert checked.returncode == 2
     assert checked.stderr.startswith("supervisor: standard input:1: agents: ")
+
+
+def test_verbose_runs_log_each_transition_in_a_readable_line(tmp_path: Path) -> None:
+    """``-v`` logs the transitions of plan, task, session, turn and tool call; ``-vv`` also logs jobs and facts."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text('agents: {h: {adapter: scripted}}\ntasks: [{id: t, agent: h, prompt: "@run false"}]\n')
+    where = ("--workdir", tmp_path, "--state-dir", tmp_path / "state")
+    lines = [line.partition(" ")[2] for line in cli("run", plan, "-v", *where).err.splitlines()]
+    assert lines[0] == "INFO workstream:plan: new -> planned, by plan"
+    for one in (
+        "INFO task:t: OPEN -> CLAIMED, by plan: agent h",
+        "INFO session t: Spawning -> Running, by scripted",
+        "INFO turn t:t1: SPAWNING -> RUNNING, by t",
+        'INFO tool call t:t1:c1 "false": ended, failed, by scripted',
+    ):
+        assert one in lines
+    more = cli("run", plan, "-vv", *where).err
+    assert "DEBUG job:t-2: pending -> queued, by plan" in more
+    assert "DEBUG session t-2: Ended, in Stopped, by t-2" in more
+
+
+def test_a_deleted_working_directory_is_said(tmp_path: Path) -> None:
+    """A command that needs the working directory says that it was deleted, and what to do."""
+    (tmp_path / "plan.yaml").write_text(AGENTS + TWO_TASKS)
+    script = f"mkdir gone; cd gone; rmdir ../gone; exec {sys.executable} -m supervisor run {tmp_path}/plan.yaml"
+    ran = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    words = "the working directory has been deleted: change to another one (`cd`)"
+    assert (ran.returncode, ran.stderr) == (2, f"supervisor: {words}\n")

@@ -165,12 +165,14 @@ class RecordedConnection(ByteStream):
 
 
 class RefusingSupervisor:
-    """Stand-in for a supervisor that refuses every request."""
+    """Stand-in for a supervisor, and its core, that refuses every request."""
 
     outage = None
     shortage = None
 
-    stop_now = anyio.Event()
+    def __init__(self) -> None:
+        self.core = self
+        self.stop_now = anyio.Event()
 
     def plan_abort(self, *_: object, **__: object) -> AbortPlan:
         raise Refused("no")

@@ -270,8 +270,8 @@ async def test_workspaces_are_removed_over_a_crash(repository: Path, crashes: Cr
 
 @pytest.mark.one_backend
 async def test_a_bug_in_a_verification_fails_its_request_only(repository: Path, crashes: Crashes) -> None:
-    """When the verification service crashes during the merge of one task, that task fails with the crash as its error;
-    the next task is merged."""
+    """When the verification of one task crashes, that task fails with the crash as its error, and the next task is
+    merged."""
     crashes.left["verification"] = 1
     sh = AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))
     tasks = [

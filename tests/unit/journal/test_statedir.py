@@ -362,8 +362,6 @@ def test_a_path_that_is_too_long_for_a_socket_is_an_error_with_the_fix(tmp_path:
     """On a system without /proc, a socket path longer than an address is an error that names its length and the fix."""
     folder = tmp_path / ("d" * 120)
     folder.mkdir()
-    with pytest.raises(
-        OSError, match=r"has \d+ bytes, .* takes at most 100; use a state directory with a shorter path"
-    ):
+    with pytest.raises(OSError, match=r"has \d+ bytes, .* takes at most 100; use a state directory"):
         with socket_address(folder / "control.sock", tmp_path / "no proc"):
             pass
