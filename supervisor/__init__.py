@@ -232,7 +232,6 @@ _NAMES = {
     "supervisor.ports": "Compacted JournalDamaged JournalError JournalLost JournalUnavailable Retention",
     "supervisor.runtime.entity": "Degraded Refused",
     "supervisor.runtime.live_session": "AgentFunction NoSuchEntity Outcome",
-    "supervisor.host.services": "ServiceFailed",
     "supervisor.runtime.outages": "Outage Shortage",
     "supervisor.runtime.subscriptions": "SubscriptionLagged",
     "supervisor.sessions.approval_queue": "OnPermission",
