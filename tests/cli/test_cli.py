@@ -50,6 +50,7 @@ from supervisor.plans import (
 )
 from supervisor.plans.agents import McpServerConfig
 from supervisor.plans.permissions import PermissionRuleConfig
+from supervisor.work.results import PlanResult
 from tests.support import CommandOutput, run_command, stdout_of
 from tests.unit.journal.test_journal_growth import kept_journal
 
@@ -1086,7 +1087,7 @@ def test_a_run_goes_on_when_nobody_reads(ended: Path) -> None:
         def drawn(self) -> None:
             self.drawings += 1
 
-        def end(self, results: object, *, ok: bool) -> None:
+        def end(self, result: object) -> None:
             raise AssertionError("nobody reads the results")
 
         def close(self) -> None:
@@ -1097,6 +1098,6 @@ def test_a_run_goes_on_when_nobody_reads(ended: Path) -> None:
     reporter.start(teller)
     reporter.update()
     reporter.update()
-    reporter.end([], ok=True)
+    reporter.end(PlanResult({}))
     reporter.close()
     assert teller.drawings == 0
