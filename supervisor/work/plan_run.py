@@ -52,7 +52,7 @@ from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work import checkpoints
 from supervisor.work.backlog import Backlog
 from supervisor.work.previous_run import PreviousRun
-from supervisor.work.providers import BreakerTransition, ProviderBreakers, provider_key
+from supervisor.work.providers import BreakerTransition, ProviderBreakers
 from supervisor.work.results import TaskResult, describe_circuit
 from supervisor.work.task_execution import Phase, TaskExecution
 from supervisor.work.timeouts import Complexity, Durations, TaskKind, TaskSize, Timeouts
@@ -448,12 +448,10 @@ class PlanRun:
 
     # ------------------------------------------------------------------ providers
     def provider_of(self, agent: str) -> str:
-        """Return the provider of an agent: agents that run the same program with the same adapter have the same
-        provider."""
+        """Return the provider of an agent: the name that the plan gives it, else the known agent, else the agent's own
+        name, so that agents that are started by the same program do not wait for each other."""
         config = self.plan.agent_configs.get(agent)
-        if config is None:
-            return ""
-        return provider_key(config.adapter, agent if config.function else config.command[0] if config.command else "")
+        return "" if config is None else config.provider or config.known or agent
 
     def note_claimed(self, execution: TaskExecution) -> None:
         """Count the task as the probe of its provider, if the provider's breaker is open: no other task is launched
