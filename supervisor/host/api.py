@@ -40,7 +40,7 @@ class Supervisor:
         self.core = core
         """Parts of the supervisor, for the packages of this project. A host does not need them; they may change."""
         self.stopping = core.stopping
-        """Event that is set when a drain or a stop has begun: no new root session can begin."""
+        """Event that is set when a drain or a stop has begun. No new root session can begin then."""
 
     def __repr__(self) -> str:
         where = self.core.state_dir or "in memory"
@@ -332,6 +332,6 @@ class Supervisor:
 
     @property
     def failure(self) -> JournalError | ServiceFailed | None:
-        """The error that ended every session: the journal is lost, or a service crashed too often; ``None`` if there
-        was none."""
+        """The error that ended every session, ``None`` if there was none. Either the journal is lost, or a service
+        crashed too often."""
         return self.core.failure

@@ -293,8 +293,8 @@ class SupervisorCore:
 
     @property
     def failure(self) -> JournalError | ServiceFailed | None:
-        """The error that ended every session: the journal is lost, or a service crashed too often; ``None`` if there
-        was none."""
+        """The error that ended every session, ``None`` if there was none. Either the journal is lost, or a service
+        crashed too often."""
         return self._shutdown.failure or self._shutdown.service_failure
 
     async def journal_lost(self) -> JournalError:

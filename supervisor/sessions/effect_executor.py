@@ -307,6 +307,8 @@ class EffectExecutor:
         session.crashes = tuple(at for at in session.crashes if entity.since_s - at <= intensity.period_s)
         is_launch = data.incarnation != session.prompted and data.total_errors > session.errors_charged
         session.errors_charged = data.total_errors
+        if session.monitor is not None:
+            session.monitor.start_request()  # what the next launch repeats is no repetition of the agent
         if data.incarnation == session.prompted and not data.spent:
             session.crashes = add_restart(session.crashes, entity.since_s, intensity.period_s)
             session.prompted = 0
