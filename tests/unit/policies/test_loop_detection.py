@@ -105,7 +105,22 @@ def test_what_says_nothing_has_no_digest(value: object) -> None:
 def test_equal_values_have_equal_digests() -> None:
     """``digest`` differs for values of other types or orders, is the same for equal values, and empty for deep
     values."""
-    values = ["", [], {}, "1", 1, 1.5, True, b"1", ["a", "b"], ["b", "a"], ("a", "b"), {"a": "b"}, [["a"], "b"], [["a", "b"]]]
+    values = [
+        "",
+        [],
+        {},
+        "1",
+        1,
+        1.5,
+        True,
+        b"1",
+        ["a", "b"],
+        ["b", "a"],
+        ("a", "b"),
+        {"a": "b"},
+        [["a"], "b"],
+        [["a", "b"]],
+    ]
     assert len({digest(value) for value in values}) == len(values)
     assert digest({"a": [1, 2]}) == digest({"a": [1, 2]})
     deep: list[object] = ["x"]
