@@ -19,7 +19,7 @@ import anyio.to_thread
 import click
 
 from supervisor.cli.live_view import TICK_S, Reporter, view_for
-from supervisor.cli.options import PATH, json_option, state_dir_option, verbose_option, warn
+from supervisor.cli.options import PATH, check_workdir, json_option, state_dir_option, verbose_option, warn
 from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
 from supervisor.cli.record_log import LEVELS, LoggedView
 from supervisor.cli.run_controller import RunController
@@ -101,8 +101,7 @@ def run_command(workdir: Path, instead: tuple[str, ...], **given: Any) -> int:
     supervisor run plan.yaml --agent worker=codex --workdir ~/project
     make-plan | supervisor run -
     """
-    if not workdir.is_dir():
-        raise BadInput(f"--workdir: no directory {str(workdir)!r}; make it first")
+    check_workdir(workdir)
     if given["fresh"] and given["resume"]:
         raise BadInput("--fresh, --resume: one starts over, the other continues; give one of them")
     request = _Request(workdir=workdir.resolve(), instead=_replacements(instead), **given)

@@ -36,7 +36,9 @@ class _OrFunctions:
 def _without_functions(given: Any) -> Any:
     if not isinstance(given, Mapping):
         return given
-    return {name: AgentConfig.of_function(one) if callable(one) else one for name, one in given.items()}
+    return {
+        name: AgentConfig.of_function(f"agents[{name!r}]", one) if callable(one) else one for name, one in given.items()
+    }
 
 
 class Plan(Settings):

@@ -141,9 +141,7 @@ class ApprovalQueue:
             raise Refused(self._not_open(permission_id))
         self._answers.append((permission_id, answered))
         if always and not (choice.kind or "").endswith("_always"):
-            request = PermissionRequest(
-                title=permission.title, kind=permission.tool_kind, tool=permission.tool, paths=permission.paths
-            )
+            request = PermissionRequest.of(permission)
             session.standing_decisions[request] = Decision.ALLOW if allow else Decision.DENY
         return choice
 

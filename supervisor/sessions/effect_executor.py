@@ -79,7 +79,7 @@ from supervisor.runtime.availability import outlast_shortage
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.entity_types import AGENT_KIND, TURN_KIND
 from supervisor.runtime.journal_writer import Cause, PendingEffect
-from supervisor.runtime.live_session import Connection, LiveSession, Outcome
+from supervisor.runtime.live_session import AgentProfile, Connection, LiveSession, Outcome
 from supervisor.sessions.approval_queue import ApprovalQueue
 
 CLEANUP_S = 5.0
@@ -143,6 +143,7 @@ class EffectExecutor:
         workspace: prepares the directories of sessions.
         on_reply: called with (request id, outcome) when a request is complete.
         approvals: queue of permission requests for a human.
+        explains: returns whether the prompts of an agent may tell why a request is tried again.
     """
 
     def __init__(
@@ -154,9 +155,11 @@ class EffectExecutor:
         workspace: Workspace,
         on_reply: Callable[[str, Outcome], None],
         approvals: ApprovalQueue,
+        explains: Callable[[AgentProfile], bool],
     ) -> None:
         self._registry = registry
         self._background = background
+        self._explains = explains
         self._make_connection = make_connection
         self._workspace = workspace
         self._on_reply = on_reply
@@ -237,9 +240,8 @@ class EffectExecutor:
 
     def _perform_for(self, session: LiveSession, entity_id: str, effect: object, cause: Cause) -> None:
         kind = type(effect)
-        if (
-            kind in DRIVING and not session.is_terminating
-        ):  # a request that only shortens a termination is not its cause
+        # A request that only shortens a termination is not its cause.
+        if kind in DRIVING and not session.is_terminating:
             session.cause_seq = cause.seq
         if kind in self._performed_always:
             self._performed_always[kind](session, entity_id, effect, cause)
@@ -250,8 +252,8 @@ class EffectExecutor:
 
     # ------------------------------------------------------------------ replies
     def _reply(self, session: LiveSession, entity_id: str, effect: ReplyToRequest, cause: Cause) -> None:
-        text = session.text if session.text_of == effect.request_id else ""
-        self._on_reply(effect.request_id, Outcome(effect.outcome, effect.error, text, cause.seq, effect.how))
+        text, exception = (session.text, session.exception) if session.text_of == effect.request_id else ("", None)
+        self._on_reply(effect.request_id, Outcome(effect.outcome, effect.error, text, cause.seq, effect.how, exception))
 
     def _answer_permission(self, session: LiveSession, turn_id: str, effect: AnswerPermission, cause: Cause) -> None:
         self._approvals.close(turn_id, effect.number)
@@ -280,7 +282,8 @@ class EffectExecutor:
                 self._check_retry(session, Cause(actor=actor))
 
     def _check_retry(self, session: LiveSession, cause: Cause) -> None:
-        """Let a failed session try again, unless the session fails too often, or the supervisor drains.
+        """Let a failed session try again, unless the session fails too often, the supervisor drains, or the plan of its
+        task has no retry left for another launch.
 
         The time of the failure is the time in the record, not the time at which the effect is performed: the write to
         the disk may have taken long.
@@ -289,6 +292,8 @@ class EffectExecutor:
         data = entity.data
         intensity = Intensity(data.limits.restarts_max, data.limits.restarts_within_s)
         session.crashes = tuple(at for at in session.crashes if entity.since_s - at <= intensity.period_s)
+        is_launch = data.incarnation != session.prompted and data.total_errors > session.errors_charged
+        session.errors_charged = data.total_errors
         if data.incarnation == session.prompted and not data.spent:
             session.crashes = add_restart(session.crashes, entity.since_s, intensity.period_s)
             session.prompted = 0
@@ -298,6 +303,9 @@ class EffectExecutor:
         elif intensity.exceeded(session.crashes):
             counted = f"{len(session.crashes)} failures within {intensity.period_s:g} s"
             message = f"restart limit exceeded ({counted}): {data.last_error}"
+            self._registry.send(session.session_id, FatalError(message=message), cause=cause)
+        elif is_launch and (own := session.assigned_task) is not None and (why := own.charge_launch(data.last_error)):
+            message = f"{data.last_error} (no further try: {why})"
             self._registry.send(session.session_id, FatalError(message=message), cause=cause)
 
     # ------------------------------------------------------------------ from the turn to its agent
@@ -347,7 +355,9 @@ class EffectExecutor:
         asked = data.current.prompt if data.current is not None else ""
         selected = data.inbox if session.monitor is None else session.monitor.select_messages(data.inbox)
         # an empty prompt is never sent: then every message is in it
-        prompt = build_prompt(asked, selected if asked or selected else data.inbox, again=again)
+        messages = selected if asked or selected else data.inbox
+        reason = data.current.reason if data.current is not None and self._explains(session.profile) else ""
+        prompt = build_prompt(asked, messages, reason=reason, again=again)
         if session.monitor is not None:
             prompt = session.monitor.complete_prompt(prompt)
         self._registry.send(session.session_id, PromptReady(prompt=prompt, messages=len(data.inbox)), cause=cause)
@@ -410,7 +420,7 @@ class EffectExecutor:
             current = self._registry.entity(session.session_id).data.current
             asked = current.id if current is not None else None
             session.said = session.said if asked == session.text_of else ""
-            session.text_of = asked
+            session.text_of, session.exception = asked, None
             session.first_prompt_sent.set()
             session.connection.start_turn(effect.turn_id, effect.incarnation, effect.prompt)
 

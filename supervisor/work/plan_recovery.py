@@ -43,7 +43,7 @@ from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity, Outcome
 from supervisor.work import authorization
-from supervisor.work.attempt_runner import AttemptRunner, as_timed_out, is_delayed
+from supervisor.work.attempt_runner import AttemptRunner, as_timed_out, delay_of, is_delayed
 from supervisor.work.checkpoints import take_back, workspace_of
 from supervisor.work.completion_pipeline import CompletionPipeline, job_end
 from supervisor.work.plan_run import PlanRun, TaskReleased
@@ -312,7 +312,8 @@ class PlanRecovery:
         else:  # also for a job that waits: its run may still be in progress
             await self._attempt_runner.put_back(execution, ORPHANED, *events)
             left_s = self._delay_left_s(execution)
-            if execution.run is TaskRun.RETRYING and execution.job is Job.QUEUED and left_s > 0.0:
+            waits = execution.run in (TaskRun.RETRYING, TaskRun.PENDING)
+            if waits and execution.job is Job.QUEUED and left_s > 0.0:
                 execution.phase = Phase.DELAYED
             if is_delayed(execution):
                 self._plan_run.start(self._attempt_runner.wait, execution, left_s)
@@ -321,8 +322,8 @@ class PlanRecovery:
 
     def _delay_left_s(self, execution: TaskExecution) -> float:
         """Return the remaining seconds of the task's delay. The delay went on while there was no supervisor."""
-        delay_s = execution.run_data.cooldown_s if execution.run is TaskRun.CIRCUIT_OPEN else execution.run_data.delay_s
-        return max(0.0, delay_s - max(0.0, self._sup.journal_writer.clock.wall.time() - execution.run_changed_at))
+        delay_s, since = delay_of(execution)
+        return max(0.0, delay_s - max(0.0, self._sup.journal_writer.clock.wall.time() - since))
 
     async def _let_wait(self, execution: TaskExecution) -> None:
         """Continue a task that was split: follow its own turn if that goes on, else leave the rest of the work to its

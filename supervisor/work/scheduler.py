@@ -30,7 +30,15 @@ from supervisor.work.backlog import RefusalReason
 from supervisor.work.blocking import PARENTS, BlockedTasks
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_recovery import PlanRecovery
-from supervisor.work.plan_run import STOPPING, PlanEvent, PlanRun, SubtasksAwaited, TaskReleased, TaskSettled
+from supervisor.work.plan_run import (
+    STOPPING,
+    ClaimDelayed,
+    PlanEvent,
+    PlanRun,
+    SubtasksAwaited,
+    TaskReleased,
+    TaskSettled,
+)
 from supervisor.work.task_execution import TaskExecution
 
 WAITING = frozenset({Task.PLANNED, Task.BLOCKED, Task.PENDING_APPROVAL})
@@ -256,6 +264,8 @@ class TaskScheduler:
             case TaskReleased(execution):
                 self.blocked_tasks.look_at(execution)
                 self.consider_all([execution])
+            case ClaimDelayed(execution):
+                self.attempt_runner.wait_again(execution)
             case SubtasksAwaited(execution):  # a subtask that was considered while its parent was open was not due
                 self.consider_all((*execution.subtasks, execution))
 

@@ -24,6 +24,7 @@ from supervisor.lifecycles.job import JOB, Job, JobData
 from supervisor.lifecycles.task import TASK, Task, TaskData
 from supervisor.lifecycles.task_run import RUN, BackoffCompleted, ExecutorStarted, ProbeStarted, TaskRun, TaskRunData
 from supervisor.plans.tasks import TaskConfig
+from supervisor.policies.retry_reason import join_reasons
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_types import JOB_KIND, RUN_KIND, TASK_KIND
 from supervisor.runtime.journal_writer import Cause
@@ -48,8 +49,9 @@ class Phase(Enum):
     """Nobody works on the task. The task waits for its dependencies, a worker, its subtasks or a person; the states say
     for which."""
     DELAYED = "delayed"
-    """The run waits for the end of its retry delay after the task was taken from its worker. (After a failed attempt
-    the job is RETRYING until the end of the delay, and the phase is IDLE.)"""
+    """The task waits for the end of the delay before its next claim; or its run waits for the end of its retry delay
+    after the task was taken from its worker. (After a failed attempt the job is RETRYING until the end of the delay,
+    and the phase is IDLE.)"""
     FOLLOWED = "followed"
     """The task waits for a worker while its session, which an earlier supervisor began, works on it already."""
     ATTEMPT = "attempt"
@@ -170,8 +172,6 @@ class TaskExecution:
         """The agent of the next attempt."""
         self.session_id = ""
         """The session that works on the task, or worked on it last."""
-        self.missing = ""
-        """A text about the completion signals that were absent after the last attempt, for the next prompt."""
         self.output = ""
         """The text of the agent in its last attempt."""
         self.judged = ""
@@ -269,11 +269,6 @@ class TaskExecution:
         return self._opened(self._job).entity_seq
 
     @property
-    def job_changed_at(self) -> float:
-        """Time of the job's last change (Unix time, seconds)."""
-        return self._opened(self._job).changed_at
-
-    @property
     def completed_job(self) -> str:
         """The id of the job that completed the task; ``""`` if none did."""
         return self.job_id if self.job is Job.COMPLETED else self.earlier_job
@@ -293,6 +288,13 @@ class TaskExecution:
         if self._run is None:
             return None
         return checkpoint_after(self.run_id, self.run, self.run_data, rollback=self.task.rollback)
+
+    @property
+    def retry_reason(self) -> str:
+        """Why the next attempt is made, for its prompt: the failure of the last claim, and of the last attempt at the
+        present claim; ``""`` for the first attempt. From durable data, so that a takeover does not change it."""
+        run = self.run_data
+        return join_reasons(self.data.failure, run.charged_error, run.last_error)
 
     @property
     def is_over(self) -> bool:
@@ -340,7 +342,8 @@ class TaskExecution:
         """Return the result that the task has if it ends now."""
         took_s = round(anyio.current_time() - self._born_s, 6)
         remarks = tuple(dict.fromkeys(self.remarks))
-        return TaskResult(self.name, self.session_id, outcome, error, took_s, self.rest, remarks)
+        findings = self.data.failure if outcome == "failed" and self.data.has_findings else ""
+        return TaskResult(self.name, self.session_id, outcome, error, took_s, self.rest, remarks, findings=findings)
 
     @staticmethod
     def _opened(entity: Entity | None) -> Entity:

@@ -940,8 +940,10 @@ def test_a_plan_is_checked_without_being_run(cli: Cli, tmp_path: Path) -> None:
     text = "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a, acceptance: [{unit_tests: [make, test]}]}]\n"
     good.write_text(text)
     bad.write_text(text.replace("unit_tests: [make, test]", "lint: [], unit_tests: [make, test]"))
-    assert cli("plan", "check", good).out == f"{good}: 1 task, 1 agent: no problems\n"
-    assert json.loads(cli("plan", "check", good, "--json").out) == {
+    assert cli("plan", "check", good).out.startswith(f"{good}: 1 task, 1 agent: no problems\n")
+    told = json.loads(cli("plan", "check", good, "--json").out)
+    assert (told.pop("retries_max"), [one["tasks"] for one in told.pop("worst_cases")]) == (10, [["t"]])
+    assert told == {
         "ok": True,
         "workstream": "plan",
         "agents": ["a"],
@@ -953,6 +955,34 @@ def test_a_plan_is_checked_without_being_run(cli: Cli, tmp_path: Path) -> None:
     assert "tasks[0].acceptance[0]: says unit_tests and lint; give exactly one of file_exists," in refused.err
     assert "tasks[0].acceptance[0].lint: is empty; give the argv, for example [pytest, -q]" in refused.err
     assert sorted(one.name for one in tmp_path.iterdir()) == ["bad.yaml", "good.yaml"]
+
+
+def test_plan_check_refuses_what_run_refuses(cli: Cli, tmp_path: Path) -> None:
+    """A plan with worktrees is refused outside of a git repository by `plan check` as by `run`, with the same message
+    and exit status 2; nothing is written."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("workspace: worktree\nagents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a}]\n")
+    checked = cli("plan", "check", plan, "--workdir", tmp_path)
+    run = cli("run", plan, "--workdir", tmp_path, "--state-dir", tmp_path / "sd")
+    assert (checked.status, checked.err) == (run.status, run.err)
+    assert checked.status == 2
+    assert "is not in a git repository" in checked.err
+    missing = cli("plan", "check", plan, "--workdir", tmp_path / "nowhere")
+    assert (missing.status, "--workdir: no directory" in missing.err) == (2, True)
+
+
+def test_plan_check_tells_the_worst_case_of_each_task(cli: Cli, tmp_path: Path) -> None:
+    """`plan check` prints for each way to fail for ever the tries and the time after which a task has failed; tasks
+    with equal figures share their rows."""
+    plan = tmp_path / "plan.yaml"
+    quick = "task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}\n"
+    tasks = "[{id: a, prompt: x, agent: s, timeout_s: 60}, {id: b, prompt: x, agent: s, timeout_s: 60}]"
+    plan.write_text(f"{quick}agents: {{s: {{adapter: command, command: [sh]}}}}\ntasks: {tasks}\n")
+    *_, head, first, _, endless, together = cli("plan", "check", plan).out.splitlines()
+    assert head.split() == ["TASK", "ITS", "AGENT", "TRIES", "AT", "MOST"]
+    assert first.split() == ["each", "of", "2", *"fails, with the same error each time".split(), "1", "0", "s"]
+    assert endless.split() == [*"hangs, or works on without end".split(), "1", "70", "s"]
+    assert together == "Together, the tasks answer failures with at most 10 launches (retry_budget)."
 
 
 def test_the_schema_of_a_plan_knows_every_key(cli: Cli) -> None:

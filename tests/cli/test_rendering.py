@@ -42,6 +42,7 @@ from supervisor.policies.abort_plan import (
     ProcessFate,
     Receipt,
     SparedNode,
+    call_deadlines,
     stage_deadlines,
 )
 from supervisor.policies.redaction import printable
@@ -290,6 +291,20 @@ def test_a_plan_names_every_node_and_the_edge_it_is_reached_over() -> None:
     assert lines[2][:6] == ["session", "lead/docs", "scope", "session", "asked", "for"]
     assert lines[2][6:] == ["wait_completed", "10/15/17/18", "s", "7", "8"]
     assert lines[3][4:6] == ["tool_to_sibling", "wait_completed"]
+
+
+def test_the_plan_of_a_calls_abort_has_the_stages_of_a_call() -> None:
+    """The text of an abort plan for a tool call shows the two stages that a call has: the request to the agent, and the
+    kill of the call's processes."""
+    call = PlannedNode(id="a:t1:c1", kind="tool", scope=AbortScope.TOOL, edge=None, due=call_deadlines(StageBudgets()))
+    line = plan_text(msgspec.structs.replace(PLAN, scope=AbortScope.TOOL, nodes=(call,))).splitlines()[2]
+    assert "  1/-/-/11 s" in line
+
+
+def test_a_plan_names_what_it_joins_and_spares() -> None:
+    """The text of an abort plan names crossings to other levels, sessions that are ending already, and sessions that
+    live on."""
+    text = plan_text(PLAN)
     assert "crosses to scope sibling over tool_to_sibling, the policy of lead/x" in text
     assert "joins lead/old, which is ending already" in text
     assert "spares lead/free, whose cancel mode is abandon: it lives on as a root" in text
@@ -341,7 +356,9 @@ def test_a_report_counts_as_people_do() -> None:
 
 # ------------------------------------------------------------------------------------------------------- the run
 MORE = ("on its branch is more",)
-RESULT = TaskResult("build", "build-2", "failed", "broken", 1.5, "supervisor/build-2", MORE, 2, 350, 0.25)
+RESULT = TaskResult(
+    "build", "build-2", "failed", "broken", 1.5, "supervisor/build-2", MORE, 2, 350, 0.25, "broken\n1\n2"
+)
 
 
 def test_results_are_a_table_and_an_object() -> None:
@@ -353,6 +370,8 @@ def test_results_are_a_table_and_an_object() -> None:
     assert lines == [
         "",
         "build failed: broken",
+        "    | 1",
+        "    | 2",
         "    on its branch is more",
         "    supervisor logs build-2 --state-dir 'my dir'",
         "",
@@ -362,6 +381,7 @@ def test_results_are_a_table_and_an_object() -> None:
     assert told == {
         "ok": False,
         "error": "of 1 task 1 failed (build)",
+        "output": "",
         "tasks": [
             {
                 "id": "build",
@@ -374,6 +394,7 @@ def test_results_are_a_table_and_an_object() -> None:
                 "launches": 2,
                 "tokens": 350,
                 "cost_usd": 0.25,
+                "findings": "broken\n1\n2",
             },
         ],
     }
