@@ -60,6 +60,11 @@ def check_workdir(workdir: Path) -> None:
         raise BadInput(f"--workdir: no directory {str(workdir)!r}; make it first")
 
 
+def examples(*lines: str) -> str:
+    """Return the end of a command's help: command lines that a user can type as they stand, or with other ids."""
+    return "\n".join(["\b", "For example:", *(f"  {line}" for line in lines)])
+
+
 def say(text: str, *, err: bool = False, newline: bool = True) -> None:
     """Print *text* on standard output or, with *err*, on standard error. All output of the program goes through this
     function, which escapes the characters that a terminal would interpret."""

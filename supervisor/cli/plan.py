@@ -11,7 +11,7 @@ from typing import Any, Final
 import anyio
 import click
 
-from supervisor.cli.options import PATH, check_workdir, say
+from supervisor.cli.options import PATH, check_workdir, examples, say
 from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
 from supervisor.cli.rendering import columns
 from supervisor.control.error_messages import DONE, BadInput
@@ -26,22 +26,18 @@ NAMED_MAX: Final = 3
 """Number of tasks with equal worst cases that are named."""
 
 
-@click.group("plan")
+@click.group("plan", epilog=examples("supervisor plan check plan.yaml"))
 def plan_group() -> None:
     pass
 
 
-@plan_group.command("check")
+@plan_group.command("check", epilog=examples("supervisor plan check plan.yaml"))
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--workdir", type=PATH, default=Path(), show_default=True, help="Directory in which the agents work.")
 def _check(plan: Path, as_json: bool, workdir: Path) -> int:
     """Check the whole plan, as `run` does before it starts anything, and say after how many tries and how long a task
-    has failed if its agent fails for ever. PLAN is a YAML file, or - for standard input.
-
-    \b
-    supervisor plan check plan.yaml
-    """
+    has failed if its agent fails for ever. PLAN is a YAML file, or - for standard input."""
     try:
         found = read_plan(plan)
         check_workdir(workdir)
@@ -126,7 +122,7 @@ def _summary(plan: Plan) -> str:
     return ", ".join(_counted(number, what) for what, number in counts if number)
 
 
-@plan_group.command("schema")
+@plan_group.command("schema", epilog=examples("supervisor plan schema > plan.schema.json"))
 def _schema() -> int:
     """Print the JSON Schema of a plan, with which an editor can complete and check plans."""
     say(json.dumps(schema(), indent=2))

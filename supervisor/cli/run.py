@@ -19,7 +19,7 @@ import anyio.to_thread
 import click
 
 from supervisor.cli.live_view import TICK_S, Reporter, view_for
-from supervisor.cli.options import PATH, check_workdir, json_option, state_dir_option, verbose_option, warn
+from supervisor.cli.options import PATH, check_workdir, examples, json_option, state_dir_option, verbose_option, warn
 from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
 from supervisor.cli.record_log import LEVELS, LoggedView
 from supervisor.cli.run_controller import RunController
@@ -69,7 +69,14 @@ class _Request(NamedTuple):
         return self.load()
 
 
-@click.command("run")
+@click.command(
+    "run",
+    epilog=examples(
+        "supervisor run plan.yaml",
+        "supervisor run plan.yaml --agent worker=codex --workdir project",
+        "supervisor run - < plan.yaml",
+    ),
+)
 @click.argument("plan", type=PATH, metavar="PLAN")
 @state_dir_option
 @json_option
@@ -94,13 +101,7 @@ class _Request(NamedTuple):
 def run_command(workdir: Path, instead: tuple[str, ...], **given: Any) -> int:
     """PLAN is a YAML file, or - for standard input. Tasks run in the order of their dependencies. The first Ctrl-C
     drains: no task starts, tasks in progress may finish. The second stops everything. If an earlier run of this plan
-    was interrupted, this run continues it.
-
-    \b
-    supervisor run plan.yaml
-    supervisor run plan.yaml --agent worker=codex --workdir ~/project
-    make-plan | supervisor run -
-    """
+    was interrupted, this run continues it."""
     check_workdir(workdir)
     if given["fresh"] and given["resume"]:
         raise BadInput("--fresh, --resume: one starts over, the other continues; give one of them")
@@ -110,6 +111,10 @@ def run_command(workdir: Path, instead: tuple[str, ...], **given: Any) -> int:
     except BadPlan as error:
         raise BadInput(str(error)) from None
     configure_logging(verbose=request.verbose)
+    state = StateDir(request.state_dir)
+    # A Path raises an error where the name cannot be; opening the directory says why.
+    if not request.resume and os.path.isdir(state.agents) and not os.path.exists(state.journal):
+        warn(f"starting over: {state.journal} is missing, so no earlier run in {state.root} can be continued")
     return anyio.run(_run, request, plan, backend=request.backend)
 
 

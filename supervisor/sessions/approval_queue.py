@@ -149,10 +149,8 @@ class ApprovalQueue:
         known = self._under_way.get(permission_id) or dict(self._answers).get(permission_id)
         if known is not None:
             return f"{permission_id} is answered already: {known}"
-        turn_id = permission_id.rpartition(":p")[0] or "ID"
         return (
-            f"no permission {permission_id!r} waits for an answer: `supervisor permissions` lists those that do, "
-            f"`supervisor events {turn_id}` what became of others"
+            f"no permission {permission_id!r} waits for an answer: it was answered, its turn has ended, or it never was"
         )
 
     def _deny(self, key: tuple[str, int], cause: Cause, by: str, why: str) -> None:

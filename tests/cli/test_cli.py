@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -373,6 +374,35 @@ def test_help_and_version(cli: Cli) -> None:
     assert [name for name in names if f"\n  {name} " not in output.out] == []
     assert "..." not in output.out.partition("Commands:")[2]
     assert cli("--version").out.startswith("supervisor ")
+
+
+def _commands(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    """Yield the commands of a group, and of the groups in it, each with its full name."""
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        inner = command.make_context(name, [], parent=context, resilient_parsing=True)
+        yield inner.command_path, inner.command
+        if isinstance(inner.command, click.Group):
+            yield from _commands(inner.command, inner)
+
+
+def test_the_help_of_every_command_ends_with_an_example() -> None:
+    """The help of every command has an example, and the options of the example exist."""
+    top = supervisor.make_context("supervisor", ["machines"])
+    commands = dict(_commands(supervisor, top))
+    assert len(commands) > 35
+    for path, command in commands.items():
+        if path.startswith("supervisor simulate"):
+            continue
+        lines = [line.strip() for line in (command.epilog or "").splitlines() if line.startswith("  ")]
+        assert lines, path
+        for line in lines:
+            words = shlex.split(line, comments=True)
+            named = [name for count in (3, 2) if (name := " ".join(words[:count])) in commands]
+            assert named or not line.startswith("supervisor"), line
+            known = {option for name in named[:1] for one in commands[name].params for option in one.opts}
+            assert not named or {word for word in words if word.startswith("--")} <= known, line
 
 
 def test_the_help_of_a_command_begins_with_its_line_in_the_list() -> None:
@@ -843,8 +873,8 @@ def test_a_name_that_runs_again_is_told(cli: Cli, tmp_path: Path) -> None:
 
 # --------------------------------------------------------------------------------------------------- dead letters
 def test_dead_letters_say_what_was_given_up_and_how_to_try_again(cli: Cli, tmp_path: Path) -> None:
-    """``dead-letters`` lists failed tasks with their last errors, and says that the plan must be run again if the run
-    has ended."""
+    """``dead-letters`` lists failed tasks with their last errors, and the command that tries them again; a task that a
+    later run has done is not listed."""
     plan = tmp_path / "plan.yaml"
     once = "task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}\n"
     agents = "agents: {a: {adapter: command, command: [sh, -c, exit 3]}}\n"
@@ -855,7 +885,7 @@ def test_dead_letters_say_what_was_given_up_and_how_to_try_again(cli: Cli, tmp_p
     assert (letter["task"], letter["entity_id"], letter["try_again"]) == (
         "t",
         "task:t",
-        "its run has ended: run the plan again",
+        "supervisor run PLAN.yaml --resume",
     )
     assert (letter["attempts"], letter["runs"]) == (1, 1)
     assert "3" in letter["last_error"]
@@ -863,6 +893,9 @@ def test_dead_letters_say_what_was_given_up_and_how_to_try_again(cli: Cli, tmp_p
     assert head.split() == ["TASK", "ATTEMPTS", "RUNS", "TRY", "AGAIN", "LAST", "ERROR"]
     assert line.startswith("t ")
     assert letter["last_error"] in line
+    plan.write_text(plan.read_text().replace("exit 3", "exit 0"))
+    assert cli("run", plan, *where).status == 0
+    assert cli("dead-letters", *where).out == "no task was given up\n"
 
 
 def test_where_nothing_was_given_up_that_is_said(cli: Cli, ended: Path) -> None:

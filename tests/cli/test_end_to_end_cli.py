@@ -308,7 +308,7 @@ def test_a_first_signal_drains_and_a_second_ends_it(tmp_path: Path, backend: str
 
 @BACKENDS
 def test_a_drain_tells_how_far_it_is(tmp_path: Path, backend: str) -> None:
-    """During a drain the run prints the number of tasks left after each turn that ends."""
+    """During a drain the run prints the number of turns left after each turn that ends."""
     tasks = "".join(
         f'  - {{id: t{number}, agent: sh, prompt: "echo up; while test ! -e go{number}; do sleep 0.01; done"}}\n'
         for number in (1, 2)
@@ -319,7 +319,7 @@ def test_a_drain_tells_how_far_it_is(tmp_path: Path, backend: str) -> None:
         one.signal(signal.SIGTERM)
         assert said(one).startswith("supervisor: draining: no task starts, tasks in progress have")
         (tmp_path / "go1").touch()
-        assert said(one).startswith("supervisor: draining: 1 task in progress, ")
+        assert said(one).startswith("supervisor: draining: 1 turn in progress, ")
         (tmp_path / "go2").touch()
         assert one.result() == {"t1": "completed", "t2": "completed"}
 

@@ -218,3 +218,12 @@ def test_verbose_runs_log_each_transition_in_a_readable_line(tmp_path: Path) -> 
     more = cli("run", plan, "-vv", *where).err
     assert "DEBUG job:t-2: pending -> queued, by plan" in more
     assert "DEBUG session t-2: Ended, in Stopped, by t-2" in more
+
+
+def test_a_deleted_working_directory_is_said(tmp_path: Path) -> None:
+    """A command that needs the working directory says that it was deleted, and what to do."""
+    (tmp_path / "plan.yaml").write_text(AGENTS + TWO_TASKS)
+    script = f"mkdir gone; cd gone; rmdir ../gone; exec {sys.executable} -m supervisor run {tmp_path}/plan.yaml"
+    ran = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    words = "the working directory has been deleted: change to another one (`cd`)"
+    assert (ran.returncode, ran.stderr) == (2, f"supervisor: {words}\n")
