@@ -252,7 +252,7 @@ def _ended_process(one: ProcessFate) -> str:
 
 
 def _recorded(receipt: Receipt) -> str:
-    killed = f"killed at {clock(receipt.killed_at)}, " if receipt.killed_at is not None else ""
+    killed = f"all ended at {clock(receipt.killed_at)}, " if receipt.killed_at is not None else ""
     if receipt.recorded_at is None:
         why = "the disk has not answered" if receipt.outage is None else printable(receipt.outage)
         return f"{killed}not recorded yet: {why}"

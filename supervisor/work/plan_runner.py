@@ -69,8 +69,8 @@ class PlanRunner:
         if none."""
         self.anew = ""
         """Text about the earlier run that this run does not continue, with the reason; ``""`` if none."""
-        self.has_rest = False
-        """Whether the run that ``anew`` names has ended, and left work to a run with *resume*."""
+        self.rest = ""
+        """The tasks that a run with *resume* would do, if the run that ``anew`` names has ended; ``""`` if none."""
         self.merged: tuple[str, ...] = ()
         """The tasks that were closed in an earlier run and are merged in this run, each with a sentence about the
         merge."""
@@ -178,7 +178,7 @@ class PlanRunner:
         left = await read_unreported_result(self._sup.journal, last)
         if left is None:
             if named is not None and not anew:
-                self.anew, self.has_rest = f"{named.words} is over", named.has_rest
+                self.anew, self.rest = f"{named.words} is over", named.rest
             known.forget(last)
             return None
         if not same:  # a plan with the tasks of that run still gets the result

@@ -50,6 +50,7 @@ from supervisor.plans import (
 )
 from supervisor.plans.agents import McpServerConfig
 from supervisor.plans.permissions import PermissionRuleConfig
+from supervisor.work.results import PlanResult
 from tests.support import CommandOutput, run_command, stdout_of
 from tests.unit.journal.test_journal_growth import kept_journal
 
@@ -1012,9 +1013,9 @@ def test_plan_check_tells_the_worst_case_of_each_task(cli: Cli, tmp_path: Path) 
     tasks = "[{id: a, prompt: x, agent: s, timeout_s: 60}, {id: b, prompt: x, agent: s, timeout_s: 60}]"
     plan.write_text(f"{quick}agents: {{s: {{adapter: command, command: [sh]}}}}\ntasks: {tasks}\n")
     *_, head, first, _, endless, together = cli("plan", "check", plan).out.splitlines()
-    assert head.split() == ["TASK", "ITS", "AGENT", "TRIES", "AT", "MOST"]
-    assert first.split() == ["each", "of", "2", *"fails, with the same error each time".split(), "1", "0", "s"]
-    assert endless.split() == [*"hangs, or works on without end".split(), "1", "70", "s"]
+    assert " ".join(head.split()) == "TASK ITS AGENT TRIES AT MOST"
+    assert " ".join(first.split()) == "each of 2 fails, with the same error each time 1 0 s"
+    assert " ".join(endless.split()) == "hangs, or works on without end 1 70 s"
     assert together == "Together, the tasks answer failures with at most 10 launches (retry_budget)."
 
 
@@ -1073,7 +1074,7 @@ def test_a_run_goes_on_when_nobody_reads(ended: Path) -> None:
         def drawn(self) -> None:
             self.drawings += 1
 
-        def end(self, results: object, *, ok: bool) -> None:
+        def end(self, result: object) -> None:
             raise AssertionError("nobody reads the results")
 
         def close(self) -> None:
@@ -1084,6 +1085,6 @@ def test_a_run_goes_on_when_nobody_reads(ended: Path) -> None:
     reporter.start(teller)
     reporter.update()
     reporter.update()
-    reporter.end([], ok=True)
+    reporter.end(PlanResult({}))
     reporter.close()
     assert teller.drawings == 0

@@ -316,7 +316,7 @@ def test_a_receipt_accounts_for_everything() -> None:
     text = receipt_text(RECEIPT)
     assert "session lead: ended at the stage terminate after 0.25 s" in text
     assert "process 7 of lead:a1: ended by terminate, status -15, 2 below it killed" in text
-    assert "survivors: 0; killed at" in text
+    assert "survivors: 0; all ended at" in text
     assert "not recorded yet" in text
 
 
