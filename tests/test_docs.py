@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import supervisor
 from supervisor.plans import load_plan
 from tests.field.field_kit import until
 from tests.support import run_command
@@ -74,6 +75,13 @@ def test_the_second_plan_of_the_tutorial_is_a_plan(tmp_path: Path) -> None:
     plan = tmp_path / "long.yaml"
     plan.write_text(PLANS[1], encoding="utf-8")
     assert [task.id for task in load_plan(plan).tasks] == ["wait"]
+
+
+def test_the_reference_lists_the_api() -> None:
+    """The page of the API has an entry for each name that can be imported from `supervisor`."""
+    page = (DOCS / "reference/api.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\.\. (?:auto\w+|py:type):: (\w+)$", page, re.MULTILINE)
+    assert sorted([*listed, "__version__"]) == sorted(supervisor.__all__)
 
 
 def test_no_page_is_long() -> None:

@@ -163,7 +163,7 @@ def _settled(row: EntityRow) -> bool:
 
 def _aged(seen: Iterable[EntityLine], rows: Iterable[EntityRow]) -> list[EntityLine]:
     """Replace the age of each settled entity by its age at the last change."""
-    ages = {row.id: max(0.0, row.changed_at - row.born_at) for row in rows if _settled(row)}
+    ages = {row.id: row.lasted_s for row in rows if _settled(row)}
     return [replace(one, age_s=ages.get(one.id, one.age_s)) for one in seen]
 
 

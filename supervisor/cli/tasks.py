@@ -92,7 +92,7 @@ def _command(verb: str, words: str) -> Callable[..., Any]:
     return task.command(verb, help=words, epilog=examples(f"supervisor task {verb} fix"))(command)
 
 
-_command("reset", "Retry tasks that were given up: close the circuit, and count attempts from 0.")
+_command("reset", "Retry tasks at once that wait for their next try, or were given up; those count attempts from 0.")
 _command("requeue", "Take tasks in progress from their sessions, and let other sessions take them.")
 _command("unclaim", "Take tasks that were claimed but not begun from their sessions.")
 _command("cancel", "Cancel tasks for good.")

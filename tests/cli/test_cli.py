@@ -1014,7 +1014,7 @@ def test_plan_check_tells_the_worst_case_of_each_task(cli: Cli, tmp_path: Path) 
     tasks = "[{id: a, prompt: x, agent: s, timeout_s: 60}, {id: b, prompt: x, agent: s, timeout_s: 60}]"
     plan.write_text(f"{quick}agents: {{s: {{adapter: command, command: [sh]}}}}\ntasks: {tasks}\n")
     *_, head, first, _, endless, together = cli("plan", "check", plan).out.splitlines()
-    assert head.split() == ["TASK", "ITS", "AGENT", "TRIES", "AT", "MOST"]
+    assert " ".join(head.split()) == "TASK ITS AGENT TRIES AT MOST"
     assert " ".join(first.split()) == "each of 2 fails, with the same error each time 1 0 s"
     assert " ".join(endless.split()) == "hangs, or works on without end 1 70 s"
     assert together == "Together, the tasks answer failures with at most 10 launches (retry_budget)."

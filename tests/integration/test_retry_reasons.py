@@ -136,6 +136,16 @@ async def test_another_agent_is_told_too(tmp_path: Path) -> None:
     assert prompts(recorded) == ["Write a.txt", AGAIN + "> exit status 127"]
 
 
+async def test_a_run_that_is_resumed(tmp_path: Path) -> None:
+    """A run that a person resumes with ``--resume`` tells the task why it had failed in the run before."""
+    plan = plan_of(tmp_path / "prompts", "true", acceptance=[FAILS], max_retries=0)
+    for resume in (False, True):
+        settings: dict[str, Any] = {"agents": plan.agents, "settings": plan.settings, "workdir": tmp_path}
+        async with open_supervisor(tmp_path / ".sdd", **settings) as sup:
+            await run_plan(sup, plan, resume=resume)
+    assert prompts(tmp_path / "prompts")[1].endswith("\n> test_a: expected 1\n> got 2")
+
+
 # ------------------------------------------------------------------------------------------- limits of the reasons
 async def outcome_of(tmp_path: Path, plan: Plan) -> tuple[str, Run]:
     """Carry out the plan; return the error of its task, and the run."""
