@@ -779,6 +779,7 @@ def test_stop_where_nothing_runs_has_nothing_to_do(cli: Cli, ended: Path) -> Non
         ),
         (["send", "lead/docs", "hello"], "session lead/docs has ended (completed); `supervisor tree` shows what lives"),
         (["send", "leat", "hello"], "nothing has the id 'leat'; did you mean lead"),
+        (["inspect", "lead/docs"], "lead/docs does not live any more: `supervisor why lead/docs` explains its end"),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )
