@@ -6,7 +6,6 @@ Importing this package is cheap; the runtime is loaded when a name of it is firs
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,7 +13,8 @@ if TYPE_CHECKING:
     from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
     from supervisor.diagnostics.visual_state import Inspected
     from supervisor.embedding.runtime import open_supervisor, reconfigure
-    from supervisor.host.supervision import Supervisor
+    from supervisor.host.api import Supervisor
+    from supervisor.host.services import ServiceFailed
     from supervisor.journal.statedir import StateDirBusy, StateDirError
     from supervisor.lifecycles.types import (
         AbortPolicy,
@@ -44,14 +44,16 @@ if TYPE_CHECKING:
     from supervisor.policies.liveness import StallProfileName
     from supervisor.policies.permissions import OpenPermission
     from supervisor.ports import JournalError, JournalLost, JournalUnavailable
-    from supervisor.runtime.availability import Outage, Shortage
     from supervisor.runtime.entity import Degraded, Refused
     from supervisor.runtime.live_session import NoSuchEntity
+    from supervisor.runtime.outages import Outage, Shortage
     from supervisor.runtime.subscriptions import SubscriptionLagged
     from supervisor.sessions.handle import Session, TurnResult
     from supervisor.work.plan_handle import PlanHandle, run_plan
     from supervisor.work.results import PlanResult, TaskResult
     from supervisor.workspaces.git_command import WorkspaceError
+
+    __version__: str
 
 __all__ = [
     "AbortPlan",
@@ -85,6 +87,7 @@ __all__ = [
     "Receipt",
     "Refused",
     "RetentionConfig",
+    "ServiceFailed",
     "Session",
     "Settings",
     "Shortage",
@@ -132,11 +135,12 @@ _HOMES = {
     "supervisor.journal.statedir": ("StateDirBusy", "StateDirError"),
     "supervisor.work.results": ("PlanResult", "TaskResult"),
     "supervisor.work.plan_handle": ("PlanHandle", "run_plan"),
-    "supervisor.runtime.availability": ("Outage", "Shortage"),
+    "supervisor.runtime.outages": ("Outage", "Shortage"),
     "supervisor.policies.permissions": ("OpenPermission",),
     "supervisor.ports": ("JournalError", "JournalLost", "JournalUnavailable"),
     "supervisor.embedding.runtime": ("open_supervisor", "reconfigure"),
-    "supervisor.host.supervision": ("Supervisor",),
+    "supervisor.host.api": ("Supervisor",),
+    "supervisor.host.services": ("ServiceFailed",),
     "supervisor.runtime.entity": ("Degraded", "Refused"),
     "supervisor.runtime.subscriptions": ("SubscriptionLagged",),
     "supervisor.sessions.handle": ("Session", "TurnResult"),
@@ -156,14 +160,20 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-try:
-    __version__ = version("supervisor-runtime")
-except PackageNotFoundError:  # run from a checkout that is not installed
-    __version__ = "0+unknown"
-
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     module = _HOME_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'supervisor' has no attribute {name!r}")
     return getattr(import_module(module), name)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # here, since it imports much
+
+    try:
+        return version("supervisor-runtime")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "0+unknown"

@@ -27,7 +27,7 @@ from supervisor.cli.invocation import execute
 from supervisor.diagnostics.event_replay import KINDS
 from supervisor.diagnostics.invariants import RecordChecker
 from supervisor.embedding.runtime import open_supervisor
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles import MACHINES
 from supervisor.lifecycles.types import LifecycleEvent
@@ -85,8 +85,8 @@ class Run:
     @property
     def disk(self) -> FrozenJournal:
         """Journal of the run, if the run was started with a FrozenJournal."""
-        assert isinstance(self.sup.journal, FrozenJournal)
-        return self.sup.journal
+        assert isinstance(self.sup.core.journal, FrozenJournal)
+        return self.sup.core.journal
 
 
 @asynccontextmanager
@@ -118,8 +118,8 @@ async def supervising(
             try:
                 yield Run(sup, store)
             finally:
-                if isinstance(sup.journal, FrozenJournal):
-                    sup.journal.thaw.set()  # a test that fails while the journal is frozen must not hang
+                if isinstance(sup.core.journal, FrozenJournal):
+                    sup.core.journal.thaw.set()  # a test that fails while the journal is frozen must not hang
     check_records(store.log.after(0, 1_000_000), store.entities.values(), store.owed.values(), refused=refused)
 
 

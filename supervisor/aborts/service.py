@@ -51,6 +51,7 @@ from supervisor.policies.abort_plan import (
     scope_of,
     total_survivors,
 )
+from supervisor.policies.argument_checks import check_type, check_types
 from supervisor.ports import Journal
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.entity_registry import EntityRegistry
@@ -139,14 +140,20 @@ class AbortService:
         target: str,
         scope: AbortScope | str,
         *,
-        reason: str,
-        actor: str,
+        reason: str = "",
+        actor: str = "host",
         now: bool = False,
         within_s: float | None = None,
         plan_id: str | None = None,
     ) -> Receipt:
         """Abort *target*; implements ``Supervisor.abort``, where the arguments are described."""
-        scope = scope_of(scope)
+        check_type("target", target, str)
+        check_type("reason", reason, str)
+        check_type("actor", actor, str)
+        check_type("now", now, bool)
+        check_types(str, plan_id=plan_id)
+        check_types(int, float, within_s=within_s)
+        reason, scope = reason or f"aborted by {actor}", scope_of(scope)
         if within_s is not None and not within_s >= 0:
             raise ValueError(f"within_s: {within_s!r} is no time to end in; give seconds, 0 or more")
         try:
@@ -163,17 +170,8 @@ class AbortService:
             )
         if plan_id is not None and plan_id not in self._plan_ids(plan, now):
             words = f"plan {plan_id} would not be carried out: the tree has changed since, the plan is {plan.id} now"
-            raise Refused(f"{words}; look at it with --dry-run")
+            raise Refused(f"{words}; plan the abort again")
         return await self._carry_out(_RunningAbort(plan, self._new_id(), reason, actor, now or plan.now, within_s))
-
-    async def execute(
-        self, plan: AbortPlan, *, reason: str, actor: str, now: bool = False, within_s: float | None = None
-    ) -> Receipt:
-        """Carry out *plan*; implements ``Supervisor.execute``, where the arguments are described."""
-        now = now or plan.now
-        if not plan.already_ended and plan.id not in self._plan_ids(plan, now):
-            raise Refused(f"the tree below {plan.target} has changed since the abort was planned; plan it again")
-        return await self._carry_out(_RunningAbort(plan, self._new_id(), reason, actor, now, within_s))
 
     def abort_session(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
         """Abort a session, and everything below it, because of the record *because*; without a receipt, and without an
@@ -376,7 +374,7 @@ class AbortService:
             result = ToolCompleted(
                 call_id=call.call_id, outcome=ToolOutcome.ABORTED, reason=request.reason, abort_id=request.abort_id
             )
-            connection.abandon_call(call.call_id)
+            connection.abandon_call(call.call_id, request.reason)
             self._registry.send(turn_id, result, cause=cause, lane=Lane.CONTROL)
             return ended
         connection.abort_own_call(call.call_id, request.reason, request.abort_id, cause.seq)

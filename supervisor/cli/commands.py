@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from copy import copy
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, entry_points, version
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +42,8 @@ class _EntryPointCommand(_LazyCommand):
     """Command that a package above this one registers as an entry point."""
 
     def _load(self) -> click.Command:
+        from importlib.metadata import entry_points  # here, since it imports much
+
         found = list(entry_points(group="supervisor.commands", name=self._where))
         if not found:
             raise BadInput(
@@ -54,15 +55,10 @@ class _EntryPointCommand(_LazyCommand):
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        say(f"supervisor {_version()}")
+        from supervisor import __version__  # here, since it reads the metadata of the installed package
+
+        say(f"supervisor {__version__}")
         context.exit()
-
-
-def _version() -> str:
-    try:
-        return version("supervisor-runtime")
-    except PackageNotFoundError:  # run from a checkout
-        return "not installed"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -118,7 +114,7 @@ _COMMANDS: Final = (
     ("events", "events:events", "Print all records, or the records of ID."),
     ("inspect", "sessions:inspect", "Show the current activity of ID."),
     ("journal", "journal:journal", "Check, compact or export the journal of a state directory."),
-    ("logs", "query:logs_command", "Print the output of the agents of session ID."),
+    ("logs", "logs:logs_command", "Print what the agents of a task or session wrote."),
     ("permissions", "permissions:permissions", "List the permission requests that wait for an answer."),
     ("plan", "plan:plan_group", "Check a plan, or print the JSON Schema of plans."),
     ("plugins", "plugins:plugins", "List the installed plug-ins, and what they add."),
@@ -132,6 +128,7 @@ _COMMANDS: Final = (
     ("task", "tasks:task", "Reset, requeue, unclaim, cancel, block or split tasks."),
     ("tree", "query:tree_command", "Show the sessions as a tree, with their open tool calls."),
     ("validate", "validate:validate", "Check a transition log, or a journal."),
+    ("wait", "wait:wait_command", "Wait until a task, a session or the run has ended."),
     ("why", "why:why_command", "Explain the last change of ID by its causes."),
 )
 """Commands of ``supervisor``: name, module and attribute below ``supervisor.cli``, and summary of each."""

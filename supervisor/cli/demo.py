@@ -28,7 +28,7 @@ from supervisor.diagnostics.causal_trace import roots, why
 from supervisor.diagnostics.tree_view import tool_calls, tree
 from supervisor.diagnostics.validate import validate_lines
 from supervisor.embedding.runtime import open_supervisor
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import AbortScope, Kind, LifecycleEvent, Survivors
@@ -87,7 +87,7 @@ Wanted = Callable[[LifecycleEvent], bool]
 @click.command("demo")
 @json_option
 @verbose_option
-def demo(as_json: bool, verbose: bool) -> int:
+def demo(as_json: bool, verbose: int) -> int:
     """Real processes work in a scratch git repository. The demo needs no network and no account."""
     configure_logging(verbose=verbose)
     return run_demo(as_json=as_json)
@@ -176,7 +176,7 @@ class _Demo:
     async def _steer(self) -> None:
         await self._until(_started("steered:t1"))
         self._say(">> one session gets an urgent message")
-        await self._sup.send("steered", MESSAGE, urgent=True, sender="operator")
+        await self._sup.session("steered").send(MESSAGE, urgent=True, sender="operator")
 
     async def _abort_hung(self) -> Receipt:
         await self._until(lambda event: event.entity_id == "hung:t1" and event.to_status == "RUNNING")

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
 
-import anyio
 import click
 import msgspec
 
 from supervisor.cli.calls import ToolCallIndex
+from supervisor.cli.completion import complete_ids
+from supervisor.cli.lookup import unknown_id
 from supervisor.cli.options import json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import event_line, json_line
-from supervisor.control.client import request
-from supervisor.control.error_messages import NotRunning, UnknownId
+from supervisor.control.error_messages import NotRunning
 from supervisor.diagnostics.causal_trace import split_call
 from supervisor.diagnostics.tree_view import tool_calls
 from supervisor.journal.history import History
@@ -28,16 +27,22 @@ from supervisor.lifecycles.types import LifecycleEvent
 
 
 @click.command("events")
-@click.argument("entity_id", metavar="[ID]", required=False)
-@click.option("--follow", is_flag=True, help="Continue until the supervisor ends.")
+@click.argument("entity_id", metavar="[ID]", required=False, shell_complete=complete_ids())
+@click.option("-f", "--follow", is_flag=True, help="Continue until the supervisor ends.")
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only records after this number.")
 @state_dir_option
 @json_option
 def events(entity_id: str | None, follow: bool, after: int, state_dir: Path, as_json: bool) -> None:
-    """ID is the id of a session, turn, agent, task or tool call."""
+    """ID is the id of a session, turn, agent, task or tool call.
+
+    \b
+    supervisor events fix -f          # the records of the session fix, as they come
+    """
     records = _Records(state_dir, entity_id, as_json=as_json)
     last = records.read(after=after, follow=follow)
     if follow:
+        import anyio  # here, since an event loop is needed only to follow
+
         anyio.run(records.follow, last)
 
 
@@ -86,17 +91,23 @@ class _Records:
             return
         row = reader.entity(self._entity)
         if row is None or (self._call is not None and self._id not in tool_calls(row)):
-            raise UnknownId(self._id)
+            raise unknown_id(reader, self._id)
 
     async def follow(self, after: int) -> None:
         """Print records as they happen until the supervisor ends; return at once if none runs."""
-        asked: dict[str, Any] = {"do": "follow", "after": after, "entity": self._entity}
+        from supervisor.control.client import ReplyLost, request
+        from supervisor.control.requests import Follow
+
+        asked = Follow(after=after, id=self._entity)
         try:
             async with aclosing(request(StateDir(self._state_dir).control_socket, asked)) as answers:
                 async for answer in answers:
                     self._show(msgspec.convert(answer["event"], LifecycleEvent), after)
         except NotRunning:
             return
+        except ReplyLost:  # a viewer has asked for nothing that could be lost
+            root = self._state_dir
+            warn(f"the supervisor on {root} was killed; `supervisor run PLAN.yaml` there continues an interrupted plan")
 
     def _show(self, event: LifecycleEvent, after: int) -> None:
         label = self._calls.label(event)

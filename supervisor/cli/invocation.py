@@ -74,6 +74,7 @@ def _open_what_is_closed() -> None:
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
     os.close(number)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - open for as long as the process lives
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - open for as long as the process lives
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 

@@ -20,6 +20,7 @@ from supervisor.cli.rendering import json_text
 from supervisor.cli.sessions import send_request
 from supervisor.cli.validate import journal_at
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, NotRunning, WorkFailed
+from supervisor.control.requests import Compact
 from supervisor.journal.archive import compact_pieces
 from supervisor.journal.database import open_database
 from supervisor.journal.history import FileCheck, History, check_file
@@ -92,14 +93,13 @@ def _compact(keep_s: float | None, records_max: int | None, state_dir: Path, as_
     """
     if keep_s is not None and not isfinite(keep_s):
         raise BadInput(f"--keep-s: {keep_s} is not a duration; give seconds, 0 or more")
-    given = keep_s is not None or records_max is not None
-    retention = Retention(keep_s=keep_s, records_max=records_max) if given else None
     state = StateDir.open(state_dir, create=False)
     try:
-        answer = send_request(state_dir, {"do": "compact", "retention": msgspec.to_builtins(retention)})
+        answer = send_request(state_dir, Compact(keep_s=keep_s, records_max=records_max))
         compacted = msgspec.convert(answer["compacted"], Compacted)
     except NotRunning:
-        compacted = _compacted(state, retention or Retention())
+        given = keep_s is not None or records_max is not None
+        compacted = _compacted(state, Retention(keep_s=keep_s, records_max=records_max) if given else Retention())
     say(json_text(compacted) if as_json else _moved(compacted))
 
 
@@ -150,8 +150,8 @@ def _export(path: Path | None, out: Path | None, state_dir: Path, as_json: bool)
             raise BadInput(f"--out: {out} exists; name another file, or move it away") from None
         except OSError as error:
             raise BadInput(f"--out: {out} cannot be written: {error.strerror}; name another file") from None
-    compacted: dict[str, Any] = {"file": str(out), "lines": count}
-    say(json_text(compacted) if as_json else f"{out}: {count} transitions")
+    written: dict[str, Any] = {"file": str(out), "lines": count}
+    say(json_text(written) if as_json else f"{out}: {count} transitions")
 
 
 def _written(out: Path, lines: Iterable[str]) -> int:

@@ -44,7 +44,9 @@ state_dir_option = click.option(
     help="Directory of the supervisor's journal.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-verbose_option = click.option("-v", "--verbose", is_flag=True, help="Log what the runtime does to standard error.")
+verbose_option = click.option(
+    "-v", "--verbose", count=True, help="Log each transition to standard error; -vv logs every record."
+)
 
 
 def say(text: str, *, err: bool = False, newline: bool = True) -> None:

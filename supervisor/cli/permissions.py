@@ -8,9 +8,11 @@ from pathlib import Path
 import click
 import msgspec
 
+from supervisor.cli.completion import complete_ids
 from supervisor.cli.options import json_option, say, state_dir_option
 from supervisor.cli.rendering import columns, duration, json_text
 from supervisor.cli.sessions import operator, send_request
+from supervisor.control.requests import Answer, Permissions
 from supervisor.policies.permissions import OpenPermission
 from supervisor.policies.redaction import printable
 
@@ -20,7 +22,7 @@ from supervisor.policies.redaction import printable
 @json_option
 def permissions(state_dir: Path, as_json: bool) -> None:
     """Requests that a policy decides do not wait and are not listed."""
-    reply = send_request(state_dir, {"do": "permissions"})["permissions"]
+    reply = send_request(state_dir, Permissions())["permissions"]
     say(json_text(reply) if as_json else _text(msgspec.convert(reply, list[OpenPermission])))
 
 
@@ -42,7 +44,7 @@ def _indented(detail: str) -> str:
 
 
 @click.command("answer")
-@click.argument("permission_id", metavar="ID")
+@click.argument("permission_id", metavar="ID", shell_complete=complete_ids("permission", living=True))
 @click.argument("decision", type=click.Choice(["allow", "deny"]))
 @click.option("--always", is_flag=True, help="Also for the same request later in the session.")
 @click.option("--because", default="", metavar="TEXT", help="Reason to record.")
@@ -51,8 +53,8 @@ def _indented(detail: str) -> str:
 def answer(permission_id: str, decision: str, always: bool, because: str, state_dir: Path, as_json: bool) -> None:
     """The first answer counts; a later one is refused. A request that is not answered in time is denied."""
     allow = decision == "allow"
-    asked = {"do": "answer", "permission": permission_id, "allow": allow, "always": always, "because": because}
-    reply = send_request(state_dir, {**asked, "by": operator()})["answered"]
+    asked = Answer(id=permission_id, allow=allow, always=always, because=because, by=operator())
+    reply = send_request(state_dir, asked)["answered"]
     for_good = " for good" if (reply["kind"] or "").endswith("_always") else ""
     nothing = (
         ""

@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from supervisor.cli.options import say
+from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
 from supervisor.control.error_messages import DONE, BadInput
 from supervisor.plans import BadPlan, Plan
 from supervisor.plans.tasks import every_task
-from supervisor.plugins.reading import load_plan
 from supervisor.work.budgeting import narrowings
 
 
@@ -26,14 +26,19 @@ def plan_group() -> None:
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def _check(plan: Path, as_json: bool) -> int:
-    """Check the whole plan, as `run` does before it starts anything."""
+    """Check the whole plan, as `run` does before it starts anything. PLAN is a YAML file, or - for standard input.
+
+    \b
+    supervisor plan check plan.yaml
+    """
     try:
-        found = load_plan(plan)
+        found = read_plan(plan)
     except BadPlan as error:
         raise BadInput(str(error)) from None
-    say(json.dumps(_as_json(found)) if as_json else f"{plan}: {_summary(found)}: no problems")
+    name = "standard input" if plan == STANDARD_INPUT else plan
+    say(json.dumps(_as_json(found)) if as_json else f"{name}: {_summary(found)}: no problems")
     for words in () if as_json else (*narrowings(found), *_unguarded(found)):
-        say(f"{plan}: {words}")
+        say(f"{name}: {words}")
     return DONE
 
 
@@ -47,7 +52,7 @@ def _as_json(plan: Plan) -> dict[str, object]:
 
 def _unguarded(plan: Plan) -> Iterator[str]:
     """Yield a line for each agent on which its permissions have no effect (``unguarded``)."""
-    for name, agent in plan.agents.items():
+    for name, agent in plan.agent_configs.items():
         if agent.unguarded:
             asked = f"'{agent.permissions.default}' answers what it asks"
             yield f"agents.{name}.unguarded: it may act without asking; permissions {asked}, and hold nothing else"

@@ -1,4 +1,4 @@
-"""Commands that only read: ``ps``, ``tree``, ``logs`` and ``dead-letters``.
+"""Commands that only read: ``ps``, ``tree`` and ``dead-letters``.
 
 They read the state directory, with or without a running supervisor, and never write to it. They warn if the journal of
 a dead supervisor shows entities as alive, and if a running supervisor lacks a resource, or cannot write its journal.
@@ -6,36 +6,34 @@ a dead supervisor shows entities as alive, and if a running supervisor lacks a r
 
 from __future__ import annotations
 
-import re
+import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Final
 
 import click
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from supervisor.cli.lookup import open_history
 from supervisor.cli.options import json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import (
     clock,
     dead_letters_text,
-    json_line,
     json_text,
     ps_text,
     tree_json,
     tree_text,
 )
-from supervisor.control.client import problems_of
-from supervisor.control.error_messages import UnknownId
+from supervisor.control.error_messages import BadInput
 from supervisor.diagnostics.state_times import PROVIDER_BREAKER, StateTimes, needs_times
 from supervisor.diagnostics.task_status import DeadLetter, dead_letters
 from supervisor.diagnostics.tree_view import STAYING, EntityLine, ps, tool_calls, tree
 from supervisor.journal.history import History
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.journal.transcript import follow_from
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import Kind
@@ -43,20 +41,10 @@ from supervisor.policies.budgets import Amounts
 from supervisor.policies.usage import USAGE_EVENTS, UsageTotals
 from supervisor.ports import EntityRow, JournalDamaged
 
-_LOOK_AGAIN_S: Final = 0.2
+WATCH_S: Final = 1.0
+"""Seconds between two tables of ``ps --watch``."""
 _RESTING: Final = ((Kind.TASK, Task.FAILED.value), (Kind.RUN, TaskRun.CIRCUIT_OPEN.value))
 """States that only a person, or a decision about the run's task, can end."""
-_NUMBER: Final = re.compile(r"-\d+")
-"""Pattern of the suffix that distinguishes sessions with the same name."""
-_TRANSCRIPT_LINE: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<source>\w+)\| (?P<text>.*)")
-"""Pattern of a line of a transcript; the time of day is UTC. Other lines are notes of the transcript itself."""
-
-
-@contextmanager
-def open_history(state_dir: Path) -> Iterator[tuple[StateDir, History]]:
-    state = StateDir.open(state_dir, create=False)
-    with History(state.journal) as reader:
-        yield state, reader
 
 
 # ------------------------------------------------------------------------------------------------- what there is
@@ -65,14 +53,48 @@ _all = click.option("--all", "all_of_it", is_flag=True, help="Also agents and tu
 
 @click.command("ps")
 @_all
+@click.option("--watch", is_flag=True, help="Print the table again and again, until the supervisor has ended.")
 @state_dir_option
 @json_option
-def ps_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
+def ps_command(all_of_it: bool, watch: bool, state_dir: Path, as_json: bool) -> None:
+    """\b
+    supervisor ps --watch
+    """
+    if watch and as_json:
+        raise BadInput("--watch, --json: give one of them; `supervisor events --follow --json` prints every change")
     state = StateDir.open(state_dir, create=False)
+    if watch:
+        _watch(state, all_of_it=all_of_it)
     running = as_json or state.lock_holder() is not None  # before the rows: one that ends now leaves none alive
     rows, seen = seen_entities(state_dir, all_of_it=all_of_it)
     say(json_text(seen) if as_json else ps_text(seen))
     _warn_of_troubles(state, rows, running)
+
+
+def _watch(state: StateDir, *, all_of_it: bool) -> None:
+    """Print the table on a terminal every ``WATCH_S`` seconds, and elsewhere whenever a state has changed, until no
+    supervisor runs."""
+    shown: object = None
+    while state.lock_holder() is not None:
+        _, seen = seen_entities(state.root, all_of_it=all_of_it)
+        if sys.stdout.isatty():
+            click.clear()
+            say(_fitting(ps_text(sorted(seen, key=lambda one: one.ended))))
+        elif shown != (shown := [(one.id, one.state, one.note) for one in seen]):
+            say(f"{ps_text(seen)}\n")
+        sys.stdout.flush()
+        time.sleep(WATCH_S)
+    click.clear()
+
+
+def _fitting(table: str) -> str:
+    """Return the lines of a table that fit on the terminal, and the number of the others."""
+    size = get_terminal_size()
+    lines = [line[: size.columns] for line in table.splitlines()]
+    room = max(2, size.lines - 2)
+    if len(lines) <= size.lines - 1:
+        return "\n".join(lines)
+    return "\n".join([*lines[:room], f"... and {len(lines) - room} more; `supervisor ps` prints all"])
 
 
 def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow], list[EntityLine]]:
@@ -141,6 +163,8 @@ def _sums(reader: History | JournalReader) -> Mapping[str, Amounts]:
 def _warn_of_troubles(state: StateDir, rows: list[EntityRow], running: bool) -> None:
     """Print warnings about shortages of a running supervisor, or about entities that a killed supervisor left open."""
     if running:
+        from supervisor.control.client import problems_of  # here, since it imports an event loop
+
         for words in problems_of(state.control_socket):
             warn(words)
     elif any(not _settled(row) for row in rows):
@@ -210,94 +234,3 @@ def ended(state_dir: Path, entity_id: str) -> bool | None:
     if turn is None or entity_id not in tool_calls(turn):
         return None
     return entity_id not in {one.id for node in tree([turn]) for one in node.children}
-
-
-def namesakes(state_dir: Path, entity_id: str) -> list[str]:
-    """Return the running sessions that have the same name as the ended session *entity_id*, or as the session of that
-    turn or call."""
-    with open_history(state_dir) as (state, reader):
-        if state.lock_holder() is None:
-            return []
-        rows = reader.live.entities(live_only=True)
-    names = entity_id.partition(":")[0].split("/")
-    return [row.id for row in rows if row.kind == Kind.SESSION and _is_namesake(row.id.split("/"), names)]
-
-
-def _is_namesake(parts: list[str], names: list[str]) -> bool:
-    """Return whether each part of an id equals the name, or the name followed by a number."""
-    if len(parts) != len(names):
-        return False
-    pairs = zip(parts, names, strict=True)
-    return all(part == name or (part.startswith(name) and _NUMBER.fullmatch(part, len(name))) for part, name in pairs)
-
-
-# --------------------------------------------------------------------------------------------------------- logs
-def pause() -> None:
-    time.sleep(_LOOK_AGAIN_S)
-
-
-@click.command("logs")
-@click.argument("entity_id", metavar="ID")
-@click.option("--follow", is_flag=True, help="Continue until the session ends.")
-@state_dir_option
-@json_option
-def logs_command(entity_id: str, follow: bool, state_dir: Path, as_json: bool) -> None:
-    with open_history(state_dir) as (state, reader):
-        session = _session_of(reader, entity_id)
-        lines = _TranscriptPrinter(state.transcript(session), session, as_json)
-        going_on = follow
-        while going_on:
-            going_on = _goes_on(reader, state, session)  # asked first: what was said before the end is still read
-            lines.print_new()
-            if going_on:
-                pause()
-        lines.end()
-
-
-def _session_of(reader: History, entity_id: str) -> str:
-    row = reader.entity(entity_id)
-    session = (
-        _claimed_by(reader, entity_id) if row is not None and row.kind == Kind.TASK else entity_id.partition(":")[0]
-    )
-    found = reader.entity(session)
-    if found is None or found.kind != Kind.SESSION:
-        raise UnknownId(entity_id)
-    return found.id
-
-
-def _claimed_by(reader: History, task_id: str) -> str:
-    """Return the session that last worked on a task; the task's own id if no session has claimed it."""
-    claims = [one.metadata["by"] for one in reader.events(task_id) if one.metadata.get("by")]
-    return str(claims[-1]) if claims else task_id
-
-
-def _goes_on(reader: History, state: StateDir, session: str) -> bool:
-    row = reader.entity(session)
-    return row is not None and not row.ended and state.lock_holder() is not None
-
-
-class _TranscriptPrinter:
-    """Printer of the lines of a transcript; prints each line when it is complete."""
-
-    def __init__(self, path: Path, session: str, as_json: bool) -> None:
-        self._path, self._session, self._as_json = path, session, as_json
-        self._offset, self._held = 0, ""
-
-    def print_new(self) -> None:
-        text, self._offset = follow_from(self._path, self._offset)
-        *lines, self._held = (self._held + text).split("\n")
-        for line in lines:
-            self._show(line)
-
-    def end(self) -> None:
-        self.print_new()
-        if self._held:
-            self._show(self._held)
-
-    def _show(self, line: str) -> None:
-        if self._as_json:
-            said = _TRANSCRIPT_LINE.fullmatch(line)
-            parts = said.groupdict() if said else {"timestamp": None, "source": None, "text": line}
-            say(json_line({"session": self._session, **parts}))
-        else:
-            say(line)

@@ -9,26 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from supervisor.cli.calls import ToolCallIndex
-from supervisor.diagnostics.task_status import DeadLetter
-from supervisor.diagnostics.tree_view import EntityLine, Node
-from supervisor.diagnostics.validate import Report
-from supervisor.diagnostics.visual_state import Inspected
-from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.policies.abort_plan import (
-    AbortPlan,
-    Crossing,
-    NodeReceipt,
-    PlannedNode,
-    ProcessFate,
-    Receipt,
-    SparedNode,
-)
 from supervisor.policies.redaction import printable
+
+if TYPE_CHECKING:  # a command imports the modules of the values that it prints, and no others
+    from supervisor.diagnostics.task_status import DeadLetter
+    from supervisor.diagnostics.tree_view import EntityLine, Node
+    from supervisor.diagnostics.validate import Report
+    from supervisor.diagnostics.visual_state import Inspected
+    from supervisor.lifecycles.types import LifecycleEvent
+    from supervisor.policies.abort_plan import (
+        AbortPlan,
+        Crossing,
+        NodeReceipt,
+        PlannedNode,
+        ProcessFate,
+        Receipt,
+        SparedNode,
+    )
 
 INDENTED_MAX = 64
 """Number of levels of a tree up to which its JSON is indented."""

@@ -20,16 +20,18 @@ import click
 
 from supervisor.cli.live_view import TICK_S, Reporter, view_for
 from supervisor.cli.options import PATH, json_option, state_dir_option, verbose_option, warn
+from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
+from supervisor.cli.record_log import LEVELS, LoggedView
 from supervisor.cli.run_controller import RunController
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
 from supervisor.embedding.runtime import close_sessions, open_supervisor, reconfigure
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.journal.reader import JournalReader, last_seq_of
 from supervisor.journal.statedir import StateDir
 from supervisor.plans import BadPlan, Plan
-from supervisor.plugins.reading import load_plan
 from supervisor.ports import EntityRow, JournalError
 from supervisor.recovery.resumable import continued, resumed_ids
+from supervisor.runtime.entity import Refused
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.previous_run import find_previous_run
 from supervisor.work.results import PlanResult
@@ -43,7 +45,7 @@ class _Request(NamedTuple):
     workdir: Path
     backend: str
     as_json: bool
-    verbose: bool
+    verbose: int
     fresh: bool
     resume: bool
     no_plugins: bool
@@ -52,11 +54,21 @@ class _Request(NamedTuple):
 
     def load(self) -> Plan:
         """Read and check the plan."""
-        return load_plan(self.plan, installed=not self.no_plugins, instead=self.instead)
+        return read_plan(self.plan, installed=not self.no_plugins, instead=self.instead)
+
+    def reload(self) -> Plan:
+        """Read and check the plan again.
+
+        Raises:
+            BadPlan: the plan is invalid, or came from standard input.
+        """
+        if self.plan == STANDARD_INPUT:
+            raise BadPlan("the plan came from standard input, and cannot be read again; run it from a file")
+        return self.load()
 
 
 @click.command("run")
-@click.argument("plan", type=PATH)
+@click.argument("plan", type=PATH, metavar="PLAN")
 @state_dir_option
 @json_option
 @click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", show_default=True)
@@ -77,8 +89,15 @@ class _Request(NamedTuple):
 )
 @verbose_option
 def run_command(workdir: Path, instead: tuple[str, ...], **given: Any) -> int:
-    """Tasks run in the order of their dependencies. The first Ctrl-C drains: no task starts, tasks in progress may
-    finish. The second stops everything. If an earlier run of this plan was interrupted, this run continues it."""
+    """PLAN is a YAML file, or - for standard input. Tasks run in the order of their dependencies. The first Ctrl-C
+    drains: no task starts, tasks in progress may finish. The second stops everything. If an earlier run of this plan
+    was interrupted, this run continues it.
+
+    \b
+    supervisor run plan.yaml
+    supervisor run plan.yaml --agent worker=codex --workdir ~/project
+    make-plan | supervisor run -
+    """
     if not workdir.is_dir():
         raise BadInput(f"--workdir: no directory {str(workdir)!r}; make it first")
     if given["fresh"] and given["resume"]:
@@ -120,13 +139,14 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
         return sys.stderr
 
 
-def configure_logging(*, verbose: bool) -> None:
-    """Send logs of the runtime to standard error; an embedding program configures logging by itself."""
+def configure_logging(*, verbose: int) -> None:
+    """Send logs of the runtime to standard error; an embedding program configures logging by itself. *verbose*: 0 for
+    warnings, 1 for what happens, 2 for everything."""
     handler = _StderrHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     logger = logging.getLogger("supervisor")
     logger.handlers = [handler]
-    logger.setLevel(logging.INFO if verbose else logging.WARNING)
+    logger.setLevel(LEVELS[min(verbose, 2)])
     logger.propagate = False
 
 
@@ -134,12 +154,17 @@ async def _run(request: _Request, plan: Plan) -> int:
     state = StateDir(request.state_dir)
     if request.resume:
         check_resumable(plan, state)
+    elif os.path.isdir(state.agents) and not os.path.exists(state.journal):  # a Path raises where the name cannot be
+        warn(f"starting over: {state.journal} is missing, so no earlier run in {state.root} can be continued")
     reporter = Reporter(state.journal, after=_last_seq(state))
     try:
         result = await _supervised(request, plan, state, reporter)
     except Exception as error:
-        if reporter.started and isinstance(cause_of(error), JournalError):
-            raise WorkFailed(f"the journal is lost, the run was given up: {cause_of(error)}") from error
+        match cause_of(error):
+            case JournalError() as lost if reporter.started:
+                raise WorkFailed(f"the journal is lost, the run was given up: {lost}") from error
+            case Refused() as refusal:
+                raise BadInput(str(refusal)) from error
         raise
     finally:
         reporter.close()
@@ -157,7 +182,7 @@ def check_resumable(plan: Plan, state: StateDir) -> None:
         with JournalReader(state.journal) as reader:
             rows = reader.entities()
     left = find_previous_run(plan, plan.settings, rows)
-    if left is None or not (left.again or left.unmerged or continued(plan, plan.settings, rows)):
+    if left is None or not (left.has_rest or continued(plan, plan.settings, rows)):
         words = f"nothing of this plan was cancelled, given up or interrupted in {state.root}"
         raise BadInput(f"--resume: {words}; run it without --resume")
 
@@ -183,9 +208,10 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
             workdir=request.workdir,
             choose=(lambda rows: ()) if request.fresh else partial(resumed_ids, plan),
         ) as sup:
-            reporter.start(view_for(as_json=request.as_json, state=state))
-            runner = PlanRunner(sup)
-            controller = RunController(sup, runner, load=request.load, apply=partial(_apply, sup, request))
+            view = view_for(as_json=request.as_json, state=state)
+            reporter.start(LoggedView(view) if request.verbose else view)
+            runner = PlanRunner(sup.core)
+            controller = RunController(sup.core, runner, load=request.reload, apply=partial(_apply, sup, request))
             controlling = await around.start(controller.run_until_cancelled)
             around.start_soon(_update_view, reporter, sup)
             around.start_soon(_report_takeover, runner)
@@ -196,7 +222,7 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
             finally:
                 controller.closing(drains=drains)
                 controlling.cancel()  # leaving the block stops it too, and that is no news
-            await close_sessions(sup)  # what the sessions say as they end stands above the result
+            await close_sessions(sup.core)  # what the sessions say as they end stands above the result
             if result.earlier:
                 warn(f"{result.earlier} ended before its result could be shown: here it is, and nothing was started")
             if await anyio.to_thread.run_sync(partial(reporter.end, list(result.tasks.values()), ok=result.ok)):
@@ -206,15 +232,18 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
 
 
 async def _report_takeover(runner: PlanRunner) -> None:
-    """Print the tasks that this run continues, has merged or resumes, once the run has begun."""
+    """Print what this run continues, has merged or resumes, or why it starts anew, once the run has begun."""
     await runner.begun.wait()
-    for how, tasks in (
+    if runner.anew:
+        rest = "; --resume does only the tasks that are not closed" if runner.has_rest else ""
+        warn(f"{runner.anew}{rest}")
+    for how, words in (
         ("continuing the interrupted run", runner.taken_over),
-        ("merged finished work", runner.merged),
+        ("merged finished work", ", ".join(runner.merged)),
         ("resumed", runner.resumed),
     ):
-        if tasks:
-            warn(f"{how}: {', '.join(tasks)}")
+        if words:
+            warn(f"{how}: {words}")
     if runner.unshown:
         warn(f"starting over; not shown is the result of {runner.unshown}")
 

@@ -1,8 +1,9 @@
 """Control of a running plan from outside (drain, stop, reload), and reports about it to the terminal and to systemd.
 
-The first SIGINT or SIGTERM drains, the next stops everything, SIGHUP reads the plan again. A stop from another terminal
-is reported, too. Each change is announced once, whoever requested it. After the work has ended, sessions that no task
-waits for continue for at most ``drain_s`` seconds; a signal ends these sessions at once.
+The first SIGINT or SIGTERM drains, the next stops everything. SIGHUP reads the plan again, or drains if it comes
+because the terminal was closed. A stop from another terminal is reported, too. Each change is announced once, whoever
+requested it. After the work has ended, sessions that no task waits for continue for at most ``drain_s`` seconds; a
+signal ends these sessions at once.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from anyio.abc import TaskStatus
 
 from actors import ActorStopped, AskTimeout
 from supervisor.cli.options import warn
+from supervisor.cli.terminal import ControllingTerminal
 from supervisor.host.shutdown import LAST_RECORDS_S
-from supervisor.host.supervision import Supervisor
+from supervisor.host.supervision import SupervisorCore
 from supervisor.plans import BadPlan, Plan
 from supervisor.ports.systemd import Notifier
 from supervisor.work.plan_runner import PlanRunner
@@ -43,11 +45,12 @@ class RunController:
     """
 
     def __init__(
-        self, sup: Supervisor, runner: PlanRunner, *, load: Callable[[], Plan], apply: Callable[[Plan], None]
+        self, sup: SupervisorCore, runner: PlanRunner, *, load: Callable[[], Plan], apply: Callable[[Plan], None]
     ) -> None:
         self._sup, self._runner = sup, runner
         self._load, self._apply = load, apply
         self._systemd = Notifier()
+        self._terminal = ControllingTerminal()
         self._announced: set[str] = set()
 
     async def run_until_cancelled(
@@ -63,7 +66,7 @@ class RunController:
                 self._systemd.ready()
                 task_status.started(group.cancel_scope)
                 async for number in signals:
-                    await (self._reload() if number == signal.SIGHUP else self._stop(number))
+                    await (self._hang_up() if number == signal.SIGHUP else self._stop(number))
             async for number in signals:
                 if number == signal.SIGHUP:
                     self._say(TOO_LATE)
@@ -82,6 +85,14 @@ class RunController:
     # ------------------------------------------------------------------ stops
     async def _stop(self, number: int) -> None:
         await self._end(number, now=self._sup.stopping.is_set())
+
+    async def _hang_up(self) -> None:
+        """Drain if the terminal has gone; else read the plan again. A closing terminal may send SIGHUP more than once,
+        so a later one does not end the drain."""
+        if not self._terminal.has_gone:
+            await self._reload()
+        elif not self._sup.stopping.is_set():
+            await self._end(signal.SIGHUP, now=False)
 
     async def _end(self, number: int, *, now: bool) -> None:
         self._say_stopping() if now else self._say_draining()
@@ -124,7 +135,7 @@ class RunController:
     def _end_s(self) -> float:
         """Seconds that an end without a drain may take: the termination stages, the last records, and the closing of
         the journal and the process."""
-        return self._sup.settings.policy.value().ladder.total_s + LAST_RECORDS_S + CLOSE_S
+        return self._sup.settings.abort_policy.ladder.total_s + LAST_RECORDS_S + CLOSE_S
 
     def _announce_once(self, words: str, within_s: float) -> None:
         if words not in self._announced:

@@ -8,28 +8,37 @@ running supervisor.
 from __future__ import annotations
 
 import getpass
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from math import isfinite
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import anyio
 import click
 import msgspec
 
+from supervisor.cli.completion import complete_ids
+from supervisor.cli.lookup import not_living, pause, running_namesakes
 from supervisor.cli.options import json_option, say, state_dir_option, warn
-from supervisor.cli.query import ended, namesakes, used_by
+from supervisor.cli.query import ended, used_by
 from supervisor.cli.rendering import inspected_text, json_text, plan_text, receipt_text
 from supervisor.control.client import answers_to
-from supervisor.control.error_messages import BadInput, ControlError, NotRunning, UnknownId, WorkFailed
+from supervisor.control.error_messages import BadInput, ControlError, NotRunning, WorkFailed
+from supervisor.control.requests import Abort, Inspect, Request, Send, Stop
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.journal.statedir import StateDir, StateDirError
-from supervisor.lifecycles.types import AbortScope
+from supervisor.lifecycles.types import AbortScope, DeliveryPoint, Kind
 from supervisor.policies.abort_plan import AbortPlan, Receipt
 from supervisor.policies.redaction import encodable
 from supervisor.ports import JournalError
-from supervisor.runtime.availability import Outage
+from supervisor.runtime.outages import Outage
 
+WAITING_S = 2.0
+"""Seconds after which a command says what it waits for."""
+_LOOK = "`supervisor tree` shows what is left"
 _POINTS = ("now", "tool_boundary", "turn_end")
 _SCOPES = ("tool", "sibling", "session")
 
@@ -42,13 +51,25 @@ def operator() -> str:
         return "operator"
 
 
-def send_request(state_dir: Path, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Send a request to the supervisor that has a reply of one line, and return that line."""
-    return anyio.run(answers_to, StateDir(state_dir).control_socket, message)[0]
+def send_request(state_dir: Path, asked: Request, waiting: str = "") -> dict[str, Any]:
+    """Send a request to the supervisor that has a reply of one line, and return that line. *waiting* is said if the
+    reply takes long, and if the user does not wait for it."""
+    timer = Timer(WAITING_S, warn, [waiting])
+    timer.daemon = True
+    if waiting:
+        timer.start()
+    try:
+        return anyio.run(answers_to, StateDir(state_dir).control_socket, asked)[0]
+    except KeyboardInterrupt:
+        if waiting:
+            warn(waiting)
+        raise
+    finally:
+        timer.cancel()
 
 
 @click.command("abort")
-@click.argument("target", metavar="ID")
+@click.argument("target", metavar="ID", shell_complete=complete_ids(Kind.SESSION, "tool", living=True))
 @click.option("--scope", type=click.Choice(_SCOPES), required=True, help="What ends besides the target.")
 @click.option("--dry-run", is_flag=True, help="Print the plan only: what would end, by when, and the plan's id.")
 @click.option("--plan", metavar="PLAN", help="Abort only if the effect is still that of the plan with this id.")
@@ -65,12 +86,12 @@ def abort(target: str, scope: str, reason: str, state_dir: Path, as_json: bool, 
         raise BadInput(f"--within: {how['within_s']} is not a duration; give seconds, 0 or more")
     if how["dry_run"] and (how["plan"] is not None or how["within_s"] is not None):
         raise BadInput("--dry-run: it makes a new plan and ends nothing; leave out --plan and --within")
-    message = {"do": "abort", "target": target, "scope": scope, **how}
     try:
-        answer = send_request(state_dir, {**message, "reason": reason, "actor": operator()})
+        asked = Abort(id=target, scope=AbortScope(scope), reason=reason, by=operator(), **how)
+        answer = send_request(state_dir, asked, "" if how["dry_run"] else f"the abort of {target} goes on; {_LOOK}")
     except (NotRunning, ControlError) as error:
         if not _has_ended(state_dir, target, error):
-            raise
+            raise _explained(state_dir, target, "abort", error) from None
         gone = Receipt(abort_id="", target=target, scope=AbortScope(scope), reason=reason, already_ended=True)
         answer = {"receipt": msgspec.to_builtins(gone)}
     if as_json:
@@ -87,7 +108,7 @@ def _namesakes(state_dir: Path, target: str) -> list[str]:
     """Return the running sessions that have the target's name with another number, since the id was used in an earlier
     run."""
     try:
-        return namesakes(state_dir, target)
+        return running_namesakes(state_dir, target)
     except (StateDirError, JournalError):  # an abort is answered all the same
         return []
 
@@ -107,7 +128,7 @@ def _has_ended(state_dir: Path, target: str, error: NotRunning | ControlError) -
         return False
     if isinstance(error, NotRunning):
         if known is None and StateDir(state_dir).journal.exists():
-            raise UnknownId(target) from error
+            raise not_living(state_dir, target, "abort") from error
         if known is False:
             raise WorkFailed(
                 f"{target} was not aborted: no supervisor runs on {state_dir}. It stopped with its supervisor; the "
@@ -116,8 +137,17 @@ def _has_ended(state_dir: Path, target: str, error: NotRunning | ControlError) -
     return known is True
 
 
+def _explained(state_dir: Path, target: str, verb: str, error: NotRunning | ControlError) -> Exception:
+    """Return the error to report for *error*: if no living session has the id *target*, what has it, and what to type
+    instead."""
+    if isinstance(error, ControlError) and error.kind == "unknown":
+        with suppress(StateDirError, JournalError):
+            return not_living(state_dir, target, verb)
+    return error
+
+
 @click.command("send")
-@click.argument("session", metavar="ID")
+@click.argument("session", metavar="ID", shell_complete=complete_ids(Kind.SESSION, living=True))
 @click.argument("text")
 @click.option("--urgent", is_flag=True, help="Do not wait for the next prompt: interrupt the turn.")
 @click.option(
@@ -131,19 +161,22 @@ def _has_ended(state_dir: Path, target: str, error: NotRunning | ControlError) -
 def send(session: str, text: str, urgent: bool, at: str | None, state_dir: Path, as_json: bool) -> None:
     if at is not None and not urgent:
         raise BadInput(f"--at {at}: only an urgent message is delivered before the next prompt; add --urgent")
-    message = {"do": "send", "session": session, "text": text, "urgent": urgent, "at": at}
-    answer = send_request(state_dir, {**message, "sender": operator()})
+    point = DeliveryPoint(at) if at is not None else None
+    try:
+        answer = send_request(state_dir, Send(id=session, text=text, urgent=urgent, at=point, by=operator()))
+    except ControlError as error:
+        raise _explained(state_dir, session, "send", error) from None
     say(json_text(answer) if as_json else f"message {answer['message_id']} for {session}")
 
 
 @click.command("inspect")
-@click.argument("entity_id", metavar="ID")
+@click.argument("entity_id", metavar="ID", shell_complete=complete_ids(living=True))
 @state_dir_option
 @json_option
 def inspect(entity_id: str, state_dir: Path, as_json: bool) -> None:
     """ID is the id of a living session, turn, agent, task or tool call. The output includes the stacks of its tasks,
     which show where an entity is stuck."""
-    answer = send_request(state_dir, {"do": "inspect", "entity": entity_id})
+    answer = send_request(state_dir, Inspect(id=entity_id))
     used = used_by(state_dir, entity_id)
     document = {**answer["inspected"], "used": used.as_record if used is not None else {}}
     inspected = msgspec.convert(answer["inspected"], Inspected)
@@ -159,11 +192,30 @@ def _warn_of_outage(answer: Mapping[str, Any]) -> None:
 
 @click.command("stop")
 @click.option("--now", is_flag=True, help="Abort everything instead of letting turns finish.")
+@click.option("--wait", is_flag=True, help="Return when the supervisor has ended.")
 @state_dir_option
 @json_option
-def stop(now: bool, state_dir: Path, as_json: bool) -> None:
-    answer = send_request(state_dir, {"do": "stop", "now": now, "actor": operator()})
+def stop(now: bool, wait: bool, state_dir: Path, as_json: bool) -> None:
+    """Turns in progress may finish within drain_s; a second stop, or --now, ends everything.
+
+    \b
+    supervisor stop --wait
+    """
+    state = StateDir.open(state_dir, create=False)
+    try:
+        answer = send_request(state_dir, Stop(now=now, by=operator()))
+    except NotRunning:
+        say(
+            json_text({"stopping": None}) if as_json else f"no supervisor runs on {state_dir}: there is nothing to stop"
+        )
+        return
     ending = answer["stopping"] == "now"  # asked for, or because it was the second time
-    words = "everything is being aborted" if ending else "draining: no new turn begins, turns in progress may finish"
+    words = "everything is being aborted" if ending else "draining: nothing new begins, turns under way may finish"
     say(json_text(answer) if as_json else words)
     _warn_of_outage(answer)
+    if wait:
+        sys.stdout.flush()
+        while state.lock_holder() is not None:
+            pause()
+        if not as_json:
+            say("the supervisor has ended")

@@ -13,12 +13,15 @@ from typing import Any, Final
 import anyio
 import click
 
+from supervisor.cli.completion import complete_ids
 from supervisor.cli.options import PATH, TASK, json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import json_text
 from supervisor.cli.sessions import operator
 from supervisor.control.client import answers_to
-from supervisor.control.error_messages import BAD_INPUT, DONE, WORK_FAILED, BadInput
+from supervisor.control.error_messages import BAD_INPUT, DONE, WORK_FAILED, BadInput, advised
+from supervisor.control.requests import Split, Steer
 from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.types import Kind, Verb
 from supervisor.policies.redaction import printable
 
 _DONE: Final[Mapping[str, str]] = {
@@ -43,7 +46,7 @@ _id = click.option(
     help="Id of your own: a command with this id takes effect once, however often it is given.",
 )
 _reason = click.option("--reason", default="", metavar="TEXT", help="Reason to record.")
-_tasks = click.argument("tasks", nargs=-1, metavar="[TASK]...")
+_tasks = click.argument("tasks", nargs=-1, metavar="[TASK]...", shell_complete=complete_ids(Kind.TASK, living=True))
 _all = click.option("--all-planned", is_flag=True, help="All tasks that wait for approval before they begin.")
 
 
@@ -110,7 +113,9 @@ def block(tasks: tuple[str, ...], **how: Any) -> int:
 
 
 @task.command("split")
-@click.argument("task_id", metavar="[TASK]", required=False, envvar=TASK)
+@click.argument(
+    "task_id", metavar="[TASK]", required=False, envvar=TASK, shell_complete=complete_ids(Kind.TASK, living=True)
+)
 @click.option("--from", "file", type=PATH, metavar="FILE", help="File with the subtasks; by default standard input.")
 @_reason
 @_common_options
@@ -123,7 +128,7 @@ def split(task_id: str | None, file: Path | None, **how: Any) -> int:
     if not task_id:
         raise BadInput(f"TASK: missing; name the task to split (an agent may set {TASK} instead)")
     source, text = _read(file)
-    return _send({"do": "split", "task": task_id, "subtasks": text, "source": source}, **how)
+    return _send(Split, task=task_id, subtasks=text, source=source, **how)
 
 
 # ------------------------------------------------------------------------------------------------------- requests
@@ -141,8 +146,7 @@ def _send_command(
         )
     if not all_planned and not tasks:
         raise BadInput(f"TASK: missing; name the tasks to {verb} (`supervisor tree` shows them)")
-    asked = {"do": "steer", "verb": verb, "tasks": tasks, "all_planned": all_planned, "on": on}
-    return _send(asked, **how)
+    return _send(Steer, verb=Verb(verb), tasks=tasks, all_planned=all_planned, on=on, **how)
 
 
 def _read(file: Path | None) -> tuple[str, str]:
@@ -158,9 +162,9 @@ def _read(file: Path | None) -> tuple[str, str]:
         raise BadInput(f"{name}: not UTF-8 at position {error.start}; save it as UTF-8") from None
 
 
-def _send(message: Mapping[str, Any], *, state_dir: Path, as_json: bool, by: str | None, **how: Any) -> int:
-    """Send a request and print the replies; return the exit status. *how*: the reason and the command's id."""
-    asked = {**message, **how, "by": operator() if by is None else f"operator:{by}"}
+def _send(kind: type[Steer | Split], *, state_dir: Path, as_json: bool, by: str | None, **fields: Any) -> int:
+    """Send a request and print the replies; return the exit status."""
+    asked = kind(**fields, by=operator() if by is None else f"operator:{by}")
     replies = anyio.run(answers_to, StateDir(state_dir).control_socket, asked)
     if as_json:
         say(json_text(replies))
@@ -173,7 +177,7 @@ def _send(message: Mapping[str, Any], *, state_dir: Path, as_json: bool, by: str
 
 def _print_reply(one: Mapping[str, Any]) -> None:
     if "refused" in one:
-        warn(f"{printable(one['task'])}: {one['refused']['message']}")
+        warn(f"{printable(one['task'])}: {advised(**one['refused'])}")
         return
     answer = one["answer"]
     subtasks = f" into {', '.join(map(printable, answer['subtasks']))}" if answer["subtasks"] else ""

@@ -12,7 +12,7 @@ import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import msgspec
@@ -20,9 +20,11 @@ from anyio.abc import ByteStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from supervisor.control.error_messages import BadInput, ControlError, NotRunning
-from supervisor.control.server import reach
-from supervisor.journal.statedir import LockHolder, StateDir, StateDirError, unreadable_error
-from supervisor.runtime.availability import Outage, Shortage
+from supervisor.journal.statedir import LockHolder, StateDir, StateDirError, socket_address, unreadable_error
+from supervisor.runtime.outages import Outage, Shortage
+
+if TYPE_CHECKING:
+    from supervisor.control.requests import Request
 
 QUIET_S: Final = 2.5
 """Seconds without the first line of the reply after which a client checks, on another connection, whether the
@@ -34,6 +36,11 @@ QUIET_MAX_S: Final = 60.0
 
 PING_S: Final = 2.5
 """Seconds that a supervisor has for its reply to a ping."""
+
+
+_PING: Final = {"do": "ping"}
+"""Content of a ``Ping``. Commands that only read send no other request, and need not import the models of requests,
+which takes as long as all their other imports together."""
 
 
 class NoReply(ControlError):
@@ -49,7 +56,15 @@ class NoReply(ControlError):
         )
 
 
-async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+class ReplyLost(ControlError):
+    """The supervisor ended, or closed the connection, before its reply was complete."""
+
+    def __init__(self) -> None:
+        words = "the connection was closed before the reply was complete; the journal has the result"
+        super().__init__("failed", words)
+
+
+async def request(path: Path, asked: Request) -> AsyncGenerator[dict[str, Any], None]:
     """Send a request to the supervisor whose socket is at *path*, and yield the lines of the reply, all but the last.
 
     Close the generator if it is not read to its end (``contextlib.aclosing``).
@@ -59,6 +74,12 @@ async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict
         StateDirError, BadInput: this user may not send requests, or there can be no such path.
         ControlError: the supervisor cannot be reached, does not reply, has refused, or ended before its reply.
     """
+    async with aclosing(_exchange(path, asked.model_dump())) as answers:
+        async for answer in answers:
+            yield answer
+
+
+async def _exchange(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
     async with await _connect(path) as stream:
         with suppress(anyio.BrokenResourceError):  # it answers an endless request before it has read it
             await stream.send(msgspec.json.encode(message) + b"\n")
@@ -73,7 +94,7 @@ async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict
                     return
                 yield answer
                 line = await _next_line(lines)
-    raise ControlError("failed", "the connection was closed before the reply was complete; the journal has the result")
+    raise ReplyLost
 
 
 async def _first_line(path: Path, lines: BufferedByteReceiveStream) -> bytes:
@@ -102,14 +123,16 @@ async def ping(path: Path) -> dict[str, Any]:
         NotRunning, StateDirError, BadInput, ControlError: as :func:`request`.
     """
     with anyio.move_on_after(PING_S):
-        return (await answers_to(path, {"do": "ping"}))[0]
+        async with aclosing(_exchange(path, _PING)) as answers:
+            async for answer in answers:
+                return answer
     raise NoReply(path)
 
 
-async def answers_to(path: Path, message: Mapping[str, Any]) -> list[dict[str, Any]]:
+async def answers_to(path: Path, asked: Request) -> list[dict[str, Any]]:
     """Send a request, and return every line of the reply, once the reply is complete. Raises the errors of
     :func:`request`."""
-    async with aclosing(request(path, message)) as answers:
+    async with aclosing(request(path, asked)) as answers:
         return [answer async for answer in answers]
 
 
@@ -128,7 +151,7 @@ def problems_of(path: Path) -> list[str]:
 
 async def _connect(path: Path) -> ByteStream:
     try:
-        with reach(path) as address:
+        with socket_address(path) as address:
             return await anyio.connect_unix(address)
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
         raise _unreachable(path) from None

@@ -7,12 +7,15 @@ without a traceback; the message of an unexpected error names file and line.
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 DONE: Final = 0
 WORK_FAILED: Final = 1
 BAD_INPUT: Final = 2
+TIMED_OUT: Final = 124
+"""Exit status of a wait whose time is over, as of timeout(1)."""
 INTERRUPTED: Final = 130
 
 
@@ -21,14 +24,20 @@ class BadInput(Exception):
 
 
 class UnknownId(BadInput):
-    """Raised when no record of the journal is about the given id."""
+    """Raised when no record of the journal is about the given id. ``near`` are existing ids with a similar spelling."""
 
-    def __init__(self, entity_id: str) -> None:
-        super().__init__(f"nothing has the id {entity_id!r}; `supervisor ps --all` shows the ids")
+    def __init__(self, entity_id: str, near: Sequence[str] = ()) -> None:
+        self.near = tuple(near)
+        guess = f"did you mean {' or '.join(self.near)}? " if near else ""
+        super().__init__(f"nothing has the id {entity_id!r}; {guess}`supervisor ps --all` shows the ids")
 
 
 class WorkFailed(Exception):
     """Raised when a command was begun and could not be finished."""
+
+
+class TimedOut(Exception):
+    """Raised when a command has waited as long as it was allowed to."""
 
 
 class NotRunning(Exception):
@@ -62,17 +71,26 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(INTERRUPTED, "interrupted", "interrupted")
     if isinstance(error, BadInput):
         return Failure(BAD_INPUT, "bad", str(error))
+    if isinstance(error, TimedOut):
+        return Failure(TIMED_OUT, "timeout", str(error))
     if isinstance(error, NotRunning):
         return Failure(BAD_INPUT, "not_running", str(error))
     if isinstance(error, ControlError):
         status = WORK_FAILED if error.kind in ("degraded", "busy", "failed") else BAD_INPUT
-        return Failure(status, error.kind, str(error))
+        return Failure(status, error.kind, advised(error.kind, str(error)))
     if (known := _known(error)) is not None:
         return known
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     message = " ".join(f"{type(error).__name__}: {error}".split())
     return Failure(WORK_FAILED, "failed", f"this is a bug of the supervisor, please report it: {message}{where}")
+
+
+def advised(kind: str, message: str) -> str:
+    """Return the message of an error with the command that helps, if there is one for its *kind*. The message itself is
+    for embedding programs, too, and names no command."""
+    advice = {"unknown": "`supervisor tree` shows the ids", "runs": "`supervisor stop` ends that supervisor"}
+    return f"{message}; {advice[kind]}" if kind in advice else message
 
 
 def cause_of(error: BaseException) -> BaseException:
@@ -86,12 +104,14 @@ def _known(error: BaseException) -> Failure | None:
     """Return exit status, kind and message for an error of a lower package, or ``None``. These packages are imported
     only if there is an error."""
     from supervisor.host.services import ServiceFailed
-    from supervisor.journal.statedir import StateDirError
+    from supervisor.journal.statedir import StateDirBusy, StateDirError
     from supervisor.ports import JournalDamaged, JournalError
     from supervisor.workspaces.git_command import WorkspaceError
 
     if isinstance(error, JournalDamaged):  # the result of an integrity check
         return Failure(WORK_FAILED, "failed", str(error))
+    if isinstance(error, StateDirBusy):
+        return Failure(BAD_INPUT, "bad", advised("runs", str(error)))
     if isinstance(error, StateDirError | JournalError | WorkspaceError):
         return Failure(BAD_INPUT, "bad", str(error))
     return (

@@ -16,8 +16,8 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,41 +27,21 @@ from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream,
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from actors import failpoint
-from supervisor.control.callers import as_asked_by, refusal
-from supervisor.control.protocol import (
-    Abort,
-    Answer,
-    Compact,
-    Follow,
-    Inspect,
-    Permissions,
-    Ping,
-    Request,
-    Send,
-    Split,
-    Steer,
-    Stop,
-    explained,
-)
-from supervisor.control.task_operations import steered
-from supervisor.policies.abort_plan import AbortPlan, scope_of
+from supervisor.control.operations import OPERATIONS, Lines, admit, error_reply, read_request
+from supervisor.control.requests import BadRequest, Request
+from supervisor.journal.statedir import socket_address
 from supervisor.ports import Caller, Origin
 from supervisor.ports.logs import get_logger
 from supervisor.ports.shortages import shortage_of
 from supervisor.processes.descriptors import Reserve, clients_max
-from supervisor.runtime.entity import Refused
 
-if TYPE_CHECKING:  # clients of the socket need no supervisor
-    from supervisor.host.supervision import Supervisor
+if TYPE_CHECKING:
+    from supervisor.host.api import Supervisor
 
 LINE_BYTES_MAX: Final = 1024 * 1024
 """Maximal number of bytes of a request."""
 
-PATH_BYTES_MAX: Final = 100
-"""Maximal number of bytes of a path in a socket address (Linux allows 108); a longer path is opened through its
-directory."""
-
-REQUEST_S: Final = 30.0
+UNSENT_S: Final = 30.0
 """Seconds after which a client that has not sent its request is disconnected."""
 
 CRASH_GRACE_S: Final = 1.0
@@ -99,17 +79,19 @@ class _Client:
     async def request(self) -> Request:
         lines = BufferedByteReceiveStream(self._stream)
         try:
-            with anyio.fail_after(REQUEST_S):
+            with anyio.fail_after(UNSENT_S):
                 line = await lines.receive_until(b"\n", LINE_BYTES_MAX)
         except anyio.DelimiterNotFound:
-            raise ValueError(f"the request is longer than {LINE_BYTES_MAX} bytes") from None
+            raise BadRequest(f"the request is longer than {LINE_BYTES_MAX} bytes") from None
         except (anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError, TimeoutError):
             raise Disconnected from None
         try:
-            asked: Request = msgspec.json.decode(line, type=Request)
+            data = msgspec.json.decode(line)
         except RecursionError:
-            raise ValueError("the request is nested too deeply") from None
-        return asked
+            raise BadRequest("the request is nested too deeply") from None
+        except msgspec.DecodeError as error:
+            raise BadRequest(f"the request is not JSON: {error}") from None
+        return read_request(data)
 
     async def send(self, message: Mapping[str, Any]) -> None:
         """Send one line to the client; wait at most ``stall_s`` seconds if the client does not read."""
@@ -149,7 +131,7 @@ class _Handler:
                     connection = stream.extra(SocketAttribute.raw_socket)
                     credentials = peer(connection)
                     pid = credentials[0] if credentials is not None else 0
-                    slot.caller = self._sup.caller_at(connection, pid)
+                    slot.caller = self._sup.core.caller_at(connection, pid)
             except OSError:
                 await self.refuse(stream, _NO_DESCRIPTOR)
                 return
@@ -166,86 +148,30 @@ class _Handler:
         try:
             asked = await client.request()
             slot.idle = False
-            await self._do(self._admitted(asked, caller), client)
+            await self._reply(admit(self._sup, asked, caller), client)
             last: dict[str, Any] = {"done": True}
         except Disconnected:
             raise
         except _Restarting:
             last = {"error": {"kind": "busy", "message": _RESTARTING}}
         except Exception as error:
-            last = {"error": explained(error)}
+            last = {"error": error_reply(error)}
         await client.send(last)
 
-    def _admitted(self, asked: Request, caller: Caller) -> Request:
-        """Check that the caller may send the request, and return the request with the caller's name.
-
-        Raises:
-            Refused: the caller may not send this request.
-        """
-        if why := refusal(caller, asked, self._sup.reach_of(caller), self._plan):
-            self._sup.note_refused(caller, str(asked.__struct_config__.tag), why)
-            raise Refused(why)
-        return as_asked_by(caller, asked)
-
-    def _plan(self, asked: Abort) -> AbortPlan:
-        return self._sup.plan_abort(asked.target, scope_of(asked.scope), now=asked.now)
-
-    async def _do(self, asked: Request, client: _Client) -> None:
-        match asked:
-            case Ping():
-                await client.send(
-                    {"pid": os.getpid(), "outage": self._sup.outage, "shortage": self._sup.shortage},
-                )
-            case Abort(dry_run=True):
-                await client.send({"plan": self._plan(asked)})
-            case Abort():
-                receipt = await self._sup.abort(
-                    asked.target,
-                    scope_of(asked.scope),
-                    reason=asked.reason,
-                    actor=asked.actor,
-                    now=asked.now,
-                    within_s=asked.within_s,
-                    plan_id=asked.plan,
-                )
-                await client.send({"receipt": receipt})
-            case Send():
-                message_id = await self._sup.send(
-                    asked.session, asked.text, urgent=asked.urgent, sender=asked.sender, at=asked.at
-                )
-                await client.send({"message_id": message_id})
-            case Stop():
-                await self._sup.stop(now=asked.now, actor=asked.actor)
-                how = "now" if self._sup.stop_now.is_set() else "drain"
-                await client.send({"stopping": how, "outage": self._sup.outage})
-            case Inspect():
-                seen = self._sup.inspect(asked.entity)
-                await client.send({"inspected": seen, "outage": self._sup.outage})
-            case Permissions():
-                await client.send({"permissions": self._sup.permissions()})
-            case Answer():
-                choice = await self._sup.answer(
-                    asked.permission, allow=asked.allow, always=asked.always, because=asked.because, by=asked.by
-                )
-                await client.send({"answered": choice._asdict()})
-            case Compact():
-                await client.send({"compacted": await self._sup.compact(asked.retention)})
-            case Follow():
-                await self._follow(asked, client)
-            case Steer() | Split():
-                async for answer in steered(self._sup.plan_commands, asked):
-                    await client.send(answer)
-
-    async def _follow(self, asked: Follow, client: _Client) -> None:
-        async with anyio.create_task_group() as group:
-            group.start_soon(_then_cancel, client.hung_up, group)
-            group.start_soon(_then_cancel, self._ending.wait, group)
-            with suppress(Disconnected):
-                async with self._sup.subscribe(asked.after) as events, aclosing(events):
-                    async for event in events:
-                        if asked.entity in (None, event.entity_id):
-                            await client.send({"event": event})
-            group.cancel_scope.cancel()
+    async def _reply(self, asked: Request, client: _Client) -> None:
+        operation = OPERATIONS[asked.do]
+        async with aclosing(operation.handle(self._sup, asked)) as lines:
+            if operation.lines is not Lines.ENDLESS:
+                async for line in lines:
+                    await client.send(line)
+                return
+            async with anyio.create_task_group() as group:
+                group.start_soon(_then_cancel, client.hung_up, group)
+                group.start_soon(_then_cancel, self._ending.wait, group)
+                with suppress(Disconnected):
+                    async for line in lines:
+                        await client.send(line)
+                group.cancel_scope.cancel()
         if self._failed:
             raise _Restarting
 
@@ -374,8 +300,12 @@ async def _accept(listener: SocketListener, handler: _Handler, clients: _ClientS
             await anyio.sleep(_ACCEPT_AGAIN_S)
         else:
             short = False
-            if await _is_ours(stream):
-                await clients.take(stream)
+            try:
+                if await _is_ours(stream):
+                    await clients.take(stream)
+            except BaseException:  # cancelled before a client's own task owns the stream
+                await anyio.aclose_forcefully(stream)
+                raise
 
 
 async def _refuse_next(listener: SocketListener, handler: _Handler) -> None:
@@ -408,18 +338,5 @@ def peer(connection: socket.socket) -> tuple[int, int] | None:
 
 
 async def _listen(path: Path) -> SocketListener:
-    with reach(path) as address:
+    with socket_address(path) as address:
         return await anyio.create_unix_listener(address, mode=0o600)
-
-
-@contextmanager
-def reach(path: Path) -> Iterator[str]:
-    """Yield *path*, or, if that is too long, a short path to the same file that is valid within the context."""
-    if len(os.fsencode(path)) <= PATH_BYTES_MAX:
-        yield str(path)
-        return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)

@@ -251,7 +251,7 @@ def _last_change(by_seq: BySeq, entity_id: str) -> LifecycleEvent:
     turn_id, number = split_call(entity_id)
     found = _last_of_call(_records_of(by_seq, turn_id), number) if number is not None else None
     if found is None:
-        raise LookupError(f"the journal has no record of {entity_id!r}; `supervisor tree --all` shows the ids")
+        raise LookupError(f"the journal has no record of {entity_id!r}")
     return found
 
 

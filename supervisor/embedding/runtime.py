@@ -19,23 +19,25 @@ from actors import ActorStopped, Restart, open_system
 from actors.waiting import to_the_end
 from supervisor.agents.codecs import adapters, codec_for
 from supervisor.control.server import serve_control
+from supervisor.host.api import Supervisor
 from supervisor.host.factories import WALL, contained, profile_of, real_parts, workspace_of
 from supervisor.host.journal_services import compact_periodically, watch_journal
 from supervisor.host.shutdown import LAST_RECORDS_S
-from supervisor.host.supervision import Supervisor
+from supervisor.host.supervision import SupervisorCore
 from supervisor.journal.memory import MemoryJournal
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
 from supervisor.plans import AgentConfig, Settings
 from supervisor.plugins import Plugins
 from supervisor.plugins.loading import installed
+from supervisor.policies.argument_checks import check_items, check_type, check_types
 from supervisor.ports import Journal
 from supervisor.ports.logs import get_logger
 from supervisor.processes.host import ShimHost
 from supervisor.recovery.takeover import Choose
 from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.runtime.dependencies import Dependencies
-from supervisor.runtime.live_session import AgentProfile
+from supervisor.runtime.live_session import AgentFunction, AgentProfile
 from supervisor.sessions.approval_queue import OnPermission
 
 _log = get_logger()
@@ -45,7 +47,7 @@ _log = get_logger()
 async def open_supervisor(
     state_dir: Path | str | None = None,
     *,
-    agents: Mapping[str, AgentConfig] | None = None,
+    agents: Mapping[str, AgentConfig | AgentFunction] | None = None,
     settings: Settings | None = None,
     workdir: Path | str | None = None,
     choose: Choose | None = None,
@@ -53,12 +55,14 @@ async def open_supervisor(
     on_permission: OnPermission | None = None,
     journal: Journal | None = None,
     control: bool = True,
+    stop_cancels_host: bool = False,
 ) -> AsyncIterator[Supervisor]:
     """Run a supervisor for as long as the block lasts.
 
     Args:
         state_dir: directory of the journal, the transcripts and the lock; ``None``: in memory only.
-        agents: agents by name, for :meth:`Supervisor.start_session`.
+        agents: agents by name, for :meth:`Supervisor.start_session`: programs, or async functions that are called
+            with an :class:`AgentTurn` for each prompt.
         settings: limits, the abort policy, the drain deadline.
         workdir: working directory of agents without a ``cwd`` of their own; by default the current directory.
         choose: function that returns the ids of the sessions and tasks of a dead supervisor that may be continued,
@@ -69,17 +73,34 @@ async def open_supervisor(
         journal: journal to use instead of one in memory, closed when the block is left. A state directory has its own.
         control: serve the control socket of the state directory, so that ``supervisor tree``, ``abort``, ``send`` and
             the other commands work on this supervisor from a terminal. Only this user, and root, may connect.
+        stop_cancels_host: cancel the code of the block after a stop (:meth:`Supervisor.stop`, ``supervisor stop``), as
+            soon as the drain is over; the block is then left normally. By default a stop never cancels the code of the
+            block: the code waits for ``sup.stopping``.
+
+    An error of the block's code, and a cancellation or Ctrl-C that reaches the code, are raised as they are, after
+    every session was aborted (docs/how-to/embed.md).
 
     Raises:
+        TypeError: an argument has a wrong type.
         ValueError: both *state_dir* and *journal* are given; *settings* ask for worktrees without a state directory, or
             for graduated access without worktrees; an agent's adapter is unknown; ``settings.plugins`` names a plug-in
             that is not installed.
         WorkspaceError: git cannot make worktrees of *workdir*.
         StateDirBusy, StateDirError: the state directory is in use, or cannot be used.
-        JournalError: the journal cannot be read, or was written by a newer version.
+        JournalError: the journal cannot be read, or was written by a newer version. At the end of the block: the
+            journal failed for good, or its disk was still down.
         JournalLost: at the end of the block: the journal or its lock was deleted or replaced meanwhile. Every session
             was ended then, and open requests have failed.
+        ServiceFailed: at the end of the block: a service of the supervisor crashed too often; every session was ended.
     """
+    check_types(str, Path, state_dir=state_dir, workdir=workdir)
+    check_types(Mapping, agents=agents)
+    check_types(Settings, settings=settings)
+    check_items("plugins", plugins, object)
+    check_type("control", control, bool)
+    for name, function in (("choose", choose), ("on_permission", on_permission)):
+        if function is not None and not callable(function):
+            check_type(name, function, "a function")
     settings = settings or Settings()
     if state_dir is not None and journal is not None:
         raise ValueError("journal: a state directory has its own; give state_dir or journal, not both")
@@ -106,18 +127,31 @@ async def open_supervisor(
         parts = real_parts(journal, opened, host, processes, workspace, where)
         sup = await stack.enter_async_context(supervise(parts, profiles, settings, choose, plugged, on_permission))
         if opened is not None and control:
-            serve = partial(serve_control, opened.control_socket, sup, closing=sup.services.closing)
+            serve = partial(serve_control, opened.control_socket, sup, closing=sup.core.services.closing)
             try:
-                await sup.services.start("control", serve)
+                await sup.core.services.start("control", serve)
             except ActorStopped:
                 pass  # the journal was lost meanwhile: leaving the block says so
             except OSError as error:  # sessions that were just taken over must not be ended for that
                 _log.warning("no control socket: no command can reach this supervisor", why=str(error))
-        yield sup
+        with anyio.CancelScope() as block:
+            if stop_cancels_host:
+                sup.core.registry.system.group.start_soon(_cancel_after_drain, sup.core, block)
+            yield sup
+
+
+async def _cancel_after_drain(sup: SupervisorCore, block: anyio.CancelScope) -> None:
+    await sup.stopping.wait()
+    await sup.finish()
+    block.cancel()
 
 
 def reconfigure(
-    supervisor: Supervisor, *, agents: Mapping[str, AgentConfig], settings: Settings, workdir: Path | str | None = None
+    supervisor: Supervisor,
+    *,
+    agents: Mapping[str, AgentConfig | AgentFunction],
+    settings: Settings,
+    workdir: Path | str | None = None,
 ) -> None:
     """Set agents, limits and policies for every session that starts from now on; live sessions are not changed.
 
@@ -125,12 +159,17 @@ def reconfigure(
         agents, settings, workdir: as for :func:`open_supervisor`.
 
     Raises:
+        TypeError: an argument has a wrong type.
         ValueError: an agent's adapter is unknown; nothing has changed.
     """
+    check_type("supervisor", supervisor, Supervisor)
+    check_type("agents", agents, Mapping)
+    check_type("settings", settings, Settings)
+    check_types(str, Path, workdir=workdir)
     where = _absolute(workdir)
     profiles = {name: profile_of(name, config, where) for name, config in agents.items()}
-    _check_adapters(profiles, supervisor.plugins)
-    supervisor.configure(profiles, settings)
+    _check_adapters(profiles, supervisor.core.plugins)
+    supervisor.core.configure(profiles, settings)
 
 
 async def _plugged(names: Sequence[str] | None, given: Sequence[object]) -> Plugins:
@@ -167,7 +206,7 @@ async def supervise(
         rows, taken = await parts.journal.entities(), await parts.journal.ids()
         system = await stack.enter_async_context(open_system(seed=parts.seed))
         last = await parts.journal.events(after_seq=parts.journal.last_seq - 1)
-        supervisor = Supervisor(
+        supervisor = SupervisorCore(
             system=system,
             parts=parts,
             agents=agents,
@@ -189,10 +228,10 @@ async def supervise(
         if recovered.stopped:
             _log.warning("an earlier supervisor ended; these of its sessions were stopped", sessions=recovered.stopped)
         supervisor.cleanup.remove_left()
-        yield supervisor
+        yield Supervisor(supervisor)
 
 
-async def _start_services(supervisor: Supervisor, parts: Dependencies) -> None:
+async def _start_services(supervisor: SupervisorCore, parts: Dependencies) -> None:
     services = supervisor.services
     if supervisor.cleanup.needed:
         await services.add("cleanup", supervisor.cleanup.run)
@@ -208,7 +247,7 @@ def _absolute(directory: Path | str | None) -> Path:
     return Path(directory or ".").absolute()
 
 
-async def close_sessions(supervisor: Supervisor) -> None:
+async def close_sessions(supervisor: SupervisorCore) -> None:
     """End every session as completed, as leaving the block does, and wait until the last records are durable. A caller
     that makes further records before it leaves the block calls this function first. No new session can begin
     afterwards.
@@ -226,7 +265,7 @@ async def close_sessions(supervisor: Supervisor) -> None:
         raise supervisor.failure
 
 
-async def _end(supervisor: Supervisor, why: str | None) -> None:
+async def _end(supervisor: SupervisorCore, why: str | None) -> None:
     """End every session: as completed, or, if *why* gives a reason, by an abort. Wait at most ``LAST_RECORDS_S`` for
     the disk."""
     await supervisor.end_plans()
@@ -256,7 +295,7 @@ def _is_cancellation(error: BaseException) -> bool:
     return isinstance(error, anyio.get_cancelled_exc_class())
 
 
-def _end_with_block(supervisor: Supervisor, stack: AsyncExitStack) -> None:
+def _end_with_block(supervisor: SupervisorCore, stack: AsyncExitStack) -> None:
     """Register the end of the supervisor: a drain if the block was left normally, else an abort of every session."""
 
     async def end(kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:

@@ -19,7 +19,8 @@ from supervisor.journal.compaction import JournalArchiver
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import OpenTranscripts, Transcript
-from supervisor.plans import AgentConfig, Settings
+from supervisor.plans import Settings
+from supervisor.plans.agents import AgentConfig, agent_of
 from supervisor.plugins.guard import AdapterFailed, NoHost
 from supervisor.ports import AgentFiles, Journal, Launch, ProcessHost, TranscriptSink, WallClock, Workspace
 from supervisor.ports.logs import get_logger
@@ -29,7 +30,7 @@ from supervisor.processes.host import ShimHost
 from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.runtime.dependencies import Dependencies
 from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.live_session import AgentProfile, Connection, LiveSession
+from supervisor.runtime.live_session import AgentFunction, AgentProfile, Connection, LiveSession
 from supervisor.sessions.agent_connection import Delegate
 from supervisor.sessions.process_connection import ProcessConnection
 from supervisor.workspaces.directory import DirectoryWorkspace
@@ -46,12 +47,14 @@ def clean_env() -> dict[str, str]:
     return {"PATH": os.environ.get("PATH", CLEAN_PATH), "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8"}
 
 
-def profile_of(name: str, config: AgentConfig, workdir: Path) -> AgentProfile:
-    """Return the profile of a configured agent: command, directory, clean environment.
+def profile_of(name: str, agent: AgentConfig | AgentFunction, workdir: Path) -> AgentProfile:
+    """Return the profile of a configured agent: command or function, directory, clean environment.
 
     Raises:
+        TypeError: *agent* is neither an AgentConfig nor a function.
         BadData: the agent's file of line rules cannot be read, or is invalid.
     """
+    config = agent_of(f"agents[{name!r}]", agent)
     env = clean_env()
     env.update({key: os.environ[key] for key in config.inherit_env if key in os.environ})
     env.update(config.env)
@@ -62,11 +65,12 @@ def profile_of(name: str, config: AgentConfig, workdir: Path) -> AgentProfile:
         env=env,
         directory=str(workdir / config.cwd) if config.cwd else str(workdir),
         permissions=config.permissions.value(),
-        operates=config.operates,
+        operates=tuple(config.operates),
         agent_options=config.agent_options,
         mapping=config.line_mapping,
         quirks=config.quirks,
-        servers=config.servers,
+        servers=tuple(config.servers),
+        function=config.function,
     )
 
 

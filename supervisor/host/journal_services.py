@@ -11,7 +11,7 @@ from typing import Final
 import anyio
 
 from actors import failpoint
-from supervisor.host.supervision import Supervisor
+from supervisor.host.supervision import SupervisorCore
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
 
@@ -23,7 +23,7 @@ _FIRST_S: Final = 60.0
 _log = get_logger()
 
 
-async def compact_periodically(supervisor: Supervisor) -> None:
+async def compact_periodically(supervisor: SupervisorCore) -> None:
     """Compact the journal of *supervisor* every ``settings.retention.every_s`` seconds, until cancelled."""
     every_s = _FIRST_S
     while True:
@@ -39,7 +39,7 @@ async def compact_periodically(supervisor: Supervisor) -> None:
                 _log.info("the journal was compacted", records=compacted.records, left=compacted.records_left)
 
 
-async def watch_journal(supervisor: Supervisor) -> None:
+async def watch_journal(supervisor: SupervisorCore) -> None:
     """Check every second whether the journal of *supervisor* is still there; return when the journal is lost."""
     while supervisor.failure is None:
         failpoint.crash("service", "journal")

@@ -16,8 +16,8 @@ So a bug in a service ends neither the program nor a session, and is never silen
 logged. Data that must survive a crash (queues, open requests) are in an object outside of the loop.
 
 Example: the control server's loop raises. Requests under way have ``CRASH_GRACE_S`` to be answered, then the loop ends;
-the log says "an actor crashed", about a tenth of a second later "a service was started again", and the socket accepts
-clients.
+the log says "an actor crashed" and, at most ``BACKOFF.base_s`` after the loop's end, "a service was started again", and
+the socket accepts clients.
 
 More restarts than ``INTENSITY`` mean that restarts do not help. Then :class:`ServiceFailed` ends every session in
 order, as a stop does, and leaving the supervisor's block raises it.
@@ -184,8 +184,6 @@ class Services:
         """Set ``closing`` and wait, at most ``CLOSE_S`` seconds, until the loops that watch ``closing`` have
         returned."""
         self.closing.set()
-        if not self._closed_in_order:
-            return
         with self._system.timers.limit(CLOSE_S, shield=True):
             for service in self._closed_in_order:
                 await service.ended.wait()

@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 
 from actors import ActorError
-from supervisor.host.argument_checks import check_name
 from supervisor.host.shutdown import Shutdown
 from supervisor.host.trust_scores import Trust
 from supervisor.host.workspace_cleanup import WorkspaceCleanup
@@ -21,6 +20,7 @@ from supervisor.lifecycles.session import Session, SessionData
 from supervisor.lifecycles.types import AbortPolicy, CancelMode
 from supervisor.plans import Settings
 from supervisor.policies.access import intersect_rights
+from supervisor.policies.argument_checks import check_name
 from supervisor.ports import NO_WORKSPACE, TranscriptSink, WorkspaceSpec
 from supervisor.recovery.journal_state import PLACED
 from supervisor.runtime.entity import Refused
@@ -94,7 +94,7 @@ class SessionFactory:
         if self._shutdown.now.is_set() or (self._shutdown.begun.is_set() and above is None):
             raise Refused(f"session {name!r} is not started: the supervisor is ending")
         session_id = self._registry.names.new(name) if above is None else self._child_id(above, name)
-        inherited = above.policy if above is not None else settings.policy.value()
+        inherited = above.policy if above is not None else settings.abort_policy
         session = self.admit(session_id, above, profile, policy or inherited, started_by, mode)
         session.workspace_spec = workspace_spec
         self._monitors.start_monitor(session, settings.monitor_settings, allowance)

@@ -171,8 +171,10 @@ class Shutdown:
     async def end_plans(self) -> None:
         """Cancel the plan runs that the host has started and that have not ended, and wait for their end."""
         self.plans_over = True
-        for plan in list(self.plans):
+        plans = list(self.plans)
+        for plan in plans:  # all at once: their agents end side by side
             plan.cancel()
+        for plan in plans:
             await plan.ended.wait()
 
     async def all_ended(self, end_inherited: Callable[[], Awaitable[None]] | None) -> None:

@@ -1,14 +1,15 @@
-"""The supervisor object of an embedding program: starts, prompts, aborts, inspects and ends sessions.
+"""Core of a supervisor: its parts, and the operations that other packages of this project carry out on it.
 
-The supervisor object makes no decisions about lifecycles: each call becomes an event in a mailbox, or an abort plan
-that is executed. While the journal cannot be written, nothing new begins; terminations go on.
+An embedding program uses :class:`supervisor.host.api.Supervisor`, which calls the core. Neither makes decisions about
+lifecycles: each call becomes an event in a mailbox, or an abort plan that is executed. While the journal cannot be
+written, nothing new begins; terminations go on.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import anyio
@@ -19,12 +20,8 @@ from actors.waiting import any_of
 from supervisor.aborts.service import AbortService
 from supervisor.aborts.termination import Heartbeat, TerminationService
 from supervisor.agents.codecs import codec_for
-from supervisor.agents.mcp_stdio import START_S, McpError, McpResource
-from supervisor.diagnostics.visual_state import Inspected
 from supervisor.host.actor_failures import ActorFailures
-from supervisor.host.argument_checks import check_name, check_text, check_type, check_types, delivery_point
-from supervisor.host.factories import ConnectionFactory, clean_env
-from supervisor.host.inspection import inspect
+from supervisor.host.factories import ConnectionFactory
 from supervisor.host.services import ServiceFailed, Services
 from supervisor.host.session_factory import SessionFactory
 from supervisor.host.shutdown import HostedPlan, Shutdown
@@ -35,7 +32,6 @@ from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.types import (
     USUAL_TIME,
     AbortPolicy,
-    AbortScope,
     CancelMode,
     DeliveryPoint,
     Kind,
@@ -45,11 +41,10 @@ from supervisor.lifecycles.types import (
 from supervisor.plans import Settings
 from supervisor.plans.task_control import WorkControl
 from supervisor.plugins import Plugins
-from supervisor.policies.abort_plan import AbortPlan, Receipt
+from supervisor.policies.argument_checks import check_name, check_text, check_type, check_types, delivery_point
 from supervisor.policies.budgets import Amounts, Budget, BudgetScope
 from supervisor.policies.caller_reach import NOWHERE, CallerReach
 from supervisor.policies.liveness import StallProfileName
-from supervisor.policies.permissions import OpenPermission, OptionChoice
 from supervisor.policies.redaction import Redactor, encodable
 from supervisor.ports import (
     NO_WORKSPACE,
@@ -58,39 +53,37 @@ from supervisor.ports import (
     EntityRow,
     JournalError,
     JournalLost,
-    Launch,
-    McpServer,
     Retention,
     WorkspaceSpec,
 )
 from supervisor.ports.logs import conceal, get_logger
 from supervisor.recovery.restore import Recovered
 from supervisor.recovery.takeover import Choose, RecoveredWork, Takeover
-from supervisor.runtime.availability import Outage, Shortage
 from supervisor.runtime.dependencies import Dependencies
 from supervisor.runtime.entity import Degraded, Refused
 from supervisor.runtime.entity_registry import END_S, EntityRegistry, IdAllocator
 from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter
 from supervisor.runtime.live_session import AgentFunction, AgentProfile, LiveSession, NoSuchEntity, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.runtime.outages import Outage, Shortage
 from supervisor.runtime.subscriptions import Subscriptions
 from supervisor.sessions.approval_queue import ApprovalQueue, OnPermission
 from supervisor.sessions.effect_executor import EffectExecutor
 from supervisor.sessions.handle import Session, TurnResult
-from supervisor.sessions.monitor_registry import BudgetGrant, MonitorRegistry, hosts_scope
+from supervisor.sessions.monitor_registry import BudgetGrant, MonitorRegistry
 from supervisor.sessions.pending_requests import PendingRequests
 
 _log = get_logger()
 _T = TypeVar("_T")
 
 BACKGROUND_ACTOR = ":janitor"
-"""Id of the actor that terminates sessions and runs asynchronous tasks that outlive them, as records have it. No
-session can have this id."""
+"""Id of the actor that terminates sessions and runs asynchronous tasks that outlive them, as logs have it. No session
+can have this id."""
 HOST = Cause(actor="host")
 
 
-class Supervisor:
-    """A running supervisor, made by :func:`open_supervisor`. Not for use from other threads."""
+class SupervisorCore:
+    """The parts of one running supervisor, and operations on them. Not for use from other threads."""
 
     def __init__(
         self,
@@ -107,7 +100,7 @@ class Supervisor:
         self.plugins = plugins
         self.journal = journal = parts.journal
         self._system = system
-        self._processes = parts.processes
+        self.processes = parts.processes
         self._caller_at = parts.caller_at
         self.upkeep = parts.upkeep
         self.workdir = parts.workdir
@@ -159,7 +152,7 @@ class Supervisor:
             parts.transcript_of,
             lambda: self.settings,
         )
-        self._approvals = ApprovalQueue(self.registry, lambda: self._background, on_permission)
+        self.approvals = ApprovalQueue(self.registry, lambda: self._background, on_permission)
         answered = self._pending_requests.complete_request
         self.effect_executor = EffectExecutor(
             self.registry,
@@ -168,7 +161,7 @@ class Supervisor:
             make_connection,
             parts.workspace,
             answered,
-            self._approvals,
+            self.approvals,
         )
         self._takeover = Takeover(
             self.registry,
@@ -193,9 +186,13 @@ class Supervisor:
         """
         self._agents, self.settings = dict(agents), settings
         self.trust.policy = settings.access.value() if settings.access is not None else None
-        self._environments += [profile.env for profile in agents.values()]
         servers = [one for profile in agents.values() for one in profile.agent_options.mcp_servers]
-        self._environments += [secrets for one in servers for secrets in (one.env, one.headers)]
+        secrets = [profile.env for profile in agents.values()]
+        self.hide_values([*secrets, *(values for one in servers for values in (one.env, one.headers))])
+
+    def hide_values(self, environments: Sequence[Mapping[str, str]]) -> None:
+        """Redact the secrets among the values of *environments* from now on, in records, transcripts and logs."""
+        self._environments += environments
         self.journal_writer.redactor = Redactor(self._environments)
         conceal(self._environments)
 
@@ -240,6 +237,8 @@ class Supervisor:
             Refused: the parent, or the supervisor, is ending. As :class:`Degraded`: the journal cannot be written now.
             JournalError: the journal was lost before the record was durable; the session is ended.
         """
+        check_name(name)
+        check_types(str, parent=parent, directory=directory)
         mode = CancelMode.named(cancel_mode)
         if parent is None and mode is not CancelMode.WAIT_COMPLETED:
             raise ValueError(
@@ -248,16 +247,14 @@ class Supervisor:
         profile = self._profile(agent, parent)
         if directory is not None:
             profile = msgspec.structs.replace(profile, directory=directory)
-        check_name(name)
         check_types(AbortPolicy, policy=policy)
         check_types(Budget, budget=budget)
         check_types(BudgetScope, within=within)
-        check_types(str, directory=directory)
         check_type("cause", cause, Cause)
         check_type("patience", patience, StallProfileName)
         check_type("workspace_spec", workspace_spec, WorkspaceSpec)
         if parent is not None or not self.stopping.is_set():
-            self._check_disk(f"session {name!r}")
+            self.check_disk(f"session {name!r}")
         allowance = BudgetGrant(budget, within, patience)
         session_id = self.session_factory.create(
             name, profile, parent, policy, None, cause, mode, allowance, workspace_spec
@@ -280,7 +277,7 @@ class Supervisor:
     def shortage(self) -> Shortage | None:
         """The resource, such as file descriptors, whose shortage prevents the start of programs now; ``None`` if there
         is none."""
-        return self._processes.shortage
+        return self.processes.shortage
 
     async def degraded(self) -> Outage:
         """Wait until the journal cannot be written, and return the outage; return at once while it cannot."""
@@ -305,18 +302,10 @@ class Supervisor:
         while self.outage is not None and not self.stopping.is_set():
             await any_of(self.journal_writer.disk.up, self.stopping)
 
-    def _check_disk(self, what: str) -> None:
+    def check_disk(self, what: str) -> None:
+        """Raise Degraded if the journal cannot be written now; *what* names what is refused."""
         if self.outage is not None:
             raise Degraded(what, self.outage)
-
-    def session(self, session_id: str) -> Session:
-        """Return a handle for a session, given its id."""
-        return Session(self, session_id)
-
-    def sessions(self) -> list[Session]:
-        """Return handles for the live sessions, oldest first; sessions taken over from an earlier supervisor are
-        included."""
-        return [Session(self, session_id) for session_id in self.registry.sessions]
 
     async def result_of(self, session_id: str) -> TurnResult | None:
         """Wait for the last prompt of a session, and return its result; ``None`` if the session has no prompt."""
@@ -347,26 +336,6 @@ class Supervisor:
         return self.registry.names.new(wanted)
 
     # ------------------------------------------------------------------ budgets
-    def scope(self, scope_id: str, title: str, budget: Budget, parent: BudgetScope | None = None) -> BudgetScope | None:
-        """Return the budget scope with that id, or make a scope below *parent*, for use in :meth:`start_session`.
-
-        Records name the scope ``host:ID``, since a session may have the same id. If *budget* has no limit, *parent* is
-        returned.
-        """
-        check_text("scope_id", scope_id)
-        check_text("title", title)
-        check_type("budget", budget, Budget)
-        check_types(BudgetScope, parent=parent)
-        return self.monitors.scope(hosts_scope(scope_id), title, budget, parent)
-
-    def close_scope(self, scope_id: str) -> None:
-        """Close the budget scope with that id, so that the next :meth:`scope` of the same id starts unused. Unknown ids
-        are ignored.
-
-        Sessions that were started within the closed scope still count in the closed scope.
-        """
-        self.monitors.close(hosts_scope(scope_id))
-
     def left_of(self, session_id: str) -> Budget:
         """Return the amounts that a session may still use; an amount without a limit is ``None``.
 
@@ -436,11 +405,14 @@ class Supervisor:
 
         Raises:
             NoSuchEntity: there is no such session.
-            Refused: the session has ended. As :class:`Degraded`: the journal cannot be written now.
+            Refused: the session has ended, or it is a root session and the supervisor is ending. As :class:`Degraded`:
+                the journal cannot be written now.
         """
-        self.registry.session(session_id)
+        session = self.registry.session(session_id)
         check_text("prompt", prompt)
-        self._check_disk(f"a prompt for {session_id}")
+        if self.stopping.is_set() and session.parent is None:  # the turn of a parent waits for its children
+            raise Refused(f"the prompt is not taken: the supervisor is ending, and begins no turn of {session_id}")
+        self.check_disk(f"a prompt for {session_id}")
         outcome = await self.outcome_of(session_id, prompt, HOST)
         return TurnResult(*outcome[:4])
 
@@ -480,37 +452,8 @@ class Supervisor:
         self.registry.session(session_id)
         check_text("text", text)
         check_type("sender", sender, str)
-        self._check_disk(f"a message for {session_id}")
+        self.check_disk(f"a message for {session_id}")
         return await self._pending_requests.send(session_id, text, sender=sender, urgent=point if urgent else None)
-
-    # ------------------------------------------------------------------ permissions
-    def permissions(self) -> list[OpenPermission]:
-        """Return the permission requests that wait for a human, oldest first."""
-        return self._approvals.list_open()
-
-    async def answer(
-        self, permission_id: str, *, allow: bool, always: bool = False, because: str = "", by: str = "host"
-    ) -> OptionChoice:
-        """Answer a permission request that waits for a human. Return, once the answer is durable, the option of the
-        agent that was chosen. A cancellation of the caller does not withdraw the answer.
-
-        Args:
-            always: give the same answer each time that the agent repeats the request in its session.
-            because: reason, for the record.
-            by: name of the person or program that answers, for the record.
-
-        Raises:
-            Refused: the request does not wait for an answer, or the agent offers no such answer. As :class:`Degraded`:
-                the journal cannot be written now.
-            TypeError: *allow* is no bool.
-        """
-        check_text("because", because)
-        check_text("by", by)
-        self._check_disk(f"an answer to {permission_id}")
-        return await self.run_to_completion(
-            lambda: self._approvals.answer(permission_id, allow=allow, always=always, because=because, by=by),
-            f"answer {permission_id}",
-        )
 
     # ------------------------------------------------------------------ callers on the control socket
     def caller_at(self, connection: socket.socket, pid: int) -> Caller:
@@ -540,58 +483,12 @@ class Supervisor:
         metadata = {"asked": asked, "pid": caller.pid}
         self.registry.record_fact(caller.session, "RequestRefused", Cause(actor=name), metadata, reason=why)
 
-    # ------------------------------------------------------------------ resources
-    async def start_mcp_server(
-        self,
-        session_id: str,
-        name: str,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        start_s: float = START_S,
-    ) -> McpResource:
-        """Run a stdio MCP server for as long as a session lives; return when the server has replied to ``initialize``.
-        If the caller is cancelled before that, the server is ended.
-
-        Args:
-            name: name of the server in the records.
-            command: argv of the server.
-            env: environment variables of the server, added to a clean environment.
-            start_s: seconds that each start may take until the server has replied to ``initialize``.
-
-        Raises:
-            NoSuchEntity: the session has ended.
-            Refused: the session is ending. As :class:`Degraded`: the journal cannot be written now.
-            McpError: the server could not be started, or did not reply in time, and was given up.
-        """
-        session, ctx = self.registry.session(session_id), self._system.context(session_id)
-        self._check_disk(f"an MCP server for {session_id}")
-        server = McpServer(name=name, command=tuple(command), env=dict(env or {}))
-        self._environments.append(server.env)
-        self.journal_writer.redactor = Redactor(self._environments)
-        conceal(self._environments)
-        launch = Launch(
-            argv=server.command, cwd=session.directory, env={**clean_env(), **server.env}, session=session_id
-        )
-        resource = McpResource(self.registry, self._processes, session, server, launch, start_s)
-        if ctx is None or session.is_stopping:
-            raise Refused(f"{session_id} is ending: server {name!r} is not started")
-        resource.begin(ctx)
-        try:
-            await resource.settled.wait()
-        except anyio.get_cancelled_exc_class():
-            resource.give_up("the caller that started it was cancelled")
-            raise
-        if resource.given_up:
-            raise McpError(f"{name}: {resource.given_up}")
-        return resource
-
     def _delegate(
         self,
         session: LiveSession,
         name: str,
         prompt: str,
-        agent: str | None,
+        agent: str | AgentFunction | None,
         started_by: str | None,
         answer: Callable[[Outcome], None],
         cause: Cause,
@@ -651,69 +548,6 @@ class Supervisor:
         return results[0]
 
     # ------------------------------------------------------------------ ends
-    def plan_abort(self, target: str, scope: AbortScope | str, *, now: bool = False) -> AbortPlan:
-        """Return the plan of an abort (the entities that the abort would end), without ending anything; with *now*, the
-        plan includes sessions that are terminating.
-
-        Raises:
-            UnknownTarget: no live entity has that id.
-            UnknownValue: no abort scope has that name.
-            NoSiblings: the abort scope is SIBLING, and *target* is a root session.
-        """
-        return self.aborts.plan(target, scope, now=now)
-
-    async def abort(
-        self,
-        target: str,
-        scope: AbortScope | str,
-        *,
-        reason: str = "",
-        actor: str = "operator",
-        now: bool = False,
-        within_s: float | None = None,
-        plan_id: str | None = None,
-    ) -> Receipt:
-        """Abort everything that the abort scope reaches from *target*, and return a receipt. It is no error if *target*
-        has ended.
-
-        Args:
-            now: start at the kill stage, also for sessions that an earlier abort is terminating.
-            within_s: seconds that the termination may take, if that is less than the stage budgets allow; the earliest
-                stages are shortened first.
-            plan_id: execute only if the abort is identical to the abort plan with that id.
-
-        Raises:
-            UnknownTarget: no entity has that id, neither a live one nor one that has ended.
-            UnknownValue: no abort scope has that name.
-            NoSiblings: the abort scope is SIBLING, and *target* is a root session.
-            Refused: the abort differs from the abort plan with that id; nothing was ended.
-        """
-        check_type("reason", reason, str)
-        check_type("actor", actor, str)
-        reason = reason or f"aborted by {actor}"
-        return await self.aborts.abort(
-            target, scope, reason=reason, actor=actor, now=now, within_s=within_s, plan_id=plan_id
-        )
-
-    async def execute(
-        self,
-        plan: AbortPlan,
-        *,
-        reason: str,
-        actor: str = "operator",
-        now: bool = False,
-        within_s: float | None = None,
-    ) -> Receipt:
-        """Execute an abort plan, and return the receipt. The plan is checked for validity before the first wait.
-
-        Raises:
-            Refused: the tree has changed since the plan was made; nothing was ended. Make a new plan.
-        """
-        check_type("plan", plan, AbortPlan)
-        check_type("reason", reason, str)
-        check_type("actor", actor, str)
-        return await self.aborts.execute(plan, reason=reason, actor=actor, now=now, within_s=within_s)
-
     async def close_session(self, session_id: str, *, reason: str, cause: Cause = HOST) -> None:
         """End a session as completed, and wait until everything below the session has ended; do nothing if the session
         has ended.
@@ -827,15 +661,6 @@ class Supervisor:
         """
         return str(self.registry.entity(entity_id).state.value)
 
-    def inspect(self, entity_id: str) -> Inspected:
-        """Return state, mailbox and asynchronous tasks with their stacks of a live session, turn, agent, task or tool
-        call.
-
-        Raises:
-            NoSuchEntity: no live entity has that id.
-        """
-        return inspect(self.registry, entity_id)
-
     async def compact(self, retention: Retention | None = None) -> Compacted:
         """Move entities that ended long ago from the journal to the archive; by default, the entities that the
         settings' retention does not keep.
@@ -849,21 +674,6 @@ class Supervisor:
         return await self.upkeep.compact(
             retention or self.settings.retention.value(), lambda: list(self.registry.entities)
         )
-
-    def rows(self, *, data: bool = True) -> list[EntityRow]:
-        """Return the row of every live entity, parents first. *data* takes time if there are many entities: pass false
-        if the data are not needed."""
-        return self.registry.rows(data=data)
-
-    def subscribe(
-        self, after_seq: int | None = None
-    ) -> AbstractAsyncContextManager[AsyncGenerator[LifecycleEvent, None]]:
-        """Subscribe to durable records; with *after_seq*, past records with a higher number come first.
-
-        Raises:
-            SubscriptionLagged: (while iterating) the subscriber was more than 4,096 records behind.
-        """
-        return self.subscriptions.open(after_seq)
 
     # ------------------------------------------------------------------ parts
     @property

@@ -26,7 +26,7 @@ def why_untrusted(root: Path, inside: Iterable[Path]) -> str | None:
         return None
     found = os.stat(root)
     if words := _belongs_to_other(found):
-        return f"it {words}; use another --state-dir"
+        return f"it {words}; use another state directory"
     if found.st_mode & _OTHERS_WRITE:
         return f"others may write into it (mode {stat.S_IMODE(found.st_mode):04o}); run `chmod go-w {root}`"
     return next((wrong for path in inside if (wrong := _why_path_untrusted(path)) is not None), None)
@@ -39,7 +39,7 @@ def _why_path_untrusted(path: Path) -> str | None:
         return None
     if stat.S_ISLNK(found.st_mode):
         return f"{path} is a symbolic link; remove it"
-    return f"{path} {words}; remove it, or use another --state-dir" if (words := _belongs_to_other(found)) else None
+    return f"{path} {words}; remove it, or use another state directory" if (words := _belongs_to_other(found)) else None
 
 
 def _belongs_to_other(found: os.stat_result) -> str:

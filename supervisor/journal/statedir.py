@@ -41,6 +41,13 @@ _LOOK_S: Final = 0.1
 another process takes the lock for a moment."""
 
 
+_ADDRESS_BYTES_MAX: Final = 100
+"""Maximal number of bytes of a path in a socket address: 107 on Linux (unix(7)) and 103 on macOS, less a margin."""
+
+_DESCRIPTORS: Final = Path("/proc/self/fd")
+"""Directory with a link for each open file of this process, on Linux."""
+
+
 class StateDirError(Exception):
     """Error: the state directory cannot be used; the message names the directory, the reason and the fix."""
 
@@ -52,9 +59,7 @@ class StateDirBusy(StateDirError):
     def __init__(self, path: Path, pid: int | None) -> None:
         self.path, self.pid = path, pid
         who = f" (pid {pid})" if pid else ""
-        super().__init__(
-            f"another supervisor{who} already runs on {path}; use another --state-dir or stop it with `supervisor stop`"
-        )
+        super().__init__(f"another supervisor{who} already runs on {path}; stop it, or use another state directory")
 
 
 class LockHolder(NamedTuple):
@@ -128,7 +133,7 @@ class StateDir:
             return found
         except (OSError, UnicodeDecodeError) as error:
             raise StateDirError(
-                f"{self.tag_file} cannot be used ({error}); remove it, or use another --state-dir"
+                f"{self.tag_file} cannot be used ({error}); remove it, or use another state directory"
             ) from error
 
     @contextmanager
@@ -228,9 +233,7 @@ def _check_spelling(path: Path) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise StateDirError(
-            f"{path} cannot be a state directory: its name is not UTF-8; use another --state-dir"
-        ) from None
+        raise _not_usable(path, "its name is not UTF-8") from None
 
 
 def _check_usable(path: Path) -> None:
@@ -240,9 +243,9 @@ def _check_usable(path: Path) -> None:
     except OSError as error:
         raise _unusable(path, error) from error
     if not there.is_dir():
-        raise StateDirError(f"{path} cannot be a state directory: {there} is not a directory; use another --state-dir")
+        raise _not_usable(path, f"{there} is not a directory")
     if not writable:
-        raise StateDirError(f"{path} cannot be a state directory: {there} is not writable; use another --state-dir")
+        raise _not_usable(path, f"{there} is not writable")
 
 
 def _check_ours(state: StateDir) -> None:
@@ -312,7 +315,11 @@ def _undo(made: list[Path]) -> None:
 def _unusable(path: Path, error: OSError) -> StateDirError:
     names_path = error.filename in (None, str(path)) or error.errno == errno.ENAMETOOLONG
     where = "" if names_path else f"{error.filename}: "
-    return StateDirError(f"{path} cannot be a state directory: {where}{error.strerror}; use another --state-dir")
+    return _not_usable(path, f"{where}{error.strerror}")
+
+
+def _not_usable(path: Path, why: str) -> StateDirError:
+    return StateDirError(f"{path} cannot be a state directory: {why}; use another state directory")
 
 
 # --------------------------------------------------------------------------------------------------------- names
@@ -333,3 +340,28 @@ def folder_name(session_id: str) -> PurePath:
 def session_id(folder: PurePath) -> str:
     """Return the id of the session for which :func:`folder_name` returns *folder*."""
     return unquote("".join(part.removesuffix("+") for part in folder.parts), errors="surrogateescape")
+
+
+@contextmanager
+def socket_address(path: Path, descriptors: Path = _DESCRIPTORS) -> Iterator[str]:
+    """Yield *path*, or, if *path* is too long for a socket address, a short path through *descriptors* to the same file
+    that is valid within the context.
+
+    Raises:
+        OSError: the path is too long, and there is no such directory; or the directory of *path* cannot be opened.
+    """
+    size = len(os.fsencode(path))
+    if size <= _ADDRESS_BYTES_MAX:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not descriptors.is_dir():
+            why = (
+                f"the path of the control socket has {size} bytes, and a socket address of this system takes at most "
+                f"{_ADDRESS_BYTES_MAX}; use a state directory with a shorter path"
+            )
+            raise OSError(errno.ENAMETOOLONG, why, str(path))
+        yield f"{descriptors}/{folder}/{path.name}"
+    finally:
+        os.close(folder)

@@ -1,7 +1,8 @@
 """Lifecycle of a job: the scheduler's view of a task run, with its dependencies, queue, worker and requeue (spec 004).
 
-A job decides nothing about retries: ``retry_count`` is the run's failure count, and ``final`` says that the run makes
-no further attempt although the count would allow one. Only a running job has a worker. Times are ``event.at``.
+A job repeats the retry decision of its run: ``retry_count`` is the run's failure count, ``max_retries`` is the run's
+``max_attempts`` less one, and ``final`` says that the run makes no further attempt although the count would allow one.
+Only a running job has a worker. Times are ``event.at``.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ class Orphaned(TaskEvent, frozen=True, kw_only=True):
 
 
 class Recovered(TaskEvent, frozen=True, kw_only=True):
-    """Event: the partial work of a dead agent was saved and merged."""
+    """Event: the partial work of a dead agent was saved, and counts as done; it is merged next."""
 
     spelled = "recovered"
     summary: str = ""
@@ -230,7 +230,7 @@ class ApprovalRequested(TaskEvent, frozen=True, kw_only=True):
 
 
 class ApprovalGranted(TaskEvent, frozen=True, kw_only=True):
-    """Event: the person *by* approved the result, which is then verified and merged, except for the *rest*, as for
+    """Event: the person *by* approved the result, which has been merged, except for the *rest*, as for
     :class:`Closed`."""
 
     spelled = "approval_granted"

@@ -32,6 +32,20 @@ class AbortScope(StrEnum):
     SESSION = "session"
 
 
+class Verb(StrEnum):
+    """Command about a task of a running plan, as typed and recorded."""
+
+    APPROVE = "approve"
+    REJECT = "reject"
+    RESET = "reset"
+    REQUEUE = "requeue"
+    UNCLAIM = "unclaim"
+    CANCEL = "cancel"
+    SPLIT = "split"
+    BLOCK = "block"
+    UNBLOCK = "unblock"
+
+
 class CancelMode(StrEnum):
     """Effect of a parent's end on a child session, from the strictest to the loosest (Temporal's four).
 
@@ -174,7 +188,8 @@ class TerminationStage(StrEnum):
 
 
 class StageBudgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds that each termination stage may take."""
+    """Seconds that each termination stage may take. ``request_s`` is also the time in which an agent must report the
+    end of a tool call whose processes were killed."""
 
     request_s: float = 10.0
     cancel_s: float = 5.0

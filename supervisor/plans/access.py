@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from supervisor.plans.fields import Amount, Duration, Flag, Model, Name, OwnedPath
+from supervisor.plans.fields import Amount, Duration, Flag, Model, Name, OwnedPath, Several
 from supervisor.policies.access import RIGHTS, AccessPolicy, Level, Rights
 
 
@@ -18,7 +18,7 @@ class RightsConfig(Model):
     write: Flag | None = None
     network: Flag | None = None
     files_max: Amount | None = None
-    directories: tuple[OwnedPath, ...] = ()
+    directories: Several[OwnedPath] = ()
 
     def value(self, level: Level) -> Rights:
         given = {name: value for name, value in self.model_dump().items() if value is not None}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import model_validator
+from pydantic import PrivateAttr, model_validator
 
 from supervisor.agent_catalogue import (
     NO_QUIRKS,
@@ -20,14 +20,19 @@ from supervisor.agent_catalogue import (
 )
 from supervisor.plans.enforcement import Program, enforcement_problems, needs_asking
 from supervisor.plans.error_texts import FieldErrors, Problem
-from supervisor.plans.fields import Count, Duration, Flag, Model, Name, Text, plugin_name
+from supervisor.plans.fields import Count, Duration, Flag, Model, Name, Several, Text, plugin_name
 from supervisor.plans.permissions import Permissions, PermissionsConfig
+from supervisor.policies.argument_checks import check_type
 from supervisor.ports import SERVER_VARIABLE, AgentOptions, McpServer
+from supervisor.runtime.live_session import AgentFunction
 
 ADAPTERS: Final = ("command", "acp", "claude", "codex", "jsonl", "scripted")
 """Adapters that are always available. Plug-ins add others: an adapter in a plan file is looked up when the plan is
 read; the adapter of an agent that an embedding program builds is looked up when a supervisor is opened with that
 agent."""
+
+IN_PROCESS: Final = "inprocess"
+"""Adapter of an agent that is an async function of the embedding program. A plan file cannot name it."""
 
 OWN_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {"claude": ("claude",), "codex": ("codex", "app-server")}
 """Programs of the adapters that can drive only one program, used if the plan names no other program."""
@@ -47,7 +52,7 @@ _UNSUPPORTED_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
 class McpServerConfig(Model):
     """Tool server for an agent: a program (*command* and *env*) or an address (*url* and *headers*)."""
 
-    command: tuple[Text, ...] = ()
+    command: Several[Text] = ()
     env: Mapping[Text, Text] = {}
     url: Text = ""
     transport: Literal["http", "sse"] = "http"
@@ -62,7 +67,7 @@ class McpServerConfig(Model):
         """Return the MCP server as the value that the adapters use."""
         return McpServer(
             name=name,
-            command=self.command,
+            command=tuple(self.command),
             env={**self.env, SERVER_VARIABLE: name} if self.command else dict(self.env),
             url=self.url,
             transport=self.transport,
@@ -84,14 +89,14 @@ class AgentConfig(Model):
 
     known: Name | None = None
     adapter: Annotated[Name, plugin_name("adapters", ADAPTERS)] = ""
-    command: tuple[Text, ...] = ()
-    arguments: tuple[Text, ...] = ()
+    command: Several[Text] = ()
+    arguments: Several[Text] = ()
     mapping: Text | None = None
     env: Mapping[Text, Text] = {}
-    inherit_env: tuple[Text, ...] = ()
+    inherit_env: Several[Text] = ()
     cwd: Text | None = None
     permissions: Permissions = PermissionsConfig()
-    operates: tuple[Literal["abort", "answer", "compact", "send", "stop", "tasks"], ...] = ()
+    operates: Several[Literal["abort", "answer", "compact", "send", "stop", "tasks"]] = ()
     unguarded: Flag = False
     network: Flag = False
     mode: Text = ""
@@ -99,8 +104,21 @@ class AgentConfig(Model):
     auth: Text = ""
     options: Mapping[Text, Text] = {}
     mcp_servers: Mapping[Name, McpServerConfig] = {}
-    servers: tuple[Name, ...] = ()
+    servers: Several[Name] = ()
     quirks: Quirks = NO_QUIRKS
+    _function: AgentFunction | None = PrivateAttr(None)
+
+    @classmethod
+    def of_function(cls, function: AgentFunction) -> AgentConfig:
+        """Return the configuration of an agent that is an async function of the embedding program."""
+        made = cls.model_construct(adapter=IN_PROCESS)
+        made._function = function
+        return made
+
+    @property
+    def function(self) -> AgentFunction | None:
+        """The async function of an in-process agent; ``None`` for an agent that is a program."""
+        return self._function
 
     @property
     def agent_options(self) -> AgentOptions:
@@ -179,6 +197,8 @@ def _variant(given: Mapping[str, Any]) -> AgentVariant:
 
 
 def _agent_problems(agent: AgentConfig) -> Iterator[Problem]:
+    if agent.adapter == IN_PROCESS and agent.function is None:
+        yield ("adapter",), "is for functions of a program: agents={'helper': function}; name another adapter"
     if not agent.adapter:
         yield (
             ("adapter",),
@@ -211,6 +231,18 @@ def _mapping_problems(agent: AgentConfig) -> Iterator[Problem]:
         yield ("mapping",), "missing; give the path of a mapping of its lines (docs/how-to/agents.md)"
 
 
+def agent_of(field: str, given: AgentConfig | AgentFunction) -> AgentConfig:
+    """Return *given*, an agent or an async function of the embedding program, as an agent.
+
+    Raises:
+        TypeError: *given* is neither; the error names *field*.
+    """
+    if callable(given):
+        return AgentConfig.of_function(given)
+    check_type(field, given, AgentConfig, "an async function")
+    return given
+
+
 class WorkerConfig(Model):
     """Worker: the number of tasks it takes at once, its roles and capabilities, and the limits after which it counts as
     lost.
@@ -220,8 +252,8 @@ class WorkerConfig(Model):
     """
 
     slots: Count = 1
-    roles: tuple[Name, ...] = ()
-    capabilities: tuple[Name, ...] = ()
+    roles: Several[Name] = ()
+    capabilities: Several[Name] = ()
     heartbeat_s: Duration = 10.0
     check_s: Duration = 30.0
     misses_max: Count = 3

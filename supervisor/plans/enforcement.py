@@ -67,7 +67,7 @@ def enforcement_problems(program: Program, permissions: PermissionsConfig) -> It
     said, words = _shown(permissions), _words(program.command)
     agent, variant = _of_catalogue(program, words)
     if why := _why_silent(program, agent, variant):
-        cannot = f"{said} cannot work: {why}; take an agent that asks (`supervisor agents` lists some)"
+        cannot = f"{said} cannot work: {why}; take an agent that asks for permission"
         yield ("permissions",), f"{cannot}, or remove `permissions` and use the agent's own sandbox, {_FIX}"
         return
     agents = [agent] if agent is not None else list(catalogue().values())

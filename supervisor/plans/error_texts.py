@@ -26,7 +26,7 @@ _WANTED: Final = {
     "agents": "a mapping of names to agents, for example {helper: {adapter: scripted}}",
     "tasks": "a list of tasks, for example [{id: hello, agent: helper, prompt: '@say hello'}]",
     "adapter": "one of command, acp, jsonl, scripted, or an adapter of a plug-in",
-    "known": "the name of an agent of the catalogue, for example claude (`supervisor agents` lists them)",
+    "known": "the name of an agent of the catalogue, for example claude",
     "mapping": "the path of a mapping of its lines, for example agent.toml",
     "arguments": "more arguments as a list, for example [--model, small]",
     "quirks": "a mapping, for example {needs_kill: true}",

@@ -10,9 +10,20 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, Protocol, Self, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationInfo, model_validator
+import msgspec
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    Strict,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
 
 from supervisor.plans.error_texts import FieldErrors, Problem
 from supervisor.ports.path_safety import climbs
@@ -57,6 +68,47 @@ Whole = Annotated[int, Strict(), Field(ge=-(2**31), lt=2**31)]
 Share = Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]
 Percentage = Annotated[float, Strict(), Field(ge=0, le=100, allow_inf_nan=False)]
 Flag = Annotated[bool, Strict()]
+
+
+T = TypeVar("T")
+V_co = TypeVar("V_co", covariant=True)
+
+
+class _AsTuple:
+    """Marker of a field of type ``Sequence[T]`` that is validated as ``tuple[T, ...]``."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        item: Any = get_args(source)[0]
+        return handler(tuple[item, ...])
+
+
+Several = Annotated[Sequence[T], _AsTuple()]
+"""Any number of values: a program may give a list or a tuple, and a tuple is kept."""
+
+
+class _OrValue:
+    """Marker of a field of type ``M | V`` that is validated as the model ``M``. A ``V``, the runtime's value that the
+    model makes, is turned into the model first."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        model, value = get_args(source)
+
+        def fields_of(given: object) -> object:
+            return msgspec.to_builtins(given) if isinstance(given, value) else given
+
+        return core_schema.no_info_before_validator_function(fields_of, handler(model))
+
+
+OR_VALUE: Final = _OrValue()
+
+
+class _MakesValue(Protocol[V_co]):
+    def value(self) -> V_co: ...
+
+
+def value_of(given: _MakesValue[T] | T) -> T:
+    """Return the runtime's value of a field that is marked with ``OR_VALUE``."""
+    return given.value() if isinstance(given, Model) else given  # type: ignore[return-value, attr-defined]
 
 
 class Model(BaseModel):

@@ -11,7 +11,7 @@ from typing import Final
 
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.plans.error_texts import Problem
-from supervisor.plans.fields import Amount, Count, Duration, Flag, Model, Percentage, Seconds, Share
+from supervisor.plans.fields import Amount, Count, Duration, Flag, Model, Percentage, Seconds, Several, Share
 
 _RUN: Final = TaskRunData()
 _SAVED: Final = (TaskRun.COMPLETED, TaskRun.FAILED, TaskRun.TIMEOUT, TaskRun.CIRCUIT_OPEN, TaskRun.CANCELLED)
@@ -34,7 +34,7 @@ class CheckpointConfig(Model):
     """States of a task run in which the work so far is saved, so that a later run can continue it."""
 
     enabled: Flag = True
-    save_on_states: tuple[TaskRun, ...] = (TaskRun.COMPLETED, TaskRun.FAILED, TaskRun.CIRCUIT_OPEN)
+    save_on_states: Several[TaskRun] = (TaskRun.COMPLETED, TaskRun.FAILED, TaskRun.CIRCUIT_OPEN)
 
     def problems(self) -> Iterator[Problem]:
         for number, state in enumerate(self.save_on_states):

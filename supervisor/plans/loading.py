@@ -34,7 +34,10 @@ def _none(names: Sequence[str] | None) -> Mapping[str, Sequence[str]]:
 
 
 def load_plan(
-    path: Path, plugin_names_for: PluginNamesFor = _none, instead: Mapping[str, str] = MappingProxyType({})
+    path: Path,
+    plugin_names_for: PluginNamesFor = _none,
+    instead: Mapping[str, str] = MappingProxyType({}),
+    content: bytes | None = None,
 ) -> Plan:
     """Read and validate a plan; relative programs and directories are relative to the plan's own directory.
 
@@ -43,11 +46,12 @@ def load_plan(
             there are none.
         instead: agents of the catalogue that replace agents of the plan, by the name in the plan:
             ``{"worker": "codex"}``, or ``{"worker": "gemini:jsonl"}`` to choose the adapter.
+        content: text of the plan, if it is not to be read from *path*.
 
     Raises:
         BadPlan: with one line for every problem.
     """
-    source = read_source(path)
+    source = read_source(path, content)
     if not isinstance(source.data, dict):
         raise source.bad([((), "a plan is a mapping with the keys agents and tasks")])
     _replace(source.data, instead, path)
@@ -73,7 +77,7 @@ def _replace(data: dict[str, Any], instead: Mapping[str, str], path: Path) -> No
     for name, other in instead.items():
         if not isinstance(agents, dict) or name not in agents:
             guess = closest(name, agents if isinstance(agents, dict) else (), "the agents are")
-            raise BadPlan(f"{path}: --agent {name}={other}: {name!r} is not an agent of this plan; {guess}")
+            raise BadPlan(f"{path}: {other!r} cannot replace {name!r}, which is not an agent of this plan; {guess}")
         known_as, _, adapter = other.partition(":")
         had = agents[name] if isinstance(agents[name], dict) else {}
         kept = {key: value for key, value in had.items() if key not in _OF_THE_PROGRAM}
@@ -99,9 +103,9 @@ def _inside(kind: Any, part: str | int) -> Any:
     if _is_model(kind):
         fields = {str(field.validation_alias or name): field for name, field in kind.model_fields.items()}
         return _without_none(fields[part].annotation) if part in fields else None
-    if get_origin(kind) is tuple and isinstance(part, int):
+    if get_origin(kind) is Sequence and isinstance(part, int):
         return get_args(kind)[0]
-    return get_args(kind)[1] if get_origin(kind) is Mapping else None
+    return _without_none(get_args(kind)[1]) if get_origin(kind) is Mapping else None
 
 
 def _without_none(kind: Any) -> Any:
@@ -115,7 +119,7 @@ def _is_model(kind: Any) -> bool:
 def _located(plan: Plan, source: Source, base: Path) -> Plan:
     """Return the plan with its programs and directories found on this machine."""
     problems: list[Problem] = []
-    agents = {name: _locate(agent, ("agents", name), base, problems) for name, agent in plan.agents.items()}
+    agents = {name: _locate(agent, ("agents", name), base, problems) for name, agent in plan.agent_configs.items()}
     plan = plan.model_copy(update={"agents": agents})
     problems += _straying_files(plan)
     if problems:
@@ -126,7 +130,7 @@ def _located(plan: Plan, source: Source, base: Path) -> Plan:
 def _straying_files(plan: Plan) -> Iterator[Problem]:
     """Yield the problems of owned paths that a symbolic link leads out of the agent's known working directory."""
     for one in every_task(plan.tasks):
-        cwd = plan.agents[one.task.agent].cwd
+        cwd = plan.agent_configs[one.task.agent].cwd
         for number, name in enumerate(one.task.files):
             if cwd is not None and (why := outside("", str(Path(cwd) / name), cwd).removeprefix(": ")):
                 yield (*one.path, "files", number), why
@@ -146,7 +150,7 @@ def _locate(agent: AgentConfig, path: FieldPath, base: Path, problems: list[Prob
         if not Path(cwd).is_dir():
             problems.append(((*path, "cwd"), f"no directory {cwd!r}; make it or leave cwd out"))
         elif why := outside("", cwd, str(base)).removeprefix(": "):
-            problems.append(((*path, "cwd"), f"{why}; --workdir is where agents without a cwd work"))
+            problems.append(((*path, "cwd"), f"{why}; agents without a cwd work in the work directory of the run"))
     return agent.model_copy(update=changes)
 
 

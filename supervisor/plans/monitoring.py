@@ -13,7 +13,7 @@ from pydantic import Field, Strict
 
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.plans.error_texts import Problem
-from supervisor.plans.fields import Amount, Count, Duration, Model, Seconds
+from supervisor.plans.fields import Amount, Count, Duration, Model, Seconds, Several
 from supervisor.policies.budgets import Budget
 from supervisor.policies.liveness import Liveness
 from supervisor.policies.loop_detection import LoopLimits
@@ -66,7 +66,7 @@ class ModelErrorsConfig(Model):
     """
 
     retries_max: Amount = _TROUBLE.retries_max
-    at_once: tuple[ModelProblem, ...] = _TROUBLE.at_once
+    at_once: Several[ModelProblem] = _TROUBLE.at_once
     fruitless_max: Amount = _TROUBLE.fruitless_max
     requests_max: Amount = _TROUBLE.requests_max
     within_s: Duration = _TROUBLE.within_s

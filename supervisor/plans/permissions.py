@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from supervisor.plans.error_texts import Problem
-from supervisor.plans.fields import Duration, Model, Name, Text
+from supervisor.plans.fields import Duration, Model, Name, Several, Text
 from supervisor.policies.permissions import ANSWER_WITHIN_S, Decision, PermissionPolicy, PermissionRule
 
 Pattern = Annotated[Text, Field(min_length=1)]
@@ -43,7 +43,7 @@ class PermissionsConfig(Model):
     answer; then the request is denied."""
 
     default: Decision = Decision.ALLOW
-    rules: tuple[PermissionRuleConfig, ...] = ()
+    rules: Several[PermissionRuleConfig] = ()
     answer_within_s: Duration = ANSWER_WITHIN_S
 
     def value(self) -> PermissionPolicy:

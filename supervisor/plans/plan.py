@@ -6,34 +6,57 @@ A plan is validated as a whole: every instance is consistent, wherever it was bu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, cast
 
-from pydantic import Field
+from pydantic import Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from supervisor.plans.access import AccessConfig
 from supervisor.plans.agents import AgentConfig, WorkerConfig
 from supervisor.plans.checks import agent_problems, circle_problems, need_problems, task_problems
 from supervisor.plans.error_texts import Problem
-from supervisor.plans.fields import Flag, Name, closest
+from supervisor.plans.fields import OR_VALUE, Flag, Name, Several, closest
 from supervisor.plans.lifecycle import RetryBudgetConfig, TaskLifecycle
 from supervisor.plans.monitoring import BudgetConfig
 from supervisor.plans.settings import Settings
 from supervisor.plans.tasks import AcceptanceConfig, PlacedTask, TaskConfig, every_task
 from supervisor.plans.verification import ReviewConfig
+from supervisor.policies.budgets import Budget
+from supervisor.runtime.live_session import AgentFunction
+
+
+class _OrFunctions:
+    """Marker of the field ``agents``, which is validated as a mapping of names to ``AgentConfig``. An async function is
+    turned into the configuration of an in-process agent first."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(_without_functions, handler(Mapping[Name, AgentConfig]))
+
+
+def _without_functions(given: Any) -> Any:
+    if not isinstance(given, Mapping):
+        return given
+    return {name: AgentConfig.of_function(one) if callable(one) else one for name, one in given.items()}
 
 
 class Plan(Settings):
     """Workstream: agents, tasks, workers, and the rules for retries, approval and validation."""
 
-    agents: Mapping[Name, AgentConfig] = Field(min_length=1)
-    tasks: tuple[TaskConfig, ...] = Field(min_length=1)
+    agents: Annotated[Mapping[Name, AgentConfig | AgentFunction], _OrFunctions()] = Field(min_length=1)
+    tasks: Several[TaskConfig] = Field(min_length=1)
     workstream: Name = "plan"
-    budget: BudgetConfig = BudgetConfig()
+    budget: Annotated[BudgetConfig | Budget, OR_VALUE] = BudgetConfig()
     workers: Mapping[Name, WorkerConfig] = {}
     task_lifecycle: TaskLifecycle = TaskLifecycle()
     retry_budget: RetryBudgetConfig = RetryBudgetConfig()
     approve_plan: Flag = False
-    validation: tuple[AcceptanceConfig, ...] = ()
+    validation: Several[AcceptanceConfig] = ()
     review: ReviewConfig | None = None
+
+    @property
+    def agent_configs(self) -> Mapping[str, AgentConfig]:
+        """The agents of the plan by name; functions as the configuration of an in-process agent."""
+        return cast(Mapping[str, AgentConfig], self.agents)
 
     @property
     def settings(self) -> Settings:

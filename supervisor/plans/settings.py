@@ -13,8 +13,21 @@ from pydantic import Field, Strict
 from supervisor.lifecycles.session import SessionLimits
 from supervisor.lifecycles.types import AbortPolicy, StageBudgets
 from supervisor.plans.access import AccessConfig
-from supervisor.plans.fields import Count, Flag, Milliseconds, Model, Name, Seconds, Text, plugin_name
+from supervisor.plans.fields import (
+    OR_VALUE,
+    Count,
+    Flag,
+    Milliseconds,
+    Model,
+    Name,
+    Seconds,
+    Several,
+    Text,
+    plugin_name,
+    value_of,
+)
 from supervisor.plans.monitoring import BudgetConfig, HandBackConfig, LivenessConfig, LoopsConfig, ModelErrorsConfig
+from supervisor.policies.budgets import Budget
 from supervisor.ports import Retention
 from supervisor.sessions.session_monitor import MonitorSettings
 
@@ -22,7 +35,8 @@ _LADDER, _LIMITS = StageBudgets(), SessionLimits()
 
 
 class StageBudgetsConfig(Model):
-    """Budget of each termination stage in seconds."""
+    """Budget of each termination stage in seconds. ``request_s`` is also the time in which an agent must report the end
+    of a tool call whose processes were killed."""
 
     request_s: Seconds = _LADDER.request_s
     cancel_s: Seconds = _LADDER.cancel_s
@@ -38,7 +52,7 @@ class PolicyConfig(Model):
 
     tool_to_sibling: Flag = False
     sibling_to_session: Flag = False
-    ladder: StageBudgetsConfig = StageBudgetsConfig()
+    ladder: Annotated[StageBudgetsConfig | StageBudgets, OR_VALUE] = StageBudgetsConfig()
 
     def value(self) -> AbortPolicy:
         return msgspec.convert(self.model_dump(), AbortPolicy)
@@ -106,21 +120,26 @@ class Settings(Model):
 
     max_sessions: Count = 6
     drain_s: Seconds = 120.0
-    policy: PolicyConfig = PolicyConfig()
+    policy: Annotated[PolicyConfig | AbortPolicy, OR_VALUE] = PolicyConfig()
     limits: LimitsConfig = LimitsConfig()
     workspace: Literal["directory", "worktree"] = "directory"
     merge_into: Text = ""
     retention: RetentionConfig = RetentionConfig()
     recovery: RecoveryConfig = RecoveryConfig()
     access: AccessConfig | None = None
-    plugins: tuple[Annotated[Name, plugin_name("plugins")], ...] | None = None
-    session_budget: BudgetConfig = BudgetConfig()
-    turn_budget: BudgetConfig = BudgetConfig()
+    plugins: Several[Annotated[Name, plugin_name("plugins")]] | None = None
+    session_budget: Annotated[BudgetConfig | Budget, OR_VALUE] = BudgetConfig()
+    turn_budget: Annotated[BudgetConfig | Budget, OR_VALUE] = BudgetConfig()
     hand_back: HandBackConfig = HandBackConfig()
     loops: LoopsConfig = LoopsConfig()
     model_trouble: ModelErrorsConfig = ModelErrorsConfig()
     liveness: LivenessConfig = LivenessConfig()
     pid_namespaces: Flag = False
+
+    @property
+    def abort_policy(self) -> AbortPolicy:
+        """Levels that an abort may cross, and the budgets of the termination stages."""
+        return value_of(self.policy)
 
     @property
     def monitor_settings(self) -> MonitorSettings:
@@ -129,7 +148,7 @@ class Settings(Model):
             loops=self.loops.value(),
             model=self.model_trouble.value(),
             liveness=self.liveness.value(),
-            session=self.session_budget.value(),
-            turn=self.turn_budget.value(),
+            session=value_of(self.session_budget),
+            turn=value_of(self.turn_budget),
             hand_back=self.hand_back.value(),
         )

@@ -80,14 +80,17 @@ def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Node, yaml.Node] | Non
 
 
 # ------------------------------------------------------------------------------------------------------- reading
-def read_source(path: Path) -> Source:
-    """Read and parse *path*.
+def read_source(path: Path, content: bytes | None = None) -> Source:
+    """Read and parse *path*, or parse *content*, which *path* names in error texts.
 
     Raises:
         BadPlan: the file is missing, too big, not UTF-8, not YAML, or has a duplicate key.
     """
     name = str(path)
-    return parse(_text(_bytes(path, name), name), name)
+    data = _bytes(path, name) if content is None else content
+    if len(data) > BYTES_MAX:
+        raise BadPlan(f"{name}: is larger than {BYTES_MAX} bytes, the maximum; split it")
+    return parse(_text(data, name), name)
 
 
 def _bytes(path: Path, name: str) -> bytes:
@@ -95,14 +98,11 @@ def _bytes(path: Path, name: str) -> bytes:
         raise BadPlan(f"{name}: is a directory; give the path of a plan, for example {path / 'plan.yaml'}")
     try:
         with path.open("rb") as file:
-            data = file.read(BYTES_MAX + 1)
+            return file.read(BYTES_MAX + 1)
     except FileNotFoundError:
         raise BadPlan(f"{name}: no such file; give the path of a plan (examples/plan.yaml is one)") from None
     except (OSError, ValueError) as error:
         raise BadPlan(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if len(data) > BYTES_MAX:
-        raise BadPlan(f"{name}: is larger than {BYTES_MAX} bytes, the maximum; split it")
-    return data
 
 
 def _text(data: bytes, name: str) -> str:

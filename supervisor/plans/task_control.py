@@ -7,27 +7,14 @@ sender and may have an id: a command with an id takes effect once, however often
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from supervisor.lifecycles.types import Verb
+
 if TYPE_CHECKING:
     from supervisor.plans.tasks import TaskConfig
-
-
-class Verb(StrEnum):
-    """Names of the commands, as typed and recorded."""
-
-    APPROVE = "approve"
-    REJECT = "reject"
-    RESET = "reset"
-    REQUEUE = "requeue"
-    UNCLAIM = "unclaim"
-    CANCEL = "cancel"
-    SPLIT = "split"
-    BLOCK = "block"
-    UNBLOCK = "unblock"
 
 
 class CommandResult(msgspec.Struct, frozen=True, kw_only=True):

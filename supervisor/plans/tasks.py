@@ -14,6 +14,7 @@ from supervisor.plans.acceptance import ARGV, KINDS, TIMEOUT_S, AcceptanceTest
 from supervisor.plans.agents import role_capability
 from supervisor.plans.error_texts import Problem
 from supervisor.plans.fields import (
+    OR_VALUE,
     Amount,
     Duration,
     Flag,
@@ -22,6 +23,7 @@ from supervisor.plans.fields import (
     Name,
     OwnedPath,
     Seconds,
+    Several,
     Text,
     Whole,
     plugin_name,
@@ -29,6 +31,7 @@ from supervisor.plans.fields import (
 from supervisor.plans.monitoring import BudgetConfig
 from supervisor.plans.source import FieldPath
 from supervisor.plans.verification import CompletionConfig, ReviewConfig
+from supervisor.policies.budgets import Budget
 
 SUBTASK_LEVELS_MAX = 8
 """Largest number of levels of nested subtasks."""
@@ -40,9 +43,9 @@ class AcceptanceConfig(Model):
     file_exists: InnerPath | None = None
     python_import: Text | None = None
     javascript_import: Text | None = None
-    unit_tests: tuple[Text, ...] | None = None
-    lint: tuple[Text, ...] | None = None
-    command: tuple[Text, ...] | None = None
+    unit_tests: Several[Text] | None = None
+    lint: Several[Text] | None = None
+    command: Several[Text] | None = None
     verifier: Annotated[Text, plugin_name("verifiers")] | None = None
     options: Mapping[str, Any] = Field(default={}, validation_alias="with")
     timeout_s: Seconds | None = None
@@ -96,12 +99,12 @@ class TaskConfig(Model):
     id: Name
     agent: str = ""
     prompt: Text = ""
-    depends_on: tuple[str, ...] = ()
-    acceptance: tuple[AcceptanceConfig, ...] = ()
+    depends_on: Several[str] = ()
+    acceptance: Several[AcceptanceConfig] = ()
     priority: Whole = 0
     role: Name | None = None
-    capabilities: tuple[Name, ...] = ()
-    files: tuple[OwnedPath, ...] = ()
+    capabilities: Several[Name] = ()
+    files: Several[OwnedPath] = ()
     critical: Flag = False
     optional: Flag = False
     when: ConditionConfig | None = None
@@ -110,14 +113,14 @@ class TaskConfig(Model):
     complexity: Literal["low", "medium", "high"] = "medium"
     timeout_s: Duration | None = None
     max_retries: Amount = 3
-    fallback_agents: tuple[str, ...] = ()
-    subtasks: tuple[TaskConfig, ...] = ()
+    fallback_agents: Several[str] = ()
+    subtasks: Several[TaskConfig] = ()
     may_split: Flag = False
     rollback: Flag = False
     network: Flag = False
-    completion: tuple[CompletionConfig, ...] = ()
+    completion: Several[CompletionConfig] = ()
     review: ReviewConfig | None = None
-    budget: BudgetConfig = BudgetConfig()
+    budget: Annotated[BudgetConfig | Budget, OR_VALUE] = BudgetConfig()
 
     @property
     def needs(self) -> frozenset[str]:

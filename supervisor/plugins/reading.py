@@ -12,26 +12,33 @@ from supervisor.plans import Plan
 from supervisor.plans.agents import ADAPTERS
 from supervisor.plugins.loading import installed as find
 from supervisor.plugins.running import Plugins
+from supervisor.policies.argument_checks import check_items, check_type
 
 
 def load_plan(
-    path: Path,
+    path: Path | str,
     *,
     plugins: Sequence[object] = (),
     installed: bool = True,
     instead: Mapping[str, str] = MappingProxyType({}),
+    content: bytes | None = None,
 ) -> Plan:
     """Read and check a plan. Relative paths of programs and directories are relative to the directory of the plan file.
 
     Args:
+        path: path of the plan file.
         plugins: plug-ins of the embedding program, beside the installed plug-ins.
         installed: whether installed plug-ins are used; the plan may choose among them.
         instead: agents of the catalogue that replace agents of the plan.
+        content: text of the plan, if it is not to be read from *path*, which then only names it.
 
     Raises:
-        BadPlan: the plan is invalid; the message has one line for every problem.
+        TypeError: an argument has a wrong type.
+        BadPlan: the file is missing, or the plan is invalid; the message has one line for every problem.
     """
-    plan = plans.load_plan(path, partial(_added, plugins, installed), instead)
+    check_type("path", path, str, Path)
+    check_items("plugins", plugins, object)
+    plan = plans.load_plan(Path(path), partial(_added, plugins, installed), instead, content)
     return plan if installed else plan.model_copy(update={"plugins": ()})
 
 

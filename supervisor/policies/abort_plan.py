@@ -218,7 +218,7 @@ class UnknownTarget(LookupError):
 
     def __init__(self, target: str) -> None:
         self.target = target
-        super().__init__(f"no session or tool call has the id {target!r}; `supervisor tree` shows the ids")
+        super().__init__(f"no session or tool call has the id {target!r}")
 
 
 class NoSiblings(ValueError):
@@ -226,7 +226,7 @@ class NoSiblings(ValueError):
 
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
-        super().__init__(f"{session_id} is a root session and has no siblings: abort it with --scope session")
+        super().__init__(f"{session_id} is a root session and has no siblings: abort it with the scope session")
 
 
 def scope_of(word: AbortScope | str) -> AbortScope:

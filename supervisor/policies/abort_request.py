@@ -25,7 +25,8 @@ _RANKS = {stage: rank for rank, stage in enumerate(TerminationStage)}
 
 
 class StageDeadlines(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Seconds from the abort at which each termination stage of a node is over."""
+    """Seconds from the abort at which each termination stage of a node is over: sums of the ``StageBudgets``, whose
+    fields have the same names."""
 
     request_s: float
     cancel_s: float

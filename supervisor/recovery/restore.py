@@ -10,7 +10,6 @@ original start. A session that is not continued is stopped, and terminates like 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 import anyio
@@ -73,6 +72,7 @@ from supervisor.lifecycles.types import (
 )
 from supervisor.policies.abort_request import AbortRequest
 from supervisor.ports import EntityRow, Journal
+from supervisor.ports.logs import get_logger
 from supervisor.recovery.journal_state import (
     RESUMED,
     RecordedOutcome,
@@ -85,11 +85,13 @@ from supervisor.recovery.journal_state import (
     past_of,
     used_meanwhile,
 )
-from supervisor.runtime.entity import Entity
+from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause, PendingEffect
 from supervisor.runtime.live_session import AgentProfile, LiveSession, NoSuchEntity, SessionPhase
 from supervisor.sessions.effect_executor import EffectExecutor
+
+_log = get_logger()
 
 WHY: Final = "its supervisor ended without closing it"
 CAUSE: Final = Cause(actor="recovery")
@@ -551,9 +553,13 @@ def record_end_of_work(registry: EntityRegistry, work: Sequence[Entity]) -> None
         groups.setdefault(owner or "", []).append(entity)
     for group in sorted(groups.values(), key=lambda one: _ORDER_OF_ENDS.index(one[0].kind)):
         moves = [(one.id, event) for one in group for event in _end_of(one, registry)]
-        with suppress(NoSuchEntity):  # its actor was lost
+        try:
             if moves:
                 registry.apply(*moves, cause=CAUSE)
+        except NoSuchEntity:  # its actor was lost
+            pass
+        except Refused as refusal:  # the other groups must end all the same
+            _log.error("the end of left work was refused", entities=[one.id for one in group], why=str(refusal))
 
 
 _ORDER_OF_ENDS: Final = (Kind.WORKSTREAM, Kind.JOB, Kind.RUN, Kind.TASK, Kind.WORKER)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -52,36 +53,78 @@ def digest_of(task: TaskConfig, settings: Settings) -> str:
     return hashlib.sha256(msgspec.json.encode(said)).hexdigest()[:16]
 
 
-class FinishedRuns(NamedTuple):
-    """Ids of workstreams whose runs are the newest of their plans and have ended: by the digest of the plan's tasks,
-    and by the plan's name."""
+class EarlierRun(NamedTuple):
+    """The newest run of a plan when a supervisor took over: its workstream, the workstream's state, whether the run has
+    ended, and state and digest of each of its tasks, by name. Tasks of the runs that it resumed are included, subtasks
+    are not."""
+
+    workstream: str
+    state: str
+    is_over: bool
+    tasks: Mapping[str, tuple[Task, str]]
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether a task was not closed."""
+        return any(state is not Task.CLOSED for state, _ in self.tasks.values())
+
+    @property
+    def words(self) -> str:
+        """Text with the state of the run and of its tasks: ``workstream:plan (cancelled: 1 closed, 2 failed)``."""
+        counts = counted_states(state for state, _ in self.tasks.values())
+        return f"{self.workstream} ({self.state}: {counts or 'no task'})"
+
+    def why_not_continued(self, plan: Plan, settings: Settings) -> str:
+        """Return the difference between *plan* and this interrupted run, because of which *plan* starts another run;
+        ``""`` if there is none."""
+        digests = {one.id: digest_of(one, settings) for one in plan.tasks}
+        missing = [name for name in self.tasks if name not in digests]
+        changed = [name for name, (_, digest) in self.tasks.items() if digests.get(name, digest) != digest]
+        if not missing and len(changed) == len(self.tasks) > 1:
+            return "every task is changed in the plan, or its workspace or merge_into is"
+        parts = [f"not in the plan any more: {', '.join(missing)}"] if missing else []
+        return "; ".join([*parts, *([f"changed in the plan: {', '.join(changed)}"] if changed else [])])
+
+
+def counted_states(states: Iterable[Task]) -> str:
+    """Return the number of tasks that are closed, cancelled, failed and open, as text."""
+    groups = {Task.CLOSED: "closed", Task.CANCELLED: "cancelled", Task.FAILED: "failed"}
+    counts = Counter(groups.get(state, "open") for state in states)
+    return ", ".join(f"{counts[one]} {one}" for one in (*groups.values(), "open") if counts[one])
+
+
+class EarlierRuns(NamedTuple):
+    """The newest run of each plan: ids of the workstreams that have ended, by the digest of the plan's tasks, and runs
+    that have ended or were interrupted, by the plan's name."""
 
     by_tasks: dict[str, str]
-    by_name: dict[str, str]
+    by_name: dict[str, EarlierRun]
 
     def forget(self, workstream_id: str) -> None:
-        """Remove a run whose result was reported, or that has no result."""
-        for known in (self.by_tasks, self.by_name):
-            for key in [key for key, value in known.items() if value == workstream_id]:
-                del known[key]
+        """Remove a run: its result was reported, it has no result, or it is continued."""
+        for key in [key for key, value in self.by_tasks.items() if value == workstream_id]:
+            del self.by_tasks[key]
+        for key in [key for key, value in self.by_name.items() if value.workstream == workstream_id]:
+            del self.by_name[key]
 
 
-def finished(rows: Collection[EntityRow]) -> FinishedRuns:
-    """Find the plans whose newest run has ended, and return these runs. Subtasks do not count for the digest: they
-    follow from their parents, or from the run."""
-    tasks: dict[str, dict[str, str]] = {}
-    by_tasks, by_name = dict[str, str](), dict[str, str]()
+def find_earlier_runs(rows: Collection[EntityRow]) -> EarlierRuns:
+    """Find the newest run of each plan. Subtasks do not count for the digest: they follow from their parents, or from
+    the run."""
+    tasks: dict[str, dict[str, tuple[Task, str]]] = {}
+    by_tasks, by_name = dict[str, str](), dict[str, EarlierRun]()
     for row in rows:
         if row.kind == Kind.TASK:
             data = msgspec.json.decode(row.data, type=TaskData)
             if data.workstream and not data.part_of:
-                tasks.setdefault(data.workstream, {})[data.name] = data.digest
+                tasks.setdefault(data.workstream, {})[data.name] = Task(row.state), data.digest
     for row in sorted((row for row in rows if row.kind == Kind.WORKSTREAM), key=lambda row: row.born_seq):
         before = msgspec.json.decode(row.data, type=WorkstreamData).resumes
         own = tasks[row.id] = {**tasks.get(before, {}), **tasks.get(row.id, {})}
         plan_name = re.sub(r"-\d+$", "", row.id.removeprefix("workstream:"))
-        by_tasks[_digest(own)] = by_name[plan_name] = row.id if row.ended else ""
-    return FinishedRuns(by_tasks, by_name)
+        by_tasks[_digest({name: digest for name, (_, digest) in own.items()})] = row.id if row.ended else ""
+        by_name[plan_name] = EarlierRun(row.id, row.state, row.ended, own)
+    return EarlierRuns(by_tasks, by_name)
 
 
 def tasks_digest(plan: Plan, settings: Settings) -> str:

@@ -17,7 +17,7 @@ from supervisor.plans import Settings
 from supervisor.ports import EntityRow, Journal, JournalError
 from supervisor.recovery.journal_state import RecordedOutcome, SessionHistory, at_rest, left_over
 from supervisor.recovery.restore import Recovered, Recovery, end_work, loses_nothing
-from supervisor.recovery.resumable import FinishedRuns, finished
+from supervisor.recovery.resumable import EarlierRuns, find_earlier_runs
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.live_session import AgentProfile, LiveSession
@@ -45,8 +45,8 @@ class RecoveredWork(NamedTuple):
     """Last recorded outcome of each session."""
     rows: Mapping[str, EntityRow]
     """All work and all sessions of the journal as found at the takeover, by id."""
-    finished: FinishedRuns
-    """Runs of plans that had ended; some of them may not have reported their results."""
+    earlier: EarlierRuns
+    """The newest run of each plan, as found at the takeover; results of runs that have ended may not be reported."""
 
 
 class Takeover:
@@ -78,7 +78,7 @@ class Takeover:
             endings,
         )
         self._admit, self._ended, self._revived, self._inherit = admit, ended, revived, inherit
-        self.left = RecoveredWork(work=set(), answers={}, rows={}, finished=finished(()))
+        self.left = RecoveredWork(work=set(), answers={}, rows={}, earlier=find_earlier_runs(()))
 
     async def take_over(
         self,
@@ -110,7 +110,7 @@ class Takeover:
         self._inherit(_sessions(live))
         recovered = await recovery.run(live, [row for row in rows if row.kind == Kind.SESSION])
         kept = {row.id: row for row in rows if row.kind in _WORK} if recovered.work else {}
-        self.left = RecoveredWork(set(recovered.work), recovered.answers, kept, finished(rows))
+        self.left = RecoveredWork(set(recovered.work), recovered.answers, kept, find_earlier_runs(rows))
         return recovered
 
     async def end_work(self) -> None:
@@ -126,7 +126,7 @@ class Takeover:
         data = msgspec.json.decode(row.data, type=SessionData)
         above = self._registry.sessions.get(row.parent_id or "")
         profile = takeover_policy.agents.get(data.agent) or AgentProfile(name=data.agent, adapter="")
-        policy = past.policy or (above.policy if above is not None else takeover_policy.settings.policy.value())
+        policy = past.policy or (above.policy if above is not None else takeover_policy.settings.abort_policy)
         session = self._admit(row.id, above, profile, policy, past.started_by, past.mode)
         session.requests, session.crashes = past.requests, past.crashes
         session.directory, session.workspace_spec = past.directory or session.directory, past.workspace_spec
@@ -154,9 +154,9 @@ class _TakeoverPolicy(NamedTuple):
     left_over: Collection[str]
 
     def stays(self, work: Entity) -> bool:
-        """Return whether *work* waits for a run of its plan."""
-        wanted = self.settings.recovery.sessions != "stop" and self._is_wanted(work.id)
-        return wanted and (work.kind is not Kind.TASK or bool(work.data.workstream))
+        """Return whether *work* waits for a run of its plan. The setting ``recovery.sessions`` does not decide that:
+        tasks keep their states when all sessions are stopped."""
+        return self._is_wanted(work.id) and (work.kind is not Kind.TASK or bool(work.data.workstream))
 
     def goes_on(self, session: Entity, past: SessionHistory, agent: Entity | None) -> bool:
         """Return whether a session is continued; *agent* is the agent that was alive, if any."""

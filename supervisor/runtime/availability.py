@@ -11,12 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
 from types import TracebackType
 from typing import Final, TypeVar
 
 import anyio
-import msgspec
 from msgspec.structs import replace
 
 from actors.backoff import Backoff
@@ -33,6 +31,7 @@ from supervisor.ports import (
 from supervisor.ports.logs import get_logger
 from supervisor.ports.shortages import DESCRIPTORS, shortage_of
 from supervisor.runtime.one_shot_event import OneShotEvent, first_of
+from supervisor.runtime.outages import Outage, Shortage
 
 _log = get_logger()
 _T = TypeVar("_T")
@@ -50,25 +49,6 @@ host with that many sessions."""
 RECORD_BYTES: Final = 2048
 """Estimated bytes of a waiting record, without its entity's data: the record's objects take 1.8 KiB, measured over the
 10,172 records of 15 simulated runs (CPython 3.11), and the rest is the record's place in a queue."""
-
-
-class Outage(msgspec.Struct, frozen=True, kw_only=True):
-    """Outage of the journal: ``since`` is Unix time, ``why`` the last error of the disk, ``attempts`` the number of
-    tries, and ``waiting`` the number of records that waited at the last try."""
-
-    since: float
-    why: str
-    attempts: int
-    waiting: int
-
-    @property
-    def words(self) -> str:
-        """Sentence for the operator: the state, its begin and its cause, and which functions still work."""
-        at = datetime.fromtimestamp(self.since).astimezone().strftime("%H:%M:%S")
-        return (
-            f"degraded since {at}: {self.why}; {self.waiting} {'record waits' if self.waiting == 1 else 'records wait'}"
-            " in memory, nothing new begins, aborts and kills go on; it recovers by itself when the disk does"
-        )
 
 
 class JournalAvailability:
@@ -196,25 +176,6 @@ async def outlast_shortage(do: Callable[[], Awaitable[_T]], until: OneShotEvent 
                 await until.wait()
             if until.is_set():
                 raise
-
-
-class Shortage(msgspec.Struct, frozen=True, kw_only=True):
-    """Shortage of a resource that launches wait for: ``since`` is the begin as Unix time, ``lacks`` the resource,
-    ``waiting`` the number of waiting launches."""
-
-    since: float
-    lacks: str
-    waiting: int
-
-    @property
-    def words(self) -> str:
-        """Sentence for the operator: the state, its begin, and how to end it."""
-        at = datetime.fromtimestamp(self.since).astimezone().strftime("%H:%M:%S")
-        who = "1 program waits" if self.waiting == 1 else f"{self.waiting} programs wait"
-        return (
-            f"since {at} {who} for {self.lacks} to start: no task fails by that, and it goes on by itself when some are"
-            " free; raise the limit (`ulimit`), or run fewer tasks at once"
-        )
 
 
 class RetryingProcessHost:

@@ -3,7 +3,7 @@ outcome.
 
 Theory of operation
 -------------------
-This is the only place that calls ``Machine.step``. For each event exactly one record is appended, with the outcome:
+State and data of an entity change only here. For each event exactly one record is appended, with the outcome:
 
     transition   the table has a rule: state and data change, and the record carries the effects
     stale        the event comes too late to have a meaning (``Lifecycle.stale``): nothing changes
@@ -37,14 +37,15 @@ from supervisor.lifecycles.effects import FinalizeEntity, StartTimer
 from supervisor.lifecycles.types import Kind, LifecycleEvent, Severity
 from supervisor.policies.turn_outcome import severity_of
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.availability import Outage
 from supervisor.runtime.journal_writer import Cause, JournalWriter, NewRecord
+from supervisor.runtime.outages import Outage
 
 _log = get_logger()
 
 
 class Refused(Exception):
-    """Exception: the entity's table has no rule for the event in its present state; the refusal is in the journal."""
+    """Exception: a request that the present state does not allow; nothing has changed. If the table of an entity has no
+    rule for an event, the refusal is recorded in the journal."""
 
 
 class Degraded(Refused):

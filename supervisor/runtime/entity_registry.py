@@ -204,7 +204,8 @@ class EntityRegistry:
         self._spawn(entity, home, contained and entity.parent_id in self.sessions)
 
     def remove(self, entity_id: str) -> None:
-        """Remove an entity whose last record is durable."""
+        """Remove an entity from memory: no further event is sent to it, and no further record is made about it. Records
+        that it has made already are written later if they are not durable yet."""
         entity = self.entities.pop(entity_id, None)
         self.system.stop(entity_id, "ended")
         session = self.sessions.get(entity_id)

@@ -30,14 +30,12 @@ Invariants
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
-import trio
 
 from actors import failpoint
 from actors.machine import Effect, Event
@@ -132,7 +130,7 @@ class Clock:
 def loop_clock() -> Callable[[], float]:
     """Return the clock function of the running event loop (seconds). A caller stores the function, because looking it
     up costs as much as ten readings."""
-    return trio.current_time if trio.lowlevel.in_trio_run() else asyncio.get_running_loop().time
+    return current_backend().now
 
 
 class _Pending(msgspec.Struct, frozen=True):
@@ -225,7 +223,7 @@ class JournalWriter:
 
     def record(self, subject: RecordedEntity, draft: NewRecord) -> LifecycleEvent:
         """Append one record about *subject*; exempt effects of the record are performed before this method returns."""
-        data = _encode(subject.data)  # first, since invalid text fails here, before anything has changed
+        data = _encode(subject.data)  # first, since invalid text fails here, before a number is taken
         self._seq += 1
         event, cause = draft.event, draft.cause
         record = LifecycleEvent(
@@ -300,7 +298,7 @@ class JournalWriter:
 
     def when_durable(self, then: Callable[[], None]) -> None:
         """Call *then* as soon as all present records are durable and their effects were performed; at once if no record
-        waits."""
+        waits, or if the journal was lost. *then* is also called when the journal is lost before that."""
         if self.clean or self.error is not None:
             then()
         else:

@@ -41,7 +41,7 @@ class NoSuchEntity(LookupError):
 
     def __init__(self, entity_id: str) -> None:
         self.entity_id = entity_id
-        super().__init__(f"nothing alive has the id {entity_id!r}; `supervisor tree` shows the ids")
+        super().__init__(f"nothing alive has the id {entity_id!r}")
 
 
 class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,8 +140,9 @@ class Connection(Protocol):
         """Return whether the work of the call *call_id* is over, so that an abort comes too late."""
         ...
 
-    def abandon_call(self, call_id: str) -> None:
-        """Drop the call *call_id*, so that a later result of the call is ignored."""
+    def abandon_call(self, call_id: str, reason: str) -> None:
+        """Drop the call *call_id*, so that a later result of the call is ignored. An in-process agent is given the
+        *reason*."""
         ...
 
     def abort_own_call(self, call_id: str, reason: str, abort_id: str, cause_seq: int | None) -> None:

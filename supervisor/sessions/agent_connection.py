@@ -36,7 +36,7 @@ from supervisor.policies.loop_detection import FinishedCall
 from supervisor.policies.turn_outcome import decide_verdict
 from supervisor.runtime.entity_registry import END_S, EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import Connection, LiveSession, Outcome
+from supervisor.runtime.live_session import AgentFunction, Connection, LiveSession, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
 
 
@@ -48,7 +48,7 @@ class Delegate(Protocol):
         session: LiveSession,
         name: str,
         prompt: str,
-        agent: str | None,
+        agent: str | AgentFunction | None,
         started_by: str | None,
         answer: Callable[[Outcome], None],
         cause: Cause,
@@ -343,8 +343,9 @@ class AgentConnection(Connection):
         """Return whether the work of the call *call_id* is over, so that an abort comes too late."""
         return self.turn_id != turn_id or call_id not in self._calls
 
-    def abandon_call(self, call_id: str) -> None:
-        """Drop the call *call_id*, so that a later result of the call is ignored."""
+    def abandon_call(self, call_id: str, reason: str) -> None:
+        """Drop the call *call_id*, so that a later result of the call is ignored. An in-process agent is given the
+        *reason*."""
         self._calls.pop(call_id, None)
 
     def abort_own_call(self, call_id: str, reason: str, abort_id: str, cause_seq: int | None) -> None:

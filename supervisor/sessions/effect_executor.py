@@ -506,7 +506,7 @@ class EffectExecutor:
             if child.started_by == tool_id:
                 self._stop_started(session, child, effect, cause)
         if session.connection is not None:
-            session.connection.abandon_call(effect.call_id)
+            session.connection.abandon_call(effect.call_id, effect.reason)
         self._registry.system.stop(tool_id, effect.abort_id or effect.reason)
 
     def _stop_started(self, session: LiveSession, child: LiveSession, effect: CancelTool, cause: Cause) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from supervisor.aborts.service import AbortService
 from supervisor.lifecycles.types import AbortScope, CancelMode, DeliveryPoint
 from supervisor.policies.abort_plan import Receipt
+from supervisor.policies.argument_checks import check_type
 from supervisor.policies.budgets import Amounts, Budget
-from supervisor.runtime.live_session import AgentFunction
+from supervisor.runtime.live_session import AgentFunction, NoSuchEntity
 
 
 class TurnResult(NamedTuple):
@@ -25,11 +27,12 @@ class TurnResult(NamedTuple):
 
     @property
     def ok(self) -> bool:
+        """Whether the outcome is ``completed``."""
         return self.outcome == "completed"
 
 
-class SupervisorApi(Protocol):
-    """Methods of the supervisor that a session handle calls."""
+class SessionOperations(Protocol):
+    """Operations of the supervisor's core that a session handle calls."""
 
     def state_of(self, entity_id: str) -> str: ...
 
@@ -55,7 +58,8 @@ class SupervisorApi(Protocol):
         budget: Budget | None = ...,
     ) -> Session: ...
 
-    async def abort(self, target: str, scope: AbortScope | str, *, reason: str = ..., actor: str = ...) -> Receipt: ...
+    @property
+    def aborts(self) -> AbortService: ...
 
     async def close_session(self, session_id: str, *, reason: str) -> None: ...
 
@@ -63,14 +67,21 @@ class SupervisorApi(Protocol):
 class Session:
     """Handle of one session. A method that is called after the session has ended reports that the session has ended."""
 
-    def __init__(self, supervisor: SupervisorApi, session_id: str) -> None:
-        self._supervisor = supervisor
+    def __init__(self, core: SessionOperations, session_id: str) -> None:
+        self._core = core
         self.id = session_id
+
+    def __repr__(self) -> str:
+        try:
+            state = self.state
+        except NoSuchEntity:
+            state = "ended"
+        return f"<Session {self.id!r}, {state}>"
 
     @property
     def state(self) -> str:
         """State of the session, in the specification's spelling."""
-        return self._supervisor.state_of(self.id)
+        return self._core.state_of(self.id)
 
     @property
     def budget(self) -> Budget:
@@ -80,7 +91,7 @@ class Session:
         Raises:
             NoSuchEntity: the session has ended.
         """
-        return self._supervisor.left_of(self.id)
+        return self._core.left_of(self.id)
 
     @property
     def used(self) -> Amounts:
@@ -89,7 +100,7 @@ class Session:
         Raises:
             NoSuchEntity: the session has ended.
         """
-        return self._supervisor.used_by(self.id)
+        return self._core.used_by(self.id)
 
     async def run(self, prompt: str) -> TurnResult:
         """Have the agent work on *prompt*, wait, and return the result. Prompts of one session are worked on in order.
@@ -101,12 +112,12 @@ class Session:
             NoSuchEntity: the session has ended.
             Refused: the session is ending, or the journal cannot be written now (as :class:`Degraded`).
         """
-        return await self._supervisor.request(self.id, prompt)
+        return await self._core.request(self.id, prompt)
 
     async def result(self) -> TurnResult | None:
         """Wait for the last prompt that the session works on or has in its queue, and return the result; ``None`` if
         there is no such prompt. Prompts that were sent to an earlier supervisor are included."""
-        return await self._supervisor.result_of(self.id)
+        return await self._core.result_of(self.id)
 
     async def send(
         self, text: str, *, urgent: bool = False, at: DeliveryPoint | str | None = None, sender: str = "host"
@@ -127,7 +138,8 @@ class Session:
             ValueError: *at* is none of these values, or is given for a message that is not urgent.
             NoSuchEntity: the session has ended.
         """
-        return await self._supervisor.send(self.id, text, urgent=urgent, at=at, sender=sender)
+        check_type("urgent", urgent, bool)
+        return await self._core.send(self.id, text, urgent=urgent, at=at, sender=sender)
 
     async def start_child(
         self,
@@ -139,14 +151,24 @@ class Session:
     ) -> Session:
         """Start a child session. The child ends before this session does, unless the child's cancel mode says
         otherwise. The child's *budget* is a part of this session's budget."""
-        return await self._supervisor.start_session(
-            name, agent=agent, parent=self.id, cancel_mode=cancel_mode, budget=budget
-        )
+        return await self._core.start_session(name, agent=agent, parent=self.id, cancel_mode=cancel_mode, budget=budget)
 
-    async def abort(self, scope: AbortScope | str = AbortScope.SESSION, *, reason: str = "the host said so") -> Receipt:
-        """Abort the session, and everything else that *scope* reaches; return the receipt."""
-        return await self._supervisor.abort(self.id, scope, reason=reason, actor="host")
+    async def abort(
+        self,
+        scope: AbortScope | str = AbortScope.SESSION,
+        *,
+        reason: str = "",
+        actor: str = "host",
+        now: bool = False,
+        within_s: float | None = None,
+        plan_id: str | None = None,
+    ) -> Receipt:
+        """Abort the session, and everything else that *scope* reaches; return the receipt. The arguments and errors are
+        those of :meth:`Supervisor.abort`."""
+        return await self._core.aborts.abort(
+            self.id, scope, reason=reason, actor=actor, now=now, within_s=within_s, plan_id=plan_id
+        )
 
     async def close(self, reason: str = "no more work") -> None:
         """Close the session in the regular way, and wait until everything below the session has ended."""
-        await self._supervisor.close_session(self.id, reason=reason)
+        await self._core.close_session(self.id, reason=reason)

@@ -209,6 +209,9 @@ class PendingRequests:
         session.incoming_messages[message_id] = None
         try:
             await self._registry.post(session_id, event, cause=Cause(actor=sender), lane=lane, withdraws=True)
+        except Refused:  # its text is that of the table
+            state = self._registry.entity(session_id).state.value
+            raise Refused(f"session {session_id!r} is ending ({state}), and takes no message any more") from None
         finally:
             del session.incoming_messages[message_id]
         return message_id

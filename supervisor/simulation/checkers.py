@@ -27,7 +27,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from actors.machine import Step
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.lifecycles.session import SessionLimits
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.plans import Plan

@@ -15,7 +15,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.lifecycles.types import AbortPolicy, AbortScope
 from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.plans.tasks import every_task
@@ -251,7 +251,7 @@ class Host:
         return max(0.0, at_s - self.world.now())
 
     async def _start(self, customer: LoadGenerator) -> Session | None:
-        session, others = None, set(self.sup.registry.sessions)
+        session, others = None, set(self.sup.core.registry.sessions)
         with self._requests.record(f"start c{customer.number}") as said:
             policy, outage = self._policy(customer), self.sup.outage
             session = await self.sup.start_session(f"c{customer.number}", agent=customer.agent, policy=policy)
@@ -265,14 +265,14 @@ class Host:
     def _check_withdrawn_start(self, customer: LoadGenerator, others: Collection[str]) -> None:
         """Check that a cancelled start of a session has left no live session: nobody would ever send a prompt to such a
         session."""
-        for session_id, work in self.sup.registry.sessions.items():
+        for session_id, work in self.sup.core.registry.sessions.items():
             its = work.parent is None and session_id.partition("-")[0] == f"c{customer.number}"
             if its and session_id not in others and not work.is_stopping:
                 self._oracle.violated("nothing_lost", session_id, "goes on, and whoever started it was cancelled")
 
     def _policy(self, customer: LoadGenerator) -> AbortPolicy:
         """Draw the abort policy of the customer's session; some policies let aborts cross levels (policy edges)."""
-        policy, crossing = self.world.drawn.settings.policy.value(), self.world.drawn.load.crossing
+        policy, crossing = self.world.drawn.settings.abort_policy, self.world.drawn.load.crossing
         return msgspec.structs.replace(
             policy,
             tool_to_sibling=policy.tool_to_sibling or customer.random.happens(crossing, "tool_to_sibling"),
@@ -367,7 +367,7 @@ class Host:
     async def _reconsiders(self, customer: LoadGenerator, plan: Plan) -> bool:
         """Decide, once everything is on record, whether the journal has work to resume of a plan that was given up."""
         await anyio.sleep(RETRY_S)
-        if self.sup.outage is not None or not self.sup.journal_writer.clean:
+        if self.sup.outage is not None or not self.sup.core.journal_writer.clean:
             return False
         customer.gave_up = not (await self._nothing_is_left(customer, plan) or self._is_leaving)
         return customer.gave_up
@@ -375,7 +375,7 @@ class Host:
     async def _nothing_is_left(self, customer: LoadGenerator, plan: Plan) -> bool:
         """Whether the journal has no work of the plan that a resume would do."""
         with self._requests.record(f"what is left of customer {customer.number}'s plan") as said:
-            left = find_previous_run(plan, self.world.drawn.settings, await self.sup.journal.entities())
+            left = find_previous_run(plan, self.world.drawn.settings, await self.sup.core.journal.entities())
             said.append("something" if left is not None and (left.again or left.unmerged) else "nothing")
         return said[-1] != "something"
 
@@ -408,7 +408,7 @@ class Host:
             oracle.observe(Heartbeat(worker_id, world.now()))
 
         heartbeats = HeartbeatSender(heard, world.now, world.killed)
-        runner = PlanRunner(self.sup, heartbeat=heartbeats.beat)
+        runner = PlanRunner(self.sup.core, heartbeat=heartbeats.beat)
 
         def reloaded(plan: Plan) -> None:
             customer.plan = plan

@@ -13,7 +13,7 @@ import anyio
 import msgspec
 
 from actors.waiter import current_backend
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.turn import Turn
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, LifecycleEvent, StageBudgets
@@ -47,7 +47,7 @@ class Trigger(NamedTuple):
         session_id = session_of(record.entity_id)
         if self.child and "/" not in session_id:
             return False
-        return not self.littered or sum(one.startswith(f"{session_id}:t") for one in sup.registry.entities) > 1
+        return not self.littered or sum(one.startswith(f"{session_id}:t") for one in sup.core.registry.entities) > 1
 
 
 class UrgentTrigger(NamedTuple):
@@ -152,9 +152,9 @@ class Operators:
         the supervisor reports an outage or a failure while its disk refuses writes."""
         if self._world.disk_refuses and self._sup.outage is None and self._sup.failure is None:
             self._oracle.violated("degraded", "run", "its disk refuses to be written, and it says nothing of that")
-        if self._sup.journal_writer.last_seq == self._seen_seq:
+        if self._sup.core.journal_writer.last_seq == self._seen_seq:
             return
-        self._seen_seq = self._sup.journal_writer.last_seq
+        self._seen_seq = self._sup.core.journal_writer.last_seq
         self._oracle.observe(SupervisorInspected(self._sup, number))
 
     async def _act(self, random: KeyedRandom, place: str) -> None:
@@ -189,7 +189,7 @@ class Operators:
     def _alive(self, kind: str, child: bool) -> Iterator[str]:
         """Yield the ids of live sessions or tool calls; with *child*, only of sessions with a parent. Most nodes are
         skipped by their ids alone, since a large host has many nodes, and making a node is expensive."""
-        nodes = self._sup.registry.abort_tree()
+        nodes = self._sup.core.registry.abort_tree()
         for one in nodes:
             is_session = session_of(one) == one
             if is_session != (kind == "session"):
@@ -202,7 +202,7 @@ class Operators:
         as often as a common state."""
         groups: dict[str, list[str]] = {}
         for one in self._alive(kind, child):
-            entity = self._sup.registry.entities.get(session_of(one))
+            entity = self._sup.core.registry.entities.get(session_of(one))
             groups.setdefault(entity.state_name if entity is not None else "", []).append(one)
         if not groups:
             return None
@@ -229,7 +229,7 @@ class Operators:
     def _again(self, random: KeyedRandom, target: str, scope: AbortScope) -> tuple[str, AbortScope]:
         """Draw the target and the scope of the second abort: the same target or one of its calls, with the same or
         another scope."""
-        calls = [one for one in self._sup.registry.abort_tree() if one.startswith(f"{target}:")]
+        calls = [one for one in self._sup.core.registry.abort_tree() if one.startswith(f"{target}:")]
         other = random.choice((scope, *AbortScope), "of")
         if other is AbortScope.TOOL and calls:
             return random.choice(sorted(calls), "call"), other
@@ -241,7 +241,7 @@ class Operators:
         asked = AbortRequested(target, scope, "an operator", world.now(), world.wall.time())
         oracle.observe(asked)
         with self._requests.record(f"abort {scope} {target}{' now' if now else ''}") as said:
-            there = target in self._sup.registry.abort_tree(hurry=now)
+            there = target in self._sup.core.registry.abort_tree(hurry=now)
             plan = self._sup.plan_abort(target, scope, now=now) if there else None
             how: dict[str, Any] = {"reason": asked.reason, "actor": "operator", "now": now, "within_s": within_s}
             receipt = await self._sup.abort(target, scope, plan_id=plan.id if plan is not None else None, **how)
@@ -258,7 +258,7 @@ class Operators:
     async def _send(self, target: str, *, urgent: bool, at: DeliveryPoint | None = None) -> None:
         with self._requests.record(f"send {target}") as said:
             outage = self._sup.outage
-            message_id = await Session(self._sup, target).send("listen", urgent=urgent, at=at, sender="operator")
+            message_id = await Session(self._sup.core, target).send("listen", urgent=urgent, at=at, sender="operator")
             said.append(message_id)
             self._oracle.acknowledged(message_id, outage)
 
@@ -267,7 +267,7 @@ class Operators:
 
     async def _prompt(self, target: str, random: KeyedRandom, place: str) -> None:
         with self._requests.record(f"prompt {target}") as said:
-            result = await Session(self._sup, target).run(f"prompt {place}")
+            result = await Session(self._sup.core, target).run(f"prompt {place}")
             said.append(f"{result.outcome}: {result.error}")
             self._oracle.replies.prompt_answered(target, result.outcome, result.error, result.seq)
 
@@ -288,13 +288,13 @@ class Operators:
         """Draw an abort policy for a child session that may differ from the parent's policy, so that a mix-up of the
         two policies would show."""
         sibling, session = random.happens(0.5, "tool_to_sibling"), random.happens(0.5, "sibling_to_session")
-        ladder, brisk = self._world.drawn.settings.policy.ladder.value(), random.choice((1.0, 0.5, 0.25), "brisk")
+        ladder, brisk = self._world.drawn.settings.abort_policy.ladder, random.choice((1.0, 0.5, 0.25), "brisk")
         ladder = StageBudgets(**{name: brisk * value for name, value in msgspec.structs.asdict(ladder).items()})
         return AbortPolicy(tool_to_sibling=sibling, sibling_to_session=session, ladder=ladder)
 
     async def _close(self, target: str, random: KeyedRandom, place: str) -> None:
         with self._requests.record(f"close {target}") as said:
-            await self._sup.close_session(target, reason="enough of it")
+            await self._sup.core.close_session(target, reason="enough of it")
             said.append("closed")
             self._oracle.replies.close_answered(target)
 

@@ -26,8 +26,8 @@ from actors.failpoint import controlled_by
 from actors.waiting import any_of
 from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.embedding.runtime import supervise
+from supervisor.host.api import Supervisor
 from supervisor.host.shutdown import LAST_RECORDS_S
-from supervisor.host.supervision import Supervisor
 from supervisor.ports import JournalError, JournalUnavailable
 from supervisor.simulation.checkers import OnlyTaskFaultsStruck, SupervisorLeft
 from supervisor.simulation.cost import Cost, OutcomeCounts
@@ -172,7 +172,7 @@ class _Run:
         now = trio.current_time if trio.lowlevel.in_trio_run() else asyncio.get_running_loop().time
         self.trace = Trace(now, self.on_line)
         settings = self.drawn.settings
-        ladder, model = settings.policy.ladder.value(), settings.model_trouble.value()
+        ladder, model = settings.abort_policy.ladder, settings.model_trouble.value()
         self.oracle = Oracle(now, self.trace, ladder, self.drawn.grain_s, model, self.checkers)
         async with anyio.create_task_group() as outside:
             self.world = World(self.drawn, outside, now, self.trace, self.oracle, self.agents)
@@ -280,7 +280,7 @@ class _Run:
             if sup is not None and not killed.is_set():
                 if sup.failure is not None:  # which a host that is cancelled is not told
                     raise sup.failure
-                if sup.journal_writer.error is None and sup.journal_writer.clean:
+                if sup.core.journal_writer.error is None and sup.core.journal_writer.clean:
                     self.oracle.check_closed(self.world.disk.entities.values())
                 self.oracle.observe(SupervisorLeft(sup))
         except* JournalError as failure:

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.plans import AgentConfig, Settings
 from supervisor.runtime.live_session import AgentFunction
 from supervisor.simulation.agents.profile import AgentShape, shape_of

@@ -39,7 +39,7 @@ def admit(plan_run: PlanRun, execution: TaskExecution) -> None:
 
 
 def _claim_refusal(plan_run: PlanRun, execution: TaskExecution, agent: str) -> str:
-    rights, config = plan_run.sup.trust.rights(agent), plan_run.plan.agents.get(agent)
+    rights, config = plan_run.sup.trust.rights(agent), plan_run.plan.agent_configs.get(agent)
     if rights is None:
         return ""
     network = execution.task.network or (config is not None and config.network)

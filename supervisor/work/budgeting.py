@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from supervisor.lifecycles.types import Kind
+from supervisor.plans.fields import value_of
 from supervisor.plans.plan import Plan
 from supervisor.plans.source import spelled
 from supervisor.plans.tasks import every_task
@@ -21,12 +22,12 @@ from supervisor.work.task_execution import TaskExecution
 def scope_of(plan_run: PlanRun, execution: TaskExecution) -> BudgetScope | None:
     """Return the budget scope for the sessions of a task; ``None`` if no budget applies."""
     above = scope_of(plan_run, execution.parent) if execution.parent is not None else _whole(plan_run)
-    return plan_run.sup.monitors.scope(execution.id, f"task {execution.name}", execution.task.budget.value(), above)
+    return plan_run.sup.monitors.scope(execution.id, f"task {execution.name}", value_of(execution.task.budget), above)
 
 
 def _whole(plan_run: PlanRun) -> BudgetScope | None:
     return plan_run.sup.monitors.scope(
-        plan_run.workstream.id, f"workstream {plan_run.plan.workstream}", plan_run.plan.budget.value()
+        plan_run.workstream.id, f"workstream {plan_run.plan.workstream}", value_of(plan_run.plan.budget)
     )
 
 
@@ -42,7 +43,7 @@ async def recall_use(plan_run: PlanRun) -> None:
         JournalError: the journal cannot be read.
     """
     if not any(
-        budget.value().limits
+        value_of(budget).limits
         for budget in (plan_run.plan.budget, *(c.task.budget for c in plan_run.executions.values()))
     ):
         return
@@ -70,7 +71,7 @@ def narrowings(plan: Plan) -> Iterator[str]:
     task."""
     for one in every_task(plan.tasks):
         above, whose = (one.parent.task.budget, f"task {one.parent.task.id}") if one.parent else (plan.budget, "plan")
-        limits = above.value()
-        for name in narrow_budget(one.task.budget.value(), limits)[1]:
+        limits = value_of(above)
+        for name in narrow_budget(value_of(one.task.budget), limits)[1]:
             asked, has = getattr(one.task.budget, name), getattr(limits, name)
             yield f"{spelled((*one.path, 'budget', name))}: {asked:g} is narrowed to {has:g}, which the {whose} has"

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from supervisor.host.supervision import Supervisor
+from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task_run
 from supervisor.lifecycles.task_run import RUN, TaskRun, TaskRunData
 from supervisor.plans.lifecycle import TaskLifecycle
@@ -36,20 +36,24 @@ def left_at(execution: TaskExecution) -> str:
     return f"what the task {execution.name} left"
 
 
-def workspace_of(sup: Supervisor, execution: TaskExecution, starts_at: str = "") -> WorkspaceSpec:
+def workspace_of(sup: SupervisorCore, execution: TaskExecution, starts_at: str = "") -> WorkspaceSpec:
     """Return the specification of the task's workspace: owner, directory, files, and the commit *starts_at* from which
     the work begins."""
     profile = sup.profile(execution.agent)
     directory = sup.workdir if profile is None else profile.directory
     task = execution.task
     return WorkspaceSpec(
-        owner=execution.id, directory=str(directory), files=task.files, starts_at=starts_at, rollback=task.rollback
+        owner=execution.id,
+        directory=str(directory),
+        files=tuple(task.files),
+        starts_at=starts_at,
+        rollback=task.rollback,
     )
 
 
 # -------------------------------------------------------------------------------------------------- saved
 async def make_checkpoint(
-    sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution, state: TaskRun, data: TaskRunData
+    sup: SupervisorCore, lifecycle: TaskLifecycle, execution: TaskExecution, state: TaskRun, data: TaskRunData
 ) -> tuple[task_run.CheckpointSaved, ...]:
     """Save the partial output and the checkpoint that the plan requests when the run enters *state*, with *data*.
     Return the event for a saved checkpoint, if one was saved."""
@@ -81,7 +85,7 @@ async def make_checkpoint(
 
 
 # -------------------------------------------------------------------------------------------------- taken back
-async def prepare_workspace(sup: Supervisor, execution: TaskExecution) -> None:
+async def prepare_workspace(sup: SupervisorCore, execution: TaskExecution) -> None:
     """Before an attempt: roll back the work of a failed attempt, if the plan says ``rollback``.
 
     Raises:
@@ -100,13 +104,13 @@ async def prepare_workspace(sup: Supervisor, execution: TaskExecution) -> None:
         await _roll_back(sup, execution)
 
 
-def must_take_back(sup: Supervisor, execution: TaskExecution) -> bool:
+def must_take_back(sup: SupervisorCore, execution: TaskExecution) -> bool:
     """Return whether the work of a failed attempt must be rolled back in the directory itself (there is no
     worktree)."""
     return execution.task.rollback and sup.verification.in_place
 
 
-async def take_back(sup: Supervisor, execution: TaskExecution) -> None:
+async def take_back(sup: SupervisorCore, execution: TaskExecution) -> None:
     """After an attempt that failed or was cancelled: roll back its work, if the plan says so and the work was done in
     the directory itself. Work in a git worktree disappears with the worktree."""
     if not must_take_back(sup, execution):
@@ -117,7 +121,7 @@ async def take_back(sup: Supervisor, execution: TaskExecution) -> None:
         _log.error("what a task did could not be taken back", task=execution.name, why=str(refusal))
 
 
-async def _roll_back(sup: Supervisor, execution: TaskExecution) -> None:
+async def _roll_back(sup: SupervisorCore, execution: TaskExecution) -> None:
     spec = workspace_of(sup, execution, execution.run_data.resumed_at if execution.has_run else "")
     saved = await sup.verification.roll_back(execution.session_id, spec, left_at(execution))
     execution.is_rolled_back = True
@@ -126,7 +130,7 @@ async def _roll_back(sup: Supervisor, execution: TaskExecution) -> None:
 
 
 # -------------------------------------------------------------------------------------------------- gone on with
-def next_workspace(sup: Supervisor, lifecycle: TaskLifecycle, execution: TaskExecution) -> WorkspaceSpec:
+def next_workspace(sup: SupervisorCore, lifecycle: TaskLifecycle, execution: TaskExecution) -> WorkspaceSpec:
     """Return the specification of the workspace for the task's next session."""
     if sup.verification.in_place:
         return NO_WORKSPACE

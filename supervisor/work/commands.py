@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 import anyio
 import msgspec
 
-from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.plans.task_control import CommandResult, Verb
+from supervisor.lifecycles.types import LifecycleEvent, Verb
+from supervisor.plans.task_control import CommandResult
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity

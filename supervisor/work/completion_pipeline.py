@@ -8,8 +8,8 @@ Every end of a task is reached through this module. Work that an agent states to
     check       commit the work; run the acceptance tests on that commit; have it reviewed
                     passed: run COMPLETED, job COMPLETED, task DONE
                     failed: run CIRCUIT_OPEN, job FAILED, task FAILED
-    deliver     ask a person, if the plan says so                                              -> deny
-    merge       merge exactly the commit that was checked                                       -> reject
+    deliver     if the plan says so, ask a person: task PENDING_APPROVAL, then ``approve`` or ``deny``
+    merge       merge exactly the commit that was checked; if the merge is refused: task FAILED
     close       end the session, then task CLOSED; delete the checkpoint; clear the workspace
 
 Each line that names several states is one append of the journal (``TaskExecution.post``).
@@ -329,7 +329,7 @@ class CompletionPipeline:
         await execution.post(*first, *_task_end(execution, reason), *run_end, *job_end(execution, reason))
         if execution.session_lives:  # the rest of its work is not waited for
             with suppress(NoSuchEntity, Refused, JournalError):
-                await self._sup.abort(execution.session_id, AbortScope.SESSION, reason=reason)
+                await self._sup.aborts.abort(execution.session_id, AbortScope.SESSION, reason=reason, actor="operator")
         if self._plan_run.plan.task_lifecycle.cleanup_on_cancel or not execution.session_id:
             await self.leave_workspace(execution)
         else:

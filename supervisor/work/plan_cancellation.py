@@ -1,13 +1,12 @@
 """Cancel a plan run that is given up: end all of its work, and record the end of each of its entities.
 
 The journal may be unwritable while that happens, and the time is limited (``limit_s``). So the ends of a task, its run
-and its job are recorded together, after the last checkpoint, and written when the journal allows; an action that must
-follow a durable record waits for that record alone:
+and its job are recorded together, after the last checkpoint, and written when the journal allows. Only an action that
+must follow a record waits:
 
 * a worker is shut down after the last records of its jobs are made;
 * changes that a task made in the directory itself are rolled back after its cancellation is durable: else the next
-  supervisor would go on with
-  the attempt, on files that are not there any more;
+  supervisor would go on with the attempt, on files that are not there any more;
 * a task that is being merged after a person approved it is closed as well: both or neither.
 """
 
@@ -147,7 +146,7 @@ class PlanCancellation:
     async def _end_session(self, session_id: str) -> None:
         if session_id in self._sup.registry.sessions:
             with suppress(NoSuchEntity, Refused, JournalError):
-                await self._sup.abort(session_id, AbortScope.SESSION, reason=GIVEN_UP)
+                await self._sup.aborts.abort(session_id, AbortScope.SESSION, reason=GIVEN_UP, actor="operator")
 
     async def _end_unclaimed(self) -> None:
         """End the sessions that an earlier supervisor started for tasks, and that hold no task."""

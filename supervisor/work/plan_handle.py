@@ -13,6 +13,9 @@ the run is cancelled, and the await ends after the run has ended, so that no tas
 ``asyncio`` treats an awaited task in the same way. A run that is not awaited ends with its supervisor: leaving the
 block of ``open_supervisor`` drains the run like sessions, within ``drain_s``, and then cancels the run; an exception
 that leaves the block cancels the run at once.
+
+Await the handle within that block. An await after the block returns the result too, but the journal is closed, so that
+nothing records that the host has the result: the next run of the plan returns the result again.
 """
 
 from __future__ import annotations
@@ -26,12 +29,14 @@ from actors.waiting import any_of
 from supervisor.diagnostics import causal_trace
 from supervisor.diagnostics.causal_trace import Explanation
 from supervisor.diagnostics.tree_view import Node, tree
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.plans.plan import Plan
 from supervisor.plans.task_control import CommandResult
 from supervisor.plans.tasks import TaskConfig
+from supervisor.policies.argument_checks import check_type
 from supervisor.policies.budgets import Amounts
 from supervisor.policies.usage import UsageTotals
+from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import NoSuchEntity
@@ -55,7 +60,15 @@ def run_plan(sup: Supervisor, plan: Plan, *, resume: bool = False, fresh: bool =
         plan: the plan.
         resume: do only the tasks that the last run of *plan* did not close, each from its checkpoint.
         fresh: run the plan although an earlier result was never reported.
+
+    Raises:
+        TypeError: an argument has a wrong type.
+        Refused: the supervisor ends, or has ended.
     """
+    check_type("sup", sup, Supervisor, "the supervisor that `async with open_supervisor(...) as sup` gives")
+    check_type("plan", plan, Plan, "a file by load_plan(path)")
+    check_type("resume", resume, bool)
+    check_type("fresh", fresh, bool)
     return PlanHandle(sup, plan, resume=resume, fresh=fresh)
 
 
@@ -65,6 +78,9 @@ class PlanHandle:
     Awaiting raises:
         Refused: the last run of the plan has left nothing to resume, or the run was cancelled.
         JournalError: the journal was lost.
+        ValueError: the supervisor has no agent of a name in the plan.
+
+    An error of a run that is never awaited is only logged.
 
     The commands name a task by its id in the plan. They raise as :class:`~supervisor.plans.task_control.WorkControl`
     says: ``NoSuchEntity`` for a task that the plan does not have, ``Refused`` for a command that the state of the task
@@ -74,14 +90,14 @@ class PlanHandle:
 
     def __init__(self, sup: Supervisor, plan: Plan, *, resume: bool, fresh: bool) -> None:
         self._sup, self._plan, self._resume, self._fresh = sup, plan, resume, fresh
-        self._runner = PlanRunner(sup)
+        self._runner = PlanRunner(sup.core)
         self._scope = anyio.CancelScope()
         self.ended = anyio.Event()
         """Set when the run has ended, with success or without."""
         self._result: PlanResult | None = None
         self._error: Exception | None = None
         self._is_awaited = False
-        sup.begin_plan(self, self._run)
+        sup.core.begin_plan(self, self._run)
 
     def __repr__(self) -> str:
         return f"<PlanHandle {self._plan.workstream!r}, {'ended' if self.ended.is_set() else 'running'}>"
@@ -91,7 +107,7 @@ class PlanHandle:
             with self._scope:
                 self._result = await self._runner.run(self._plan, resume=self._resume, fresh=self._fresh)
         except Exception as error:
-            self._error = error
+            self._error = _cause_of(error)
             if not self._is_awaited:
                 _log.error("a plan failed", plan=self._plan.workstream, error=repr(error), exc_info=error)
         finally:
@@ -107,6 +123,7 @@ class PlanHandle:
         try:
             await self.ended.wait()
         except anyio.get_cancelled_exc_class():
+            self._is_awaited = False  # an error of the run reaches no caller from here on: it is logged
             self.cancel()
             with anyio.CancelScope(shield=True):
                 await self.ended.wait()
@@ -133,17 +150,17 @@ class PlanHandle:
     def tree(self) -> tuple[Node, ...]:
         """Return the live entities of the supervisor, as ``supervisor tree`` shows them: root nodes with the nodes
         below them."""
-        return tree(self._sup.rows())
+        return tree(self._sup.core.registry.rows())
 
     async def why(self, entity_id: str) -> Explanation:
-        """Return the causes of the last change of a task, session, turn, agent or tool call, as ``supervisor why``
-        does.
+        """Return the causes of the last change of a task of this run, or of a session, turn, agent or tool call, as
+        ``supervisor why`` does.
 
         Raises:
             NoSuchEntity: no record is about *entity_id*.
         """
-        records = await self._sup.journal.events()
-        for known in (f"task:{entity_id}", entity_id):
+        records = await self._sup.core.journal.events()
+        for known in (self._runner.task_ids.get(entity_id, entity_id), entity_id):
             try:
                 return causal_trace.why(records, known)
             except LookupError:
@@ -153,7 +170,7 @@ class PlanHandle:
     async def usage(self) -> Mapping[str, Amounts]:
         """Return the amounts used (tokens, money, turns), by the id of each task, session and turn; an amount includes
         everything below the entity."""
-        return UsageTotals(await self._sup.journal.events()).sums()
+        return UsageTotals(await self._sup.core.journal.events()).sums()
 
     # ------------------------------------------------------------------ commands
     async def approve(
@@ -220,10 +237,21 @@ class PlanHandle:
 
         Raises:
             BadPlan: *plan* changes settings or tasks that are fixed while the run goes on, or every task has ended.
+            Refused: the run ended before it had begun.
         """
+        check_type("plan", plan, Plan, "a file by load_plan(path)")
         await any_of(self._runner.begun, self.ended)
         if not self._runner.begun.is_set():
             raise Refused(f"the run of plan {self._plan.workstream!r} ended before it had begun")
         added = self._runner.check(plan)
         self._runner.add(plan)
         return added
+
+
+def _cause_of(error: Exception) -> Exception:
+    """Return the error of a run that a caller of the handle gets: of an exception group (the tasks of the run fail
+    together) the first error of the journal, else the first member."""
+    while isinstance(error, ExceptionGroup):
+        lost = error.subgroup(JournalError)
+        error = (lost or error).exceptions[0]
+    return error

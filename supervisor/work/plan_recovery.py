@@ -38,7 +38,7 @@ from supervisor.policies.retry_budget import retries_spent
 from supervisor.ports import EntityRow, JournalError
 from supervisor.recovery.journal_state import is_stalled
 from supervisor.recovery.restore import WHY
-from supervisor.recovery.resumable import InterruptedTask, continued, grown
+from supervisor.recovery.resumable import InterruptedTask, continued, counted_states, grown
 from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity, Outcome
@@ -54,6 +54,7 @@ ORPHANED = "the supervisor of its session ended"
 COUNTS_AS_DONE = "recovery.orphans is done"
 BEFORE = "settled before the supervisor of this run ended"
 FINAL = frozenset({Task.CLOSED, Task.CANCELLED})
+_OVER = FINAL | {Task.FAILED}
 
 
 class PlanRecovery:
@@ -71,9 +72,12 @@ class PlanRecovery:
         """The newest run and the newest job of each task, as the journal has them, by kind and task."""
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """The tasks that an earlier supervisor left, each as a text with name and state."""
-        return tuple(f"{name} ({left.state.value})" for name, left in self._left.items())
+    def words(self) -> str:
+        """Text about the tasks that an earlier supervisor left: how many have ended, and which go on."""
+        over = counted_states(left.state for left in self._left.values() if left.state in _OVER)
+        open_tasks = [f"{name} ({left.state.value})" for name, left in self._left.items() if left.state not in _OVER]
+        goes_on = f"{len(open_tasks)} going on: {', '.join(open_tasks)}" if open_tasks else "none going on"
+        return "; ".join(part for part in (over, goes_on) if part)
 
     @property
     def ids(self) -> Mapping[str, str]:
@@ -287,7 +291,8 @@ class PlanRecovery:
     async def _queue(self, execution: TaskExecution, *events: TaskEvent) -> None:
         """Record *events*, after which the task is OPEN, and make run and job wait for another worker."""
         if execution.run is TaskRun.PENDING and execution.job in (None, Job.PENDING):
-            await self._plan_run.queue(execution, execution.task.depends_on)
+            await execution.post(*events)
+            await self._plan_run.queue(execution, tuple(execution.task.depends_on))
             self._plan_run.offer(execution)
         elif execution.job is Job.RETRYING:
             await execution.post(*events)

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 Six classes work on a run. Each receives only objects of the classes listed before it, so that calls go one way::
 
-    PlanRun             state; offers, claims and ends of tasks change here; only ``give_back`` awaits in between
+    PlanRun             state of the run; offers, claims and ends of tasks change here
     CompletionPipeline  brings a task to its end: checked, reviewed, merged, failed, cancelled, skipped
     AttemptRunner       carries out a claim: session, prompt, attempt after attempt
     PlanRecovery        continues the tasks that an earlier supervisor left
@@ -32,7 +32,7 @@ from anyio.abc import TaskGroup
 
 from actors import IllegalTransition
 from actors.machine import Event
-from supervisor.host.supervision import Supervisor
+from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task_run
 from supervisor.lifecycles.job import Job, JobData, SchedulerAssigned
 from supervisor.lifecycles.session import Session as SessionState
@@ -128,7 +128,7 @@ class PlanRun:
     """
 
     def __init__(
-        self, sup: Supervisor, plan: Plan, commands: OwnTaskCommands, *, heartbeat: Heartbeat | None = None
+        self, sup: SupervisorCore, plan: Plan, commands: OwnTaskCommands, *, heartbeat: Heartbeat | None = None
     ) -> None:
         self.sup, self.plan, self._commands = sup, plan, commands
         self.workstream = WorkstreamEntity(sup)
@@ -283,14 +283,14 @@ class PlanRun:
             execution.record(*events)
             execution.checkpoint = execution.checkpoint or execution.last_checkpoint
             execution.open_run(self.limits_of(execution))
-            self._open_job(execution, execution.task.depends_on)
+            self._open_job(execution, tuple(execution.task.depends_on))
         await execution.recorded()
 
     async def queue_again(self, execution: TaskExecution, *events: Event) -> None:
         """Record *events*, and open a new job for the run, which waits for a worker."""
         with self.together():
             execution.record(*events)
-            self._open_job(execution, execution.task.depends_on)
+            self._open_job(execution, tuple(execution.task.depends_on))
         await execution.recorded()
 
     async def queue(self, execution: TaskExecution, needed: tuple[str, ...]) -> None:
@@ -413,8 +413,10 @@ class PlanRun:
     def provider_of(self, agent: str) -> str:
         """Return the provider of an agent: agents that run the same program with the same adapter have the same
         provider."""
-        config = self.plan.agents.get(agent)
-        return provider_key(config.adapter, config.command[0] if config.command else "") if config is not None else ""
+        config = self.plan.agent_configs.get(agent)
+        if config is None:
+            return ""
+        return provider_key(config.adapter, agent if config.function else config.command[0] if config.command else "")
 
     def note_claimed(self, execution: TaskExecution) -> None:
         """Count the task as the probe of its provider, if the provider's breaker is open: no other task is launched
@@ -493,7 +495,7 @@ class PlanRun:
         self.wake()
 
 
-def _last_token(sup: Supervisor) -> int:
+def _last_token(sup: SupervisorCore) -> int:
     """Return the largest fencing token that an earlier supervisor granted, as recorded in the journal."""
     jobs = (row for row in sup.recovered_work.rows.values() if row.kind == Kind.JOB)
     return max((msgspec.json.decode(row.data, type=JobData).token for row in jobs), default=0)

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator
 
 import anyio
 
-from supervisor.host.supervision import Supervisor
+from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.workstream import Workstream
 from supervisor.plans.checks import agent_problems, need_problems
@@ -58,18 +58,24 @@ class PlanRunner:
         heartbeat: function that sends the heartbeats of the plan's workers, instead of the usual one.
     """
 
-    def __init__(self, sup: Supervisor, *, heartbeat: Heartbeat | None = None) -> None:
+    def __init__(self, sup: SupervisorCore, *, heartbeat: Heartbeat | None = None) -> None:
         self._sup = sup
         self._heartbeat = heartbeat
         self.begun = anyio.Event()
         """Set when it is known which tasks of earlier runs this run continues."""
-        self.taken_over: tuple[str, ...] = ()
-        """The tasks of an earlier supervisor that this run continues, each as a text with name and state."""
+        self.taken_over = ""
+        """Text about the interrupted run that this run continues: its workstream, and the states of its tasks; ``""``
+        if none."""
+        self.anew = ""
+        """Text about the earlier run that this run does not continue, with the reason; ``""`` if none."""
+        self.has_rest = False
+        """Whether the run that ``anew`` names has ended, and left work to a run with *resume*."""
         self.merged: tuple[str, ...] = ()
         """The tasks that were closed in an earlier run and are merged in this run, each with a sentence about the
         merge."""
-        self.resumed: tuple[str, ...] = ()
-        """The tasks of the resumed run that are done again, each as a text with name and checkpoint."""
+        self.resumed = ""
+        """Text about the run that this run resumes: the tasks that stay closed, and those that are done again, with
+        their checkpoints; ``""`` if none."""
         self.unshown = ""
         """A sentence about an earlier run's result that was never reported and is not returned by this run either;
         ``""`` if none."""
@@ -95,6 +101,12 @@ class PlanRunner:
         results = self.plan_run.results if self._scheduler is not None else []
         return {one.id: one for one in results}
 
+    @property
+    def task_ids(self) -> dict[str, str]:
+        """The entity ids of the tasks of this run, by name."""
+        executions = self.plan_run.executions if self._scheduler is not None else {}
+        return {name: one.id for name, one in executions.items() if one.is_opened or one.earlier_id}
+
     # ------------------------------------------------------------------ the run
     async def run(self, plan: Plan, *, resume: bool = False, fresh: bool = False) -> PlanResult:
         """Run every task of *plan*, and of the plans that are added meanwhile. If an earlier supervisor was killed
@@ -117,11 +129,11 @@ class PlanRunner:
         error = ""
         cancellation = PlanCancellation(plan_run, pipeline, recovery)
         try:
-            continues = await self._look_back(plan, recovery, resume)
+            continues = await self._look_back(plan, recovery, resume=resume, fresh=fresh)
             # Not before: a run that is refused must leave the earlier result to the next one.
             if self._superseded is not None:
                 self._superseded.note_reported("another run of the plan was asked for")
-                self._sup.recovered_work.finished.forget(self._superseded.id)
+                self._sup.recovered_work.earlier.forget(self._superseded.id)
             await self._carry_out(plan, recovery, continues)
             error = await self._conclude()
         except BaseException:
@@ -142,7 +154,7 @@ class PlanRunner:
             if (
                 plan_run.workstream.owes_result
             ):  # until note_reported: the host may be cancelled before it has the result
-                known = self._sup.recovered_work.finished.by_tasks
+                known = self._sup.recovered_work.earlier.by_tasks
                 known[tasks_digest(plan, self._sup.settings)] = plan_run.workstream.id
         return PlanResult(self.results, error)
 
@@ -151,19 +163,22 @@ class PlanRunner:
         workstream = self.plan_run.workstream
         if workstream.owes_result:
             workstream.note_reported(how)
-            self._sup.recovered_work.finished.forget(workstream.id)
+            self._sup.recovered_work.earlier.forget(workstream.id)
 
     async def _earlier_result(self, plan: Plan, *, anew: bool) -> PlanResult | None:
         """Return the result of the last run of *plan*, if the result was never reported. If the plan is to be run
         *anew*, or has other tasks now, only remember that there is such a result."""
-        known = self._sup.recovered_work.finished
+        known = self._sup.recovered_work.earlier
         same = known.by_tasks.get(tasks_digest(plan, self._sup.settings), "")
-        last = same or known.by_name.get(plan.workstream, "")
+        named = known.by_name.get(plan.workstream)
+        last = same or (named.workstream if named is not None and named.is_over else "")
         if not last:
             return None
         await self._sup.journal_writer.durable()  # the last run may have been one of this supervisor, and cancelled
         left = await read_unreported_result(self._sup.journal, last)
         if left is None:
+            if named is not None and not anew:
+                self.anew, self.has_rest = f"{named.words} is over", named.has_rest
             known.forget(last)
             return None
         if not same:  # a plan with the tasks of that run still gets the result
@@ -181,23 +196,41 @@ class PlanRunner:
         self.begun.set()
         return left.result
 
-    async def _look_back(self, plan: Plan, recovery: PlanRecovery, resume: bool) -> bool:
+    async def _look_back(self, plan: Plan, recovery: PlanRecovery, *, resume: bool, fresh: bool) -> bool:
         """Find the earlier runs of *plan*. Return whether this run continues a run of an earlier supervisor.
 
+        A run that was interrupted, and that *plan* cannot continue since the plan has changed, is resumed: its finished
+        tasks are kept, unless the run is to start *fresh*.
+
         Raises:
-            Refused: *resume* was requested, and every task of the plan is closed and merged.
+            Refused: *resume* was requested, or the run is resumed, and every task of the plan is closed and merged.
         """
         continues = recovery.find(plan)
         resumes = self.plan_run.workstream.resumes if continues else ""
+        known = self._sup.recovered_work.earlier
+        earlier = known.by_name.get(plan.workstream)
+        if continues:
+            known.forget(self.plan_run.workstream.id)
+        elif earlier is not None and not earlier.is_over:
+            known.forget(earlier.workstream)
+            why = "as requested" if fresh else earlier.why_not_continued(plan, self._sup.settings)
+            self.anew = f"{earlier.words} is not continued: {why or 'its work is not available to this run'}"
+            resumes = "" if fresh else earlier.workstream
         if resumes or (resume and not continues):
             # What this supervisor has just given up may still be on its way to the disk.
             await self._sup.journal_writer.durable()
             await self._read_previous(plan, resumes)
         previous = self.plan_run.previous
+        others = [one.words for one in known.by_name.values() if not one.is_over]
+        if others and not (self.anew or continues):
+            self.anew = f"not continued, since this is another plan: {', '.join(others)}"
+        if self.anew and previous is None:
+            self.anew = f"starting over: {self.anew}"
         if not continues and previous is not None:
             done = previous.closed.keys() >= {one.task.id for one in every_task(plan.tasks)}
             if done and not self._unmerged(plan, recovery):
-                raise Refused(f"plan {plan.workstream!r} is not resumed: nothing of it was cancelled, or given up")
+                why = "nothing of it was cancelled, given up or changed: every task is closed"
+                raise Refused(f"plan {plan.workstream!r} is not resumed: {why}; start it fresh to do all of it again")
         return continues
 
     async def _read_previous(self, plan: Plan, resumes: str, refused: Collection[str] = ()) -> None:
@@ -243,7 +276,8 @@ class PlanRunner:
         if refused and plan_run.previous is not None:
             await self._read_previous(plan, workstream.resumes, refused)
         await plan_run.worker_pool.start(workstream.id, Cause(workstream.seq, None, ACTOR))
-        self.taken_over = recovery.words
+        if continues:
+            self.taken_over = f"{workstream.id}: {recovery.words}"
         if plan_run.previous is not None and not continues:
             self.resumed = plan_run.previous.words
         self.begun.set()

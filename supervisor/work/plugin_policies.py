@@ -21,7 +21,7 @@ async def rank(plan_run: PlanRun, execution: TaskExecution) -> None:
         agent=execution.agent,
         priority=task.priority,
         role=task.role or "",
-        depends_on=task.depends_on,
+        depends_on=tuple(task.depends_on),
     )
     priority = await plan_run.sup.plugins.priority(item)
     if priority != task.priority:

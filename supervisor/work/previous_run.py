@@ -4,8 +4,8 @@ close.
 A closed task stays closed and counts as done for the tasks that depend on it; a task that was closed before its merge
 counts once it is merged. A task that was cancelled or given up is a new task with a new run, which begins from the
 checkpoint of the last run; a task that cannot be merged is a new task too, which begins from the target branch, as
-after any conflict. Each task must be in the plan unchanged (same id, agent, prompt, dependencies and tests), else it is
-a new task. Pure: the rows of the journal are arguments.
+after any conflict. Each task, and each task that it depends on, must be in the plan unchanged (same id, agent, prompt,
+dependencies and tests), else it is a new task. Pure: the rows of the journal are arguments.
 """
 
 from __future__ import annotations
@@ -33,22 +33,31 @@ _AGAIN: Final = frozenset({Task.CANCELLED, Task.FAILED})
 
 class PreviousRun(NamedTuple):
     """An earlier run that can be resumed: its workstream; its closed tasks by name, with the jobs that completed them,
-    and which of these tasks are still to be merged; and the checkpoints of tasks that were cancelled or given up."""
+    and which of these tasks are still to be merged; the checkpoints of tasks that were cancelled or given up; and the
+    tasks that are done again since their entry in the plan, or that of a task that they depend on, has changed."""
 
     workstream: str
     closed: Mapping[str, EntityRow]
     unmerged: Mapping[str, InterruptedTask]
     jobs: Mapping[str, str]
     again: Mapping[str, Checkpoint | None]
+    changed: Collection[str]
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """The tasks that are done again, each as a text with name and checkpoint."""
-        where = {
-            name: f"{checkpoint_name(found.saved_as)} of {found.run}" if found is not None else "its beginning"
+    def has_rest(self) -> bool:
+        """Whether the earlier run has left work to a run that resumes it."""
+        return bool(self.again or self.unmerged or self.changed)
+
+    @property
+    def words(self) -> str:
+        """Text about the tasks that stay closed, and the tasks that are done again with their checkpoints."""
+        again = [
+            f"{name} (from {f'{checkpoint_name(found.saved_as)} of {found.run}' if found else 'its beginning'})"
             for name, found in self.again.items()
-        }
-        return tuple(f"{name} (from {beginning})" for name, beginning in where.items())
+        ]
+        again += [f"{name} (changed in the plan)" for name in self.changed]
+        parts = [f"{len(self.closed)} closed and not done again"] if self.closed else []
+        return "; ".join([*parts, *([f"done again: {', '.join(again)}"] if again else [])])
 
 
 def find_previous_run(
@@ -78,9 +87,12 @@ def find_previous_run(
         return None
     chain = _chain(newest, ordered)
     last = {data.name: row for row, data in known if data.workstream in chain}
-    closed = _closed(placed, last, _with_wholes(placed, refused))
+    changed = _changed(placed, {data.name: data.digest for _, data in tasks if data.workstream in chain}, digests)
+    closed = _closed(placed, last, _with_wholes(placed, {*refused, *changed}))
     open_again = {
-        name: row for name, row in last.items() if name not in closed and (Task(row.state) in _AGAIN or name in refused)
+        name: row
+        for name, row in last.items()
+        if name not in {*closed, *changed} and (Task(row.state) in _AGAIN or name in refused)
     }
     unmerged = _unmerged(closed, ordered, chain) if settings.workspace == "worktree" else {}
     completed = {row.parent_id: row.id for row in ordered if row.kind == Kind.JOB and row.state == Job.COMPLETED.value}
@@ -88,7 +100,7 @@ def find_previous_run(
     # A person wants the checkpoints continued, whatever the plan rolls back by itself.
     runs = {row.parent_id: row for row in ordered if row.kind == Kind.RUN}
     again = {name: _checkpoint(runs.get(row.id)) for name, row in open_again.items()}
-    return PreviousRun(newest, closed, unmerged, jobs, again)
+    return PreviousRun(newest, closed, unmerged, jobs, again, changed)
 
 
 def _chain(newest: str, rows: Sequence[EntityRow]) -> set[str]:
@@ -102,6 +114,22 @@ def _chain(newest: str, rows: Sequence[EntityRow]) -> set[str]:
     while (newest := resumed.get(newest, "")) and newest not in chain:
         chain.add(newest)
     return chain
+
+
+def _changed(placed: Sequence[PlacedTask], before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the names of the tasks with another digest than *before*, and of the tasks that depend on such a task and
+    were in the run too, in the order of the plan."""
+    changed = {name for name, digest in before.items() if name in now and now[name] != digest}
+    dependencies = {
+        one.task.id: {*one.task.depends_on, *([one.task.when.task] if one.task.when is not None else [])}
+        for one in placed
+        if one.task.id in before
+    }
+    grows = True
+    while grows:
+        more = {name for name, needed in dependencies.items() if needed & changed}
+        grows, changed = not more <= changed, changed | more
+    return [one.task.id for one in placed if one.task.id in changed]
 
 
 def _with_wholes(placed: Sequence[PlacedTask], names: Collection[str]) -> AbstractSet[str]:

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from supervisor.host.supervision import Supervisor
+from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.types import TimeLimit
 from supervisor.plans.tasks import TaskConfig
 from supervisor.plans.verification import ReviewConfig
@@ -67,7 +67,7 @@ class _VerdictLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def review_work(
-    sup: Supervisor, session_id: str, review: ReviewConfig, task: TaskConfig, cause: Cause, judged: str = ""
+    sup: SupervisorCore, session_id: str, review: ReviewConfig, task: TaskConfig, cause: Cause, judged: str = ""
 ) -> ReviewVerdict:
     """Start a review of the work of *session_id* on *task*, up to the commit *judged*; return and record the verdict.
 
@@ -98,14 +98,14 @@ async def review_work(
     return verdict
 
 
-async def _end_earlier(sup: Supervisor, session_id: str) -> None:
+async def _end_earlier(sup: SupervisorCore, session_id: str) -> None:
     """End a review that an earlier supervisor began: nobody waits for its verdict, since the review is begun anew."""
     for child in sup.registry.children_of(session_id):
         if child.session_id.rpartition("/")[2].partition("-")[0] == "review":
             await sup.close_session(child.session_id, reason="its review is begun anew", cause=Cause(actor="review"))
 
 
-async def _ask(sup: Supervisor, session_id: str, review: ReviewConfig, prompt: str, cause: Cause) -> ReviewVerdict:
+async def _ask(sup: SupervisorCore, session_id: str, review: ReviewConfig, prompt: str, cause: Cause) -> ReviewVerdict:
     """Request a verdict once, in a new child session of the reviewer."""
     parent = sup.registry.sessions.get(session_id)
     if parent is None:

@@ -213,7 +213,7 @@ class TaskScheduler:
         elif self._sup.stopping.is_set():  # it came after `watch_stop` had cancelled the others
             await self.pipeline.cancel(execution, STOPPING)
         else:
-            await self._assign(execution, execution.task.depends_on)
+            await self._assign(execution, tuple(execution.task.depends_on))
 
     async def _assign(self, execution: TaskExecution, needed: tuple[str, ...]) -> None:
         await self.plan_run.queue(execution, needed)
@@ -320,7 +320,7 @@ class TaskScheduler:
         elif execution.works:
             begins()
             with suppress(NoSuchEntity, Refused):
-                await self._sup.abort(execution.session_id, AbortScope.SESSION, reason=why)
+                await self._sup.aborts.abort(execution.session_id, AbortScope.SESSION, reason=why, actor="operator")
         elif execution.job in (Job.QUEUED, Job.RUNNING):
             begins()
             execution.active.scope.cancel()

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from supervisor.host.supervision import Supervisor
+from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.task_run import TaskRun, TurnSettling
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.runtime.entity import Refused
@@ -38,7 +38,7 @@ SETTLED: Final = "TurnSettled"
 UNKNOWN: Final = "unknown whether processes of its turn still ran when it was judged: they cannot be listed"
 
 
-async def settle_turn(sup: Supervisor, execution: TaskExecution) -> None:
+async def settle_turn(sup: SupervisorCore, execution: TaskExecution) -> None:
     """Wait until no process of the task's turn runs. Processes that had to be ended, or are unknown, are added to the
     remarks of the task."""
     session = sup.registry.sessions.get(execution.session_id)
@@ -52,7 +52,9 @@ async def settle_turn(sup: Supervisor, execution: TaskExecution) -> None:
 class _TurnSettlement:
     """Waits for the processes of one turn, and ends those that do not end by themselves."""
 
-    def __init__(self, sup: Supervisor, execution: TaskExecution, session: LiveSession, connection: Connection) -> None:
+    def __init__(
+        self, sup: SupervisorCore, execution: TaskExecution, session: LiveSession, connection: Connection
+    ) -> None:
         self._sup, self._execution, self._connection = sup, execution, connection
         self._timers = sup.timers
         self._settle_s = sup.registry.entity(execution.session_id).data.limits.settle_s

@@ -1,29 +1,29 @@
 """Commands of operators and agents about the tasks of a plan run (a ``WorkControl``).
 
 Each command is recorded before it has an effect, and that record is the cause of its effects. Commands about one task
-are carried out one after the other. A command that the table of the task does not allow is refused with the table's
-message, and changes nothing. A caller that is cancelled meanwhile does not receive the reply, but the command is
-carried out to its end: half a command would leave a task that nobody continues.
+are carried out one after the other. A command that the state of the task does not allow is refused, and changes
+nothing; the refusal names the possible commands. A caller that is cancelled meanwhile does not receive the reply, but
+the command is carried out to its end: half a command would leave a task that nobody continues.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import anyio
 
-from actors.machine import IllegalTransition
-from supervisor.host.supervision import Supervisor
+from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.task import TASK, Task
-from supervisor.lifecycles.task_run import TaskRun
-from supervisor.lifecycles.types import Kind, LifecycleEvent
+from supervisor.lifecycles.task_run import RUN, TaskRun
+from supervisor.lifecycles.types import Kind, LifecycleEvent, Verb
 from supervisor.lifecycles.workstream import WORKSTREAM, TasksAdded
 from supervisor.plans.splitting import plain_subtasks, with_subtasks
-from supervisor.plans.task_control import CommandResult, Verb
+from supervisor.plans.task_control import CommandResult
 from supervisor.plans.tasks import TaskConfig
+from supervisor.policies.argument_checks import check_items, check_type, check_types
 from supervisor.policies.redaction import encodable
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
@@ -33,6 +33,20 @@ from supervisor.work.blocking import PARENTS
 from supervisor.work.commands import Command, CommandEffect, CommandLog, digest_of
 from supervisor.work.scheduler import TaskScheduler
 from supervisor.work.task_execution import Phase, TaskExecution
+
+_VERBS: Final[Mapping[type[task.TaskEvent], Verb]] = {
+    task.Approved: Verb.APPROVE,
+    task.ApprovalGranted: Verb.APPROVE,
+    task.Rejected: Verb.REJECT,
+    task.ApprovalDenied: Verb.REJECT,
+    task.Requeued: Verb.REQUEUE,
+    task.Unclaimed: Verb.UNCLAIM,
+    task.Cancelled: Verb.CANCEL,
+    task.Split: Verb.SPLIT,
+    task.Blocked: Verb.BLOCK,
+    task.Unblocked: Verb.UNBLOCK,
+}
+"""Commands, by the event that a command sends to its task."""
 
 
 class CommandRequest:
@@ -65,7 +79,7 @@ throughout."""
 class TaskCommands:
     """Carries out commands about the tasks of a plan that runs on *sup*."""
 
-    def __init__(self, sup: Supervisor) -> None:
+    def __init__(self, sup: SupervisorCore) -> None:
         self._sup = sup
         self._commands = CommandLog(self._note)
         self._locks: dict[str, anyio.Lock] = {}
@@ -152,12 +166,15 @@ class TaskCommands:
         async def do(request: CommandRequest) -> CommandEffect:
             return await self._split(request, subtasks)
 
+        check_items("subtasks", subtasks, TaskConfig)
         given = digest_of([one.model_dump(mode="json") for one in subtasks])
         return await self._give(Verb.SPLIT, do, task, by, reason, command_id, given)
 
     async def block(
         self, task: str, on: Sequence[str], *, by: str, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
+        check_items("on", on, str)
+
         async def do(request: CommandRequest) -> CommandEffect:
             return await self._block(request, on)
 
@@ -175,6 +192,10 @@ class TaskCommands:
     async def _give(
         self, verb: Verb, do: CommandStep, name: str, by: str, reason: str, command_id: str | None, given: str = ""
     ) -> CommandResult:
+        check_type("task", name, str)
+        check_type("by", by, str)
+        check_type("reason", reason, str)
+        check_types(str, command_id=command_id)
         await self._wait_begun()
         entity_id, by = self._id_of(name), encodable(by)
         command = Command(verb=verb, entity_id=entity_id, by=by, reason=reason, id=command_id, given=given)
@@ -217,12 +238,16 @@ class TaskCommands:
 
     @staticmethod
     def _refuse(execution: TaskExecution, event: task.TaskEvent) -> NoReturn:
-        """Refuse an event: with the table's message, if the table does not allow the event; otherwise because it comes
-        at the wrong moment. The refusal is recorded for the command, so the table need not record one too."""
-        allowed = TASK.allowed(execution.state)
-        if type(event) not in allowed:
-            raise Refused(str(IllegalTransition(TASK.name, execution.state, event, allowed)))
-        raise Refused(f"task {execution.name!r} is {execution.state.value}, and is about to go on by itself; ask again")
+        """Refuse the command that *event* carries out: the state of the task does not allow the event, or the command
+        comes at the wrong moment. The refusal is recorded for the command, so the table need not record one too."""
+        allowed, state = TASK.allowed(execution.state), execution.state.value
+        if type(event) in allowed:
+            raise Refused(f"task {execution.name!r} is {state}, and is about to go on by itself; ask again")
+        possible = sorted({verb.value for kind, verb in _VERBS.items() if kind in allowed})
+        if not possible:
+            raise Refused(f"task {execution.name!r} has ended ({state}): no command changes it")
+        asked = _VERBS[type(event)].value
+        raise Refused(f"task {execution.name!r} is {state}: {asked} is not possible now, only {', '.join(possible)}")
 
     # ------------------------------------------------------------------ approvals
     async def _approve(self, request: CommandRequest) -> CommandEffect:
@@ -231,6 +256,8 @@ class TaskCommands:
             await self.scheduler.pipeline.approve(execution, request.by)
             closed = execution.result is not None and execution.result.outcome == "completed"
             return CommandEffect((Task.CLOSED if closed else Task.FAILED).value)  # what cannot be merged is denied
+        if task.Approved not in TASK.allowed(execution.state):
+            self._refuse(execution, task.Approved())
         await execution.post(task.Approved(reason=request.words("approved")))
         self.scheduler.plan_run.start(self.scheduler.consider, execution)
         return CommandEffect(Task.OPEN.value)
@@ -278,6 +305,8 @@ class TaskCommands:
             raise Refused(
                 f"task {execution.name!r} is {execution.state.value}, and its run is over; there is nothing to reset"
             )
+        if task_run.ManualReset not in RUN.allowed(execution.run):
+            raise Refused(f"task {execution.name!r} needs no reset: its run is {execution.run.value}, not given up")
         reset = task_run.ManualReset(by=request.by)
         if execution.active is None:
             await self.scheduler.attempt_runner.try_now(execution, reset)

@@ -1,8 +1,9 @@
 """The execution of one plan task in this process: its task, task run and job, and its phase (``Phase``).
 
 The states of the three entities (``lifecycles``) are recorded, and known to everybody, also after a crash. ``Phase`` is
-what no table has: the present activity of this process on the task. Every record of the three entities is made here,
-each caused by the one before it, so that the log of a task is a chain from the plan to the task's end. Records of one
+what no table has: the present activity of this process on the task. While the plan runs, the transitions of the three
+entities are recorded here, each caused by the one before it, so that the log of a task is a chain from the plan to the
+task's end. (``recovery.restore`` records the ends of entities that no plan continues.) Records of one
 decision are made by one call of ``post`` (or in one block of ``PlanRun.together``), and written in one append of the
 journal: so task, run and job agree after a crash at any time. This module makes no decisions.
 
@@ -18,7 +19,7 @@ import anyio
 from msgspec.structs import replace
 
 from actors.machine import Event
-from supervisor.host.supervision import Supervisor
+from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.job import JOB, Job, JobData
 from supervisor.lifecycles.task import TASK, Task, TaskData
 from supervisor.lifecycles.task_run import RUN, BackoffCompleted, ExecutorStarted, ProbeStarted, TaskRun, TaskRunData
@@ -139,7 +140,7 @@ class TaskExecution:
         parent: the task that was split into this task and others, if any.
     """
 
-    def __init__(self, sup: Supervisor, task: TaskConfig, parent: TaskExecution | None = None) -> None:
+    def __init__(self, sup: SupervisorCore, task: TaskConfig, parent: TaskExecution | None = None) -> None:
         self._sup = sup
         self.task = task
         self.parent = parent
@@ -329,9 +330,9 @@ class TaskExecution:
             id=self.name,
             priority=self.task.priority,
             needs=self.task.needs,
-            files=self.task.files,
+            files=tuple(self.task.files),
             provider=provider,
-            depends_on=self.task.depends_on,
+            depends_on=tuple(self.task.depends_on),
             after=self.needed[len(self.task.depends_on) :],
         )
 
@@ -352,7 +353,7 @@ class TaskExecution:
         data = TaskData(
             max_retries=self.task.max_retries,
             needs_approval=self.task.approval == "after",
-            waiting_for=self.task.depends_on,
+            waiting_for=tuple(self.task.depends_on),
             workstream=workstream_id,
             name=self.name,
             digest=digest,

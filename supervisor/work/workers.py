@@ -20,7 +20,7 @@ import anyio
 from actors import Lane
 from actors.machine import Event
 from actors.timers import Timer
-from supervisor.host.supervision import Supervisor
+from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.types import Kind
 from supervisor.lifecycles.worker import (
     EVERY,
@@ -124,7 +124,7 @@ class WorkerPool:
 
     def __init__(
         self,
-        sup: Supervisor,
+        sup: SupervisorCore,
         workers: Mapping[str, WorkerConfig],
         slots: int,
         *,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from actors.machine import Event
-from supervisor.host.supervision import Supervisor
+from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import workstream
 from supervisor.lifecycles.workstream import Workstream, WorkstreamData
 from supervisor.policies.budgets import Amounts
@@ -28,7 +28,7 @@ from supervisor.work.task_execution import ACTOR, TaskExecution
 class WorkstreamEntity:
     """The workstream of one plan run."""
 
-    def __init__(self, sup: Supervisor) -> None:
+    def __init__(self, sup: SupervisorCore) -> None:
         self._sup = sup
         self._entity: Entity | None = None
         self._seq: int | None = None

@@ -1,10 +1,10 @@
 """Git workspaces: a worktree and a branch for each root session, and the merge of its work into the target branch.
 
-An agent's work is committed before its worktree is removed; a branch is removed only when its work is in the target. No
-file is ever overwritten, reset or forced, except in a worktree that is rolled back, whose work is saved as a checkpoint
-before. A checkpoint is a commit with a reference of its own, which exists until the target contains the commit,
-whatever happens to branches. The target moves by fast-forward only: a merge is made without a worktree, and a checkout
-of the target keeps its local changes, or the merge is refused.
+An agent's work is committed before its worktree is removed; a branch is removed only when its work is in the target. A
+worktree is reset only when it is rolled back, after its work was saved as a checkpoint. A checkpoint is a commit with a
+reference of its own, which exists until the target contains the commit, whatever happens to branches. A reset and a
+removal lose the files that git ignores. The target moves by fast-forward only: a merge is made without a worktree, and
+writes into a checkout of the target only files without local changes, or the merge is refused.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class GitWorkspaces:
         start = await self._git.commit_of(self._repository, starts_at or target)
         if not start:
             words = f"the checkpoint {starts_at} that session {session_id!r} begins with is not in the repository"
-            raise WorkspaceError(f"{words}; run the task without --resume")
+            raise WorkspaceError(f"{words}; run the plan without resuming it")
         async with self._step(MakeWorktree(plain_name(session_id), start)):
             if not await self._is_complete(worktree):
                 await self._make(session_id, worktree, start)

@@ -60,9 +60,9 @@ def test_every_end_in_the_demonstration_has_one_root(played: Played) -> None:
 @pytest.mark.parametrize(
     ("entity_id", "event", "actor"),
     [
-        ("slow:t1:c1", "AbortRecord", "operator"),
-        ("hung:a1", "AbortRecord", "operator"),
-        ("forest/right/deeper", "AbortRecord", "operator"),
+        ("slow:t1:c1", "AbortRecord", "host"),
+        ("hung:a1", "AbortRecord", "host"),
+        ("forest/right/deeper", "AbortRecord", "host"),
         ("steered:t1", "UrgentMessage", "operator"),
         ("crashy:a1", "TurnRequested", "host"),
         ("lead", "OperatorStop", "host"),

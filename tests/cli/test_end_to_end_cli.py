@@ -443,6 +443,59 @@ def test_what_goes_on_keeps_what_it_needs(tmp_path: Path) -> None:
         assert one.result() == {"wait": "completed", "next": "completed"}
 
 
+def test_a_closed_terminal_drains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell: Any) -> None:
+    """While the terminal of a run lives, SIGHUP reads the plan again. When the terminal is closed, the run drains: the
+    task in progress completes, and no other task starts."""
+    plan = write_plan(
+        tmp_path,
+        '  - {id: wait, agent: sh, prompt: "echo > started; while test ! -e go; do sleep 0.01; done"}\n'
+        '  - {id: next, agent: sh, prompt: "true", depends_on: [wait]}\n',
+    )
+    os.mkfifo(tmp_path / "started")
+    argv = command(plan, tmp_path / "state", "--workdir", str(tmp_path))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        with _own_terminal(argv) as (process, terminal):
+            (tmp_path / "started").read_text()
+            process.send_signal(signal.SIGHUP)
+            shown = b""
+            while b"reloaded: no task is new" not in shown:
+                shown += os.read(terminal, 65536)
+            os.close(terminal)
+            while not manager.recv(4096).startswith(b"STOPPING=1"):
+                pass
+            (tmp_path / "go").touch()
+            process.wait(60)
+    _, tasks = tell(tmp_path / "state", "ps")
+    states = {one["id"]: one["state"] for one in tasks}
+    assert (states["task:wait"], states["task:next"]) == ("CLOSED", "CANCELLED")
+
+
+@contextmanager
+def _own_terminal(argv: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run a program in a session of its own, with a terminal of its own; yield its process and our end of the
+    terminal, which the block closes."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
+    with subprocess.Popen(
+        [sys.executable, "-c", TAKES_TERMINAL, *argv], stdin=theirs, stdout=theirs, stderr=theirs, env=env
+    ) as process:
+        os.close(theirs)
+        try:
+            yield process, ours
+        finally:
+            process.kill()
+
+
+TAKES_TERMINAL = (
+    "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""Program that makes its standard input its controlling terminal, and then becomes the program in its arguments."""
+
+
 # ------------------------------------------------------------------------------------------------------------ systemd
 def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run notifies systemd that it is ready, alive (watchdog), reloading, ready again, and stopping, in that

@@ -84,7 +84,7 @@ def test_forty_tasks_fit_on_sixteen_lines(tmp_path: Path, monkeypatch: pytest.Mo
     for name in ("handlers", "level", "propagate"):
         monkeypatch.setattr(logger, name, getattr(logger, name))
     with terminal(monkeypatch, 80, 16) as (out, screen):
-        configure_logging(verbose=False)
+        configure_logging(verbose=0)
         view = TableView(out, state_of(tmp_path), now=lambda: 3.0)
         for first in range(37):
             view.show([], moment(first))

@@ -17,7 +17,7 @@ from mcp import Client, StdioServerParameters
 from supervisor.cli.commands import mcp
 from supervisor.cli.mcp_server import server_of
 from supervisor.embedding.runtime import open_supervisor
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.plans import AgentConfig
 from supervisor.plans.permissions import PermissionsConfig
 from supervisor.policies.permissions import Decision
@@ -27,7 +27,9 @@ from tests.support import quick_settings, wait_for_record
 pytestmark = pytest.mark.anyio
 
 AGENTS = {"a": AgentConfig(adapter="scripted", permissions=PermissionsConfig(default=Decision.ASK))}
-TOOLS = ["abort", "answer", "inspect", "list", "permissions", "send", "why"]
+TOOLS = [
+    "abort", "answer", "compact", "inspect", "list", "permissions", "send", "split", "steer", "stop", "why",
+]  # fmt: skip
 
 
 @asynccontextmanager
@@ -71,23 +73,23 @@ async def test_an_agent_drives_a_supervisor(tmp_path: Path) -> None:
             ("lead:a1", "agent"),
             ("lead:t1", "turn"),
         }
-        assert (await called(client, "inspect", id="lead:t1"))["permissions"] == ["lead:t1:p1"]
+        assert (await called(client, "inspect", id="lead:t1"))["inspected"]["permissions"] == ["lead:t1:p1"]
         assert (await called(client, "why", id="lead"))["roots"] == 1
-        [asked] = await called(client, "permissions")
+        [asked] = (await called(client, "permissions"))["permissions"]
         assert (asked["id"], asked["title"]) == ("lead:t1:p1", "edit: a.txt")
-        assert (await called(client, "send", session="lead", text="hello"))["message_id"]
-        plan = await called(client, "abort", target="lead", scope="session", dry_run=True)
+        assert (await called(client, "send", id="lead", text="hello"))["message_id"]
+        plan = (await called(client, "abort", id="lead", scope="session", dry_run=True))["plan"]
         assert [one["id"] for one in plan["nodes"]] == ["lead"]
-        receipt = await called(client, "abort", target="lead", scope="session", plan=plan["id"])
+        receipt = (await called(client, "abort", id="lead", scope="session", plan=plan["id"]))["receipt"]
         assert [one["id"] for one in receipt["nodes"]] == ["lead"]
 
 
 async def test_an_agent_answers_for_a_human(tmp_path: Path) -> None:
     """The tool ``answer`` answers a waiting permission request; a second answer is refused."""
     async with waiting(tmp_path / "sd"), Client(server_of(tmp_path / "sd")) as client:
-        told = await called(client, "answer", permission="lead:t1:p1", allow=False, because="not now")
-        assert told == {"option": "reject_once", "kind": "reject_once"}
-        assert "lead:t1:p1" in await refused(client, "answer", permission="lead:t1:p1", allow=True)
+        told = await called(client, "answer", id="lead:t1:p1", allow=False, because="not now")
+        assert told == {"answered": {"option": "reject_once", "kind": "reject_once"}}
+        assert "lead:t1:p1" in await refused(client, "answer", id="lead:t1:p1", allow=True)
 
 
 async def test_what_is_refused_is_a_tool_error(tmp_path: Path) -> None:
@@ -95,10 +97,10 @@ async def test_what_is_refused_is_a_tool_error(tmp_path: Path) -> None:
     async with waiting(tmp_path / "sd"), Client(server_of(tmp_path / "sd")) as client:
         assert "nothing alive has the id 'nobody'" in await refused(client, "inspect", id="nobody")
         assert "nothing has the id 'nobody'" in await refused(client, "why", id="nobody")
-        assert "for urgent messages only" in await refused(client, "send", session="lead", text="x", at="now")
-        unknown = {"permission": "lead:t1:p9", "allow": True}
+        assert "for urgent messages only" in await refused(client, "send", id="lead", text="x", at="now")
+        unknown = {"id": "lead:t1:p9", "allow": True}
         assert "no permission 'lead:t1:p9' waits" in await refused(client, "answer", **unknown)
-        assert "root session" in await refused(client, "abort", target="lead", scope="sibling")
+        assert "root session" in await refused(client, "abort", id="lead", scope="sibling")
         assert (await called(client, "list"))[0]["id"] == "lead"
 
 
@@ -115,7 +117,7 @@ async def test_over_standard_streams(tmp_path: Path) -> None:
     command = ["-m", "supervisor", "mcp", "--state-dir", str(tmp_path / "sd")]
     async with waiting(tmp_path / "sd"):
         async with Client(StdioServerParameters(command=sys.executable, args=command)) as client:
-            assert [one["id"] for one in await called(client, "permissions")] == ["lead:t1:p1"]
+            assert [one["id"] for one in (await called(client, "permissions"))["permissions"]] == ["lead:t1:p1"]
 
 
 def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import anyio
 import pytest
 from field_kit import DEADLINE_S, Running, Scratch, until
 
-from supervisor.control.server import reach
+from supervisor.journal.statedir import socket_address
 from supervisor.ports import Launch, SpawnShortage
 from supervisor.ports.shortages import shortage_of
 from supervisor.processes import descriptors
@@ -62,7 +62,7 @@ def connected(scratch: Scratch, clients: int) -> Iterator[list[socket.socket]]:
 def _client(path: Path) -> socket.socket:
     client = socket.socket(socket.AF_UNIX)
     client.settimeout(20)
-    with reach(path) as address:
+    with socket_address(path) as address:
         client.connect(address)
     return client
 

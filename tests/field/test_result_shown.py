@@ -182,7 +182,7 @@ def test_run_plan_returns_the_result_that_an_earlier_host_did_not_have(tmp_path:
 
     async def host() -> list[str]:
         async with open_supervisor(tmp_path / ".sdd", agents=plan.agents, workdir=tmp_path) as sup:
-            await PlanRunner(sup).run(plan)  # and whoever asked for it never hears of that
+            await PlanRunner(sup.core).run(plan)  # and whoever asked for it never hears of that
         async with open_supervisor(tmp_path / ".sdd", agents=plan.agents, workdir=tmp_path) as sup:
             results = [await run_plan(sup, plan), await run_plan(sup, plan)]
         async with open_supervisor(tmp_path / ".sdd", agents=plan.agents, workdir=tmp_path) as sup:

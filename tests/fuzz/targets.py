@@ -165,12 +165,14 @@ class RecordedConnection(ByteStream):
 
 
 class RefusingSupervisor:
-    """Stand-in for a supervisor that refuses every request."""
+    """Stand-in for a supervisor, and its core, that refuses every request."""
 
     outage = None
     shortage = None
 
-    stop_now = anyio.Event()
+    def __init__(self) -> None:
+        self.core = self
+        self.stop_now = anyio.Event()
 
     def plan_abort(self, *_: object, **__: object) -> AbortPlan:
         raise Refused("no")
@@ -406,7 +408,7 @@ JSONL = (
     b'"usage":{"input_tokens":-5,"output_tokens":true}',
 )
 PLAN = (b"agents:", b"tasks:", b"limits:", b"policy:", b"ladder:", b"depends_on: [a]", b"adapter: scripted", b"- id: a")
-ASKED = (b'"do":"abort"', b'"do":"follow"', b'"target":"a"', b'"scope":"tool"', b'"now":1', b'"within_s":-1')
+ASKED = (b'"do":"abort"', b'"do":"follow"', b'"id":"a"', b'"scope":"tool"', b'"now":1', b'"within_s":-1')
 RECORD = (
     b'"outcome":"transition"',
     b'"outcome":"born"',

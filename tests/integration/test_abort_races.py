@@ -126,7 +126,7 @@ async def test_a_second_abort_joins_the_first(tmp_path: Path) -> None:
             receipts.append(await session.abort(reason=reason))
 
         group.start_soon(abort, "first")
-        while not run.sup.registry.sessions["s"].is_stopping:
+        while not run.sup.core.registry.sessions["s"].is_stopping:
             await anyio.lowlevel.checkpoint()
         await abort("second")
     by_answer = {one.already_ended: one for one in receipts}
@@ -151,10 +151,10 @@ async def test_a_second_abort_at_once_joins_when_only_records_are_missing(tmp_pa
 
         group.start_soon(abort, "first", False)
         await disk.frozen.wait()
-        while not run.sup.registry.sessions["s"].reached(SessionPhase.FINISHED).is_set():
+        while not run.sup.core.registry.sessions["s"].reached(SessionPhase.FINISHED).is_set():
             await anyio.lowlevel.checkpoint()
         group.start_soon(abort, "second", True)
-        while not run.sup.registry.sessions["s"].stop_request.later:  # type: ignore[union-attr]
+        while not run.sup.core.registry.sessions["s"].stop_request.later:  # type: ignore[union-attr]
             await anyio.lowlevel.checkpoint()
         disk.thaw.set()
     by_answer = {one.already_ended: one for one in receipts}
@@ -179,7 +179,7 @@ async def test_an_aborted_call_starts_no_child(tmp_path: Path) -> None:
         asked = send_prompt(group, session, "go")
         await disk.frozen.wait()
         group.start_soon(run.sup.abort, "s:t1:c1", TOOL)
-        while run.sup.registry.entity("s:t1").data.open:
+        while run.sup.core.registry.entity("s:t1").data.open:
             await anyio.lowlevel.checkpoint()
         disk.thaw.set()
         assert (await asked.result()).outcome == "completed"
@@ -240,7 +240,7 @@ async def test_a_second_abort_shortens_the_deadline(tmp_path: Path) -> None:
         group.start_soon(abort, None)
         await wait_for_record(run.sup, "OperatorStop", "s")
         group.start_soon(abort, 1.2)
-        context = run.sup.registry.system.context("s")
+        context = run.sup.core.registry.system.context("s")
         assert context is not None
         while not context.scope.cancelled:
             await anyio.lowlevel.checkpoint()
@@ -263,11 +263,11 @@ async def test_an_abandoned_child_lives_on(tmp_path: Path) -> None:
         assert kid.state == "Initializing"
         [adopted] = [one for one in run.events(kid.id) if one.event == "Adopted"]
         assert (adopted.metadata["left"], adopted.metadata["parent"]) == ("top/middle", "top")
-        assert msgspec.convert(adopted.metadata["policy"], AbortPolicy) == run.sup.registry.sessions[kid.id].policy
+        assert msgspec.convert(adopted.metadata["policy"], AbortPolicy) == run.sup.core.registry.sessions[kid.id].policy
         assert {one.id for one in run.sup.plan_abort("top", SESSION).nodes} == {"top"}
         await top.abort(reason="no")
         assert kid.state == "Initializing"
-        assert run.sup.registry.sessions[kid.id].parent_id is None
+        assert run.sup.core.registry.sessions[kid.id].parent_id is None
         assert [one.id for one in (await kid.abort(reason="now it")).nodes] == [kid.id]
 
 
@@ -294,7 +294,7 @@ async def test_a_child_that_is_not_waited_for_ends_after_its_parent(
         await begun.wait()
         receipt = await top.abort(reason="no")
         assert {one.id: one.outcome for one in receipt.nodes} == {"top/kid": "requested", "top": "ended"}
-        assert run.sup.registry.sessions["top/kid"].reached(SessionPhase.TERMINATING).is_set() or not heard
+        assert run.sup.core.registry.sessions["top/kid"].reached(SessionPhase.TERMINATING).is_set() or not heard
         let_go.set()
     [ended] = run.transitions("Ended", "top/kid")
     assert ended.seq > run.transitions("Ended", "top")[0].seq
@@ -324,7 +324,7 @@ async def test_an_aborted_call_releases_its_abandoned_child(tmp_path: Path) -> N
         assert [(one.id, one.parent) for one in receipt.spared] == [("s/kid", "s")]
         assert (await asked.result()).outcome == "completed"
         assert [one.outcome for one in seen] == ["aborted"]
-        assert run.sup.state_of("s/kid") == "Running"
+        assert run.sup.core.state_of("s/kid") == "Running"
         done.set()
     assert results_of(run, "s:t1") == ["aborted"]
     assert [one.metadata["outcome"] for one in run.transitions("OperatorStop", "s/kid")] == ["completed"]

@@ -13,7 +13,8 @@ import pytest
 
 from supervisor.aborts import service, tool_calls
 from supervisor.embedding import runtime
-from supervisor.host.supervision import BACKGROUND_ACTOR, Supervisor
+from supervisor.host.api import Supervisor
+from supervisor.host.supervision import BACKGROUND_ACTOR
 from supervisor.journal.memory import MemoryJournal
 from supervisor.lifecycles.types import AbortPolicy, AbortScope
 from supervisor.plans import AgentConfig
@@ -111,7 +112,7 @@ async def test_a_tool_abort_leaves_the_other_calls(tmp_path: Path, roll: HeldPip
         await roll.here(3)
         await wait_for_record(run.sup, "ProcessStarted", "s:t1", number=3, outcome="fact")
         await run.sup.abort("s:t1:c2", TOOL, reason="enough")
-        assert run.sup.state_of("s:t1") == "TOOL_USE"
+        assert run.sup.core.state_of("s:t1") == "TOOL_USE"
         (tmp_path / "go").touch()
         assert (await asked.result()).outcome == "completed"
         await roll.all_gone()
@@ -356,9 +357,9 @@ async def test_an_abort_at_any_moment_of_the_start(tmp_path: Path, state: str) -
 
 async def reached(run: Run, session_id: str, state: str) -> None:
     """Wait until the session is in the state *state*; the record of the state may not be durable yet."""
-    while run.sup.registry.entity(session_id).data.current is None or run.sup.state_of(session_id) != state:
-        if run.sup.state_of(session_id) == "Running":
-            await run.sup.send(session_id, "hm", urgent=True, sender="test")
+    while run.sup.core.registry.entity(session_id).data.current is None or run.sup.core.state_of(session_id) != state:
+        if run.sup.core.state_of(session_id) == "Running":
+            await run.sup.core.send(session_id, "hm", urgent=True, sender="test")
         await anyio.lowlevel.checkpoint()
 
 
@@ -370,7 +371,7 @@ async def test_a_sibling_abort_spares_the_trigger_and_the_parent(tmp_path: Path,
         await family(run, group, roll)
         receipt = await run.sup.abort("lead/c", SIBLING, reason="c found it")
         await roll.all_gone()
-        assert run.sup.state_of("lead/c") == "Running"
+        assert run.sup.core.state_of("lead/c") == "Running"
         (tmp_path / "go").touch()
         result = await run.asked.result()
         assert result.outcome == "completed"
@@ -412,12 +413,12 @@ async def test_a_plan_for_another_tree_is_refused(tmp_path: Path) -> None:
         session = await run.sup.start_session("s", agent="scripted")
         plan = run.sup.plan_abort("s", SESSION)
         await session.start_child("kid")
-        with pytest.raises(Refused, match="the tree below s has changed"):
-            await run.sup.execute(plan, reason="as planned")
-        assert run.sup.state_of("s") == "Initializing"
+        with pytest.raises(Refused, match="the tree has changed since"):
+            await session.abort(plan_id=plan.id)
+        assert run.sup.core.state_of("s") == "Initializing"
         plan = run.sup.plan_abort("s", SESSION)
         assert [node.id for node in plan.nodes] == ["s/kid", "s"]
-        assert set(ends(await run.sup.execute(plan, reason="as planned"))) == {"s", "s/kid"}
+        assert set(ends(await session.abort(plan_id=plan.id, reason="as planned"))) == {"s", "s/kid"}
 
 
 # ---------------------------------------------------------------------------------------------------- the disk
@@ -436,7 +437,7 @@ async def test_an_abort_does_not_wait_for_a_disk(tmp_path: Path, roll: HeldPipe)
         receipts = start_call(group, run.sup.abort, "lead", SESSION, reason="the disk hangs")
         await roll.all_gone()
         await wait_for_exit(*agent_pids(run.events(), "lead"))
-        await run.sup.registry.sessions["lead"].reached(SessionPhase.FINISHED).wait()
+        await run.sup.core.registry.sessions["lead"].reached(SessionPhase.FINISHED).wait()
         assert (len(run.events()), receipts) == (durable, [])
         journal.thaw.set()
         assert (await run.asked.result()).outcome == "aborted"
@@ -471,7 +472,7 @@ async def test_a_receipt_does_not_wait_for_ever(tmp_path: Path, roll: HeldPipe) 
     settings = quick_settings(ladder={"request_s": 0.2, "cancel_s": 0.2, "kill_s": 0.2})
     async with supervising(tmp_path, journal=FrozenJournal, settings=settings) as run:
         async with anyio.create_task_group() as group:
-            run.sup.aborts.slack_s = 0.4
+            run.sup.core.aborts.slack_s = 0.4
             journal = run.disk
             session = await run.sup.start_session("s", agent="scripted")
             asked = send_prompt(group, session, f"@run {hold()}")
@@ -505,7 +506,7 @@ async def test_a_broken_disk_ends_everything(tmp_path: Path, roll: HeldPipe) -> 
             session = await run.sup.start_session("s", agent="scripted")
             asked = send_prompt(group, session, f"@deaf\n@run {hold()}")
             await roll.here(1)
-            journal = run.sup.journal
+            journal = run.sup.core.journal
             assert isinstance(journal, BrokenJournal)
             journal.broken = True
             with pytest.raises((JournalError, Refused)):  # the second, if its agent's word broke it before ours
@@ -590,7 +591,7 @@ async def test_a_stop_after_the_end_has_no_effect(now: bool) -> None:
     async with runtime.open_supervisor() as sup:
         pass
     await sup.stop(now=now)
-    assert not sup.stop_now.is_set()
+    assert not sup.core.stop_now.is_set()
 
 
 @pytest.mark.parametrize("now", [False, True])
@@ -607,7 +608,7 @@ async def test_a_stop_while_the_last_actors_close_has_no_effect(now: bool) -> No
             stopped.set()
 
     async with runtime.open_supervisor() as sup:
-        background = sup.registry.system.context(BACKGROUND_ACTOR)
+        background = sup.core.registry.system.context(BACKGROUND_ACTOR)
         assert background is not None
         background.start_task(lasts)
     assert stopped.is_set()

@@ -21,6 +21,7 @@ from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AgentConfig, LimitsConfig, RecoveryConfig, Settings
+from tests import support
 from tests.support import DEADLINE_S, check_records, git, reap_all, wait_for_record
 
 pytestmark = [
@@ -157,7 +158,7 @@ async def test_a_crash_counts_as_no_error_of_a_session(tmp_path: Path, anyio_bac
     with killed(tmp_path, anyio_backend, script):
         async with open_supervisor(tmp_path / "sd", **second(tmp_path)) as sup:  # type: ignore[arg-type]
             await wait_for_record(sup, "SessionStarted", "s", number=2)
-            data = sup.registry.entity("s").data
+            data = sup.core.registry.entity("s").data
             assert (data.consecutive_errors, data.total_errors) == (0, 0)
             await sup.session("s").abort(reason="enough")
     await reap_all()
@@ -173,7 +174,7 @@ async def test_an_urgent_message_is_delivered(tmp_path: Path, anyio_backend: str
         with anyio.fail_after(DEADLINE_S):
             async with open_supervisor(tmp_path / "sd", **second(tmp_path)) as sup:  # type: ignore[arg-type]
                 result = await sup.session("s").result()
-                assert sup.registry.entity("s").data.inbox == ()
+                assert sup.core.registry.entity("s").data.inbox == ()
     await reap_all()
     assert result is not None
     assert "understood: from ann: one thing more" in result.text
@@ -234,7 +235,8 @@ async def test_a_run_goes_on(tmp_path: Path, anyio_backend: str) -> None:
     done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend)
     await reap_all()
     assert done.returncode == 0, done.stderr
-    assert "continuing the interrupted run: first (CLOSED), second (IN_PROGRESS), third (OPEN)" in done.stderr
+    told = "continuing the interrupted run: workstream:plan: 1 closed; 2 going on: second (IN_PROGRESS), third (OPEN)"
+    assert told in done.stderr
     events = read_records(tmp_path)
     assert [one.entity_id for one in events if one.event == "Born" and one.entity_type == "task"] == [
         "task:first",
@@ -307,13 +309,52 @@ async def test_work_in_a_worktree_goes_on(tmp_path: Path, anyio_backend: str, *,
     assert [one.entity_id for one in read_records(tmp_path) if one.event == "closed"] == ["task:first", "task:second"]
 
 
+STOPPED = """
+recovery: {sessions: stop}
+agents: {sh: {adapter: command, command: [sh, -c, "{prompt}"]}}
+tasks:
+  - {id: closed, agent: sh, prompt: "echo closed >> effects"}
+  - {id: unwanted, agent: sh, approval: before, prompt: "echo unwanted >> effects"}
+  - {id: held, agent: sh, depends_on: [closed], prompt: "echo held >> effects; test -e gate || exec sleep 1000"}
+  - {id: open, agent: sh, depends_on: [held], prompt: "echo open >> effects"}
+"""
+
+
+def test_stopped_sessions_leave_tasks_as_they_are(tmp_path: Path) -> None:
+    """With ``recovery: {sessions: stop}`` a closed task stays closed and a cancelled one cancelled after a kill; the
+    others go on with new sessions, and the terminal says with what the run goes on."""
+    (tmp_path / "plan.yaml").write_text(STOPPED)
+    with subprocess.Popen(run_command(tmp_path, "asyncio"), cwd=ROOT, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        assert any(b"task:held" in line and b" started " in line for line in first.stdout)
+        words = ("reject", "unwanted", "--reason", "not now", "--state-dir", tmp_path / "sd")
+        assert support.run_command(*words).status == 0
+        first.send_signal(signal.SIGKILL)
+    (tmp_path / "gate").touch()
+    done = second_run(tmp_path, "asyncio")
+    anyio.run(reap_all)
+    assert done.returncode == 1, done.stderr  # a task was cancelled
+    told = (
+        "continuing the interrupted run: workstream:plan: 1 closed, 1 cancelled; 2 going on: held (IN_PROGRESS), open"
+    )
+    assert told in done.stderr
+    assert (tmp_path / "effects").read_text().split() == ["closed", "held", "held", "open"]
+    tasks = [one for one in read_records(tmp_path) if one.entity_type == "task"]
+    assert [one.entity_id for one in tasks if one.event == "Born"] == [f"task:{one}" for one in NAMES]
+    ends = {one.entity_id: one.to_status for one in tasks if one.to_status}
+    assert ends == {f"task:{one}": "CANCELLED" if one == "unwanted" else "CLOSED" for one in NAMES}
+
+
+NAMES = ("closed", "unwanted", "held", "open")
+
+
 async def test_a_run_may_start_anew(tmp_path: Path, anyio_backend: str) -> None:
     """With --fresh the interrupted run is recorded as ended, and every task is run again under a new id."""
     await anyio.to_thread.run_sync(interrupted_run, tmp_path, anyio_backend)
     done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend, "--fresh")
     await reap_all()
     assert done.returncode == 0, done.stderr
-    assert "going on" not in done.stderr
+    assert "starting over: workstream:plan (executing: 1 closed, 2 open) is not continued: as requested" in done.stderr
     events = read_records(tmp_path)
     ends = [(one.entity_id, one.to_status) for one in events if one.to_status in ("CLOSED", "CANCELLED", "FAILED")]
     assert [one for one, state in ends if state == "CLOSED"] == [
@@ -326,17 +367,19 @@ async def test_a_run_may_start_anew(tmp_path: Path, anyio_backend: str) -> None:
     assert dict(ends)["task:third"] == "CANCELLED"
 
 
-async def test_another_plan_starts_its_own_run(tmp_path: Path, anyio_backend: str) -> None:
-    """A plan with a changed task does not continue the interrupted run: that run is recorded as ended, and the changed
-    plan is run."""
+async def test_a_changed_plan_keeps_its_finished_tasks(tmp_path: Path, anyio_backend: str) -> None:
+    """A plan with a changed task does not continue the interrupted run: the terminal says why, the closed task stays
+    closed, and every other task is done by a new run."""
     await anyio.to_thread.run_sync(interrupted_run, tmp_path, anyio_backend)
     plan = (tmp_path / "plan.yaml").read_text()
     (tmp_path / "plan.yaml").write_text(plan.replace("echo third", "echo another"))
     done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend)
     await reap_all()
     assert done.returncode == 0, done.stderr
-    assert "going on" not in done.stderr
-    assert (tmp_path / "effects").read_text().split()[-1] == "another"
+    assert "workstream:plan (executing: 1 closed, 2 open) is not continued: changed in the plan: third" in done.stderr
+    again = "second (from its beginning), third (changed in the plan)"
+    assert f"resumed: 1 closed and not done again; done again: {again}" in done.stderr
+    assert (tmp_path / "effects").read_text().split() == ["first", "second", "second", "gated", "another"]
     read_records(tmp_path)
 
 

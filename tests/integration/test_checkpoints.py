@@ -338,7 +338,7 @@ async def test_unapproved_work_is_not_merged(repository: Path, monkeypatch: pyte
     async with open_supervisor(
         repository / ".sdd", agents=plan.agents, settings=plan.settings, workdir=repository
     ) as sup:
-        runner = PlanRunner(sup)
+        runner = PlanRunner(sup.core)
         async with anyio.create_task_group() as group:
             group.start_soon(partial(runner.run, plan, resume=True))
             await runner.begun.wait()

@@ -290,7 +290,7 @@ async def test_the_turn_end_after_a_failure_for_good_is_the_next_prompts(tmp_pat
 
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent=agent)
-        failed = await run.sup.outcome_of("s", "dig", Cause(actor="host"), once=once)
+        failed = await run.sup.core.outcome_of("s", "dig", Cause(actor="host"), once=once)
         assert (failed.outcome, session.state) == ("failed", "CoolingDown")
         await session.send("tidy up", urgent=True, at="turn_end", sender="ann")
         await wait_for_record(run.sup, "BackoffElapsed", "s")
@@ -346,7 +346,7 @@ async def test_an_urgent_message_that_misses_a_prompt_interrupts_it(tmp_path: Pa
         asked = send_prompt(group, session, "dig")
         await disk.frozen.wait()
         group.start_soon(_send_now, session)
-        while not run.sup.registry.entity("s").data.inbox:
+        while not run.sup.core.registry.entity("s").data.inbox:
             await anyio.lowlevel.checkpoint()
         disk.thaw.set()
         assert (await asked.result()).outcome == "completed"

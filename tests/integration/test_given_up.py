@@ -42,7 +42,7 @@ async def test_a_cancelled_plan_ends_its_sessions(tmp_path: Path) -> None:
     policy = quick_settings(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
     plan = plan_of(task("a", "sleep 60"), task("b", "true", "a"), policy=policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner = PlanRunner(run.sup)
+        runner = PlanRunner(run.sup.core)
         async with anyio.create_task_group() as group:
             group.start_soon(runner.run, plan)
             await wait_for_record(run.sup, "started", "task:a")
@@ -60,7 +60,7 @@ async def test_a_task_reset_as_its_plan_is_cancelled_is_cancelled_with_its_new_j
     plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     settings = plan.settings
     async with supervising(tmp_path, settings=settings, agents=plan.agents, freeze_at="reopened") as run:
-        runner, scope = PlanRunner(run.sup), anyio.CancelScope()
+        runner, scope = PlanRunner(run.sup.core), anyio.CancelScope()
 
         async def give_up() -> None:
             await run.disk.frozen.wait()
@@ -85,7 +85,7 @@ async def test_a_command_that_waits_for_the_task_is_refused(tmp_path: Path, comm
     more = {"approval": "before"} if command == "approve" else {}
     plan = plan_of(task("a", "sleep 60", **more), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner, scope = PlanRunner(run.sup), anyio.CancelScope()
+        runner, scope = PlanRunner(run.sup.core), anyio.CancelScope()
 
         async def give() -> None:
             with pytest.raises(Refused, match="its plan was given up meanwhile"):
@@ -117,8 +117,8 @@ async def test_no_prompt_is_sent_while_a_directory_is_cleared(tmp_path: Path) ->
     plan = plan_of(task("a", "true"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         async with anyio.create_task_group() as group:
-            with run.sup.cleanup.clearing.one():
-                group.start_soon(PlanRunner(run.sup).run, plan)
+            with run.sup.core.cleanup.clearing.one():
+                group.start_soon(PlanRunner(run.sup.core).run, plan)
                 await wait_for_record(run.sup, "worker_started", "job:a")
                 for _ in range(20):
                     await checkpoint()
@@ -147,7 +147,7 @@ async def test_an_approval_during_the_cancellation_is_answered(tmp_path: Path, m
     scope, over = given_up_at(Approved, monkeypatch)
     plan = plan_of(task("a", "true", approval="before"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner, states = PlanRunner(run.sup), list[str]()
+        runner, states = PlanRunner(run.sup.core), list[str]()
 
         async def approve() -> None:
             states.append((await runner.commands.approve("a", by=ME)).state)
@@ -166,14 +166,14 @@ async def test_a_task_that_is_merging_is_closed(tmp_path: Path, monkeypatch: pyt
     policy = quick_settings(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
     plan = plan_of(task("a", "true", approval="after"), task("b", "sleep 60"), policy=policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner, scope = PlanRunner(run.sup), anyio.CancelScope()
-        merge, states = run.sup.verification.merge, list[str]()
+        runner, scope = PlanRunner(run.sup.core), anyio.CancelScope()
+        merge, states = run.sup.core.verification.merge, list[str]()
 
         async def merge_meanwhile(session_id: str, message: str, commit: str) -> Merge:
             await given_up(runner, scope)
             return await merge(session_id, message, commit)
 
-        monkeypatch.setattr(run.sup.verification, "merge", merge_meanwhile)
+        monkeypatch.setattr(run.sup.core.verification, "merge", merge_meanwhile)
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
             await wait_for_record(run.sup, "approval_requested", "task:a")
@@ -191,7 +191,7 @@ async def test_a_denied_task_of_a_cancelled_plan_is_not_retried(
     scope, over = given_up_at(ApprovalDenied, monkeypatch)
     plan = plan_of(task("a", "true", approval="after", max_retries=2))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner, states = PlanRunner(run.sup), list[str]()
+        runner, states = PlanRunner(run.sup.core), list[str]()
 
         async def deny() -> None:
             await wait_for_record(run.sup, "approval_requested", "task:a")
@@ -213,7 +213,7 @@ async def test_a_task_about_to_be_cancelled_is_not_reset(tmp_path: Path) -> None
     lifecycle = {**QUICK, "max_attempts": 2, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
     plan = plan_of(task("a", "exit 75"), lifecycle=lifecycle, limits=quick_settings().limits)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner = PlanRunner(run.sup)
+        runner = PlanRunner(run.sup.core)
         async with anyio.create_task_group() as group:
             group.start_soon(runner.run, plan)
             await wait_for_record(run.sup, "execution_failed", "job:a")
@@ -228,7 +228,7 @@ async def test_a_cancelled_task_is_not_reset(tmp_path: Path) -> None:
     """A reset of a cancelled task is refused, and nothing more is recorded for its task run."""
     plan = plan_of(task("a"), task("b", "sleep 60"), limits=quick_settings().limits)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner = PlanRunner(run.sup)
+        runner = PlanRunner(run.sup.core)
         async with anyio.create_task_group() as group:
             group.start_soon(runner.run, plan)
             await wait_for_record(run.sup, "executor_started", "run:b")
@@ -253,7 +253,7 @@ async def test_a_reset_that_waits_for_an_attempt_is_answered(tmp_path: Path, mon
     monkeypatch.setattr(TaskExecution, "post", held)
     plan = plan_of(task("a", "false"), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner, scope = PlanRunner(run.sup), anyio.CancelScope()
+        runner, scope = PlanRunner(run.sup.core), anyio.CancelScope()
 
         async def give_up() -> None:
             await wait_for_record(run.sup, "Commanded", "task:a", outcome="fact")

@@ -171,7 +171,7 @@ async def test_a_daemon_of_a_tool_does_not_outlive_the_call(tmp_path: Path, roll
         assert (await session.run(script)).text == "ok\n"
         await roll.here(1)
         await roll.all_gone()
-        assert run.sup.state_of("s:a1") == "idle"
+        assert run.sup.core.state_of("s:a1") == "idle"
 
 
 async def test_a_flood_is_capped(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def bug(data: Any, event: Any) -> bool:
 
 def break_actor(sup: Any, entity_id: str) -> None:
     """Patch an entity so that its actor crashes at its next event."""
-    entity = sup.registry.entity(entity_id)
+    entity = sup.core.registry.entity(entity_id)
     entity.lifecycle = entity.lifecycle._replace(stale=bug)
 
 
@@ -60,7 +60,7 @@ async def test_a_crashed_session_ends_its_descendants(tmp_path: Path) -> None:
             assert [one.outcome for one in results] == ["failed"] * 3
             assert "its parent was lost" in results[2].error
             assert (await other.run("still here")).text == "still here"
-            assert set(sup.registry.sessions) == {"other"}
+            assert set(sup.core.registry.sessions) == {"other"}
 
 
 async def test_a_turn_that_crashes_ends_its_session(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ async def test_a_turn_that_crashes_ends_its_session(tmp_path: Path) -> None:
             result = await asked.result()
             assert result.outcome == "failed"
             assert "the actor of s:t1 crashed" in result.error
-    assert not sup.registry.entities
+    assert not sup.core.registry.entities
 
 
 async def test_effects_of_a_crash_name_it_as_their_cause(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ async def test_effects_of_a_crash_name_it_as_their_cause(tmp_path: Path) -> None
             with pytest.raises(TypeError):
                 await parent.send("hello")
             await asked.close()
-            records = await sup.journal.events()
+            records = await sup.core.journal.events()
     lost = next(one for one in records if one.event == "ActorLost")
     follows = [
         one for one in records if one.event == "Adopted" or (one.event, one.entity_id) == ("OperatorStop", asked.id)
@@ -152,8 +152,8 @@ async def test_a_heartbeat_needs_the_background_actor(tmp_path: Path) -> None:
     """A heartbeat raises an error once the background actor has ended, so that systemd notices the failure."""
     with anyio.fail_after(LATER_S):
         async with open_supervisor(settings=quick_settings(), workdir=tmp_path) as sup:
-            await sup.heartbeat(timeout_s=5)
-            sup.registry.system.kill(BACKGROUND_ACTOR)
-            await sup.registry.system.join(BACKGROUND_ACTOR)
+            await sup.core.heartbeat(timeout_s=5)
+            sup.core.registry.system.kill(BACKGROUND_ACTOR)
+            await sup.core.registry.system.join(BACKGROUND_ACTOR)
             with pytest.raises(ActorStopped):
-                await sup.heartbeat(timeout_s=5)
+                await sup.core.heartbeat(timeout_s=5)

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from supervisor import AgentTurn
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.plans.monitoring import BudgetConfig, HandBackConfig
 from supervisor.policies.budgets import Amounts, Budget, BudgetScope
 from tests.support import Run, quick_settings, send_prompt, supervising, wait_for_record

@@ -18,6 +18,7 @@ import anyio
 import pytest
 
 from actors import failpoint
+from supervisor.host.api import Supervisor
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles.types import Kind
 from supervisor.plans import AgentConfig, Plan
@@ -114,7 +115,7 @@ def gives(*commands: tuple[str, str, str, int]) -> Operator:
     async def give(runner: PlanRunner) -> None:
         for verb, task, after, number in commands:
             outcome = "fact" if after == "DeadLettered" else "transition"
-            await wait_for_record(runner.plan_run.sup, after, "task:a", number=number, outcome=outcome)
+            await wait_for_record(Supervisor(runner.plan_run.sup), after, "task:a", number=number, outcome=outcome)
             on = (["a person"],) if verb == "block" else ()
             with suppress(NoSuchEntity, Refused):  # an earlier supervisor has carried it out
                 await getattr(runner.commands, verb)(task, *on, by="operator", reason="enough")
@@ -128,7 +129,7 @@ async def carry_out(workdir: Path, store: MemoryStore, plan: Plan, operator: Ope
     (workdir / "tried").unlink(missing_ok=True)
     journal = CheckedJournal(store)
     async with taking_over(journal, workdir, agents=plan.agents, settings=plan.settings) as sup:
-        runner = PlanRunner(sup)
+        runner = PlanRunner(sup.core)
 
         async def run() -> None:
             await runner.run(plan)

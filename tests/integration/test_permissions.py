@@ -202,8 +202,8 @@ async def test_a_waiting_permission_is_shown(tmp_path: Path) -> None:
         session = await run.sup.start_session("s", agent="a")
         group.start_soon(session.run, PROMPT)
         asked = await waiting(run)
-        assert "s:t1:p1  permission waits for a human  (edit: a.txt)" in tree_text(tree(run.sup.rows()))
-        assert "s:t1  turn TOOL_USE  (waits for a human)" in tree_text(tree(run.sup.rows()))
+        assert "s:t1:p1  permission waits for a human  (edit: a.txt)" in tree_text(tree(run.sup.core.registry.rows()))
+        assert "s:t1  turn TOOL_USE  (waits for a human)" in tree_text(tree(run.sup.core.registry.rows()))
         assert "waits for a human: s:t1:p1" in inspected_text(run.sup.inspect("s:t1"))
         await run.sup.answer(asked.id, allow=True)
     assert [one.to_status for one in run.transitions("PermissionRequested")] == ["TOOL_USE"]
@@ -319,8 +319,8 @@ async def test_the_permission_commands(tmp_path: Path) -> None:
         told.append(await anyio.to_thread.run_sync(stdout_of, *words, "--state-dir", tmp_path / "sd"))
 
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
-        socket, closing = StateDir.open(tmp_path / "sd").control_socket, run.sup.services.closing
-        await run.sup.services.start("control", partial(serve_control, socket, run.sup, closing=closing))
+        socket, closing = StateDir.open(tmp_path / "sd").control_socket, run.sup.core.services.closing
+        await run.sup.core.services.start("control", partial(serve_control, socket, run.sup, closing=closing))
         await command("permissions")
         session = await run.sup.start_session("s", agent="a")
         group.start_soon(session.run, PROMPT)

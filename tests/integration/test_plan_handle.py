@@ -4,6 +4,7 @@ await."""
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import anyio.to_thread
 import pytest
 
 from supervisor import AgentConfig, NoSuchEntity, Plan, PlanHandle, Refused, Supervisor, TaskConfig, open_supervisor
+from supervisor.journal.memory import MemoryJournal
 from supervisor.lifecycles.types import Kind
+from supervisor.ports import Append, JournalError
 from supervisor.work.plan_handle import run_plan
 from tests.support import quick_settings, wait_for_record
 
@@ -91,9 +94,11 @@ async def test_a_task_is_split_and_requeued_by_the_handle(tmp_path: Path) -> Non
         async with supervisor_of(tmp_path, plan := plan_of(again, whole)) as sup:
             run = run_plan(sup, plan)
             await begun(sup, "again")
+            writer = await anyio.to_thread.run_sync(os.open, tmp_path / "gate", os.O_WRONLY)  # the first try reads now
             split = await run.split("whole", [task("part")])
             assert (split.state, split.subtasks) == ("WAITING_FOR_SUBTASKS", ("task:part",))
             assert (await run.requeue("again", reason="another session")).state == "OPEN"
+            os.close(writer)
             result = await run
     assert outcomes(result) == {"again": "completed", "whole": "completed", "part": "completed"}
 
@@ -159,3 +164,68 @@ async def test_an_error_in_the_block_cancels_a_run_that_is_not_awaited(tmp_path:
             await begun(sup, "a")
             raise HostError
     assert run.ended.is_set()
+
+
+async def test_why_explains_the_task_of_this_run(tmp_path: Path) -> None:
+    """A second run of a plan on the same supervisor has tasks of the same names: its handle explains its own."""
+    with anyio.fail_after(DEADLINE_S):
+        async with supervisor_of(tmp_path, plan := plan_of(task("a"))) as sup:
+            for entity_id in ("task:a", "task:a-2"):
+                await (run := run_plan(sup, plan))
+                assert (await run.why("a")).entity_id == entity_id
+
+
+class BrokenJournal(MemoryJournal):
+    """Journal that fails for good with the next record after ``breaks`` was set."""
+
+    breaks = False
+
+    async def append(self, batch: Sequence[Append]) -> None:
+        if self.breaks:
+            raise JournalError("the disk is gone")
+        await super().append(batch)
+
+
+async def test_a_run_that_loses_its_journal_raises_the_error_of_the_journal(tmp_path: Path) -> None:
+    """A caller of the handle gets the error itself, and no exception group of the run's own tasks."""
+    journal, plan = BrokenJournal(), plan_of(task("a", "exec sleep 1000"))
+    with anyio.fail_after(DEADLINE_S), pytest.raises(JournalError):
+        async with open_supervisor(agents=AGENTS, settings=plan.settings, workdir=tmp_path, journal=journal) as sup:
+            run = run_plan(sup, plan)
+            await begun(sup, "a")
+            journal.breaks = True
+            with pytest.raises(Refused):
+                await run.approve("a")
+            with pytest.raises(JournalError, match="the disk is gone"):
+                await run
+
+
+class HeldPlan:
+    """Plan run that ends some time after it was cancelled: when every one of *plans* was cancelled."""
+
+    def __init__(self, plans: list[HeldPlan]) -> None:
+        self.plans, self.is_cancelled, self.ended = plans, anyio.Event(), anyio.Event()
+        plans.append(self)
+
+    def cancel(self) -> None:
+        self.is_cancelled.set()
+
+    async def run(self) -> None:
+        for plan in self.plans:
+            await plan.is_cancelled.wait()
+        self.ended.set()
+
+
+async def test_plans_that_a_host_leaves_behind_are_cancelled_together(tmp_path: Path) -> None:
+    """When an exception leaves the block, every run is cancelled before the end of any run is waited for."""
+
+    class HostError(Exception):
+        pass
+
+    plans = list[HeldPlan]()
+    with anyio.fail_after(DEADLINE_S), pytest.raises(HostError):
+        async with open_supervisor(workdir=tmp_path) as sup:
+            for plan in (HeldPlan(plans), HeldPlan(plans)):
+                sup.core.begin_plan(plan, plan.run)
+            raise HostError
+    assert all(plan.ended.is_set() for plan in plans)

@@ -19,7 +19,7 @@ import pytest
 from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.diagnostics.validate import validate_lines
 from supervisor.embedding.runtime import open_supervisor
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.journal.memory import MemoryStore
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDirBusy
@@ -104,9 +104,11 @@ async def books(tmp_path: Path, nothing_left: None) -> Journalled:
     with anyio.fail_after(DEADLINE_S):
         async with open_supervisor(tmp_path / "sd", agents=AGENTS, settings=settings, workdir=tmp_path) as sup:
             await eventful(sup, tmp_path)
-            living = {row.id: (row.state, row.data, row.entity_seq) for row in sup.rows() if not row.ended}
-            await sup.journal_writer.flush()
-            durable = {row.id: (row.state, row.data, row.entity_seq) for row in await sup.journal.entities()}
+            living = {
+                row.id: (row.state, row.data, row.entity_seq) for row in sup.core.registry.rows() if not row.ended
+            }
+            await sup.core.journal_writer.flush()
+            durable = {row.id: (row.state, row.data, row.entity_seq) for row in await sup.core.journal.entities()}
             assert living.items() <= durable.items()
     return Journalled(tmp_path / "sd")
 
@@ -173,7 +175,7 @@ async def test_one_supervisor_per_state_directory(tmp_path: Path) -> None:
                 pytest.fail("there were two")
         assert (await session.run("@say undisturbed")).text == "undisturbed\n"
     async with open_supervisor(tmp_path / "sd") as sup:
-        assert sup.journal.generation == 2
+        assert sup.core.journal.generation == 2
 
 
 # ---------------------------------------------------------------------------------------------------- subscriptions
@@ -221,7 +223,7 @@ async def test_a_slow_subscriber_is_dropped(tmp_path: Path, monkeypatch: pytest.
                 async for record in slow:
                     heard.append(record.seq)
         assert heard == list(range(2, 7))
-        later = [one.seq for one in await run.sup.journal.events(after_seq=heard[-1])]
+        later = [one.seq for one in await run.sup.core.journal.events(after_seq=heard[-1])]
         assert later == list(range(7, run.store.last_seq + 1))
 
 

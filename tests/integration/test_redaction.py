@@ -249,7 +249,7 @@ async def test_the_secrets_of_mcp_servers_are_redacted(tmp_path: Path) -> None:
     }
     agent = AgentConfig.model_validate({"adapter": "acp", "command": ["my-agent"], "mcp_servers": servers})
     async with open_supervisor(tmp_path / "sd", agents={"a": agent}) as sup:
-        assert sup.journal_writer.redactor.text(f"{SECRET}, another-secret") == "$MY_API_KEY, $X-Api-Key"
+        assert sup.core.journal_writer.redactor.text(f"{SECRET}, another-secret") == "$MY_API_KEY, $X-Api-Key"
 
 
 def test_logs_are_redacted(caplog: pytest.LogCaptureFixture) -> None:

@@ -107,13 +107,13 @@ def check_ends(run: Run, ids: Sequence[str], parents: dict[str, str | None]) -> 
     assert sorted(ends) == sorted(ids)
     assert all(run.row(one).ended for one in ids)
     assert all(parent is None or ends[one] < ends[parent] for one, parent in parents.items())
-    assert (run.sup.registry.sessions, run.sup.registry.entities) == ({}, {})
+    assert (run.sup.core.registry.sessions, run.sup.core.registry.entities) == ({}, {})
 
 
 async def no_more_than(tasks: int, actors: int, run: Run) -> None:
     """Wait until no more than *tasks* event-loop tasks and *actors* actors are left."""
     with anyio.fail_after(SCALE_S):
-        while len(anyio.get_running_tasks()) > tasks or len(run.sup.registry.system) > actors:
+        while len(anyio.get_running_tasks()) > tasks or len(run.sup.core.registry.system) > actors:
             for _ in range(100):  # to count ten thousand tasks at every step would be what takes longest here
                 await anyio.lowlevel.checkpoint()
 
@@ -124,12 +124,12 @@ class Count:
 
     def __init__(self, run: Run) -> None:
         self.tasks = len(anyio.get_running_tasks()) + 2
-        self.actors = len(run.sup.registry.system)
+        self.actors = len(run.sup.core.registry.system)
 
 
 async def check_abort(run: Run, before: Count) -> None:
     """Abort the root session, and check the receipt, the records, and the numbers of tasks and actors that are left."""
-    parents = {work.session_id: work.parent_id for work in run.sup.registry.sessions.values()}
+    parents = {work.session_id: work.parent_id for work in run.sup.core.registry.sessions.values()}
     receipt = await abort_root(run)
     check_receipt(receipt, list(parents), parents)
     check_ends(run, list(parents), parents)
@@ -194,7 +194,7 @@ async def test_a_delegation_of_many_levels(tmp_path: Path, levels: int) -> None:
         root = await run.sup.start_session("root", agent=crowd.delegating)
         group.start_soon(root.run, str(levels - 1))
         await crowd.all_hang()
-        assert len(run.sup.registry.sessions) == levels
+        assert len(run.sup.core.registry.sessions) == levels
         await check_abort(run, before)
 
 

@@ -19,12 +19,13 @@ from actors import failpoint
 from supervisor import AgentTurn, open_supervisor
 from supervisor.control.client import answers_to, request
 from supervisor.control.error_messages import ControlError
+from supervisor.control.requests import Abort, Follow, Ping
 from supervisor.control.server import serve_control
+from supervisor.host.api import Supervisor
 from supervisor.host.services import INTENSITY, ServiceFailed
-from supervisor.host.supervision import Supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.plans import AgentConfig, Plan, Settings, TaskConfig
 from supervisor.plugins import hookimpl
 from supervisor.work.plan_handle import run_plan
@@ -147,9 +148,9 @@ async def test_the_control_server_is_back_after_a_crash(tmp_path: Path, crashes:
     async with running(tmp_path) as (sup, log):
         session = await sup.start_session("s", agent=echo)
         crashes.left["control"] = 1
-        assert await answers_to(socket_of(tmp_path), {"do": "ping"})
+        assert await answers_to(socket_of(tmp_path), Ping())
         await log.line(RESTARTED, "control")
-        assert await answers_to(socket_of(tmp_path), {"do": "ping"})
+        assert await answers_to(socket_of(tmp_path), Ping())
         assert (await session.run("still here")).text == "still here"
 
 
@@ -158,7 +159,7 @@ async def test_an_abort_that_is_under_way_is_answered_over_a_crash(tmp_path: Pat
     async with running(tmp_path) as (sup, log):
         await sup.start_session("s", agent=echo)
         crashes.left["control"] = 1
-        answers = await answers_to(socket_of(tmp_path), {"do": "abort", "target": "s", "scope": "session"})
+        answers = await answers_to(socket_of(tmp_path), Abort(id="s", scope=AbortScope.SESSION))
         assert answers[0]["receipt"]["target"] == "s"
         await log.line(RESTARTED, "control")
     assert [one.event for one in records_of(tmp_path) if one.entity_id == "s"][-1] == "Ended"
@@ -171,7 +172,7 @@ async def test_a_follower_is_told_to_ask_again(tmp_path: Path, crashes: Crashes)
         await sup.start_session("s", agent=echo)
         crashes.left["control"] = 1
         with pytest.raises(ControlError, match="is started again; ask again") as caught:
-            async with aclosing(request(socket_of(tmp_path), {"do": "follow"})) as lines:
+            async with aclosing(request(socket_of(tmp_path), Follow())) as lines:
                 async for _line in lines:
                     pass
         assert caught.value.kind == "busy"
@@ -199,7 +200,7 @@ async def test_a_journal_that_is_deleted_after_a_crash_is_noticed(tmp_path: Path
             crashes.left["journal"] = 1
             await log.line(RESTARTED, "journal")
             StateDir(tmp_path / "state").journal.unlink()
-            await sup.journal_lost()
+            await sup.core.journal_lost()
 
 
 # ----------------------------------------------------------------------------------------------- too many crashes
@@ -216,7 +217,7 @@ async def test_too_many_crashes_end_the_supervisor_in_order(tmp_path: Path, cras
 
             group.start_soon(prompt)
             crashes.left["compaction"] = 10**6
-            await sup.stop_now.wait()
+            await sup.core.stop_now.wait()
             assert isinstance(sup.failure, ServiceFailed)
             await log.line("the supervisor's service 'compaction' crashed again", "every session is ended")
     assert sum(RESTARTED in line for line in log.lines) == INTENSITY.restarts_max
@@ -235,9 +236,9 @@ async def test_a_service_that_cannot_start_is_its_starters_error(tmp_path: Path)
     """A service that raises an error before it is ready is not restarted; the caller that starts it gets the error."""
     async with running(tmp_path) as (sup, log):
         missing = tmp_path / "missing" / "control.sock"
-        serve = partial(serve_control, missing, sup, closing=sup.services.closing)
+        serve = partial(serve_control, missing, sup, closing=sup.core.services.closing)
         with pytest.raises(FileNotFoundError):
-            await sup.services.start("other control", serve)
+            await sup.core.services.start("other control", serve)
         assert not any(RESTARTED in line for line in log.lines)
 
 
@@ -269,8 +270,8 @@ async def test_workspaces_are_removed_over_a_crash(repository: Path, crashes: Cr
 
 @pytest.mark.one_backend
 async def test_a_bug_in_a_verification_fails_its_request_only(repository: Path, crashes: Crashes) -> None:
-    """When the verification service crashes during the merge of one task, that task fails with the crash as its error;
-    the next task is merged."""
+    """When the verification of one task crashes, that task fails with the crash as its error, and the next task is
+    merged."""
     crashes.left["verification"] = 1
     sh = AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))
     tasks = [

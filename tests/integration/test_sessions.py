@@ -49,7 +49,7 @@ async def test_a_turn_passes_through_the_states_of_the_spec(tmp_path: Path) -> N
         session = await run.sup.start_session("s", agent="scripted")
         assert (await session.run("@think hm\n@say hello\n@run echo done"))[:3] == ("completed", "", "hello\ndone\n")
         assert session.state == "SessionComplete"
-        assert run.sup.state_of("s:a1") == "idle"
+        assert run.sup.core.state_of("s:a1") == "idle"
     events = run.events()
     assert states_of(events, "s") == [
         *("Initializing", "BuildingPrompt", "Spawning", "Running", "SessionComplete", "Stopped")
@@ -245,7 +245,7 @@ async def test_a_message_that_comes_too_late_for_a_prompt_is_in_the_next(tmp_pat
         first = send_prompt(group, session, "@say first")
         await disk.frozen.wait()
         group.start_soon(session.send, "@say late")
-        while not run.sup.registry.entity("s").data.inbox:
+        while not run.sup.core.registry.entity("s").data.inbox:
             await anyio.lowlevel.checkpoint()
         disk.thaw.set()
         assert (await first.result()).text == "first\n"
@@ -421,7 +421,7 @@ async def test_a_session_whose_actor_crashes_ends_with_it(tmp_path: Path, caplog
         other = await sup.start_session("other", agent="scripted")
         asked = send_prompt(group, broken, "@hang")
         await wait_for_record(sup, "SessionStarted", "broken")
-        sup.registry.entity("broken").data = SimpleNamespace(inbox=(), ended=False)
+        sup.core.registry.entity("broken").data = SimpleNamespace(inbox=(), ended=False)
         with pytest.raises(TypeError):
             await broken.send("hello")
         result = await asked.result()
@@ -429,7 +429,7 @@ async def test_a_session_whose_actor_crashes_ends_with_it(tmp_path: Path, caplog
         assert result.error.startswith("the session's actor crashed: TypeError")
         await broken.close()
         assert (await other.run("@say hi")).text == "hi\n"
-        pids = agent_pids(await sup.journal.events(), "broken")
+        pids = agent_pids(await sup.core.journal.events(), "broken")
     assert len(pids) == 1
     await wait_for_exit(*pids)
     assert [one.message.count("actor=broken ") for one in caplog.records if "an actor crashed" in one.message] == [1]

@@ -117,7 +117,7 @@ async def test_the_wait_for_subtasks_does_not_start_again(tmp_path: Path, monkey
             choose=partial(resumed_ids, plan),
         ) as sup:
             async with anyio.create_task_group() as group, sup.subscribe(after_seq=0) as events:
-                group.start_soon(PlanRunner(sup).run, plan)
+                group.start_soon(PlanRunner(sup.core).run, plan)
                 async for record in events:
                     if record.event == "subtask_timed_out":
                         break

@@ -96,8 +96,8 @@ async def check_recovery(workdir: Path, sessions: set[str]) -> None:
         assert {row.id for row in journal.entities(live_only=True) if row.kind == "session"} == sessions
         assert all(agent_pids(journal.events(), name) for name in sessions)
     async with open_supervisor(workdir / "sd") as sup:
-        assert not [row for row in sup.rows() if not row.ended]
-        assert await sup.journal.owed() == []
+        assert not [row for row in sup.core.registry.rows() if not row.ended]
+        assert await sup.core.journal.owed() == []
     with JournalReader(workdir / "sd" / "runtime" / "journal.db") as journal:
         assert journal.generation == 2
         check_records(list(journal.events()), journal.entities(), [])

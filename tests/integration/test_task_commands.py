@@ -83,7 +83,7 @@ class RunningPlan:
 async def running_plan(workdir: Path, plan: Plan, *, refused: bool = False) -> AsyncIterator[RunningPlan]:
     """Run *plan* during the block, and wait for the end of the plan after the block."""
     async with supervising(workdir, settings=plan.settings, agents=plan.agents, refused=refused) as run:
-        runner = PlanRunner(run.sup)
+        runner = PlanRunner(run.sup.core)
         under_way = RunningPlan(run, runner.commands)
 
         async def carry_out() -> None:
@@ -187,7 +187,7 @@ async def test_a_command_with_an_id_takes_effect_once(tmp_path: Path, gate: Gate
         await plan.until("closed", "task:a")
         again = await plan.commands.approve("a", by=ME, command_id="c")
         assert (again.repeated, again.seq, again.state) == (True, first.seq, first.state)
-        with pytest.raises(Refused, match="task: approved in CLOSED"):
+        with pytest.raises(Refused, match=r"has ended \(CLOSED\): no command changes it"):
             await plan.commands.approve("a", by=ME)
         await gate("one")
     assert len(plan.run.transitions("approved")) == 1
@@ -224,10 +224,10 @@ async def test_a_waiting_task_is_cancelled(tmp_path: Path, gate: Gate) -> None:
         await plan.until("approval_requested", "task:c")
         await plan.commands.cancel("b", by=ME)
         await plan.commands.cancel("c", by=ME)
-        with pytest.raises(Refused, match="task: cancelled in PLANNED; allowed here: approved, rejected"):
+        with pytest.raises(Refused, match="is PLANNED: cancel is not possible now, only approve, reject"):
             await plan.commands.cancel("d", by=ME)
         await plan.commands.reject("d", by=ME, reason="x")
-        with pytest.raises(Refused, match="task: cancelled in CANCELLED"):
+        with pytest.raises(Refused, match=r"has ended \(CANCELLED\): no command changes it"):
             await plan.commands.cancel("b", by=ME)
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "aborted", "c": "aborted", "d": "aborted"}
@@ -253,9 +253,9 @@ async def test_a_task_is_requeued_only_in_progress(tmp_path: Path, gate: Gate) -
     machine."""
     async with running_plan(tmp_path, plan_of(task("a", HELD), task("b", "true", "a")), refused=True) as plan:
         await plan.until("started", "task:a")
-        with pytest.raises(Refused, match="task: requeued in OPEN"):
+        with pytest.raises(Refused, match="is OPEN: requeue is not possible now, only cancel, split"):
             await plan.commands.requeue("b", by=ME)
-        with pytest.raises(Refused, match="task: unclaimed in IN_PROGRESS"):
+        with pytest.raises(Refused, match="is IN_PROGRESS: unclaim is not possible now, only "):
             await plan.commands.unclaim("a", by=ME)
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
@@ -341,10 +341,10 @@ async def test_a_stop_ends_the_wait_of_a_reset_task_run(tmp_path: Path, gate: Ga
 
 
 async def test_a_started_task_is_not_reset(tmp_path: Path, gate: Gate) -> None:
-    """A reset of a task whose task run is in progress is refused with the message of the state machine."""
+    """A reset of a task whose task run is in progress is refused with the state of the run."""
     async with running_plan(tmp_path, plan_of(task("a", HELD)), refused=True) as plan:
         await plan.until("started", "task:a")
-        with pytest.raises(Refused, match="run: manual_reset in IN_PROGRESS"):
+        with pytest.raises(Refused, match="needs no reset: its run is IN_PROGRESS"):
             await plan.commands.reset("a", by=ME)
         await gate("one")
 
@@ -487,7 +487,7 @@ async def test_an_approved_task_is_merged_after_its_session(tmp_path: Path, monk
     """A task that is approved before the task's session has ended is merged after the end of the session."""
     plan, order = plan_of(task("a", approval="after")), list[str]()
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner, verification = PlanRunner(run.sup), run.sup.verification
+        runner, verification = PlanRunner(run.sup.core), run.sup.core.verification
         accept, merge = verification.accept, verification.merge
 
         async def accept_meanwhile(place: WorkspaceSpec) -> None:
@@ -518,7 +518,7 @@ async def test_a_refused_cancel_causes_no_record(tmp_path: Path, monkeypatch: py
     its cause."""
     plan = plan_of(task("a"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner, check = PlanRunner(run.sup), run.sup.verification.check
+        runner, check = PlanRunner(run.sup.core), run.sup.core.verification.check
 
         async def cancel() -> None:
             with pytest.raises(Refused, match="came to its end"):
@@ -531,7 +531,7 @@ async def test_a_refused_cancel_causes_no_record(tmp_path: Path, monkeypatch: py
                 await checkpoint()
             return await check(session_id, tests)
 
-        monkeypatch.setattr(run.sup.verification, "check", check_meanwhile)
+        monkeypatch.setattr(run.sup.core.verification, "check", check_meanwhile)
         async with anyio.create_task_group() as group:
             await runner.run(plan)
     command = next(one for one in run.events("task:a") if one.event == "Commanded")
@@ -561,7 +561,7 @@ async def test_a_plan_cancelled_in_its_validation_is_exported(tmp_path: Path) ->
     plan = plan_of(task("a"), validation=[{"command": ["sleep", "1000"]}])
     async with open_supervisor(tmp_path / ".sdd", settings=plan.settings, agents=plan.agents, workdir=tmp_path) as sup:
         async with anyio.create_task_group() as group:
-            group.start_soon(PlanRunner(sup).run, plan)
+            group.start_soon(PlanRunner(sup.core).run, plan)
             await wait_for_record(sup, "all_tasks_completed", "workstream:plan")
             group.cancel_scope.cancel()
     dossier = tmp_path / ".sdd" / "archive" / "workstream-plan.jsonl"
@@ -582,7 +582,7 @@ async def test_a_plan_cancelled_before_its_export_is_exported(tmp_path: Path, mo
     plan = plan_of(task("a"))
     async with open_supervisor(tmp_path / ".sdd", settings=plan.settings, agents=plan.agents, workdir=tmp_path) as sup:
         with scope:
-            await PlanRunner(sup).run(plan)
+            await PlanRunner(sup.core).run(plan)
     dossier = tmp_path / ".sdd" / "archive" / "workstream-plan.jsonl"
     kept = [json.loads(line) for line in dossier.read_text().splitlines()]
     assert scope.cancelled_caught
@@ -597,7 +597,7 @@ async def test_an_invalid_split_changes_nothing(tmp_path: Path, gate: Gate) -> N
         await plan.until("closed", "task:z")
         with pytest.raises(Refused, match="'a' is not split: a was in this run before; use other ids"):
             await plan.commands.split("a", (TaskConfig(id="a"),), by=ME, command_id="c")
-        with pytest.raises(Refused, match="task: split in CLOSED"):
+        with pytest.raises(Refused, match=r"has ended \(CLOSED\): no command changes it"):
             await plan.commands.split("z", (TaskConfig(id="z1"),), by=ME)
         await plan.commands.split("a", (TaskConfig(id="a1"),), by=ME, command_id="c")
         await gate("one")
@@ -642,7 +642,7 @@ async def test_a_task_that_waits_for_a_person_keeps_the_run(tmp_path: Path, gate
             await plan.commands.block("a", ["b"], by=ME)
         with pytest.raises(Refused, match="blocked on nothing"):
             await plan.commands.block("a", [], by=ME)
-        with pytest.raises(Refused, match="task: unblocked in IN_PROGRESS"):
+        with pytest.raises(Refused, match="is IN_PROGRESS: unblock is not possible now, only "):
             await plan.commands.unblock("a", by=ME)
         await plan.commands.block("a", ["the key"], by=ME, command_id="c")
         await plan.until("WaitsForPerson", "task:a", outcome="fact")
@@ -778,8 +778,8 @@ async def test_an_in_process_agent_blocks_its_own_task(tmp_path: Path) -> None:
 
     plan = plan_of(task("a", "a", priority=1), task("b", "b"), max_sessions=1)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        run.sup.configure({"sh": AgentProfile(name="sh", adapter="function", function=agent)}, plan.settings)
-        result = await PlanRunner(run.sup).run(plan)
+        run.sup.core.configure({"sh": AgentProfile(name="sh", adapter="function", function=agent)}, plan.settings)
+        result = await PlanRunner(run.sup.core).run(plan)
     assert {name: one.outcome for name, one in result.tasks.items()} == {"a": "completed", "b": "completed"}
     assert [one for one in said if one] == ["a", "b", "a"]
     (blocked,) = run.transitions("blocked", "task:a")
@@ -857,8 +857,8 @@ async def test_an_in_process_agent_splits_its_own_task(tmp_path: Path) -> None:
 
     plan = plan_of(task("a", "a", may_split=True), task("b", "b"), max_sessions=1)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        run.sup.configure({"sh": AgentProfile(name="sh", adapter="function", function=agent)}, plan.settings)
-        result = await PlanRunner(run.sup).run(plan)
+        run.sup.core.configure({"sh": AgentProfile(name="sh", adapter="function", function=agent)}, plan.settings)
+        result = await PlanRunner(run.sup.core).run(plan)
     assert {name: one.outcome for name, one in result.tasks.items()} == dict.fromkeys(("a", "b", "a1"), "completed")
     assert said[0] == "WAITING_FOR_SUBTASKS"
     assert "'b' has no task that it may split; set may_split: true" in said[1]

@@ -45,7 +45,7 @@ async def carried_out(plan: Plan, where: Path) -> tuple[PlanResult, dict[str, st
     """Run the plan; return its result, and the trust level of each agent that has a level."""
     async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
         result = await run_plan(sup, plan)
-        return result, {name: one.level.value for name, one in sup.trust.standings.items()}
+        return result, {name: one.level.value for name, one in sup.core.trust.standings.items()}
 
 
 def facts(where: Path, name: str) -> list[LifecycleEvent]:
@@ -127,10 +127,10 @@ async def test_a_late_merge_changes_trust(
     async with open_supervisor(
         repository / ".sdd", agents=plan.agents, settings=plan.settings, workdir=repository
     ) as sup:
-        assert {name: one.level.value for name, one in sup.trust.standings.items()} == {"sh": level}
+        assert {name: one.level.value for name, one in sup.core.trust.standings.items()} == {"sh": level}
         if what == "success":
-            sup.trust.success("sh", "task:t", Cause(actor="host"))  # the task was counted
-            assert sup.trust.level("sh").value == level
+            sup.core.trust.success("sh", "task:t", Cause(actor="host"))  # the task was counted
+            assert sup.core.trust.level("sh").value == level
 
 
 async def test_the_network_needs_trust(repository: Path) -> None:

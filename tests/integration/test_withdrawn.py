@@ -50,8 +50,8 @@ async def test_a_plan_that_is_done_has_nothing_to_resume(tmp_path: Path) -> None
     """A resume of a completed plan is refused with an error that says why, and records nothing."""
     plan = plan_of(task("a", "true"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        assert (await PlanRunner(run.sup).run(plan)).ok
+        assert (await PlanRunner(run.sup.core).run(plan)).ok
         records = len(run.events())
-        with pytest.raises(Refused, match="plan 'plan' is not resumed: nothing of it was cancelled, or given up"):
-            await PlanRunner(run.sup).run(plan, resume=True)
+        with pytest.raises(Refused, match="plan 'plan' is not resumed: nothing of it was cancelled"):
+            await PlanRunner(run.sup.core).run(plan, resume=True)
         assert len(run.events()) == records

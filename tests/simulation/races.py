@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from supervisor.lifecycles.types import Verb
 from supervisor.plans import Plan, TaskConfig
 from supervisor.plans.lifecycle import TaskLifecycle
-from supervisor.plans.task_control import Verb
 from supervisor.ports import EntityRow
 from supervisor.simulation.host import Host, LoadGenerator
 from supervisor.simulation.keyed_random import KeyedRandom

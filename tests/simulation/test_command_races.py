@@ -15,8 +15,8 @@ import anyio
 import pytest
 
 from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.types import Verb
 from supervisor.plans import Plan, TaskConfig
-from supervisor.plans.task_control import Verb
 from supervisor.ports import JournalError
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import NoSuchEntity

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.simulation.engine import uncollected
 from supervisor.simulation.scenario import named
 from tests.verification.checkers import simulate

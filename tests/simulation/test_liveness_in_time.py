@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from supervisor import AgentTurn
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import LimitsConfig, LivenessConfig, Settings
 from supervisor.sessions.handle import TurnResult
@@ -17,8 +17,8 @@ PATIENT = Settings(limits=LimitsConfig(turn_timeout_s=7200.0))
 
 
 async def _facts(sup: Supervisor, name: str, session_id: str = "s") -> list[LifecycleEvent]:
-    await sup.journal_writer.flush()
-    return [one for one in await sup.journal.events(entity_id=session_id) if one.event == name]
+    await sup.core.journal_writer.flush()
+    return [one for one in await sup.core.journal.events(entity_id=session_id) if one.event == name]
 
 
 def test_who_does_not_move_is_woken_then_asked_then_ended(simulated_supervisor: Simulate) -> None:
@@ -76,7 +76,7 @@ def test_an_open_call_is_given_longer(simulated_supervisor: Simulate) -> None:
         session = await sup.start_session("s", agent=agent)
         assert (await session.run("go")).ok
         assert [one.metadata["step"] for one in await _facts(sup, "Stalled")] == ["wake"]
-        (call,) = [one for one in await sup.journal.events(entity_id="s:t1") if one.event == "tool_completed"]
+        (call,) = [one for one in await sup.core.journal.events(entity_id="s:t1") if one.event == "tool_completed"]
         assert call.metadata["outcome"] == "completed"
 
     simulated_supervisor(main, settings=PATIENT)

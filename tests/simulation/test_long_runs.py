@@ -13,7 +13,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from actors import failpoint
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 from supervisor.simulation import journal

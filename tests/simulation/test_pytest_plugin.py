@@ -213,7 +213,9 @@ def test_agents_are_functions_shapes_or_simulated_programs() -> None:
 
     async def main(sup: Supervisor) -> list[tuple[str, str]]:
         sessions = [await sup.start_session(name, agent=name) for name in agents]
-        return [((await one.run("work")).outcome, sup.registry.sessions[one.id].profile.adapter) for one in sessions]
+        return [
+            ((await one.run("work")).outcome, sup.core.registry.sessions[one.id].profile.adapter) for one in sessions
+        ]
 
     for played in _simulate()(main, agents=agents):
         assert played.value == [("completed", adapter) for adapter in adapters]

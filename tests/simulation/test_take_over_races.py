@@ -14,9 +14,8 @@ import anyio
 import msgspec
 import pytest
 
-from supervisor.lifecycles.types import AbortScope
+from supervisor.lifecycles.types import AbortScope, Verb
 from supervisor.plans import Plan, TaskConfig
-from supervisor.plans.task_control import Verb
 from supervisor.ports import JournalError
 from supervisor.runtime.entity import Refused
 from supervisor.sessions.handle import Session
@@ -29,7 +28,7 @@ from supervisor.simulation.running import Report
 from supervisor.simulation.scenario import Scenario
 from supervisor.simulation.world import World
 from supervisor.work.results import PlanResult
-from tests.simulation.races import Intruder, RaceHost, race, scenario
+from tests.simulation.races import Intruder, RaceHost, plain_tasks, race, scenario
 
 FIFO = 'schedules = ["fifo"]'
 RESTART = '[settings.recovery]\nsessions = "restart"'
@@ -79,7 +78,8 @@ def take_over(sessions: str, orphans: str, kinds: str = "", rates: str = "") -> 
 
 
 @pytest.mark.parametrize(
-    ("sessions", "orphans"), [("resume", "open"), ("resume", "failed"), ("resume", "done"), ("restart", "open")]
+    ("sessions", "orphans"),
+    [("resume", "open"), ("resume", "failed"), ("resume", "done"), ("restart", "open"), ("stop", "open")],
 )
 def test_a_take_over_that_is_killed_at_any_commit_is_taken_over(sessions: str, orphans: str) -> None:
     """A takeover that is killed at any of its commits is continued by the third supervisor, from the records so far,
@@ -89,6 +89,28 @@ def test_a_take_over_that_is_killed_at_any_commit_is_taken_over(sessions: str, o
         race(drawn, killer := KillTwice(at))
         kills += killer.kills
     assert kills >= 2 * 12
+
+
+class KillWhenOneIsClosed(Intruder):
+    """Intruder that kills the first supervisor when one task is closed and another one is in progress."""
+
+    def step(self) -> None:
+        states = {row.state for row in self.rows.values() if row.kind == "task"}
+        if self.world.lives == 1 and states >= {"CLOSED", "IN_PROGRESS"}:
+            self.kill()
+
+
+def test_stopped_sessions_leave_closed_tasks_closed() -> None:
+    """With ``sessions = "stop"``, the next supervisor goes on with the plan of the first one: no workstream is born
+    again, so no closed task is done again."""
+    drawn = scenario(FIFO, '[settings.recovery]\nsessions = "stop"', load="works = 1.0\ntasks = 3")
+    kills, lines = 0, list[str]()
+    for seed in range(6):
+        race(drawn.draw(seed), killer := KillWhenOneIsClosed(), plain_tasks(), on_line=lines.append)
+        kills += killer.kills
+    assert kills >= 5
+    born = [line for line in lines if '"entity_id":"workstream:' in line and '"event":"Born"' in line]
+    assert len(born) == 6
 
 
 def test_an_earlier_run_that_rests_is_not_taken_for_the_last_one() -> None:
@@ -151,7 +173,7 @@ class KillWhileWaiting(Intruder):
             self.kill()
         elif not self._closed:
             self._closed = True
-            self.host.start(Session(self.host.sup, "w0t0").close)
+            self.host.start(self.host.sup.session("w0t0").close)
 
 
 REQUEUED, RECOVERED = "task: ORPHANED requeued OPEN", "task: ORPHANED recovered DONE"
@@ -357,7 +379,7 @@ class Asker(Intruder):
             self.ask()
 
     def ask(self) -> None:
-        self.host.start(self._ask, Session(self.host.sup, "w0t0"))
+        self.host.start(self._ask, self.host.sup.session("w0t0"))
 
     async def _ask(self, session: Session) -> None:
         with suppress(JournalError):  # of a supervisor that was killed
@@ -466,7 +488,7 @@ class KillCooling(Intruder):
         if self.world.lives == 2 and not self.jumped:
             self.jumped = True
             self.world.wall.offset_s += self._jump_s
-        entity = self.host.sup.registry.entities.get("c0") if self.state("c0") == "CoolingDown" else None
+        entity = self.host.sup.core.registry.entities.get("c0") if self.state("c0") == "CoolingDown" else None
         if entity is not None and len(self.since_s) < self.world.lives <= 2:
             self.since_s.append(entity.since_s)
             if self.world.lives == 1:

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from supervisor import AgentTurn
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import Plan, Settings
 from supervisor.simulation.testing import Simulate
@@ -30,8 +30,8 @@ def plan(**task: object) -> Plan:
 
 
 async def turns(sup: Supervisor) -> list[LifecycleEvent]:
-    await sup.journal_writer.flush()
-    return [one for one in await sup.journal.events() if one.entity_type == "turn"]
+    await sup.core.journal_writer.flush()
+    return [one for one in await sup.core.journal.events() if one.entity_type == "turn"]
 
 
 async def seen(sup: Supervisor) -> list[float]:

@@ -18,7 +18,7 @@ import anyio
 import msgspec
 
 from supervisor.agents.protocols.inprocess import AgentTurn
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.plans import AgentConfig, Plan, TaskConfig, WorkerConfig
 from supervisor.ports import Append
 from supervisor.simulation.cost import OutcomeCounts
@@ -162,7 +162,7 @@ class ClaimHost:
         async with anyio.create_task_group() as group:
             if self._world.crashes < self._kills:
                 group.start_soon(self._kill)
-            result = await PlanRunner(sup, heartbeat=self._heartbeat).run(self._plan)
+            result = await PlanRunner(sup.core, heartbeat=self._heartbeat).run(self._plan)
             group.cancel_scope.cancel()
         self.done = self.done or not self._world.killed.is_set()
         if self.done and not result.ok:

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from supervisor.agents.protocols.inprocess import AgentTurn
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.lifecycles.types import AbortPolicy
 from supervisor.ports import EntityRow
 from supervisor.sessions.agent_connection import ToolCallActor
@@ -29,7 +29,7 @@ def _found(
 
     async def main(sup: Supervisor) -> None:
         await sup.start_session("s", agent="inprocess")
-        durable = {row.id: row for row in await sup.journal.entities()}
+        durable = {row.id: row for row in await sup.core.journal.entities()}
         change(durable)
         living = {row.id: row for row in durable.values() if not row.ended}
         timers_of, begun = (lambda session_id: timers), (lambda call: True)
@@ -84,13 +84,13 @@ def test_an_actor_that_a_call_leaves_behind_is_noticed(begun: bool) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(session.run, "work")
             await going.wait()
-            await sup.journal_writer.flush()
-            sup.registry.system.spawn(ToolCallActor(), "s:t1:c1", parent="s:t1")
-            rows = await sup.journal.entities()
+            await sup.core.journal_writer.flush()
+            sup.core.registry.system.spawn(ToolCallActor(), "s:t1:c1", parent="s:t1")
+            rows = await sup.core.journal.entities()
             durable = {row.id: row for row in rows}
             args = (durable, {row.id: row for row in rows if not row.ended}, lambda session_id: 0, lambda one: None)
             check_memory(lambda law, *words: broken.append(law), sup, *args, lambda call: begun, 0)
-            sup.registry.system.stop("s:t1:c1", "seen")
+            sup.core.registry.system.stop("s:t1:c1", "seen")
             held.set()
 
     assert simulate_main(main, named("quiet").draw(1)).error is None

@@ -18,6 +18,8 @@ from actors import ActorStopped
 from actors.waiter import RAISED, as_error, is_cancellation
 from supervisor.lifecycles.events import AgentExited, AgentLaunched, ToolCompleted
 from supervisor.lifecycles.types import CancelMode, ToolOutcome, Verdict
+from supervisor.plans.tasks import TaskConfig
+from supervisor.policies.argument_checks import check_items, check_type
 from supervisor.policies.budgets import COUNT_MAX, Amounts
 from supervisor.policies.loop_detection import digest
 from supervisor.runtime.entity import Refused
@@ -29,9 +31,10 @@ from supervisor.sessions.agent_connection import AgentConnection, ConnectionPhas
 
 if TYPE_CHECKING:
     from supervisor.plans.task_control import CommandResult
-    from supervisor.plans.tasks import TaskConfig
 
 T = TypeVar("T")
+
+_NO_CALL = "its turn accepts no calls any more"
 
 _OWN = (*RAISED, SystemExit)
 """Exceptions of an agent's function that end only the turn. They include ``SystemExit``: an agent that exits does not
@@ -51,11 +54,11 @@ def _words(error: Exception) -> str:
 
 
 class ToolAborted(Exception):
-    """Exception: the tool call was aborted; the turn continues."""
+    """Exception: the tool call was aborted, for ``reason``; the turn continues."""
 
-    def __init__(self, title: str) -> None:
-        self.title = title
-        super().__init__(f"the call {title!r} was aborted")
+    def __init__(self, title: str, reason: str) -> None:
+        self.title, self.reason = title, reason
+        super().__init__(f"the call {title!r} was aborted: {reason}")
 
 
 class _Call:
@@ -74,13 +77,15 @@ class _Call:
         self.error: Exception | None = None
         self.finished = False
         self.aborted = False
+        self.reason = ""
 
     def finish(self, value: Any, error: Exception | None) -> None:
         if not self.aborted:
             self.value, self.error, self.finished = value, error, True
 
-    def abort(self) -> None:
+    def abort(self, reason: str) -> None:
         self.aborted = not self.finished
+        self.reason = self.reason or reason
         self.settled.set()
 
 
@@ -92,12 +97,16 @@ class AgentTurn:
         self.turn_id = turn_id
         self.prompt = prompt
 
+    def __repr__(self) -> str:
+        return f"<AgentTurn {self.turn_id!r}>"
+
     @property
     def session_id(self) -> str:
         return self._connection.session.session_id
 
     def say(self, text: str) -> None:
         """Add *text* to the agent's text of this turn and to the transcript."""
+        check_type("text", text, str)
         self._connection.speak(text)
 
     def used(self, *, input_tokens: int = 0, output_tokens: int = 0, cost_usd: float = 0.0) -> None:
@@ -108,6 +117,7 @@ class AgentTurn:
         """
         said = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cost_usd": cost_usd}
         for name, amount in said.items():
+            check_type(name, amount, int, float)
             if not 0 <= amount < COUNT_MAX:
                 raise ValueError(
                     f"used: {name}: {amount!r} is not an amount; give a number of 0 or more, used since the last call"
@@ -128,8 +138,7 @@ class AgentTurn:
             TypeError: *title* is not a str.
             Exception: the exception that *fn* raised.
         """
-        if not isinstance(title, str):
-            raise TypeError(f"title: {title!r} is not a str; give a text")
+        check_type("title", title, str)
         value: T = await self._connection.call(title, fn, args)
         return value
 
@@ -138,18 +147,21 @@ class AgentTurn:
         name: str,
         prompt: str,
         *,
-        agent: str | None = None,
+        agent: str | AgentFunction | None = None,
         cancel_mode: CancelMode | str = CancelMode.WAIT_COMPLETED,
     ) -> Outcome:
         """Run *prompt* in a child session and return the child's outcome.
 
         Args:
+            agent: name of a configured agent, or an async function; by default the agent of this session.
             cancel_mode: the effect that the end of this session has on the child.
 
         Raises:
             ToolAborted: the call was aborted before the child started.
             UnknownValue: there is no such cancel mode.
         """
+        check_type("name", name, str)
+        check_type("prompt", prompt, str)
         return await self._connection.hand_over(name, prompt, agent, CancelMode.named(cancel_mode))
 
     async def split(self, subtasks: Sequence[TaskConfig], *, reason: str = "") -> CommandResult:
@@ -160,6 +172,8 @@ class AgentTurn:
             Refused: the plan does not let this session split a task, or its task cannot be split now.
             BadPlan: the subtasks are not valid.
         """
+        check_items("subtasks", subtasks, TaskConfig)
+        check_type("reason", reason, str)
         own = self._connection.session.assigned_task
         if own is None or own.split is None:
             known = (
@@ -176,6 +190,8 @@ class AgentTurn:
         Raises:
             Refused: this session works on no task, or its task cannot wait for that.
         """
+        check_items("on", on, str)
+        check_type("reason", reason, str)
         own = self._connection.session.assigned_task
         if own is None:
             raise Refused(f"session {self.session_id!r} works on no task of a plan; only such a session can block")
@@ -254,10 +270,10 @@ class FunctionConnection(AgentConnection):
         call = self._results.get(call_id)
         return super().has_returned(turn_id, call_id) or (call is not None and call.finished)
 
-    def abandon_call(self, call_id: str) -> None:
-        super().abandon_call(call_id)
+    def abandon_call(self, call_id: str, reason: str) -> None:
+        super().abandon_call(call_id, reason)
         if call_id in self._results:
-            self._results[call_id].abort()
+            self._results[call_id].abort(reason)
 
     # ------------------------------------------------------------------ the turn
     async def _run_turn(self, turn: AgentTurn) -> None:
@@ -296,20 +312,20 @@ class FunctionConnection(AgentConnection):
         tool_id = await self._open_call(call_id, title, "other")
         ctx = self.registry.system.context(tool_id) if tool_id is not None else None
         if ctx is None:
-            raise ToolAborted(title)
+            raise ToolAborted(title, _NO_CALL)
         call = self._results[call_id] = _Call()
         try:
             self.session.start(ctx, self._run_call, call, fn, args)
             await self._returned(call)
         except ActorStopped:
-            raise ToolAborted(title) from None
+            raise ToolAborted(title, call.reason or _NO_CALL) from None
         except anyio.get_cancelled_exc_class():
             self._give_up(call_id)
             raise
         finally:
             del self._results[call_id]
         if not call.finished:
-            raise ToolAborted(title)
+            raise ToolAborted(title, call.reason)
         outcome = ToolOutcome.FAILED if call.error else ToolOutcome.COMPLETED
         error = _words(call.error) if call.error is not None else ""
         answered = digest(repr(call.error) if call.error is not None else call.value)
@@ -345,12 +361,12 @@ class FunctionConnection(AgentConnection):
             call.done.set()
             call.settled.set()
 
-    async def hand_over(self, name: str, prompt: str, agent: str | None, mode: CancelMode) -> Outcome:
+    async def hand_over(self, name: str, prompt: str, agent: str | AgentFunction | None, mode: CancelMode) -> Outcome:
         self._made += 1
         call_id = f"call-{self._made}"
         tool_id = await self._open_call(call_id, f"delegate to {name}", "think")
         if tool_id is None:
-            raise ToolAborted(f"delegate to {name}")
+            raise ToolAborted(f"delegate to {name}", _NO_CALL)
         call = self._results[call_id] = _Call()
         outcomes: list[Outcome] = []
 

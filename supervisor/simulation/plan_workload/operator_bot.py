@@ -13,13 +13,12 @@ from typing import Any, Final, NamedTuple
 
 import anyio
 
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.task_run import TaskRun
-from supervisor.lifecycles.types import AbortScope
+from supervisor.lifecycles.types import AbortScope, Verb
 from supervisor.plans import Plan
 from supervisor.plans.source import BadPlan
-from supervisor.plans.task_control import Verb
 from supervisor.plans.tasks import TaskConfig, every_task
 from supervisor.simulation.checkers import PlannedTasksListed, TaskAnswered
 from supervisor.simulation.keyed_random import KeyedRandom
@@ -336,7 +335,7 @@ class StateTriggers:
         with self._requests.record(f"{act} {task} right then") as said:
             match act:
                 case "close":
-                    await self._sup.close_session(holder, reason="enough of it")
+                    await self._sup.core.close_session(holder, reason="enough of it")
                     said.append("closed")
                     self._world.oracle.replies.close_answered(holder)
                 case "abort":

@@ -45,9 +45,9 @@ def _nothing_left() -> Iterator[None]:
 
 def shorten_slack(sup: Supervisor) -> None:
     """Reduce the extra time for a loaded machine, so that a function that does not stop is abandoned soon."""
-    sup.terminations.slack_s = 0.2
-    sup.aborts.slack_s = 1.0
-    sup.effect_executor.cleanup_s = 0.2
+    sup.core.terminations.slack_s = 0.2
+    sup.core.aborts.slack_s = 1.0
+    sup.core.effect_executor.cleanup_s = 0.2
 
 
 class Stubborn:
@@ -208,7 +208,7 @@ async def test_a_title_is_text(tmp_path: Path) -> None:
     async def agent(turn: AgentTurn) -> str:
         titles: list[Any] = [5, ["a"], None]
         for title in titles:
-            with pytest.raises(TypeError, match=r"title: .* is not a str"):
+            with pytest.raises(TypeError, match=r"title: .* is of type \w+; give a str"):
                 await turn.call(title, anyio.sleep, 0)
         return "so what"
 
@@ -407,7 +407,7 @@ async def test_a_function_that_swallows_an_interrupt_is_replaced(tmp_path: Path)
         await stubborn.begun.wait()
         await session.send("come", urgent=True)
         assert "come" in (await asked.result()).text
-        assert run.sup.state_of("s:a2") == "idle"
+        assert run.sup.core.state_of("s:a2") == "idle"
         stubborn.let_go.set()
         await stubborn.over.wait()
         assert session.state == "SessionComplete"
@@ -476,7 +476,7 @@ async def test_a_function_delegates(tmp_path: Path) -> None:
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent=agent)
         assert (await session.run("lead")).text == "['s/kid did this', 's/kid-2 did that'] failed"
-        assert next(row.id for row in run.sup.rows() if row.kind == "session" and not row.ended) == "s"
+        assert next(row.id for row in run.sup.core.registry.rows() if row.kind == "session" and not row.ended) == "s"
     assert states_of(run.events(), "s/kid")[-2:] == ["SessionComplete", "Stopped"]
     assert [one.metadata["outcome"] for one in run.transitions("tool_completed", "s:t1")] == [
         *("completed", "completed", "failed")
@@ -563,15 +563,15 @@ MISTAKES: dict[str, Callable[[Supervisor, Session, Any], Awaitable[Any]]] = {
     "prompt": lambda sup, session, value: session.run(value),
     "reason": lambda sup, session, value: session.abort(reason=value),
     "actor": lambda sup, session, value: sup.abort(session.id, "session", actor=value),
-    "plan": lambda sup, session, value: sup.execute(value, reason="x"),
+    "plan": lambda sup, session, value: session.abort(plan_id=value),
     "close": lambda sup, session, value: session.close(value),
     "stop": lambda sup, session, value: sup.stop(actor=value),
-    "abort_all": lambda sup, session, value: sup.abort_all(value),
+    "abort_all": lambda sup, session, value: sup.core.abort_all(value),
     "name": lambda sup, session, value: sup.start_session(value, agent=here),
     "policy": lambda sup, session, value: sup.start_session("x", agent=here, policy=value),
     "budget": lambda sup, session, value: sup.start_session("x", agent=here, budget=value),
     "within": lambda sup, session, value: sup.start_session("x", agent=here, within=value),
-    "cause": lambda sup, session, value: sup.start_session("x", agent=here, cause=value),
+    "cause": lambda sup, session, value: sup.core.start_session("x", agent=here, cause=value),
     "directory": lambda sup, session, value: sup.start_session("x", agent=here, directory=value),
 }
 
@@ -583,7 +583,7 @@ async def test_a_value_of_another_type_harms_nobody(tmp_path: Path, mistake: str
 
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent=here)
-        with pytest.raises(TypeError, match=rf"{value!r} is no \w+$"):
+        with pytest.raises(TypeError, match=rf"{value!r} is of type {type(value).__name__}; give an? \w+$"):
             await MISTAKES[mistake](run.sup, session, value)
         assert (await session.run("")).text == "here"
     assert run.sup.failure is None

@@ -20,15 +20,16 @@ import pytest
 from supervisor.control import server
 from supervisor.control.client import request
 from supervisor.control.error_messages import ControlError, NotRunning
+from supervisor.control.requests import Abort, Compact, Follow, Inspect, Ping, Request, Send, Stop
 from supervisor.control.server import LINE_BYTES_MAX, serve_control
 from supervisor.diagnostics.visual_state import Inspected
-from supervisor.lifecycles.types import AbortScope, LifecycleEvent
+from supervisor.lifecycles.types import AbortScope, DeliveryPoint, LifecycleEvent
 from supervisor.policies.abort_plan import AbortPlan, Receipt, UnknownTarget
 from supervisor.policies.caller_reach import NOWHERE, CallerReach
 from supervisor.ports import Caller, Compacted, JournalError, Origin, Retention
-from supervisor.runtime.availability import Outage
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.runtime.outages import Outage
 
 pytestmark = pytest.mark.anyio
 
@@ -47,9 +48,10 @@ def event(seq: int, entity: str = "lead", reason: str = "") -> LifecycleEvent:
 
 
 class Played:
-    """Stand-in for a supervisor that records the requests it receives."""
+    """Stand-in for a supervisor, and its core, that records the requests it receives."""
 
     def __init__(self, *plan_commands: Any) -> None:
+        self.core = self
         self.plan_commands = plan_commands
         self.asked: list[Any] = []
         self.events: list[LifecycleEvent] = []
@@ -159,9 +161,16 @@ async def served(path: Path, played: Played, **options: Any) -> AsyncIterator[an
             closing.set()
 
 
-async def answers(path: Path, message: Any) -> list[dict[str, Any]]:
-    async with aclosing(request(path, message)) as lines:
+async def answers(path: Path, asked: Request) -> list[dict[str, Any]]:
+    async with aclosing(request(path, asked)) as lines:
         return [line async for line in lines]
+
+
+async def raw_reply(path: Path, line: bytes) -> Any:
+    """Send *line*, which may be no request, and return the first line of the reply."""
+    async with await anyio.connect_unix(path) as client:
+        await client.send(line)
+        return json.loads(await client.receive())
 
 
 @pytest.fixture
@@ -174,7 +183,7 @@ def path(tmp_path: Path) -> Path:
 async def test_ping_tells_the_pid(path: Path) -> None:
     """``ping`` returns the pid of the supervisor, and its outage and shortage."""
     async with served(path, Played()):
-        assert await answers(path, {"do": "ping"}) == [{"pid": os.getpid(), "outage": None, "shortage": None}]
+        assert await answers(path, Ping()) == [{"pid": os.getpid(), "outage": None, "shortage": None}]
 
 
 async def test_a_client_of_another_user_is_told_nothing(
@@ -186,7 +195,7 @@ async def test_a_client_of_another_user_is_told_nothing(
     played = Played()
     async with served(path, played):
         with pytest.raises((NotRunning, ControlError)):
-            await answers(path, {"do": "stop"})
+            await answers(path, Stop())
     assert not played.stop_now.is_set()
     assert "control_client_refused" in caplog.text
 
@@ -202,9 +211,9 @@ async def test_the_kernel_says_who_is_there() -> None:
 async def test_an_abort_gets_its_receipt(path: Path) -> None:
     """An abort request passes target, scope, reason and actor to the supervisor, and is answered with the receipt."""
     played = Played()
-    wish = {"do": "abort", "target": "lead:t1:c1", "scope": "tool", "reason": "too slow", "actor": "operator:me"}
+    asked = Abort(id="lead:t1:c1", scope=AbortScope.TOOL, reason="too slow", by="operator:me")
     async with served(path, played):
-        (answer,) = await answers(path, wish)
+        (answer,) = await answers(path, asked)
     assert answer["receipt"]["abort_id"] == "abort-1"
     assert played.asked == [("lead:t1:c1", AbortScope.TOOL, "too slow", "operator:me")]
 
@@ -213,7 +222,7 @@ async def test_a_dry_run_ends_nothing(path: Path) -> None:
     """A dry run is answered with the abort plan, and no abort is carried out."""
     played = Played()
     async with served(path, played):
-        (answer,) = await answers(path, {"do": "abort", "target": "lead", "scope": "session", "dry_run": True})
+        (answer,) = await answers(path, Abort(id="lead", scope=AbortScope.SESSION, dry_run=True))
     assert answer["plan"]["target"] == "lead"
     assert played.asked == []
 
@@ -221,9 +230,9 @@ async def test_a_dry_run_ends_nothing(path: Path) -> None:
 async def test_an_inspection_is_answered(path: Path) -> None:
     """An inspection returns the state of an entity; an unknown entity is an error of kind ``unknown``."""
     async with served(path, Played()):
-        (answer,) = await answers(path, {"do": "inspect", "entity": "lead"})
+        (answer,) = await answers(path, Inspect(id="lead"))
         with pytest.raises(ControlError) as refused:
-            await answers(path, {"do": "inspect", "entity": "nobody"})
+            await answers(path, Inspect(id="nobody"))
     assert (answer["inspected"]["state"], answer["inspected"]["handled"]) == ("Running", 3)
     assert refused.value.kind == "unknown"
 
@@ -237,10 +246,10 @@ async def test_a_compaction_is_answered_with_what_was_moved(path: Path) -> None:
     ``failed``."""
     played = Played()
     async with served(path, played):
-        (answer,) = await answers(path, {"do": "compact"})
-        await answers(path, {"do": "compact", "retention": {"keep_s": 5.0, "records_max": None}})
+        (answer,) = await answers(path, Compact())
+        await answers(path, Compact(keep_s=5.0))
         with pytest.raises(ControlError, match=r"^journal\.db is damaged$") as failed:
-            await answers(path, {"do": "compact", "retention": {"keep_s": None, "records_max": 13}})
+            await answers(path, Compact(records_max=13))
     assert (answer["compacted"]["archives"], answer["compacted"]["records"]) == (["journal-000001.db"], 7)
     assert played.asked == [None, Retention(keep_s=5.0, records_max=None)]
     assert failed.value.kind == "failed"
@@ -250,43 +259,57 @@ async def test_messages_and_stops_arrive(path: Path) -> None:
     """Message and stop requests reach the supervisor with all their fields."""
     played = Played()
     async with served(path, played):
-        message = {"do": "send", "session": "lead", "text": "hi", "urgent": True, "sender": "me", "at": "turn_end"}
+        message = Send(id="lead", text="hi", urgent=True, by="me", at=DeliveryPoint.TURN_END)
         sent = await answers(path, message)
-        drained = await answers(path, {"do": "stop", "actor": "me"})
-        stopped = await answers(path, {"do": "stop", "now": True, "actor": "me"})
+        drained = await answers(path, Stop(by="me"))
+        stopped = await answers(path, Stop(now=True, by="me"))
     assert (sent, drained, stopped) == ([{"message_id": "m1"}], told("drain"), told("now"))
     assert played.asked == [("lead", "hi", True, "me", "turn_end"), (False, "me"), (True, "me")]
 
 
 @pytest.mark.parametrize(
-    ("message", "kind", "words"),
+    ("asked", "kind", "words"),
     [
-        (
-            {"do": "abort", "target": "nobody", "scope": "tool"},
-            "unknown",
-            "no session or tool call has the id 'nobody'",
-        ),
-        ({"do": "abort", "target": "lead", "scope": "sibling"}, "bad", "lead is a root session"),
-        ({"do": "send", "session": "ended", "text": ""}, "refused", "UrgentMessage in Stopped"),
-        (
-            {"do": "abort", "target": "lead", "scope": "world"},
-            "bad",
-            "scope: 'world' is unknown; expected tool, sibling",
-        ),
-        ({"do": "abort", "scope": "tool"}, "bad", "missing required field `target`"),
-        ({"do": "dance"}, "bad", "Invalid value 'dance' - at `$.do`"),
-        ({"do": "ping", "loudly": True}, "bad", "unknown field `loudly`"),
-        ([], "bad", "Expected `object`, got `array`"),
+        (Abort(id="nobody", scope=AbortScope.TOOL), "unknown", "no session or tool call has the id 'nobody'"),
+        (Abort(id="lead", scope=AbortScope.SIBLING), "bad", "lead is a root session"),
+        (Send(id="ended", text=""), "refused", "UrgentMessage in Stopped"),
     ],
 )
-async def test_a_wish_that_cannot_be_granted_is_answered(path: Path, message: Any, kind: str, words: str) -> None:
-    """An unknown target, a refusal and a malformed request each get an error of their kind, with the reason."""
+async def test_a_request_that_fails_is_answered_with_the_reason(
+    path: Path, asked: Request, kind: str, words: str
+) -> None:
+    """An unknown target, a wrong scope and a refusal each get an error of their kind, with the reason."""
     async with served(path, Played()):
         with pytest.raises(ControlError) as refused:
-            await answers(path, message)
-        assert await answers(path, {"do": "ping"})
+            await answers(path, asked)
+        assert await answers(path, Ping())
     assert refused.value.kind == kind
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (
+            {"do": "abort", "id": "lead", "scope": "world"},
+            "scope: 'world' is not valid; give tool, that call; sibling,",
+        ),
+        ({"do": "abort", "scope": "tool"}, "id: missing; give the id of a tool call or session"),
+        ({"do": "abort", "id": "lead", "scope": "tool", "within_s": -1}, "within_s: -1 is not valid; give the seconds"),
+        ({"do": "dance"}, "do: 'dance' is not an operation; give one of ping, inspect, permissions, follow, send,"),
+        ({}, "do: None is not an operation; give one of ping"),
+        ({"do": "ping", "loudly": True}, "loudly: unknown field; the fields of ping are: none"),
+        ({"do": "send", "id": 5, "text": "", "urgent": "yes"}, "id: 5 is not valid; give the id of a session\nurgent:"),
+        ([], "a request is an object, not []; give for example {'do': 'ping'}"),
+    ],
+)
+async def test_a_malformed_request_is_answered_with_field_value_and_fix(path: Path, message: Any, words: str) -> None:
+    """A request with a wrong field is answered with an error that names the field, its value and the fix."""
+    async with served(path, Played()):
+        error = (await raw_reply(path, f"{json.dumps(message)}\n".encode()))["error"]
+        assert await answers(path, Ping())
+    assert error["kind"] == "bad"
+    assert error["message"].startswith(words)
 
 
 class Kept(logging.Handler):
@@ -313,8 +336,8 @@ async def test_a_bug_is_told_logged_and_survived(path: Path, logged: list[str]) 
     """An unexpected exception is reported to the client and logged with its traceback, and the server continues."""
     async with served(path, Played()):
         with pytest.raises(ControlError, match="the supervisor failed: KeyError") as failed:
-            await answers(path, {"do": "send", "session": "bug", "text": ""})
-        assert await answers(path, {"do": "ping"})
+            await answers(path, Send(id="bug", text=""))
+        assert await answers(path, Ping())
     assert failed.value.kind == "failed"
     (line,) = logged
     assert line.startswith("event=control_request_failed exception=")
@@ -328,7 +351,7 @@ async def test_following_tells_what_comes_after(path: Path) -> None:
     played.events = [event(1), event(2), event(3, "other"), event(4)]
     async with (
         served(path, played) as closing,
-        aclosing(request(path, {"do": "follow", "after": 1, "entity": "lead"})) as lines,
+        aclosing(request(path, Follow(after=1, id="lead"))) as lines,
     ):
         assert [(await anext(lines))["event"]["seq"] for _ in range(2)] == [2, 4]
         closing.set()
@@ -340,12 +363,12 @@ async def test_a_follower_that_hangs_up_is_forgotten(path: Path) -> None:
     played = Played()
     played.events = [event(1)]
     async with served(path, played):
-        async with aclosing(request(path, {"do": "follow"})) as lines:
+        async with aclosing(request(path, Follow())) as lines:
             await anext(lines)
             assert played.subscribed == 1
         while played.subscribed:
             await anyio.wait_all_tasks_blocked()
-            assert await answers(path, {"do": "ping"})
+            assert await answers(path, Ping())
 
 
 async def test_a_client_that_does_not_read_is_disconnected(path: Path) -> None:
@@ -355,9 +378,9 @@ async def test_a_client_that_does_not_read_is_disconnected(path: Path) -> None:
     async with served(path, played, stall_s=0.05), await anyio.connect_unix(path) as stalled:
         await stalled.send(b'{"do": "follow"}\n')
         while not played.subscribed:
-            assert await answers(path, {"do": "ping"})
+            assert await answers(path, Ping())
         while played.subscribed:
-            assert await answers(path, {"do": "ping"})
+            assert await answers(path, Ping())
 
 
 async def test_agents_cannot_keep_an_operator_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,7 +394,7 @@ async def test_agents_cannot_keep_an_operator_out(path: Path, monkeypatch: pytes
         while played.subscribed < 2:
             await anyio.wait_all_tasks_blocked()
         played.origin = Origin.OPERATOR
-        assert await answers(path, {"do": "ping"})
+        assert await answers(path, Ping())
         with pytest.raises(anyio.EndOfStream):
             await first.receive()
         assert played.subscribed == 1
@@ -383,9 +406,9 @@ async def test_a_client_that_cannot_be_looked_at_is_refused(path: Path) -> None:
     async with served(path, played):
         played.origin = None
         with pytest.raises(ControlError, match="no file descriptor left") as refused:
-            await answers(path, {"do": "ping"})
+            await answers(path, Ping())
         played.origin = Origin.OPERATOR
-        assert await answers(path, {"do": "ping"})
+        assert await answers(path, Ping())
     assert refused.value.kind == "busy"
 
 
@@ -393,7 +416,7 @@ async def test_a_client_that_cannot_be_looked_at_is_refused(path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b"hello\n", "JSON is malformed"),
+        (b"hello\n", "the request is not JSON: JSON is malformed"),
         (b"\xff\xfe\n", "JSON is malformed"),
         (b"\n", "Input data was truncated"),
         (b'{"x": ' + b"[" * 100_000 + b"\n", "the request is nested too deeply"),
@@ -404,10 +427,8 @@ async def test_a_client_that_cannot_be_looked_at_is_refused(path: Path) -> None:
 async def test_garbage_gets_an_error_line(path: Path, line: bytes, words: str) -> None:
     """A line that is no valid request is answered with one error, and the server continues."""
     async with served(path, Played()):
-        async with await anyio.connect_unix(path) as client:
-            await client.send(line)
-            answer = json.loads(await client.receive())
-        assert await answers(path, {"do": "ping"})
+        answer = await raw_reply(path, line)
+        assert await answers(path, Ping())
     assert words in answer["error"]["message"]
 
 
@@ -417,7 +438,7 @@ async def test_a_client_that_says_nothing_is_no_trouble(path: Path) -> None:
         for part in (b"", b'{"do": "pi'):
             async with await anyio.connect_unix(path) as client:
                 await client.send(part)
-        assert await answers(path, {"do": "ping"})
+        assert await answers(path, Ping())
 
 
 async def test_an_abort_outlives_its_client(path: Path) -> None:
@@ -426,7 +447,7 @@ async def test_an_abort_outlives_its_client(path: Path) -> None:
     played.may_abort = anyio.Event()
     async with served(path, played):
         async with await anyio.connect_unix(path) as client:
-            await client.send(b'{"do": "abort", "target": "lead", "scope": "session"}\n')
+            await client.send(b'{"do": "abort", "id": "lead", "scope": "session"}\n')
             await played.aborting.wait()
         played.may_abort.set()
     assert [target for target, *_ in played.asked] == ["lead"]
@@ -439,7 +460,7 @@ async def test_an_answer_under_way_is_given_before_the_door_closes(path: Path) -
     got: list[Any] = []
 
     async def ask() -> None:
-        got.extend(await answers(path, {"do": "abort", "target": "lead", "scope": "session"}))
+        got.extend(await answers(path, Abort(id="lead", scope=AbortScope.SESSION)))
 
     async with anyio.create_task_group() as group, served(path, played) as closing:
         group.start_soon(ask)
@@ -457,7 +478,7 @@ async def test_an_answer_that_never_comes_does_not_hold_the_door(path: Path) -> 
 
     async def ask() -> None:
         try:
-            await answers(path, {"do": "abort", "target": "lead", "scope": "session"})
+            await answers(path, Abort(id="lead", scope=AbortScope.SESSION))
         except ControlError as error:
             told.append(str(error))
 
@@ -479,7 +500,7 @@ async def test_a_stale_socket_is_replaced(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     async with served(path, Played()):
-        assert await answers(path, {"do": "ping"})
+        assert await answers(path, Ping())
 
 
 async def test_a_path_may_be_longer_than_an_address(tmp_path: Path) -> None:
@@ -489,14 +510,14 @@ async def test_a_path_may_be_longer_than_an_address(tmp_path: Path) -> None:
     path = folder / "control.sock"
     async with served(path, Played()):
         assert path.is_socket()
-        assert await answers(path, {"do": "ping"}) == [{"pid": os.getpid(), "outage": None, "shortage": None}]
+        assert await answers(path, Ping()) == [{"pid": os.getpid(), "outage": None, "shortage": None}]
 
 
 @pytest.mark.parametrize("name", ["control.sock", "missing/control.sock", "x" * 110 + "/control.sock"])
 async def test_nobody_there_is_said_with_the_remedy(tmp_path: Path, name: str) -> None:
     """A request without a running supervisor raises NotRunning with the command that starts one."""
     with pytest.raises(NotRunning, match=r"no supervisor runs on .*: start one with `supervisor run PLAN\.yaml`"):
-        await answers(tmp_path / name, {"do": "ping"})
+        await answers(tmp_path / name, Ping())
 
 
 async def test_a_socket_that_nobody_listens_on_is_nobody(path: Path) -> None:
@@ -505,4 +526,4 @@ async def test_a_socket_that_nobody_listens_on_is_nobody(path: Path) -> None:
         pass
     assert await anyio.Path(path).is_socket()
     with pytest.raises(NotRunning):
-        await answers(path, {"do": "ping"})
+        await answers(path, Ping())

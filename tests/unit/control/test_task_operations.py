@@ -22,11 +22,13 @@ from anyio.from_thread import start_blocking_portal
 from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
 from supervisor.control.client import request
-from supervisor.control.error_messages import ControlError
+from supervisor.control.error_messages import BadInput, ControlError
+from supervisor.control.requests import Steer
 from supervisor.control.server import serve_control
 from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.types import Verb
 from supervisor.plans import BadPlan, TaskConfig
-from supervisor.plans.task_control import CommandResult, Verb
+from supervisor.plans.task_control import CommandResult
 from supervisor.ports import JournalError
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import NoSuchEntity
@@ -327,37 +329,34 @@ def test_without_a_supervisor_there_is_nobody_to_ask(
 
 
 # --------------------------------------------------------------------------------------------------- the socket
-@pytest.mark.anyio
 @pytest.mark.parametrize(
-    ("message", "kind", "words"),
+    ("fields", "words"),
     [
-        ({"do": "steer", "verb": "approve"}, "bad", "tasks: none is named; name at least one"),
-        ({"do": "steer", "verb": "dance", "tasks": ["a"]}, "bad", "Invalid enum value 'dance'"),
-        ({"do": "steer", "verb": "split", "tasks": ["a"]}, "bad", "split: give its subtasks too, with do: split"),
-        ({"do": "steer", "verb": "cancel", "all_planned": True}, "bad", "can be approved or rejected, not cancel"),
-        ({"do": "steer", "verb": "approve", "tasks": ["a"], "all_planned": True}, "bad", "these may be other tasks"),
-        ({"do": "steer", "verb": "approve", "all_planned": True, "command_id": "c"}, "bad", "these may be other tasks"),
+        ({"verb": "approve"}, "tasks: none is named; give at least one task id"),
+        ({"verb": "dance", "tasks": ["a"]}, "verb: 'dance' is not valid; give one of approve, reject, reset"),
+        ({"verb": "split", "tasks": ["a"]}, "verb: split needs subtasks; give them with do: split"),
+        ({"verb": "block", "tasks": ["a"]}, "on: names what a task waits for; give it with block"),
+        ({"verb": "cancel", "all_planned": True}, "can be approved or rejected, not cancel"),
+        ({"verb": "approve", "tasks": ["a"], "all_planned": True}, "these may be other tasks"),
+        ({"verb": "approve", "all_planned": True, "command_id": "c"}, "these may be other tasks"),
     ],
 )
-async def test_a_request_that_cannot_be_meant(tmp_path: Path, message: Any, kind: str, words: str) -> None:
-    """An invalid steer request on the socket is rejected with the reason, and the plan gets no command."""
-    work = Work()
-    with pytest.raises(ControlError) as refused:
-        await asked(tmp_path, work, message)
-    assert refused.value.kind == kind
-    assert words in str(refused.value)
-    assert work.asked == []
+def test_a_command_that_contradicts_itself_cannot_be_requested(fields: dict[str, Any], words: str) -> None:
+    """A steer request with fields that contradict each other is bad input, with the field and the fix."""
+    with pytest.raises(BadInput) as bad:
+        Steer.model_validate(fields)
+    assert words in str(bad.value)
 
 
 @pytest.mark.anyio
 async def test_where_no_plan_runs_there_is_nothing_to_steer(tmp_path: Path) -> None:
     """A steer request to a supervisor without a plan is refused."""
     with pytest.raises(ControlError, match="no plan runs here") as refused:
-        await asked(tmp_path, None, {"do": "steer", "verb": "approve", "tasks": ["a"]})
+        await asked(tmp_path, None, Steer(verb=Verb.APPROVE, tasks=("a",)))
     assert refused.value.kind == "refused"
 
 
-async def asked(folder: Path, work: Work | None, message: Any) -> list[dict[str, Any]]:
+async def asked(folder: Path, work: Work | None, message: Steer) -> list[dict[str, Any]]:
     closing, path = anyio.Event(), folder / "control.sock"
     with anyio.fail_after(30):
         async with anyio.create_task_group() as group:

@@ -22,7 +22,7 @@ from supervisor.diagnostics.replay import Replay
 from supervisor.diagnostics.tree_view import tree
 from supervisor.diagnostics.what_if import Outcome, what_if
 from supervisor.embedding.runtime import open_supervisor
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.journal.database import open_database
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
@@ -73,7 +73,7 @@ async def play(sup: Supervisor) -> None:
 
 async def _until_open(sup: Supervisor, *calls: str) -> None:
     with anyio.fail_after(30):
-        while not all(sup.registry.is_open(call) for call in calls):
+        while not all(sup.core.registry.is_open(call) for call in calls):
             await anyio.lowlevel.checkpoint()
 
 
@@ -541,7 +541,7 @@ async def test_what_is_tried_once_is_no_restart(tmp_path: Path) -> None:
     async with supervising(tmp_path, settings=SETTINGS) as run:
         session = await run.sup.start_session("s", agent=work)
         for _ in range(3):
-            told = await run.sup.outcome_of(session.id, "fail", Cause(actor="host"), once=True)
+            told = await run.sup.core.outcome_of(session.id, "fail", Cause(actor="host"), once=True)
             assert told.outcome == "failed"
     assert len(run.transitions("SessionExited", "s")) == 3
     assert what_if(run.events(), limits={"restarts_max": 0}).parts_at is None

@@ -17,7 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor import open_supervisor
-from supervisor.journal.statedir import StateDir, StateDirBusy, StateDirError, folder_name, session_id
+from supervisor.journal.statedir import (
+    StateDir,
+    StateDirBusy,
+    StateDirError,
+    folder_name,
+    session_id,
+    socket_address,
+)
 from supervisor.plans import AgentConfig, Settings
 
 
@@ -107,14 +114,14 @@ def test_a_name_that_is_too_long_is_refused(tmp_path: Path, create: bool) -> Non
     path = tmp_path / ("x" * 300)
     with pytest.raises(StateDirError) as refused:
         StateDir.open(path, create=create)
-    assert str(refused.value) == f"{path} cannot be a state directory: File name too long; use another --state-dir"
+    assert str(refused.value) == f"{path} cannot be a state directory: File name too long; use another state directory"
 
 
 @pytest.mark.parametrize("create", [True, False])
 def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path, create: bool) -> None:
     """A path that is not UTF-8 is an error and nothing is made; a relative path below such a directory is accepted."""
     above = tmp_path / os.fsdecode(b"\xff")
-    with pytest.raises(StateDirError, match=r"its name is not UTF-8; use another --state-dir$"):
+    with pytest.raises(StateDirError, match=r"its name is not UTF-8; use another state directory$"):
         StateDir.open(above / "s", create=create)
     assert not above.exists()
     above.mkdir()
@@ -194,7 +201,9 @@ def test_a_file_in_the_way_is_named_and_nothing_is_made(tmp_path: Path, below: s
     made."""
     (tmp_path / "file").write_text("mine")
     path = Path(f"{tmp_path}/file{below}")
-    sentence = f"{path} cannot be a state directory: {tmp_path / 'file'} is not a directory; use another --state-dir"
+    sentence = (
+        f"{path} cannot be a state directory: {tmp_path / 'file'} is not a directory; use another state directory"
+    )
     with pytest.raises(StateDirError, match=f"^{re.escape(sentence)}$"):
         StateDir.open(path)
     assert tree(tmp_path) == ["file"]
@@ -204,7 +213,7 @@ def test_a_file_in_place_of_the_private_room_is_named(tmp_path: Path) -> None:
     """A file in place of runtime/ is an error that names it, and the .gitignore of this opening is removed."""
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "runtime").write_text("mine")
-    with pytest.raises(StateDirError, match="s/runtime: File exists; use another --state-dir"):
+    with pytest.raises(StateDirError, match="s/runtime: File exists; use another state directory"):
         StateDir.open(tmp_path / "s")
     assert tree(tmp_path) == ["s", "s/runtime"]
 
@@ -224,8 +233,7 @@ def test_a_second_supervisor_is_told_who_has_the_directory(tmp_path: Path) -> No
     fix."""
     state = StateDir.open(tmp_path / "s")
     sentence = (
-        f"another supervisor (pid {os.getpid()}) already runs on {state.root};"
-        " use another --state-dir or stop it with `supervisor stop`"
+        f"another supervisor (pid {os.getpid()}) already runs on {state.root}; stop it, or use another state directory"
     )
     with state.lock():
         written = state.lock_file.read_text()
@@ -268,7 +276,7 @@ def test_a_lock_that_cannot_be_opened_is_an_error_with_its_name(tmp_path: Path) 
     """A folder in place of the lock file is an error that names it."""
     state = StateDir.open(tmp_path / "s")
     state.lock_file.mkdir()
-    with pytest.raises(StateDirError, match="runtime/lock: Is a directory; use another --state-dir"), state.lock():
+    with pytest.raises(StateDirError, match="runtime/lock: Is a directory; use another state directory"), state.lock():
         pass
 
 
@@ -348,3 +356,12 @@ def test_the_directory_itself_may_be_reached_over_a_link(tmp_path: Path) -> None
     (tmp_path / "s").symlink_to("real")
     StateDir.open(tmp_path / "s")
     assert (tmp_path / "real" / "runtime").is_dir()
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_an_error_with_the_fix(tmp_path: Path) -> None:
+    """On a system without /proc, a socket path longer than an address is an error that names its length and the fix."""
+    folder = tmp_path / ("d" * 120)
+    folder.mkdir()
+    with pytest.raises(OSError, match=r"has \d+ bytes, .* takes at most 100; use a state directory"):
+        with socket_address(folder / "control.sock", tmp_path / "no proc"):
+            pass

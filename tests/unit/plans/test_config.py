@@ -74,7 +74,7 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
         """,
     )
     assert (plan.settings.max_sessions, plan.settings.drain_s) == (2, 0.5)
-    assert plan.settings.policy.value() == AbortPolicy(tool_to_sibling=True, ladder=StageBudgets(request_s=1, kill_s=0))
+    assert plan.settings.abort_policy == AbortPolicy(tool_to_sibling=True, ladder=StageBudgets(request_s=1, kill_s=0))
     assert plan.settings.limits.value() == SessionLimits(turn_timeout_s=7, max_total_errors=3)
     assert plan.agents["t"] == plan.agents["s"].model_copy(update={"permissions": PermissionsConfig()})
     assert plan.tasks[1].depends_on == ("one",)

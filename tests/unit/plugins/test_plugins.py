@@ -135,7 +135,7 @@ async def test_a_plugin_that_fails_changes_nothing(tmp_path: Path) -> None:
     }
     for entity in ("task:good", "task:bad", "good", "bad"):
         assert states_of(run.events(), entity) == states_of(without.events(), entity)
-    counts = {one.name: one.counts for one in run.sup.plugins.reports()}
+    counts = {one.name: one.counts for one in run.sup.core.plugins.reports()}
     assert counts["Broken"].failed == counts["Broken"].calls > 0
     assert counts["Listener"].failed == 0
     assert listener.told.keys() == broken.told.keys() == {"task", "agent", "session", "turn"}
@@ -154,7 +154,7 @@ async def test_a_plugin_that_blocks_holds_nobody_up(tmp_path: Path) -> None:
         result, run = await carried_out(tmp_path, plan_of(task("t", "true")), Stuck())
         assert result.ok
         assert not gate.is_set()
-        (report,) = run.sup.plugins.reports()
+        (report,) = run.sup.core.plugins.reports()
         assert report.counts.calls == 1
         assert report.counts.dropped == len([one for one in run.events() if one.entity_type == "session"]) - 1
     finally:
@@ -341,7 +341,7 @@ async def test_a_plan_uses_an_adapter_by_name(tmp_path: Path) -> None:
     result, run = await carried_out(tmp_path, plan, Adapters(loud=""))
     assert result.ok
     assert (tmp_path / "said").read_text() == "hello\n"
-    (report,) = run.sup.plugins.reports()
+    (report,) = run.sup.core.plugins.reports()
     assert report.adapters == ("loud",)
     assert report.problems == ("supervisor_adapters: 'command' is taken already; it is left out",)
 
@@ -505,7 +505,7 @@ async def test_the_example_is_found_by_its_entry_point(tmp_path: Path, example: 
     supervisor_tidy.SEEN.clear()
     async with supervising(work, settings=plan.settings.model_copy(update={"max_sessions": 1}), agents=AGENTS) as run:
         result = await run_plan(run.sup, plan.model_copy(update={"max_sessions": 1}))
-        (report,) = run.sup.plugins.reports()
+        (report,) = run.sup.core.plugins.reports()
     assert result.tasks["good"].outcome == "completed"
     assert result.tasks["marked"].error == ("not accepted: verifier no_marks: marked.txt holds the marks of a conflict")
     assert (report.name, report.version, report.source) == ("tidy", "1.0.0", "supervisor-tidy (supervisor_tidy)")

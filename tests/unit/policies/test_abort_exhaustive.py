@@ -371,10 +371,10 @@ class Stage:
                 continue
             self.ids[name] = self._start(name, policies[name])
             if self._works(name):
-                group.start_soon(self.sup.outcome_of, self.ids[name], name, Cause(actor="host"))
+                group.start_soon(self.sup.core.outcome_of, self.ids[name], name, Cause(actor="host"))
                 await self.begun[name].wait()
         if self.case.phase == "cooling":
-            while self.sup.state_of(self.ids[self.case.session]) != "CoolingDown":
+            while self.sup.core.state_of(self.ids[self.case.session]) != "CoolingDown":
                 await anyio.lowlevel.checkpoint()
 
     def _start(self, name: str, policy: AbortPolicy) -> str:
@@ -382,8 +382,9 @@ class Stage:
         parent, up = world.parent_of(name), world[name].up
         started_by = self.ids[up] if up is not None and world[up].kind == "c" else None
         profile = AgentProfile(name="agent", adapter="inprocess", function=self._agent)
-        ladder = quick_settings().policy.ladder.value()
-        return self.sup.session_factory.create(  # of the public ways none gives a policy to the child session of a call
+        ladder = quick_settings().abort_policy.ladder
+        # No method of the supervisor gives a policy to the child session of a call.
+        return self.sup.core.session_factory.create(
             f"{self.root}{name}" if parent is None else name,
             profile,
             self.ids[parent] if parent is not None else None,
@@ -397,7 +398,7 @@ class Stage:
     def _asked_by(self, call: str) -> Cause:
         """Return the record of the call as the cause of the child session that the call starts."""
         session_id = call.partition(":")[0]
-        connection = self.sup.registry.sessions[session_id].connection
+        connection = self.sup.core.registry.sessions[session_id].connection
         assert isinstance(connection, AgentConnection)
         return Cause(connection._causes[call], None, session_id)  # as the connection asks for a child
 
@@ -443,17 +444,17 @@ class Stage:
     async def prepare(self, group: anyio.abc.TaskGroup) -> None:
         session = self.ids[self.case.session]
         if self.case.phase == "ended":
-            await self.sup.close_session(session, reason="no more work")
+            await self.sup.core.close_session(session, reason="no more work")
         if self.case.phase == "ending":
             group.start_soon(self._first, session)
-            while not self.sup.registry.sessions[session].is_stopping:
+            while not self.sup.core.registry.sessions[session].is_stopping:
                 await anyio.lowlevel.checkpoint()
 
     async def _first(self, session: str) -> None:
         await self.sup.abort(session, SESSION, reason="the first")
 
     async def abort(self) -> None:
-        self.seen = self.sup.journal_writer.last_seq
+        self.seen = self.sup.core.journal_writer.last_seq
         async with anyio.create_task_group() as group:
             group.start_soon(self._second)
             await anyio.lowlevel.checkpoint()
@@ -542,7 +543,7 @@ class Stage:
                 results = [one for one in own if one.event == "tool_completed" and one.outcome == "transition"]
                 calls = [one for one in expected.reached if self.case.world[one].up == name]
                 assert len(results) == len([one for one in calls if self.case.world[one].kind == "c"])
-                assert entity_id in self.sup.registry.sessions
+                assert entity_id in self.sup.core.registry.sessions
 
 
 BATCH = 24
@@ -559,13 +560,13 @@ async def carry_out(tmp_path: Path, batch: list[Case]) -> Counter[str]:
         async with anyio.create_task_group() as building:
             for stage in stages:
                 building.start_soon(stage.build, group)
-        await run.sup.journal_writer.flush()
-        await run.sup.registry.system.idle()
+        await run.sup.core.journal_writer.flush()
+        await run.sup.core.registry.system.idle()
         for stage in stages:
             await stage.prepare(group)
             await stage.abort()
-        await run.sup.journal_writer.flush()
-        await run.sup.registry.system.idle()
+        await run.sup.core.journal_writer.flush()
+        await run.sup.core.registry.system.idle()
         records = run.events()
         for stage in stages:
             found[stage.check(records)] += 1

@@ -79,7 +79,7 @@ def test_an_unknown_target_is_named() -> None:
     with pytest.raises(UnknownTarget) as caught:
         plan_abort(family(), "d", SESSION)
     assert caught.value.target == "d"
-    assert str(caught.value) == "no session or tool call has the id 'd'; `supervisor tree` shows the ids"
+    assert str(caught.value) == "no session or tool call has the id 'd'"
 
 
 @pytest.mark.parametrize("target", ["top", "k9"])
@@ -89,7 +89,7 @@ def test_a_root_has_no_siblings(target: str) -> None:
     tree = family() | {"k9": TreeNode(id="k9", kind="tool", parent="top")}
     with pytest.raises(ValueError) as caught:
         plan_abort(tree, target, SIBLING)
-    assert str(caught.value) == "top is a root session and has no siblings: abort it with --scope session"
+    assert str(caught.value) == "top is a root session and has no siblings: abort it with the scope session"
 
 
 def test_an_ended_root_is_no_error() -> None:

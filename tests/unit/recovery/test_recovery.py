@@ -27,10 +27,11 @@ from supervisor.ports import EntityRow
 from supervisor.recovery.journal_state import SessionHistory, at_rest, due_of, left_over
 from supervisor.recovery.journal_state import past_of as read_past
 from supervisor.recovery.restore import LOSS, loses_nothing
-from supervisor.recovery.resumable import continued, digest_of, grown, resumed_ids
+from supervisor.recovery.resumable import continued, digest_of, find_earlier_runs, grown, resumed_ids
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_types import AGENT_KIND, SESSION_KIND, TURN_KIND
 from supervisor.runtime.live_session import AgentProfile
+from supervisor.work.previous_run import find_previous_run
 from tests.unit.journal.test_journal import entry
 
 AGENTS = {"a": AgentConfig(adapter="command", command=("true",))}
@@ -314,6 +315,37 @@ def test_a_plan_may_have_grown() -> None:
 def test_another_plan_continues_nothing(plan: Plan) -> None:
     """A plan with a changed or a removed task does not continue the run."""
     assert continued(plan, plan, rows_of(plan_of(one="1"), "1.1", "IN_PROGRESS")) == {}
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        (plan_of(one="1", two="2"), ""),
+        (plan_of(one="1", two="other"), "changed in the plan: two"),
+        (plan_of(one="other"), "not in the plan any more: two; changed in the plan: one"),
+        (plan_of(one="other", two="other"), "every task is changed in the plan, or its workspace or merge_into is"),
+    ],
+)
+def test_the_reason_why_a_run_is_not_continued_is_told(now: Plan, why: str) -> None:
+    """The newest run of a plan counts its tasks by state, and names the difference to another plan."""
+    rows = rows_of(plan_of(one="1", two="2"), "workstream:plan-2", "CLOSED", "IN_PROGRESS")
+    earlier = find_earlier_runs(rows).by_name["plan"]
+    assert earlier.words == "workstream:plan-2 (executing: 1 closed, 1 open)"
+    assert earlier.why_not_continued(now, now) == why
+
+
+def test_a_changed_task_is_done_again_with_what_depends_on_it() -> None:
+    """A resumed run keeps closed tasks whose entry is unchanged, unless they depend on a task that has changed."""
+    named = [("base", ()), ("lone", ()), ("top", ("base",)), ("tip", ("top",))]
+    tasks = [TaskConfig(id=one, agent="a", prompt=one, depends_on=needed) for one, needed in named]
+    rows = rows_of(Plan(agents=AGENTS, tasks=tuple(tasks)), "workstream:plan", *["CLOSED"] * 4)
+    plan = Plan(agents=AGENTS, tasks=(tasks[0].model_copy(update={"prompt": "other"}), *tasks[1:]))
+    previous = find_previous_run(plan, plan, rows)
+    assert previous is not None
+    assert previous.has_rest
+    assert (list(previous.closed), list(previous.changed)) == (["lone"], ["base", "top", "tip"])
+    again = ", ".join(f"{one} (changed in the plan)" for one in ("base", "top", "tip"))
+    assert previous.words == f"1 closed and not done again; done again: {again}"
 
 
 WHERE = ({}, {"workspace": "worktree"}, {"workspace": "worktree", "merge_into": "main"})

@@ -38,8 +38,8 @@ class Batches(MemoryJournal):
 
 
 def batches_of(run: Run) -> list[list[tuple[str, str]]]:
-    assert isinstance(run.sup.journal, Batches)
-    return run.sup.journal.written
+    assert isinstance(run.sup.core.journal, Batches)
+    return run.sup.core.journal.written
 
 
 def create_run_and_job(registry: EntityRegistry) -> None:
@@ -53,7 +53,7 @@ async def test_a_decision_about_two_entities_is_one_append(tmp_path: Path) -> No
     """A group is written in one append even if each append has only one record; each record of a group is the cause of
     the next one."""
     async with supervising(tmp_path, journal=Batches) as run:
-        registry = run.sup.registry
+        registry = run.sup.core.registry
         with failpoint.controlled_by(lambda name, subject: name == "ledger.batch_of_one"):
             create_run_and_job(registry)
             registry.record_fact("run:a", "Noted", BY_TEST, {})
@@ -71,7 +71,7 @@ async def test_a_decision_about_two_entities_is_one_append(tmp_path: Path) -> No
 
 async def test_a_batch_that_is_full_is_extended_to_the_end_of_a_group(tmp_path: Path) -> None:
     async with supervising(tmp_path, journal=Batches) as run:
-        registry = run.sup.registry
+        registry = run.sup.core.registry
         create_run_and_job(registry)
         for _ in range(BATCH_MAX - 3):
             registry.record_fact("run:a", "Noted", BY_TEST, {})
@@ -81,9 +81,47 @@ async def test_a_batch_that_is_full_is_extended_to_the_end_of_a_group(tmp_path: 
         assert [len(one) for one in batches_of(run)] == [BATCH_MAX + 1, 1]
 
 
+async def test_nested_groups_are_one_append(tmp_path: Path) -> None:
+    """A group within a group belongs to the outer group: records before, within and after it are one append."""
+    async with supervising(tmp_path, journal=Batches) as run:
+        registry = run.sup.core.registry
+        with failpoint.controlled_by(lambda name, subject: name == "ledger.batch_of_one"):
+            create_run_and_job(registry)
+            with registry.journal_writer.together():
+                registry.record_fact("run:a", "Before", BY_TEST, {})
+                registry.apply(("run:a", task_run.Skipped()), ("job:a", job.UserCancelled()), cause=BY_TEST)
+                registry.record_fact("job:a", "After", BY_TEST, {})
+            registry.record_fact("job:a", "Outside", BY_TEST, {})
+            await registry.journal_writer.flush()
+        assert [[event for _, event in batch] for batch in batches_of(run)] == [
+            ["Born", "Born"],
+            ["Before", "skipped", "user_cancelled", "After"],
+            ["Outside"],
+        ]
+
+
+async def test_a_group_whose_block_raises_has_the_records_made_before(tmp_path: Path) -> None:
+    """Nothing is rolled back: the records made before the error are one append, and the next record is none of the
+    group."""
+    async with supervising(tmp_path, journal=Batches) as run:
+        registry = run.sup.core.registry
+        with failpoint.controlled_by(lambda name, subject: name == "ledger.batch_of_one"):
+            create_run_and_job(registry)
+            with pytest.raises(NoSuchEntity), registry.journal_writer.together():
+                registry.apply(("run:a", task_run.Skipped()), ("job:a", job.UserCancelled()), cause=BY_TEST)
+                registry.apply(("run:nobody", task_run.Skipped()), cause=BY_TEST)
+            registry.record_fact("job:a", "Outside", BY_TEST, {})
+            await registry.journal_writer.flush()
+        assert [[event for _, event in batch] for batch in batches_of(run)] == [
+            ["Born", "Born"],
+            ["skipped", "user_cancelled"],
+            ["Outside"],
+        ]
+
+
 async def test_events_of_one_entity_are_steps_one_after_the_other(tmp_path: Path) -> None:
     async with supervising(tmp_path, journal=Batches) as run:
-        registry = run.sup.registry
+        registry = run.sup.core.registry
         create_run_and_job(registry)
         failed = task_run.ExecutionFailed(error="it broke")
         moves = [("run:a", one) for one in (task_run.ExecutorStarted(), failed, task_run.RetryDecided())]
@@ -96,7 +134,7 @@ async def test_events_of_one_entity_are_steps_one_after_the_other(tmp_path: Path
 
 async def test_where_one_event_is_refused_no_entity_moves(tmp_path: Path) -> None:
     async with supervising(tmp_path, journal=Batches, refused=True) as run:
-        registry = run.sup.registry
+        registry = run.sup.core.registry
         create_run_and_job(registry)
         with pytest.raises(Refused, match="validation_passed"):
             registry.apply(("run:a", task_run.Skipped()), ("job:a", job.ValidationPassed()), cause=BY_TEST)

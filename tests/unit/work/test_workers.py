@@ -53,7 +53,7 @@ def virtually(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play]
 
 
 async def pool_of(run: Run, workers: dict[str, WorkerConfig], slots: int = 6, **given: Any) -> WorkerPool:
-    pool = WorkerPool(run.sup, workers, slots, **given)
+    pool = WorkerPool(run.sup.core, workers, slots, **given)
     await pool.start(STREAM, SAYS)
     return pool
 
@@ -388,11 +388,11 @@ def test_a_worker_drained_as_its_last_task_ends_is_shut_down(virtually: Callable
     async def play(run: Run) -> None:
         pool = await pool_of(run, ONE)
         await give(pool, "worker:w", "a")
-        await run.sup.journal_writer.flush()  # otherwise the assignment may be in the frozen batch as well
+        await run.sup.core.journal_writer.flush()  # otherwise the assignment may be in the frozen batch as well
         async with anyio.create_task_group() as group:
             group.start_soon(pool.done, "worker:w", "a", SAYS)
             await disks[0].frozen.wait()
-            states = (run.sup.registry.entity("worker:w").state, run.row("worker:w").state)
+            states = (run.sup.core.registry.entity("worker:w").state, run.row("worker:w").state)
             pool.drain("worker:w")
             disks[0].thaw.set()
         assert states == (Worker.IDLE, "busy")
@@ -460,7 +460,7 @@ def test_workers_of_a_dead_supervisor(virtually: Callable[[Play], Run], tmp_path
         nonlocal left
         pool = await pool_of(run, {"busy": WorkerConfig(), "idle": WorkerConfig()})
         await give(pool, "worker:busy", "a")
-        await run.sup.journal_writer.flush()
+        await run.sup.core.journal_writer.flush()
         left = copy.deepcopy(run.store)
         await pool.stop()
 

@@ -12,7 +12,7 @@ from operator import attrgetter
 
 import msgspec
 
-from supervisor.host.supervision import Supervisor
+from supervisor.host.api import Supervisor
 from supervisor.lifecycles.types import AbortPolicy
 from supervisor.policies.abort_plan import TreeNode
 from supervisor.ports import EntityRow
@@ -66,23 +66,23 @@ def check_memory(
         begun: returns whether a tool call of a living turn is on record.
         looked_at: number of this check; the check inspects the live entity with this index, modulo their number.
     """
-    if sup.journal_writer.error is not None or not sup.journal_writer.clean:
+    if sup.core.journal_writer.error is not None or not sup.core.journal_writer.clean:
         return
-    if looked_at % max(1, len(sup.registry.entities) // LARGE):
+    if looked_at % max(1, len(sup.core.registry.entities) // LARGE):
         return
-    rows = sup.rows(data=False)
+    rows = sup.core.registry.rows(data=False)
     for row in rows:
         kept = durable.get(row.id)
         if kept is None or _seen(row) != _seen(kept):
             _say_row(say, row, kept)
     _check_order(say, rows)
-    nodes = dict(sup.registry.abort_tree(hurry=True))
+    nodes = dict(sup.core.registry.abort_tree(hurry=True))
     _check_nodes(say, nodes, living)
     _check_processes(say, nodes, durable)
     _check_calls(say, sup, nodes, living, begun)
     _check_rule(say, sup, nodes, durable, ruling)
     if rows:
-        _inspect(say, sup, sup.registry.row(rows[looked_at % len(rows)].id), timers)
+        _inspect(say, sup, sup.core.registry.row(rows[looked_at % len(rows)].id), timers)
 
 
 def _say_row(say: Say, row: EntityRow, kept: EntityRow | None) -> None:
@@ -130,14 +130,14 @@ def _check_calls(say: Say, sup: Supervisor, nodes: Nodes, living: Rows, begun: C
         if one.kind == "tool":
             calls.setdefault(one.id.rpartition(":c")[0], set()).add(one.id)
     for row in living.values():
-        if row.kind != "turn" or row.id not in sup.registry.entities:
+        if row.kind != "turn" or row.id not in sup.core.registry.entities:
             continue
         kept, told = set(_open_calls(row)), calls.get(row.id, set())
         if kept != told:
             say("durable", row.id, f"shows the calls {sorted(told)}, and has {sorted(kept)} on record")
-        returned = [one for one in sup.registry.system.children(row.id) if begun(one) and one not in kept]
+        returned = [one for one in sup.core.registry.system.children(row.id) if begun(one) and one not in kept]
         for child in returned:
-            if sup.registry.system.inspect(child).phase == "live":
+            if sup.core.registry.system.inspect(child).phase == "live":
                 say("bounded", child, "has returned, on record, and its actor lives on")
 
 
@@ -150,7 +150,7 @@ def _check_rule(
 ) -> None:
     """Check that each session has the abort policy that the host gave, directly or by its nearest ancestor with a
     policy; and that the tree without *hurry* shows a stopped session as ended."""
-    unhurried = sup.registry.abort_tree()
+    unhurried = sup.core.registry.abort_tree()
     for one in nodes.values():
         row = durable.get(one.id)
         if one.kind != "session" or row is None:
@@ -191,5 +191,5 @@ def _inspect(say: Say, sup: Supervisor, row: EntityRow, timers: Callable[[str], 
         say("bounded", row.id, f"an inspection shows {seen.queued}")
     if row.kind == "session" and seen.phase == "live" and seen.timers != timers(row.id):
         say("punctual", row.id, f"has {seen.timers} timers, and its records have set {timers(row.id)}")
-    if sup.state_of(row.id) != row.state:
-        say("durable", row.id, f"is said to be {sup.state_of(row.id)}, and is {row.state} on record")
+    if sup.core.state_of(row.id) != row.state:
+        say("durable", row.id, f"is said to be {sup.core.state_of(row.id)}, and is {row.state} on record")

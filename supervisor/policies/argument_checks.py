@@ -1,10 +1,13 @@
-"""Checks of the arguments that an embedding program gives.
+"""Checks of the arguments that an embedding program passes.
 
 A value of a wrong type would otherwise be found when it is encoded for the journal, and a journal that cannot be
 written ends every session.
 """
 
 from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
 
 from supervisor.lifecycles.types import DeliveryPoint
 
@@ -20,16 +23,29 @@ def check_text(field: str, text: str) -> None:
         ) from None
 
 
-def check_type(field: str, value: object, wanted: type) -> None:
-    if not isinstance(value, wanted):
-        raise TypeError(f"{field}: {value!r} is no {wanted.__name__}")
+def check_type(field: str, value: object, *wanted: type | str) -> None:
+    """Raise TypeError unless *value* has one of the types *wanted*. A bool does not count as a number. A str among
+    *wanted* names something else that the caller accepts."""
+    types = tuple(one for one in wanted if isinstance(one, type))
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        names = [one if isinstance(one, str) else one.__name__ for one in wanted]
+        allowed = " or ".join(one if " " in one else f"{'an' if one[0] in 'AEIOaeio' else 'a'} {one}" for one in names)
+        raise TypeError(f"{field}: {reprlib.repr(value)} is of type {type(value).__name__}; give {allowed}")
 
 
-def check_types(wanted: type, **given: object) -> None:
+def check_types(*wanted: type, **given: object) -> None:
     """Check the type of each argument that is not None."""
     for field, value in given.items():
         if value is not None:
-            check_type(field, value, wanted)
+            check_type(field, value, *wanted)
+
+
+def check_items(field: str, values: Sequence[object], wanted: type) -> None:
+    """Raise TypeError unless *values* is a sequence of *wanted*. A str does not count as a sequence."""
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+        check_type(field, values, f"a list of {wanted.__name__}")
+    for number, value in enumerate(values):
+        check_type(f"{field}[{number}]", value, wanted)
 
 
 def check_name(name: str) -> None:

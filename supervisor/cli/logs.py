@@ -1,0 +1,120 @@
+"""``supervisor logs``: the transcript of a session; of several sessions with the same name, the newest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from supervisor.cli.completion import complete_ids
+from supervisor.cli.lookup import has_ended, newest_task, open_history, pause, sessions_named
+from supervisor.cli.options import json_option, say, state_dir_option, warn
+from supervisor.cli.rendering import json_line
+from supervisor.control.error_messages import BadInput
+from supervisor.journal.history import History
+from supervisor.journal.statedir import StateDir
+from supervisor.journal.transcript import follow_from
+from supervisor.lifecycles.types import Kind
+
+_TRANSCRIPT_LINE: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<source>\w+)\| (?P<text>.*)")
+"""Pattern of a line of a transcript; the time of day is UTC. Other lines are notes of the transcript itself."""
+
+
+@click.command("logs")
+@click.argument("entity_id", metavar="ID", shell_complete=complete_ids(Kind.TASK, Kind.SESSION))
+@click.option("-f", "--follow", is_flag=True, help="Continue until the task, or the session, has ended.")
+@click.option("--exact", is_flag=True, help="ID is the id of one session, also if later sessions have its name.")
+@state_dir_option
+@json_option
+def logs_command(entity_id: str, follow: bool, exact: bool, state_dir: Path, as_json: bool) -> None:
+    """ID is the name of a task, or the id of a task or session. If several sessions have worked on the task, or had the
+    name, the newest is printed.
+
+    \b
+    supervisor logs fix -f            # the task fix, as its agents write, until the task has ended
+    supervisor logs fix-2 --exact     # an older session of the same name
+    """
+    with open_history(state_dir) as (state, reader):
+        _Logs(state, reader, entity_id, exact=exact, as_json=as_json).print(follow=follow)
+
+
+class _Logs:
+    """Printer of the transcripts of the sessions that *entity_id* means."""
+
+    def __init__(self, state: StateDir, reader: History, entity_id: str, *, exact: bool, as_json: bool) -> None:
+        self._state, self._reader, self._id = state, reader, entity_id
+        self._exact, self._as_json = exact, as_json
+
+    def print(self, *, follow: bool) -> None:
+        """Print the newest session's transcript; with *follow* also what comes until the end, including the transcripts
+        of sessions that begin meanwhile.
+
+        Raises:
+            UnknownId: nothing has the id.
+            BadInput: the id is that of a task without a session.
+        """
+        sessions = self._sessions()
+        if not sessions and not (follow and self._goes_on("")):
+            raise BadInput(f"{self._id}: no session has worked on this task yet; `supervisor tree` shows why it waits")
+        if len(sessions) > 1:
+            older = ", ".join(f"`supervisor logs {one} --exact`" for one in sessions[:-1])
+            warn(f"{sessions[-1]} is the newest of {len(sessions)} sessions of {self._id}; the older ones: {older}")
+        current = self._printer(sessions)
+        seq = self._reader.live.last_seq
+        goes_on = follow
+        while goes_on:
+            goes_on = self._goes_on(current.session)  # asked first: what was said before the end is still read
+            if seq != (seq := self._reader.live.last_seq) and (newer := self._sessions()) != sessions:
+                sessions = newer
+                current.end()
+                warn(f"{sessions[-1]} works on {self._id} now")
+                current = self._printer(sessions)
+            current.print_new()
+            if goes_on:
+                pause()
+        current.end()
+
+    def _sessions(self) -> Sequence[str]:
+        found = sessions_named(self._reader, self._id)
+        return [self._id] if self._exact and self._id in found else found
+
+    def _printer(self, sessions: Sequence[str]) -> _TranscriptPrinter:
+        session = sessions[-1] if sessions else ""
+        return _TranscriptPrinter(self._state.transcript(session), session, self._as_json)
+
+    def _goes_on(self, session: str) -> bool:
+        """Return whether more output may come: a supervisor runs, and the task, or the session without a task, has not
+        ended."""
+        task = None if self._exact else newest_task(self._reader.live.entities(), self._id)
+        row = task or self._reader.entity(session)
+        return row is not None and not has_ended(self._reader.live, row) and self._state.lock_holder() is not None
+
+
+class _TranscriptPrinter:
+    """Printer of the lines of a transcript; prints each line when it is complete."""
+
+    def __init__(self, path: Path, session: str, as_json: bool) -> None:
+        self._path, self.session, self._as_json = path, session, as_json
+        self._offset, self._held = 0, ""
+
+    def print_new(self) -> None:
+        text, self._offset = follow_from(self._path, self._offset)
+        *lines, self._held = (self._held + text).split("\n")
+        for line in lines:
+            self._show(line)
+
+    def end(self) -> None:
+        self.print_new()
+        if self._held:
+            self._show(self._held)
+
+    def _show(self, line: str) -> None:
+        if self._as_json:
+            said = _TRANSCRIPT_LINE.fullmatch(line)
+            parts = said.groupdict() if said else {"timestamp": None, "source": None, "text": line}
+            say(json_line({"session": self.session, **parts}))
+        else:
+            say(line)

@@ -1,0 +1,113 @@
+"""``supervisor wait``: wait until a task, a session or the run of a plan has ended; the exit status is its outcome."""
+
+from __future__ import annotations
+
+import time
+from math import isfinite
+from pathlib import Path
+
+import click
+
+from supervisor.cli.completion import complete_ids
+from supervisor.cli.lookup import has_ended, newest_task, open_history, pause, unknown_id
+from supervisor.cli.options import json_option, say, state_dir_option, warn
+from supervisor.cli.rendering import json_text
+from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, TimedOut, WorkFailed
+from supervisor.diagnostics.task_status import data_of
+from supervisor.diagnostics.tree_view import ps
+from supervisor.journal.history import History
+from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.types import Kind
+from supervisor.lifecycles.workstream import Workstream
+from supervisor.policies.redaction import printable
+from supervisor.ports import EntityRow
+
+_KINDS = (Kind.TASK, Kind.SESSION, Kind.WORKSTREAM)
+_FOR_A_PERSON = (Task.PLANNED.value, Task.PENDING_APPROVAL.value)
+"""States of a task that end with an approval or a rejection."""
+
+
+@click.command("wait")
+@click.argument("entity_id", metavar="[ID]", required=False, shell_complete=complete_ids(*_KINDS))
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up after this time."
+)
+@state_dir_option
+@json_option
+def wait_command(entity_id: str | None, timeout_s: float | None, state_dir: Path, as_json: bool) -> int:
+    """ID is the name of a task, or the id of a task, a session or a workstream; without ID, the run of the plan is
+    waited for. Exit status: 0 it was completed, 1 it failed or was cancelled or its supervisor has died, 124 it has not
+    ended within --timeout.
+
+    \b
+    supervisor wait fix --timeout 600 && git push
+    """
+    if timeout_s is not None and not isfinite(timeout_s):
+        raise BadInput(f"--timeout: {timeout_s} is not a duration; give seconds, 0 or more")
+    with open_history(state_dir) as (state, reader):
+        row = _await_end(state, reader, _find(reader, entity_id).id, timeout_s)
+        seen = {one.id: one for one in ps(reader.live.entities(), now=time.time())}
+    note = seen[row.id].note if row.id in seen else ""  # its rows may have been moved to the archive
+    completed = _is_completed(row)
+    if as_json:
+        say(json_text({"id": row.id, "kind": row.kind, "state": row.state, "completed": completed, "note": note}))
+    else:
+        say(f"{printable(row.id)}: {row.state}{f' ({printable(note)})' if note else ''}")
+    return DONE if completed else WORK_FAILED
+
+
+def _find(reader: History, entity_id: str | None) -> EntityRow:
+    """Return the entity to wait for.
+
+    Raises:
+        UnknownId, BadInput: there is none, or it is of a kind that is not waited for.
+    """
+    rows = reader.live.entities()
+    if entity_id is None:
+        streams = [row for row in rows if row.kind == Kind.WORKSTREAM]
+        if not streams:
+            raise BadInput("no plan was run here; name the session to wait for (`supervisor ps` shows the ids)")
+        return streams[-1]
+    found = newest_task(rows, entity_id) or reader.entity(entity_id)
+    if found is None:
+        raise unknown_id(reader, entity_id)
+    if found.kind not in _KINDS:
+        raise BadInput(f"{entity_id} is a {found.kind}: give the id of a task, a session or a workstream")
+    return found
+
+
+def _await_end(state: StateDir, reader: History, entity_id: str, timeout_s: float | None) -> EntityRow:
+    """Wait for the end of an entity, and return its last row. Say once that a task waits for an approval.
+
+    Raises:
+        TimedOut: it has not ended within *timeout_s* seconds.
+        WorkFailed: no supervisor runs that could end it.
+    """
+    until_s = None if timeout_s is None else time.monotonic() + timeout_s
+    said = False
+    while True:
+        running = state.lock_holder() is not None  # asked first: the end that a supervisor records last is still seen
+        row = reader.entity(entity_id)
+        assert row is not None, "rows stay"
+        if has_ended(reader.live, row):
+            return row
+        if not running:
+            words = f"{entity_id} has not ended ({row.state}), and no supervisor runs on {state.root}"
+            raise WorkFailed(f"{words}; `supervisor run PLAN.yaml` continues an interrupted plan")
+        if row.state in _FOR_A_PERSON and not said:
+            said = True
+            warn(f"{entity_id} waits for a person: `supervisor approve {data_of(row).get('name')}`, or reject")
+        if until_s is not None and time.monotonic() >= until_s:
+            raise TimedOut(f"{entity_id} has not ended after {timeout_s:g} s: it is {row.state}")
+        pause()
+
+
+def _is_completed(row: EntityRow) -> bool:
+    match row.kind:
+        case Kind.TASK:
+            return row.state == Task.CLOSED.value
+        case Kind.WORKSTREAM:
+            return row.state == Workstream.COMPLETED.value
+        case _:
+            return data_of(row).get("outcome") == "completed"

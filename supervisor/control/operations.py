@@ -1,0 +1,269 @@
+"""Table of the operations of a running supervisor: request, handler, effect, and who may call.
+
+Theory of operation
+-------------------
+Each way to reach a supervisor from outside takes the same four steps, and adds only its own transport::
+
+    asked = read_request(data)                # BadRequest: field, value, fix
+    asked = admit(sup, asked, caller)         # Refused: this caller may not; else the caller's name is in the request
+    async for line in OPERATIONS[asked.do].handle(sup, asked):
+        ...                                   # objects that msgspec encodes: the lines of the reply
+    error_reply(error)                        # kind and message of any exception of the steps above
+
+The control socket (``server``) transports JSON lines; the MCP server makes a tool of each operation. A new operation is
+a request model, a handler, and a row of :data:`OPERATIONS`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from supervisor.control.callers import Access, own_permission, own_task, refusal, within_sessions
+from supervisor.control.error_messages import BadInput, cause_of
+from supervisor.control.requests import (
+    Abort,
+    Answer,
+    BadRequest,
+    Command,
+    Compact,
+    Follow,
+    Inspect,
+    Permissions,
+    Ping,
+    Request,
+    Send,
+    Split,
+    Steer,
+    Stop,
+)
+from supervisor.lifecycles.types import Verb
+from supervisor.plans.source import BadPlan
+from supervisor.plans.splitting import read_subtasks
+from supervisor.plans.task_control import CommandResult, WorkControl
+from supervisor.policies.abort_plan import AbortPlan
+from supervisor.ports import Caller, JournalError, Origin, Retention
+from supervisor.ports.logs import get_logger
+from supervisor.runtime.entity import Degraded, Refused
+from supervisor.runtime.live_session import NoSuchEntity
+
+if TYPE_CHECKING:
+    from supervisor.host.api import Supervisor
+
+Replies = AsyncGenerator[Mapping[str, Any], None]
+
+_log = get_logger()
+_KINDS: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (Degraded, "degraded"),
+    (Refused, "refused"),
+    (BadPlan, "bad"),
+    (BadInput, "bad"),
+    (ValueError, "bad"),
+    (JournalError, "failed"),
+)
+"""Kinds of error replies by the type of the exception; the first match counts."""
+
+
+class Effect(StrEnum):
+    """Effect of an operation on the supervisor and its sessions."""
+
+    READS = "reads"
+    CHANGES = "changes"
+    ENDS = "ends"
+
+
+class Lines(StrEnum):
+    """Number of lines of a reply; an endless reply ends when the client leaves or the supervisor ends."""
+
+    ONE = "one"
+    MANY = "many"
+    ENDLESS = "endless"
+
+
+class Operation(NamedTuple):
+    """Row of the table: *handle* returns the lines of the reply. ``access`` is the rule for callers that are no
+    operators; ``None``: all of them may call."""
+
+    request: type[Request]
+    handle: Callable[[Supervisor, Any], Replies]
+    effect: Effect
+    access: Access | None = None
+    lines: Lines = Lines.ONE
+
+    @property
+    def name(self) -> str:
+        return str(self.request.model_fields["do"].default)
+
+
+def read_request(data: object) -> Request:
+    """Return the request in the decoded JSON object *data*.
+
+    Raises:
+        BadRequest: *data* is no request; the message names field, value and fix.
+    """
+    if not isinstance(data, dict):
+        raise BadRequest(f"a request is an object, not {data!r:.60}; give for example {{'do': 'ping'}}")
+    do = data.get("do")
+    operation = OPERATIONS.get(do) if isinstance(do, str) else None
+    if operation is None:
+        raise BadRequest(f"do: {do!r:.60} is not an operation; give one of {', '.join(OPERATIONS)}")
+    return operation.request.model_validate(data)
+
+
+def admit(sup: Supervisor, asked: Request, caller: Caller) -> Request:
+    """Check that *caller* may send the request; return the request with the caller's name as its sender.
+
+    Raises:
+        Refused: the caller may not send this request. The refusal is recorded.
+    """
+    access = OPERATIONS[asked.do].access
+    if access is not None and caller.origin is not Origin.OPERATOR:
+        why = refusal(access, asked, caller, sup.core.reach_of(caller), lambda one: _plan(sup, one))
+        if why:
+            sup.core.note_refused(caller, asked.do, why)
+            raise Refused(why)
+    return asked.model_copy(update={"by": caller.named(asked.by)}) if isinstance(asked, Command) else asked
+
+
+def error_reply(raised: Exception) -> dict[str, str]:
+    """Return kind and message of an error for the reply; log the error if it is a bug of the supervisor."""
+    error = cause_of(raised)
+    if isinstance(error, LookupError) and not isinstance(error, KeyError | IndexError):
+        return {"kind": "unknown", "message": str(error)}
+    if (kind := next((kind for one, kind in _KINDS if isinstance(error, one)), None)) is not None:
+        return {"kind": kind, "message": str(error)}
+    _log.error("control_request_failed", exc_info=raised)
+    return {"kind": "failed", "message": f"the supervisor failed: {type(error).__name__}: {error}"}
+
+
+# ------------------------------------------------------------------------------------------------------- handlers
+async def ping(sup: Supervisor, asked: Ping) -> Replies:
+    """Return the pid of the supervisor, and the outage or shortage that it waits for."""
+    yield {"pid": os.getpid(), "outage": sup.outage, "shortage": sup.shortage}
+
+
+async def inspect(sup: Supervisor, asked: Inspect) -> Replies:
+    """Show the present activity of a live entity: its mailbox, its tasks, and where each of them waits."""
+    yield {"inspected": sup.inspect(asked.id), "outage": sup.outage}
+
+
+async def permissions(sup: Supervisor, asked: Permissions) -> Replies:
+    """List the permission requests that wait for an answer, oldest first. A request is denied after left_s seconds."""
+    yield {"permissions": sup.permissions()}
+
+
+async def follow(sup: Supervisor, asked: Follow) -> Replies:
+    """Send every durable record, those to come included, until the supervisor ends."""
+    async with sup.subscribe(asked.after) as events, aclosing(events):
+        async for event in events:
+            if asked.id in (None, event.entity_id):
+                yield {"event": event}
+
+
+async def abort(sup: Supervisor, asked: Abort) -> Replies:
+    """Abort a tool call, a session, or its siblings, and return a receipt. With dry_run, only return the plan."""
+    if asked.dry_run:
+        yield {"plan": _plan(sup, asked)}
+        return
+    how: dict[str, Any] = {"now": asked.now, "within_s": asked.within_s, "plan_id": asked.plan}
+    yield {"receipt": await sup.abort(asked.id, asked.scope, reason=asked.reason, actor=asked.by, **how)}
+
+
+def _plan(sup: Supervisor, asked: Abort) -> AbortPlan:
+    return sup.plan_abort(asked.id, asked.scope, now=asked.now)
+
+
+async def send(sup: Supervisor, asked: Send) -> Replies:
+    """Send a session a message: for its next prompt, or, if it is urgent, within the running turn."""
+    yield {"message_id": await sup.core.send(asked.id, asked.text, urgent=asked.urgent, sender=asked.by, at=asked.at)}
+
+
+async def answer(sup: Supervisor, asked: Answer) -> Replies:
+    """Answer a permission that an agent waits for. The first answer counts; a later one is an error."""
+    how: dict[str, Any] = {"allow": asked.allow, "always": asked.always, "because": asked.because}
+    yield {"answered": (await sup.answer(asked.id, **how, by=asked.by))._asdict()}
+
+
+async def stop(sup: Supervisor, asked: Stop) -> Replies:
+    """Begin the end of the supervisor: let turns finish; with now, or the second time, abort everything."""
+    await sup.stop(now=asked.now, actor=asked.by)
+    yield {"stopping": "now" if sup.core.stop_now.is_set() else "drain", "outage": sup.outage}
+
+
+async def compact(sup: Supervisor, asked: Compact) -> Replies:
+    """Move entities that ended long ago from the journal to the archive. Given bounds replace those of the plan."""
+    given = asked.keep_s is not None or asked.records_max is not None
+    retention = Retention(keep_s=asked.keep_s, records_max=asked.records_max) if given else None
+    yield {"compacted": await sup.compact(retention)}
+
+
+async def steer(sup: Supervisor, asked: Steer) -> Replies:
+    """Give a command about tasks of the running plan. Each task has a reply: the refusal of one stops no other."""
+    plans = _running_plans(sup)
+    tasks = tuple([task for work in plans for task in await work.planned()]) if asked.all_planned else asked.tasks
+    tasks = tuple(dict.fromkeys(tasks))
+    how: dict[str, Any] = {"by": asked.by, "reason": asked.reason}
+    if asked.verb is Verb.BLOCK:
+        how["on"] = asked.on
+    for task in tasks:
+        # Each task has a command id of its own: a second command with the same id would not be executed.
+        derived = asked.command_id is not None and len(tasks) > 1
+        how["command_id"] = f"{asked.command_id}/{task}" if derived else asked.command_id
+
+        async def give(work: WorkControl, task: str = task) -> CommandResult:
+            result: CommandResult = await getattr(work, asked.verb)(task, **how)  # named like its verb
+            return result
+
+        yield await _task_reply(plans, task, give)
+
+
+async def split(sup: Supervisor, asked: Split) -> Replies:
+    """Split a task of the running plan into subtasks; the task is completed when its subtasks are."""
+    how: dict[str, Any] = {"by": asked.by, "reason": asked.reason, "command_id": asked.command_id}
+
+    async def give(work: WorkControl) -> CommandResult:
+        return await work.split(asked.task, read_subtasks(asked.subtasks, asked.source), **how)
+
+    yield await _task_reply(_running_plans(sup), asked.task, give)
+
+
+def _running_plans(sup: Supervisor) -> Sequence[WorkControl]:
+    if not sup.core.plan_commands:
+        raise Refused("no plan runs here, so there is no task to command")
+    return sup.core.plan_commands
+
+
+async def _task_reply(
+    plans: Sequence[WorkControl], task: str, give: Callable[[WorkControl], Awaitable[CommandResult]]
+) -> Mapping[str, Any]:
+    """Give a command to the first plan that has *task*; return ``{"task", "answer"}``, or ``{"task", "refused"}`` with
+    kind and message."""
+    *others, last = plans
+    try:
+        for work in others:
+            with suppress(NoSuchEntity):
+                return {"task": task, "answer": await give(work)}
+        return {"task": task, "answer": await give(last)}
+    except Exception as error:
+        return {"task": task, "refused": error_reply(error)}
+
+
+# ------------------------------------------------------------------------------------------------------- the table
+_TABLE: Final = (
+    Operation(Ping, ping, Effect.READS),
+    Operation(Inspect, inspect, Effect.READS),
+    Operation(Permissions, permissions, Effect.READS),
+    Operation(Follow, follow, Effect.READS, lines=Lines.ENDLESS),
+    Operation(Send, send, Effect.CHANGES, Access("send", within=within_sessions)),
+    Operation(Answer, answer, Effect.CHANGES, Access("answer", never=own_permission)),
+    Operation(Steer, steer, Effect.CHANGES, Access("tasks"), Lines.MANY),
+    Operation(Split, split, Effect.CHANGES, Access("tasks", within=own_task)),
+    Operation(Compact, compact, Effect.CHANGES, Access("compact")),
+    Operation(Abort, abort, Effect.ENDS, Access("abort", within=within_sessions)),
+    Operation(Stop, stop, Effect.ENDS, Access("stop")),
+)
+OPERATIONS: Final[Mapping[str, Operation]] = {one.name: one for one in _TABLE}
+"""Every operation, by its name."""

@@ -1,0 +1,200 @@
+"""Requests to a running supervisor: a pydantic model for each operation; the JSON object on the wire has its fields.
+
+The field ``do`` names the operation. The field ``by`` names the sender of a command for the records; the supervisor
+replaces ``by`` if the sender is no operator. ``supervisor.control.operations`` has the table of the operations. This
+module imports neither a supervisor nor plans, since every client imports this module.
+
+A request with an invalid field cannot be made: the error names the field, the value and the fix.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, Strict, ValidationError, model_validator
+
+from supervisor.control.error_messages import BadInput
+from supervisor.lifecycles.types import AbortScope, DeliveryPoint, Verb
+
+Flag = Annotated[bool, Strict()]
+Seconds = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False)]
+Number = Annotated[int, Strict(), Field(ge=0)]
+_SHOWN_MAX: Final = 60
+"""Maximal number of characters of a value in an error message."""
+
+
+class BadRequest(BadInput):
+    """Raised for a request with invalid fields."""
+
+
+class Request(BaseModel):
+    """Base class of the requests. The description of a field is part of error messages and of the tools for agents."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    do: str
+
+    @property
+    def title(self) -> str:
+        """The request as text, for the refusal of it."""
+        return self.do
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether the request changes nothing, although others of its operation do."""
+        return False
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explain_errors(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(data)
+        except ValidationError as error:
+            raise BadRequest(_error_text(error, cls)) from None
+
+
+class Command(Request):
+    """Base class of the requests whose sender is recorded."""
+
+    by: str = Field("control", description="the name of the sender, for the records")
+
+
+class Ping(Request):
+    do: Literal["ping"] = "ping"
+
+
+class Inspect(Request):
+    do: Literal["inspect"] = "inspect"
+    id: str = Field(description="the id of a live session, turn, agent, task or tool call")
+
+
+class Permissions(Request):
+    do: Literal["permissions"] = "permissions"
+
+
+class Follow(Request):
+    do: Literal["follow"] = "follow"
+    after: Number = Field(0, description="the number of the last record that is not wanted")
+    id: str | None = Field(None, description="the id of the only entity whose records are wanted")
+
+
+class Abort(Command):
+    do: Literal["abort"] = "abort"
+    id: str = Field(description="the id of a tool call or session")
+    scope: AbortScope = Field(
+        description="tool, that call; sibling, the siblings of the session; session, the session with all below it"
+    )
+    reason: str = Field("", description="the reason, for the record")
+    dry_run: Flag = Field(False, description="true to return only the plan: what would end, and the plan's id")
+    now: Flag = Field(False, description="true to kill at once, without asking first")
+    within_s: Seconds | None = Field(None, description="the seconds that the whole abort may take, 0 or more")
+    plan: str | None = Field(None, description="the id of the only plan to carry out, as a dry run returned it")
+
+    @property
+    def title(self) -> str:
+        return f"abort {self.id}"
+
+    @property
+    def only_reads(self) -> bool:
+        return self.dry_run
+
+
+class Send(Command):
+    do: Literal["send"] = "send"
+    id: str = Field(description="the id of a session")
+    text: str = Field(description="the text for the agent")
+    urgent: Flag = Field(False, description="true to interrupt the turn instead of waiting for the next prompt")
+    at: DeliveryPoint | None = Field(
+        None, description=f"the point at which an urgent message is delivered: {', '.join(DeliveryPoint)}"
+    )
+
+    @property
+    def title(self) -> str:
+        return f"send to {self.id}"
+
+
+class Answer(Command):
+    do: Literal["answer"] = "answer"
+    id: str = Field(description="the id of a permission request")
+    allow: Flag = Field(description="true to allow, false to deny")
+    always: Flag = Field(False, description="true to give the same answer to the same request later in the session")
+    because: str = Field("", description="the reason, for the record")
+
+    @property
+    def title(self) -> str:
+        return f"an answer to {self.id}"
+
+
+class Steer(Command):
+    do: Literal["steer"] = "steer"
+    verb: Verb = Field(description="one of " + ", ".join(verb for verb in Verb if verb is not Verb.SPLIT))
+    tasks: tuple[str, ...] = Field((), description="a list of task ids")
+    all_planned: Flag = Field(False, description="true for all tasks that wait for approval before they begin")
+    on: tuple[str, ...] = Field((), description="a list of what blocked tasks wait for: tasks, or other things")
+    reason: str = Field("", description="the reason, for the record")
+    command_id: str | None = Field(None, description="an id of your own: a command with this id takes effect once")
+
+    @property
+    def title(self) -> str:
+        return " ".join([self.verb, *self.tasks])
+
+    @model_validator(mode="after")
+    def _check_combination(self) -> Self:
+        if self.verb is Verb.SPLIT:
+            raise BadRequest("verb: split needs subtasks; give them with do: split")
+        if self.all_planned and (self.tasks or self.command_id is not None):
+            raise BadRequest(
+                "all_planned: these may be other tasks each time; name the tasks, or give neither tasks nor command_id"
+            )
+        if self.all_planned and self.verb not in (Verb.APPROVE, Verb.REJECT):
+            raise BadRequest(f"all_planned: planned tasks can be approved or rejected, not {self.verb}; name the tasks")
+        if not self.all_planned and not self.tasks:
+            raise BadRequest("tasks: none is named; give at least one task id")
+        if bool(self.on) is not (self.verb is Verb.BLOCK):
+            raise BadRequest("on: names what a task waits for; give it with block, and with no other verb")
+        return self
+
+
+class Split(Command):
+    do: Literal["split"] = "split"
+    task: str = Field(description="the id of the task")
+    subtasks: str = Field(description="a list of tasks as YAML text, with the keys that the tasks of a plan have")
+    source: str = Field("subtasks", description="the name of that text in error messages")
+    reason: str = Field("", description="the reason, for the record")
+    command_id: str | None = Field(None, description="an id of your own: a command with this id takes effect once")
+
+    @property
+    def title(self) -> str:
+        return f"{self.do} {self.task}"
+
+
+class Stop(Command):
+    do: Literal["stop"] = "stop"
+    now: Flag = Field(False, description="true to abort everything instead of letting turns finish")
+
+
+class Compact(Request):
+    do: Literal["compact"] = "compact"
+    keep_s: Seconds | None = Field(None, description="the seconds for which entities are kept after their end")
+    records_max: Annotated[int, Strict(), Field(ge=1)] | None = Field(
+        None, description="the largest number of records to keep, 1 or more"
+    )
+
+
+def _error_text(error: ValidationError, model: type[Request]) -> str:
+    """Return a text with the field, the value and the fix for each error."""
+    fields = model.model_fields
+    texts = []
+    for one in error.errors(include_url=False):
+        field, value = str(one["loc"][0]) if one["loc"] else "", repr(one["input"])
+        shown = value if len(value) <= _SHOWN_MAX else f"{value[: _SHOWN_MAX - 3]}..."
+        wanted = fields[field].description or f"{field!r}" if field in fields else ""
+        match one["type"]:
+            case "missing":
+                texts.append(f"{field}: missing; give {wanted}")
+            case "extra_forbidden":
+                known = ", ".join(name for name in fields if name != "do") or "none"
+                texts.append(f"{field}: unknown field; the fields of {fields['do'].default} are: {known}")
+            case _:
+                texts.append(f"{field}: {shown} is not valid; give {wanted}")
+    return "\n".join(texts)
