@@ -194,13 +194,13 @@ def test_why_shows_branches_below_their_step() -> None:
     """The text of ``why`` shows annotations of a record, such as a policy edge, below that record, with the role of
     each."""
     edge = Annotation(role=RecordRole.EDGE, record=event(seq=2, event="AbortRecord"))
-    rung = Annotation(
+    stage = Annotation(
         role=RecordRole.STAGE, record=event(seq=5, event="Ended", metadata={"rung": "kill", "took_s": 0.5})
     )
     later = Annotation(role=RecordRole.LATER, record=event(seq=6, event="OperatorStop"))
     steps = (
         SpineStep(role=RecordRole.ROOT, record=event(seq=1), branches=(edge,)),
-        SpineStep(role=RecordRole.END, record=event(seq=3), branches=(rung, later)),
+        SpineStep(role=RecordRole.END, record=event(seq=3), branches=(stage, later)),
     )
     lines = why_text(explained(event(seq=1), steps=steps)).splitlines()[1:]
     assert [line[:14].rstrip() for line in lines if line[0] != " "] == [
@@ -208,8 +208,8 @@ def test_why_shows_branches_below_their_step() -> None:
         "│   └─ policy",
         "└ " + lines[2][2:14],
     ]
-    assert [line[4:].split(":")[0] for line in lines[3:]] == ["├─ rung", "└─ later cause"]
-    assert "rung=kill  took_s=0.5" in lines[3]
+    assert [line[4:].split(":")[0] for line in lines[3:]] == ["├─ stage", "└─ later cause"]
+    assert "stage=kill  took_s=0.5" in lines[3]
 
 
 # ------------------------------------------------------------------------------------------------- what there is
