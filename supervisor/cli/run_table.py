@@ -22,10 +22,11 @@ from rich.text import Text
 from supervisor.cli.rendering import counted, duration
 from supervisor.diagnostics.state_times import StateTimes
 from supervisor.diagnostics.task_status import TaskStatus, data_of, plan_name
-from supervisor.diagnostics.tree_view import Notes, VisualStates, waiting_permissions
+from supervisor.diagnostics.tree_view import Notes, VisualStates, session_outcome, waiting_permissions
 from supervisor.diagnostics.visual_state import VisualState
 from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.redaction import printable
 from supervisor.ports import EntityRow
@@ -38,7 +39,6 @@ _OUTCOMES: Final = {
 """Word and colour of a task that has ended."""
 _HELD: Final = (Task.CLAIMED.value, Task.IN_PROGRESS.value, Task.DONE.value)
 _OUTCOME_STYLES: Final[Mapping[str, str]] = {"completed": "green", "failed": "red"}
-_COMPLETE: Final = Session.SESSION_COMPLETE.value
 _PERSON: Final = (Task.PLANNED.value, Task.PENDING_APPROVAL.value, Task.BLOCKED.value)
 _AGENT_WORKS: Final = (Session.SPAWNING.value, Session.RUNNING.value, Session.INTERRUPTING.value)
 _STYLES: Final = {"dark orange": "dark_orange", "gray": "grey50"}
@@ -180,22 +180,23 @@ class RunTable:
             asked = [f"{notes.permission(turn, one)} ({one['title']})" for one in waiting_permissions(turn_data)]
             calls = [f'{name}:c{one["number"]} "{one["title"]}"' for one in turn_data.get("open") or ()]
         is_delayed = run is not None and bool(notes.task_status.delay(run))
-        step = notes.of_session(row, data)
+        is_checked = run is not None and run.state == TaskRun.VALIDATING.value
+        step, (outcome, reason) = notes.of_session(row, data), session_outcome(data)
         if asked:
             parts = asked
         elif task is not None and is_delayed:
             parts = [notes.task_status.step(task), str(run_data.get("last_error", ""))]
         elif task is not None and task.state == Task.DONE.value:
             parts = [notes.of(task, data_of(task))]
-        elif task is not None and (step or run_data.get("attempts", 0) > 1 or row.state == _COMPLETE):
-            waits_for = step or ", ".join(calls) or ("" if row.state == _COMPLETE else self.last_lines.get(row.id, ""))
-            parts = [notes.task_status.step(task), waits_for, str(data.get("last_error", "")) if step else ""]
         else:
-            parts = [step or ", ".join(calls) or self.last_lines.get(row.id, "")]
+            is_named = is_checked or run_data.get("attempts", 0) > 1
+            parts = [notes.task_status.step(task) if task is not None and is_named else ""]
+            if not is_checked:
+                parts += [step, reason] if step else [", ".join(calls) or self.last_lines.get(row.id, "")]
         cools = row.state == Session.COOLING_DOWN.value
         word, style = row.state, "yellow" if cools else "cyan"
-        if data.get("outcome"):
-            word, style = str(data["outcome"]), _OUTCOME_STYLES.get(data["outcome"], "yellow")
+        if outcome:
+            word, style = outcome, _OUTCOME_STYLES.get(outcome, "yellow")
         elif visual is not None and (row.state in _AGENT_WORKS or visual is VisualState.MERGING):
             word, style = visual.value, _STYLES.get(visual.colour, visual.colour)
         return TableLine(

@@ -16,12 +16,18 @@ from supervisor.diagnostics.state_times import StateTimes, time_of_day
 from supervisor.diagnostics.task_status import TaskStatus, data_of
 from supervisor.diagnostics.visual_state import AgentStateThresholds, VisualState, visual_state
 from supervisor.lifecycles.session import Session, SessionLimits, backoff_ms
-from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.task import SESSION_ENDS, Task
 from supervisor.lifecycles.types import Kind
 from supervisor.policies.budgets import Amounts
 from supervisor.ports import EntityRow
 
 NOTHING: Final[Mapping[str, Amounts]] = {}
+_TASK_OUTCOMES: Final = {
+    SESSION_ENDS[Task.DONE]: "completed",
+    SESSION_ENDS[Task.FAILED]: "failed",
+    SESSION_ENDS[Task.CANCELLED]: "cancelled",
+}
+"""Outcome that is shown for a session that was closed for the end of its task: the outcome of the task."""
 STAYING: Final = (Kind.SESSION, Kind.TASK, Kind.WORKSTREAM)
 """Kinds of entities that are shown after they have ended, too: in the current tree, and in the tree at an earlier
 record."""
@@ -134,11 +140,13 @@ class Notes:
 
     def of(self, row: EntityRow, data: Mapping[str, Any]) -> str:
         """Return the text about an entity; ``""`` if its state says everything."""
+        parts: list[Any]
         match row.kind:
             case Kind.SESSION:
                 errors = data.get("total_errors") or 0
                 counted = f"{errors} error{'' if errors == 1 else 's'}" if errors else ""
-                parts = [data.get("outcome"), self.of_session(row, data), data.get("last_error"), counted]
+                outcome, reason = session_outcome(data)
+                parts = [outcome, self.of_session(row, data), reason, counted]
             case Kind.AGENT:
                 pid, status = data.get("pid"), data.get("status")
                 parts = [f"pid {pid}" if pid else "", "" if status is None else f"exit status {status}"]
@@ -175,6 +183,13 @@ class Notes:
         due = self._times.due(one)
         until = "" if due is None else f" until {time_of_day(due)}"
         return f"waits for a human{until}: supervisor answer {one} allow"
+
+
+def session_outcome(session: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the outcome of a session that ends or has ended, and the reason, which is the last error for any other
+    session. For a session that was closed for the end of its task, the outcome is that of the task."""
+    outcome, reason = str(session.get("outcome") or ""), str(session.get("last_error") or "")
+    return (_TASK_OUTCOMES[reason], "") if reason in _TASK_OUTCOMES else (outcome, reason)
 
 
 def limits_of(session: Mapping[str, Any]) -> SessionLimits:

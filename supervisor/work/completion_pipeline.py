@@ -36,7 +36,7 @@ import anyio
 from actors.machine import Event
 from supervisor.lifecycles import job, task, task_run
 from supervisor.lifecycles.job import JOB, Job
-from supervisor.lifecycles.task import TASK, Task, retries_left
+from supervisor.lifecycles.task import SESSION_ENDS, TASK, Task, retries_left
 from supervisor.lifecycles.task_run import RUN, SkipCause, TaskRun
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans.acceptance import AcceptanceTest
@@ -393,7 +393,8 @@ class CompletionPipeline:
         if execution.session_id:
             cause = Cause(execution.seq, None, ACTOR)
             with suppress(NoSuchEntity, Refused, JournalError):
-                await self._sup.close_session(execution.session_id, reason="its task is settled", cause=cause)
+                reason = SESSION_ENDS.get(execution.state, "its task goes on without it")
+                await self._sup.close_session(execution.session_id, reason=reason, cause=cause)
 
 
 def _message(execution: TaskExecution) -> str:
