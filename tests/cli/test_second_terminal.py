@@ -124,8 +124,8 @@ def test_ps_watch_ends_with_the_supervisor(twice: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        ("supervisor logs b", ["bad", "bad-2"]),
-        ("supervisor wait work", ["workstream:plan", "workstream:plan-2"]),
+        ("supervisor logs b", ["bad-2", "bad"]),
+        ("supervisor wait work", ["workstream:plan-2", "workstream:plan"]),
         ("supervisor why good-2:", ["good-2:t1", "good-2:a1"]),
         ("supervisor abort ", []),
         ("supervisor wa", ["wait"]),
