@@ -217,7 +217,11 @@ class RunTable:
             group = Group.WAITS
         style = "yellow" if group is Group.WAITS else "dim"
         doing, since = notes.of(row, data_of(row)), self.times.entered(row)
-        return TableLine(group, plan_name(row.id), row.state, since, doing, style, wraps=group is Group.WAITS)
+        line = TableLine(group, plan_name(row.id), row.state, since, doing, style, wraps=group is Group.WAITS)
+        if row.state != Task.DONE.value:
+            return line
+        merging = VisualState.MERGING  # the session has ended already
+        return line._replace(state=merging.value, indicator=merging.indicator, style=merging.colour)
 
 
 def _parents_first(sessions: Sequence[EntityRow]) -> list[tuple[int, EntityRow]]:
