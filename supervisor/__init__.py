@@ -1,6 +1,18 @@
 """The supervisor runtime for AI agent sessions: ``async with open_supervisor(...) as sup``.
 
-Importing this package is cheap; the runtime is loaded when a name of it is first used.
+Importing this package is cheap; a module of the runtime is loaded when a name from it is first used.
+``dir(supervisor)`` lists the names of the API. The most important ones::
+
+    open_supervisor, reconfigure    run a supervisor, change its agents and settings
+    Supervisor, Session             start, find, abort and inspect sessions; prompt one, send it messages
+    load_plan, run_plan             read a plan, run it; PlanHandle steers the run
+    AgentTurn                       argument of an agent that is an async function
+    AgentConfig, Settings, Plan     models of a plan file, with the models of their fields (...Config)
+    AbortPolicy, Budget             values that a program may pass instead of a model
+    TurnResult, PlanResult, Receipt results
+    Refused, NoSuchEntity, BadPlan  errors; a model with a wrong field raises pydantic.ValidationError
+
+A wrong type is a TypeError that names the argument, the value, and the type to give.
 """
 
 from __future__ import annotations
@@ -8,9 +20,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from supervisor.embedding.import_name import warn_of_clash
+
 if TYPE_CHECKING:
+    from supervisor.agent_catalogue.data import BadData
+    from supervisor.agent_catalogue.quirks import Quirks
     from supervisor.agents.mcp_stdio import McpError, McpResource
     from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
+    from supervisor.diagnostics.causal_trace import Explanation
+    from supervisor.diagnostics.tree_view import Node
     from supervisor.diagnostics.visual_state import Inspected
     from supervisor.embedding.runtime import open_supervisor, reconfigure
     from supervisor.host.api import Supervisor
@@ -22,33 +40,61 @@ if TYPE_CHECKING:
         AbortScope,
         CancelMode,
         DeliveryPoint,
+        InvalidArgument,
         LifecycleEvent,
         StageBudgets,
         TransitionReason,
+        UnknownValue,
     )
     from supervisor.plans import (
         AcceptanceConfig,
+        AccessConfig,
         AgentConfig,
+        BadPlan,
+        BudgetConfig,
+        CheckpointConfig,
+        CircuitBreakerConfig,
+        CompletionConfig,
+        ConditionConfig,
+        HandBackConfig,
+        LargeStallConfig,
         LimitsConfig,
+        LivenessConfig,
+        LoopsConfig,
+        McpServerConfig,
+        ModelErrorsConfig,
+        PermissionRuleConfig,
+        PermissionsConfig,
         Plan,
         PolicyConfig,
+        RecoveryConfig,
         RetentionConfig,
+        RetryBudgetConfig,
+        ReviewConfig,
+        RightsConfig,
         Settings,
+        StageBudgetsConfig,
+        StallConfig,
         TaskConfig,
         TaskLifecycle,
+        TestsStallConfig,
         WorkerConfig,
     )
+    from supervisor.plans.task_control import CommandResult
+    from supervisor.plugins.loading import UnknownPlugin
     from supervisor.plugins.reading import load_plan
-    from supervisor.policies.abort_plan import AbortPlan, AbortRecord, Receipt, UnknownTarget
-    from supervisor.policies.budgets import Amounts, Budget
+    from supervisor.policies.abort_plan import AbortPlan, AbortRecord, NoSiblings, Receipt, UnknownTarget
+    from supervisor.policies.budgets import Amounts, Budget, BudgetScope
     from supervisor.policies.liveness import StallProfileName
-    from supervisor.policies.permissions import OpenPermission
-    from supervisor.ports import JournalError, JournalLost, JournalUnavailable
+    from supervisor.policies.permissions import OpenPermission, OptionChoice
+    from supervisor.ports import Compacted, JournalDamaged, JournalError, JournalLost, JournalUnavailable, Retention
     from supervisor.runtime.entity import Degraded, Refused
-    from supervisor.runtime.live_session import NoSuchEntity
+    from supervisor.runtime.live_session import AgentFunction, NoSuchEntity, Outcome
     from supervisor.runtime.outages import Outage, Shortage
     from supervisor.runtime.subscriptions import SubscriptionLagged
+    from supervisor.sessions.approval_queue import OnPermission
     from supervisor.sessions.handle import Session, TurnResult
+    from supervisor.work.commands import CommandReused
     from supervisor.work.plan_handle import PlanHandle, run_plan
     from supervisor.work.results import PlanResult, TaskResult
     from supervisor.workspaces.git_command import WorkspaceError
@@ -62,36 +108,73 @@ __all__ = [
     "AbortRecord",
     "AbortScope",
     "AcceptanceConfig",
+    "AccessConfig",
     "AgentConfig",
+    "AgentFunction",
     "AgentTurn",
     "Amounts",
+    "BadData",
+    "BadPlan",
     "Budget",
+    "BudgetConfig",
+    "BudgetScope",
     "CancelMode",
+    "CheckpointConfig",
+    "CircuitBreakerConfig",
+    "CommandResult",
+    "CommandReused",
+    "Compacted",
+    "CompletionConfig",
+    "ConditionConfig",
     "Degraded",
     "DeliveryPoint",
+    "Explanation",
+    "HandBackConfig",
     "Inspected",
+    "InvalidArgument",
+    "JournalDamaged",
     "JournalError",
     "JournalLost",
     "JournalUnavailable",
+    "LargeStallConfig",
     "LifecycleEvent",
     "LimitsConfig",
+    "LivenessConfig",
+    "LoopsConfig",
     "McpError",
     "McpResource",
+    "McpServerConfig",
+    "ModelErrorsConfig",
+    "NoSiblings",
     "NoSuchEntity",
+    "Node",
+    "OnPermission",
     "OpenPermission",
+    "OptionChoice",
     "Outage",
+    "Outcome",
+    "PermissionRuleConfig",
+    "PermissionsConfig",
     "Plan",
     "PlanHandle",
     "PlanResult",
     "PolicyConfig",
+    "Quirks",
     "Receipt",
+    "RecoveryConfig",
     "Refused",
+    "Retention",
     "RetentionConfig",
+    "RetryBudgetConfig",
+    "ReviewConfig",
+    "RightsConfig",
     "ServiceFailed",
     "Session",
     "Settings",
     "Shortage",
     "StageBudgets",
+    "StageBudgetsConfig",
+    "StallConfig",
     "StallProfileName",
     "StateDirBusy",
     "StateDirError",
@@ -100,10 +183,13 @@ __all__ = [
     "TaskConfig",
     "TaskLifecycle",
     "TaskResult",
+    "TestsStallConfig",
     "ToolAborted",
     "TransitionReason",
     "TurnResult",
+    "UnknownPlugin",
     "UnknownTarget",
+    "UnknownValue",
     "WorkerConfig",
     "WorkspaceError",
     "__version__",
@@ -113,61 +199,65 @@ __all__ = [
     "run_plan",
 ]
 
-_HOMES = {
-    "supervisor.policies.abort_plan": ("AbortPlan", "AbortRecord", "Receipt", "UnknownTarget"),
-    "supervisor.agents.protocols.inprocess": ("AgentTurn", "ToolAborted"),
-    "supervisor.agents.mcp_stdio": ("McpError", "McpResource"),
-    "supervisor.plans": (
-        "AcceptanceConfig",
-        "AgentConfig",
-        "LimitsConfig",
-        "Plan",
-        "PolicyConfig",
-        "RetentionConfig",
-        "Settings",
-        "TaskConfig",
-        "TaskLifecycle",
-        "WorkerConfig",
-    ),
-    "supervisor.plugins.reading": ("load_plan",),
-    "supervisor.policies.budgets": ("Amounts", "Budget"),
-    "supervisor.policies.liveness": ("StallProfileName",),
-    "supervisor.journal.statedir": ("StateDirBusy", "StateDirError"),
-    "supervisor.work.results": ("PlanResult", "TaskResult"),
-    "supervisor.work.plan_handle": ("PlanHandle", "run_plan"),
-    "supervisor.runtime.outages": ("Outage", "Shortage"),
-    "supervisor.policies.permissions": ("OpenPermission",),
-    "supervisor.ports": ("JournalError", "JournalLost", "JournalUnavailable"),
-    "supervisor.embedding.runtime": ("open_supervisor", "reconfigure"),
-    "supervisor.host.api": ("Supervisor",),
-    "supervisor.host.services": ("ServiceFailed",),
-    "supervisor.runtime.entity": ("Degraded", "Refused"),
-    "supervisor.runtime.subscriptions": ("SubscriptionLagged",),
-    "supervisor.sessions.handle": ("Session", "TurnResult"),
-    "supervisor.diagnostics.visual_state": ("Inspected",),
+_NAMES = {
+    "supervisor.agent_catalogue.data": "BadData",
+    "supervisor.agent_catalogue.quirks": "Quirks",
+    "supervisor.agents.mcp_stdio": "McpError McpResource",
+    "supervisor.agents.protocols.inprocess": "AgentTurn ToolAborted",
+    "supervisor.diagnostics.causal_trace": "Explanation",
+    "supervisor.diagnostics.tree_view": "Node",
+    "supervisor.diagnostics.visual_state": "Inspected",
+    "supervisor.embedding.runtime": "open_supervisor reconfigure",
+    "supervisor.host.api": "Supervisor",
+    "supervisor.host.services": "ServiceFailed",
+    "supervisor.journal.statedir": "StateDirBusy StateDirError",
     "supervisor.lifecycles.types": (
-        "AbortPolicy",
-        "AbortReason",
-        "AbortScope",
-        "CancelMode",
-        "DeliveryPoint",
-        "StageBudgets",
-        "LifecycleEvent",
-        "TransitionReason",
+        "AbortPolicy AbortReason AbortScope CancelMode DeliveryPoint InvalidArgument LifecycleEvent StageBudgets "
+        "TransitionReason UnknownValue"
     ),
-    "supervisor.runtime.live_session": ("NoSuchEntity",),
-    "supervisor.workspaces.git_command": ("WorkspaceError",),
+    "supervisor.plans": (
+        "AcceptanceConfig AccessConfig AgentConfig BadPlan BudgetConfig CheckpointConfig "
+        "CircuitBreakerConfig CompletionConfig ConditionConfig HandBackConfig LargeStallConfig LimitsConfig "
+        "LivenessConfig LoopsConfig McpServerConfig ModelErrorsConfig PermissionRuleConfig PermissionsConfig "
+        "Plan PolicyConfig RecoveryConfig RetentionConfig RetryBudgetConfig ReviewConfig RightsConfig "
+        "Settings StageBudgetsConfig StallConfig TaskConfig TaskLifecycle TestsStallConfig WorkerConfig"
+    ),
+    "supervisor.plans.task_control": "CommandResult",
+    "supervisor.plugins.loading": "UnknownPlugin",
+    "supervisor.plugins.reading": "load_plan",
+    "supervisor.policies.abort_plan": "AbortPlan AbortRecord NoSiblings Receipt UnknownTarget",
+    "supervisor.policies.budgets": "Amounts Budget BudgetScope",
+    "supervisor.policies.liveness": "StallProfileName",
+    "supervisor.policies.permissions": "OpenPermission OptionChoice",
+    "supervisor.ports": "Compacted JournalDamaged JournalError JournalLost JournalUnavailable Retention",
+    "supervisor.runtime.entity": "Degraded Refused",
+    "supervisor.runtime.live_session": "AgentFunction NoSuchEntity Outcome",
+    "supervisor.runtime.outages": "Outage Shortage",
+    "supervisor.runtime.subscriptions": "SubscriptionLagged",
+    "supervisor.sessions.approval_queue": "OnPermission",
+    "supervisor.sessions.handle": "Session TurnResult",
+    "supervisor.work.commands": "CommandReused",
+    "supervisor.work.plan_handle": "PlanHandle run_plan",
+    "supervisor.work.results": "PlanResult TaskResult",
+    "supervisor.workspaces.git_command": "WorkspaceError",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+"""Names of the API, by the module that defines them."""
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+warn_of_clash()
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version()
-    module = _HOME_OF.get(name)
-    if module is None:
-        raise AttributeError(f"module 'supervisor' has no attribute {name!r}")
-    return getattr(import_module(module), name)
+    if name not in _MODULE_OF:
+        missing = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(missing, name=name, obj=import_module(__name__))  # with *obj*, Python suggests a name
+    return getattr(import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 def _version() -> str:

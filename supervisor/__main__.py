@@ -6,10 +6,13 @@ import sys
 
 from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
+from supervisor.embedding.import_name import warn_of_clash
 
 
 def main() -> None:
     """Run the command line of this process."""
+    if not hasattr(sys.modules["supervisor"], "__all__"):  # else the import of the package has warned
+        warn_of_clash()
     sys.exit(execute(supervisor, sys.argv[1:]))
 
 

@@ -45,6 +45,10 @@ DATA: Mapping[str, type[msgspec.Struct]] = {name: kind.data for name, kind in KI
 
 AGENTS: Mapping[str, AgentConfig] = {"scripted": AgentConfig(adapter="scripted")}
 
+FIRST_LINE = AgentConfig(adapter="command", command=("sh", "-c", 'eval "$(printf %s "$0" | sed -n 1p)"', "{prompt}"))
+"""Agent that reads its prompt, and executes the first line: unlike ``sh -c {prompt}``, it can be given a reason for a
+retry, and so another claim of its task."""
+
 
 def quick_settings(
     *, ladder: Mapping[str, float] | None = None, policy: Mapping[str, bool] | None = None, **limits: Any

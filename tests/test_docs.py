@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import supervisor
 from supervisor.plans import load_plan
+from tests.field.field_kit import until
+from tests.support import run_command
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -24,17 +27,32 @@ WORDS_MAX = 2_500
     [
         (EMBEDDING[0], ["run the unit tests: done", "ended with 0 survivors"]),
         (EMBEDDING[1], ["completed - hello from a process"]),
+        (EMBEDDING[2], ["failed NameError NameError: name 'answer' is not defined (example.py, line 6)"]),
     ],
-    ids=["function", "program"],
+    ids=["function", "program", "failing function"],
 )
 def test_the_examples_of_embedding_run_as_printed(example: str, printed: list[str], tmp_path: Path) -> None:
-    """Each example program of the tutorial about embedding prints the lines that the page shows."""
+    """Each example program of the tutorial about embedding prints the lines that the page shows; where a function
+    fails, standard error has its traceback once."""
     script = tmp_path / "example.py"
     script.write_text(example, encoding="utf-8")
     ran = subprocess.run(
         [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
-    assert (ran.returncode, ran.stderr, ran.stdout.splitlines()) == (0, "", printed)
+    assert (ran.returncode, ran.stdout.replace(f"{tmp_path}/", "").splitlines()) == (0, printed)
+    fails = "return answer" in example
+    assert ran.stderr.count("Traceback") == ran.stderr.count(f'File "{script}", line 6') == int(fails)
+    assert fails or not ran.stderr
+
+
+def test_a_host_that_waits_for_a_stop_ends_with_it(tmp_path: Path) -> None:
+    """The program on the page about steering that waits for a stop ends when `supervisor stop` is typed beside it."""
+    page = (DOCS / "how-to/embed.md").read_text(encoding="utf-8")
+    [example] = [one for one in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "stopping.wait" in one]
+    with subprocess.Popen([sys.executable, "-c", example], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as host:
+        until(lambda: run_command("stop", "--state-dir", ".sdd", cwd=tmp_path).status == 0)
+        assert host.communicate(timeout=60)[0] == "no new work is accepted\n"
+    assert host.returncode == 0
 
 
 def test_the_first_plan_of_the_tutorial_completes(tmp_path: Path) -> None:
@@ -57,6 +75,13 @@ def test_the_second_plan_of_the_tutorial_is_a_plan(tmp_path: Path) -> None:
     plan = tmp_path / "long.yaml"
     plan.write_text(PLANS[1], encoding="utf-8")
     assert [task.id for task in load_plan(plan).tasks] == ["wait"]
+
+
+def test_the_reference_lists_the_api() -> None:
+    """The page of the API has an entry for each name that can be imported from `supervisor`."""
+    page = (DOCS / "reference/api.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\.\. (?:auto\w+|py:type):: (\w+)$", page, re.MULTILINE)
+    assert sorted([*listed, "__version__"]) == sorted(supervisor.__all__)
 
 
 def test_no_page_is_long() -> None:

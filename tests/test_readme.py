@@ -1,15 +1,15 @@
-"""Tests of the README: its example runs as printed, the files that it links to exist, and its plan is valid."""
+"""Tests of the README: its example runs as printed, its commands work as typed, and the files that it links
+to exist."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from supervisor.plans import load_plan
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -33,12 +33,56 @@ def test_the_embedding_example_runs_as_printed(backend: str, tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["example.py"]
 
 
-def test_the_smallest_plan_is_a_plan(tmp_path: Path) -> None:
-    """The plan in the README is a valid plan."""
-    (text,) = blocks("yaml")
-    plan = tmp_path / "plan.yaml"
-    plan.write_text(text, encoding="utf-8")
-    assert [task.id for task in load_plan(plan).tasks] == ["t"]
+ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+"""Environment in which `supervisor` is the command of this installation."""
+
+
+def typed(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a line of the README in *folder*."""
+    return subprocess.run(
+        line, shell=True, cwd=folder, env=ENVIRONMENT, text=True, capture_output=True, timeout=60, check=False
+    )
+
+
+def test_the_first_plan_runs_as_typed(tmp_path: Path) -> None:
+    """In an empty directory, the README's first plan runs, ends with the table of the README, and has the logs."""
+    (tmp_path / "plan.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
+    (line,) = [block for block in blocks("sh") if "supervisor run" in block]
+    run = typed(line, tmp_path)
+    assert (run.returncode, run.stderr) == (0, "")
+    table = [row.split() for row in run.stdout.rpartition("TASK")[2].splitlines()]
+    printed = [row.split() for row in blocks("text")[1].rpartition("TASK")[2].splitlines()]
+    assert (table[0], table[1][:2], table[1][-1]) == (printed[0], printed[1][:2], printed[1][-1])
+    assert "message| hello" in typed("supervisor logs t", tmp_path).stdout
+
+
+def test_the_block_for_the_second_terminal_works_as_typed(tmp_path: Path) -> None:
+    """While the README's second plan runs, each line of the block for a second terminal does what the table says."""
+    (tmp_path / "long.yaml").write_text(blocks("yaml")[1], encoding="utf-8")
+    (block,) = [block for block in blocks("sh") if "supervisor tree" in block]
+    expected = [
+        "fix:t1:c1",
+        "tool fix:t1:c1: ended",
+        "message m1.1 for fix",
+        "prompt| @run sleep 600",
+        "why fix: 1 root",
+        "no permission waits",
+        "everything is being aborted",
+    ]
+    argv = ["supervisor", "run", "long.yaml"]
+    with subprocess.Popen(argv, cwd=tmp_path, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE) as run:
+        try:
+            assert run.stdout is not None
+            calls = 0
+            while calls < 2:
+                calls += "tool_started" in run.stdout.readline()
+            for line, words in zip(block.splitlines(), expected, strict=True):
+                one = typed(line, tmp_path)
+                assert (one.returncode, one.stderr, words in one.stdout) == (0, "", True), f"{line}: {one.stdout}"
+            run.communicate(timeout=60)
+        finally:
+            run.kill()
+    assert run.returncode == 1
 
 
 def test_every_link_of_the_readme_leads_somewhere() -> None:

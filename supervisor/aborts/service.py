@@ -385,19 +385,26 @@ class AbortService:
             ended.how = ENDED_WITHIN
             return ended
         assert node.due is not None, "the plan gives a call its deadlines"
-        ended.how = connection.terminate_call(
+        within_s = node.due.kill_s if request.within_s is None else min(node.due.kill_s, request.within_s)
+        is_bounded = request.now or request.within_s is not None
+        ends_at = self._registry.system.timers.now() + within_s if is_bounded else None
+        how = connection.terminate_call(
             call.call_id,
-            lambda why: self._interrupt(ended, call, request, cause, f"{NOT_ENDED}: {why}"),
+            lambda why: self._interrupt(ended, call, request, cause, f"{NOT_ENDED}: {why}", ends_at),
             now=request.now,
-            within_s=node.due.kill_s if request.within_s is None else min(node.due.kill_s, request.within_s),
+            within_s=within_s,
         )
-        if not ended.how:
-            self._interrupt(ended, call, request, cause, NOT_ASKED)
+        if not how:
+            self._interrupt(ended, call, request, cause, NOT_ASKED, ends_at)
+        elif not ended.interrupted:  # otherwise the termination has failed at once
+            ended.how = how
         return ended
 
-    def _interrupt(self, ended: _AbortedNode, call: Call, request: _RunningAbort, cause: Cause, how: str) -> None:
+    def _interrupt(
+        self, ended: _AbortedNode, call: Call, request: _RunningAbort, cause: Cause, how: str, ends_at: float | None
+    ) -> None:
         """Interrupt the turn of a call that the agent does not end alone; the next turn continues without the call's
-        result."""
+        result. The agent has until *ends_at* (kernel clock) to stop; ``None``: the grace period of its session."""
         if ended.interrupted or not self._registry.is_open(ended.node.id):
             return
         ended.interrupted, ended.how = True, how
@@ -406,7 +413,9 @@ class AbortService:
         self._registry.record_fact(turn_id, "TurnInterrupted", cause, fact, abort_id=request.abort_id, reason=how)
         because = cause._replace(seq=self._registry.journal_writer.last_seq)
         text = f"The tool call {call.call_id} was aborted ({request.reason}). Go on without its result."
-        message = UrgentMessage(message_id=f"abort of {ended.node.id}", sender="supervisor", text=text)
+        grace_s = None if ends_at is None else max(0.0, ends_at - self._registry.system.timers.now())
+        message_id = f"abort of {ended.node.id}"
+        message = UrgentMessage(message_id=message_id, sender="supervisor", text=text, grace_s=grace_s)
         self._registry.send(ended.session.session_id, message, cause=because)
 
     # ------------------------------------------------------------------ receipt

@@ -30,6 +30,7 @@ from actors.timers import TimerService
 from supervisor.aborts.termination import Termination
 from supervisor.lifecycles.types import Survivors, TerminationStage
 from supervisor.policies.abort_plan import ProcessFate
+from supervisor.policies.abort_request import CALL_ASKED_S
 from supervisor.policies.call_processes import CallProcesses, CallSpan, ProcessSeen, processes_of_calls
 from supervisor.ports import Out, Process
 from supervisor.runtime.agent_io import AgentIO
@@ -39,10 +40,8 @@ from supervisor.runtime.live_session import LiveSession
 ASKED: Final = "the agent, which runs this call by itself, ended it when asked to, and its turn went on"
 BESIDE: Final = "; what it may have left running cannot be told from what the calls beside it run"
 KILLED: Final = "the agent runs this call by itself: the processes of the call were killed, and its turn went on"
+ENDING: Final = "it was ending already"
 """Descriptions, for a receipt, of the way in which a call was ended."""
-
-ASKED_S: Final = 1.0
-"""Time budget of the request stage, in seconds. Measured: an agent ends a call in 5 ms."""
 
 KILL_S: Final = 1.0
 """Seconds for which the kill is repeated while processes of a call start other processes; after that the remaining
@@ -57,7 +56,7 @@ POLL_S: Final = 0.005
 class CallTermination(Termination):
     """Termination of one call. *on_kill* and *on_abandon* are called when the stages KILL and ABANDON begin.
 
-    *budget_s* is the length of the stage KILL in seconds. The stage REQUEST lasts ``ASKED_S`` seconds, but at most
+    *budget_s* is the length of the stage KILL in seconds. The stage REQUEST lasts ``CALL_ASKED_S`` seconds, but at most
     *budget_s*.
     """
 
@@ -120,7 +119,7 @@ class CallTermination(Termination):
         match stage:
             case TerminationStage.REQUEST:
                 kill_s = min(self._budget_s, KILL_S)  # what remains of a shortened termination for its kill
-                return min(self._entered_at + min(ASKED_S, self._budget_s), self._ends_at - kill_s)
+                return min(self._entered_at + min(CALL_ASKED_S, self._budget_s), self._ends_at - kill_s)
             case TerminationStage.KILL:
                 return min(self._entered_at + self._budget_s, self._ends_at)
             case _:
@@ -234,8 +233,7 @@ class ToolCallTerminations:
         until the termination is given up.
 
         Returns:
-            Description, for a receipt, of the way in which the call is terminated; ``""`` if it cannot be terminated
-            alone.
+            Description, for a receipt, of the way in which the call ends; ``""`` if it cannot be terminated alone.
         """
         tool_id, known = self._calls.get(call_id, ""), self._terminations.get(call_id)
         if known is not None and known.tool_id == tool_id:
@@ -245,7 +243,9 @@ class ToolCallTerminations:
         self.note_closed(call_id)  # of an earlier call of that name
         is_alive = self._registry.system.context(tool_id) is not None
         outs = self._ask(call_id) if is_alive else None
-        if not is_alive or (outs is None and not self._alone):
+        if not is_alive:
+            return ENDING
+        if outs is None and not self._alone:
             return ""
         how = KILLED if outs is None else ASKED if self._alone else f"{ASKED}{BESIDE}"
         budget_s = self._session.policy.ladder.request_s
@@ -261,7 +261,7 @@ class ToolCallTerminations:
         termination.hasten(now=now, within_s=within_s)
         self._agent_io.put(outs or ())
         termination.enter(TerminationStage.KILL if outs is None or now else TerminationStage.REQUEST)
-        return how if call_id in self._terminations else ""
+        return how if call_id in self._terminations else ENDING
 
     def _start_kill(self, call_id: str, tool_id: str, *, asked: bool) -> None:
         """Start a task, in the call's scope, that kills the call's processes. *asked*: the agent was requested to end

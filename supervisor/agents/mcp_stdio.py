@@ -18,7 +18,7 @@ import msgspec
 from actors import Context, Intensity
 from actors.restart import add_restart
 from supervisor.agents.protocols.codec_base import LineBuffer
-from supervisor.ports import Launch, McpServer, Process, ProcessHost, SpawnError
+from supervisor.ports import InvalidLaunch, Launch, McpServer, Process, ProcessHost, SpawnError
 from supervisor.ports.input_limits import UNREAD_BYTES_MAX
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
@@ -144,7 +144,11 @@ class McpResource:
         try:
             with self._scope:
                 while not self._session.is_terminating:
-                    why = await self._hold()
+                    why, is_permanent = await self._hold()
+                    if is_permanent:
+                        self.given_up = why
+                        self._record_fact("McpServerGivenUp", {"why": why})
+                        return
                     ends = add_restart(ends, self._registry.journal_writer.clock.now(), RESTARTS.period_s)
                     if RESTARTS.exceeded(ends):
                         self.given_up = f"given up after {len(ends)} ends within {RESTARTS.period_s:g} s: {why}"
@@ -154,16 +158,16 @@ class McpResource:
             self.given_up = self.given_up or "its session has ended"
             self.settled.set()
 
-    async def _hold(self) -> str:
+    async def _hold(self) -> tuple[str, bool]:
         """Start the server, wait until the server ends or its session is to end, then end the server; return the reason
-        of the end."""
-        ladder, why = self._session.policy.ladder, "it was cancelled"
+        of the end, and whether every further start fails for it."""
+        ladder, why, is_permanent = self._session.policy.ladder, "it was cancelled", False
         try:
             async with self._host.spawn(self._launch, terminate_s=ladder.terminate_s, kill_s=ladder.kill_s) as process:
                 self._process = process
                 why = await self._converse(process)
         except SpawnError as error:
-            why = str(error)
+            why, is_permanent = str(error), isinstance(error, InvalidLaunch)
         finally:
             self._ready = False
             for asked in self._asked.values():
@@ -174,7 +178,7 @@ class McpResource:
                     await self._account(process_, why)
             else:
                 self._record_fact("McpServerEnded", {"why": why})
-        return why
+        return why, is_permanent
 
     async def _account(self, process: Process, why: str) -> None:
         report = await process.wait_ended()

@@ -16,7 +16,7 @@ from supervisor.agent_catalogue import AgentVariant, KnownAgent, UnknownAgent, c
 from supervisor.agents.probe.conformance import CASES, ProbeResult, probe
 from supervisor.agents.probe.discovery import InstalledAgent, find, find_all
 from supervisor.agents.probe.sandbox import make_sandbox
-from supervisor.cli.options import json_option, say
+from supervisor.cli.options import examples, json_option, say
 from supervisor.cli.rendering import columns, json_text
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput
 from supervisor.processes.host import ShimHost
@@ -24,7 +24,9 @@ from supervisor.processes.host import ShimHost
 _ASKS: Final[Mapping[bool | str, str]] = {True: "yes", False: "no", "with flags": "with flags", "unknown": "unknown"}
 
 
-@click.group("agents", invoke_without_command=True)
+@click.group(
+    "agents", invoke_without_command=True, epilog=examples("supervisor agents", "supervisor agents show claude")
+)
 @json_option
 @click.pass_context
 def agents_group(context: click.Context, as_json: bool) -> int:
@@ -39,7 +41,7 @@ def agents_group(context: click.Context, as_json: bool) -> int:
     return DONE
 
 
-@agents_group.command("show")
+@agents_group.command("show", epilog=examples("supervisor agents show claude"))
 @click.argument("name")
 @json_option
 def _show(name: str, as_json: bool) -> int:
@@ -53,7 +55,7 @@ def _show(name: str, as_json: bool) -> int:
     return DONE
 
 
-@agents_group.command("probe")
+@agents_group.command("probe", epilog=examples("supervisor agents probe claude --case resume"))
 @click.argument("name")
 @click.option("--adapter", help="Adapter to use; by default the agent's first.")
 @click.option("--model-url", metavar="URL", help="Model server; by default a scripted one on loopback.")

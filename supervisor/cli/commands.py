@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from supervisor.cli.options import say, state_dir_option
+from supervisor.cli.options import examples, say, state_dir_option
 from supervisor.control.error_messages import BadInput
 
 
@@ -72,7 +72,7 @@ def supervisor() -> None:
     """
 
 
-@supervisor.command()
+@supervisor.command(epilog=examples("supervisor machines session", "supervisor machines --format mermaid"))
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--format", type=click.Choice(["table", "mermaid", "markdown", "json"]), default="table")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
@@ -86,7 +86,7 @@ def machines(names: tuple[str, ...], format: str, as_json: bool) -> None:
         raise BadInput(str(error)) from None
 
 
-@supervisor.command()
+@supervisor.command(epilog=examples("claude mcp add supervisor -- supervisor mcp --state-dir $PWD/.sdd"))
 @state_dir_option
 def mcp(state_dir: Path) -> None:
     """Serve MCP on standard input and output.

@@ -19,7 +19,7 @@ import anyio.abc
 import click
 import msgspec
 
-from supervisor.cli.options import json_option, verbose_option
+from supervisor.cli.options import examples, json_option, verbose_option
 from supervisor.cli.options import say as print_text
 from supervisor.cli.rendering import event_line, json_line, receipt_text, tree_text
 from supervisor.cli.run import configure_logging
@@ -84,7 +84,7 @@ Say = Callable[[str], None]
 Wanted = Callable[[LifecycleEvent], bool]
 
 
-@click.command("demo")
+@click.command("demo", epilog=examples("supervisor demo"))
 @json_option
 @verbose_option
 def demo(as_json: bool, verbose: int) -> int:

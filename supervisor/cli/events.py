@@ -15,7 +15,7 @@ import msgspec
 from supervisor.cli.calls import ToolCallIndex
 from supervisor.cli.completion import complete_ids
 from supervisor.cli.lookup import unknown_id
-from supervisor.cli.options import json_option, say, state_dir_option, warn
+from supervisor.cli.options import examples, json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import event_line, json_line
 from supervisor.control.error_messages import NotRunning
 from supervisor.diagnostics.causal_trace import split_call
@@ -26,18 +26,14 @@ from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
 
 
-@click.command("events")
+@click.command("events", epilog=examples("supervisor events fix -f"))
 @click.argument("entity_id", metavar="[ID]", required=False, shell_complete=complete_ids())
 @click.option("-f", "--follow", is_flag=True, help="Continue until the supervisor ends.")
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only records after this number.")
 @state_dir_option
 @json_option
 def events(entity_id: str | None, follow: bool, after: int, state_dir: Path, as_json: bool) -> None:
-    """ID is the id of a session, turn, agent, task or tool call.
-
-    \b
-    supervisor events fix -f          # the records of the session fix, as they come
-    """
+    """ID is the id of a session, turn, agent, task or tool call."""
     records = _Records(state_dir, entity_id, as_json=as_json)
     last = records.read(after=after, follow=follow)
     if follow:

@@ -15,7 +15,7 @@ from typing import Any
 import click
 import msgspec
 
-from supervisor.cli.options import PATH, json_option, say, state_dir_option
+from supervisor.cli.options import PATH, examples, json_option, say, state_dir_option
 from supervisor.cli.rendering import json_text
 from supervisor.cli.sessions import send_request
 from supervisor.cli.validate import journal_at
@@ -34,7 +34,7 @@ from supervisor.ports import Compacted, JournalError, Retention
 _encode = msgspec.json.Encoder().encode
 
 
-@click.group("journal")
+@click.group("journal", epilog=examples("supervisor journal check", "supervisor journal export --out log.jsonl"))
 def journal() -> None:
     pass
 
@@ -44,7 +44,7 @@ def _which(command: Any) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------- check
-@journal.command("check")
+@journal.command("check", epilog=examples("supervisor journal check"))
 @_which
 @json_option
 def _check(path: Path | None, state_dir: Path, as_json: bool) -> int:
@@ -80,7 +80,7 @@ def _checked_text(one: FileCheck) -> str:
 
 
 # -------------------------------------------------------------------------------------------------------- compact
-@journal.command("compact")
+@journal.command("compact", epilog=examples("supervisor journal compact --keep-s 86400"))
 @click.option("--keep-s", type=click.FloatRange(min=0), metavar="SECONDS", help="Keep what ended within this time.")
 @click.option("--records-max", type=click.IntRange(min=1), metavar="N", help="Keep at most this many records.")
 @state_dir_option
@@ -132,7 +132,7 @@ def _moved(compacted: Compacted) -> str:
 
 
 # --------------------------------------------------------------------------------------------------------- export
-@journal.command("export")
+@journal.command("export", epilog=examples("supervisor journal export --out log.jsonl"))
 @_which
 @click.option("--out", type=PATH, metavar="FILE", help="Write to this file, which must not exist.")
 @json_option

@@ -23,7 +23,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, Protocol, TextIO
@@ -34,7 +34,8 @@ from rich.text import Text
 
 from supervisor.cli.options import warn
 from supervisor.cli.progress import OUTPUT_MAX, OutputFollower, OutputLine, Progress, merged
-from supervisor.cli.rendering import columns, duration, json_line
+from supervisor.cli.rendering import json_line
+from supervisor.cli.results import results_json, results_text
 from supervisor.cli.run_table import RunTable, fit
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
@@ -42,27 +43,13 @@ from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.redaction import printable
 from supervisor.ports import EntityRow, JournalUnavailable
 from supervisor.runtime.outages import Outage
-from supervisor.work.results import TaskResult
+from supervisor.work.results import PlanResult
 
 TICK_S: Final = 0.2
 """Seconds between updates, and between redraws of the table."""
 
 
 RECOVERED: Final = "recovered: the journal can be written again"
-
-
-# ------------------------------------------------------------------------------------------------------- results
-def results_text(results: Sequence[TaskResult]) -> str:
-    """Return the table at the end of a run, with remarks about tasks below it."""
-    heads = ("TASK", "OUTCOME", "TOOK", "SESSION", "ERROR")
-    rows = ((one.id, one.outcome, duration(one.took_s), one.session_id, one.error) for one in results)
-    table = columns(heads, rows)
-    return "\n".join([table, *(printable(f"{one.id}: {remark}") for one in results for remark in one.remarks)])
-
-
-def results_json(results: Iterable[TaskResult], *, ok: bool) -> str:
-    """Return the last line of ``supervisor run --json``."""
-    return json_line({"ok": ok, "tasks": [one._asdict() for one in results]})
 
 
 # ------------------------------------------------------------------------------------------------------- views
@@ -77,7 +64,7 @@ class RunView(Protocol):
         """Show that the journal cannot be written or, if *outage* is ``None``, that it can be written again."""
         ...
 
-    def end(self, results: Sequence[TaskResult], *, ok: bool) -> None: ...
+    def end(self, result: PlanResult) -> None: ...
 
     def close(self) -> None:
         """Restore standard output."""
@@ -109,8 +96,8 @@ class JsonView(_LineView):
     def outage(self, outage: Outage | None) -> None:
         self._write(json_line({"outage": outage}))
 
-    def end(self, results: Sequence[TaskResult], *, ok: bool) -> None:
-        self._write(results_json(results, ok=ok))
+    def end(self, result: PlanResult) -> None:
+        self._write(results_json(result))
 
 
 class PlainView(_LineView):
@@ -119,6 +106,7 @@ class PlainView(_LineView):
 
     def __init__(self, out: TextIO, state: StateDir) -> None:
         super().__init__(out)
+        self._state = state
         self._table = RunTable()
         self._progress = Progress(self._table)
         self._output = OutputFollower(state)
@@ -143,8 +131,8 @@ class PlainView(_LineView):
     def outage(self, outage: Outage | None) -> None:
         self._write(RECOVERED if outage is None else printable(outage.words))
 
-    def end(self, results: Sequence[TaskResult], *, ok: bool) -> None:
-        self._write(f"\n{results_text(results)}")
+    def end(self, result: PlanResult) -> None:
+        self._write(f"\n{results_text(result, self._state.root)}")
 
 
 class TableView:
@@ -156,7 +144,7 @@ class TableView:
     """
 
     def __init__(self, out: TextIO, state: StateDir, *, now: Callable[[], float] = time.time) -> None:
-        self._now = now
+        self._state, self._now = state, now
         self._table = RunTable()
         self._progress = Progress(self._table)
         self._output = OutputFollower(state)
@@ -204,10 +192,10 @@ class TableView:
     def outage(self, outage: Outage | None) -> None:
         self._outage = outage
 
-    def end(self, results: Sequence[TaskResult], *, ok: bool) -> None:
+    def end(self, result: PlanResult) -> None:
         self._live.transient = True  # the table of the results says the same
         self.close()
-        self._console.print(Text(results_text(results)), soft_wrap=True)
+        self._console.print(Text(results_text(result, self._state.root)), soft_wrap=True)
 
     def close(self) -> None:
         try:
@@ -305,7 +293,7 @@ class Reporter:
             self._down = outage is not None
             view.outage(outage)
 
-    def end(self, results: Sequence[TaskResult], *, ok: bool) -> bool:
+    def end(self, result: PlanResult) -> bool:
         """Print the remaining records and the result, then end the output.
 
         Returns:
@@ -313,7 +301,7 @@ class Reporter:
             has the exit status; it is not delivered if the disk is full or the terminal is lost.
         """
         self.update()
-        self._with_view(lambda view: view.end(results, ok=ok))
+        self._with_view(lambda view: view.end(result))
         self._close_view()
         if not self._output_complete:
             with suppress(OSError):

@@ -11,7 +11,7 @@ import click
 
 from supervisor.cli.completion import complete_ids
 from supervisor.cli.lookup import has_ended, newest_task, open_history, pause, sessions_named
-from supervisor.cli.options import json_option, say, state_dir_option, warn
+from supervisor.cli.options import examples, json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import json_line
 from supervisor.control.error_messages import BadInput
 from supervisor.journal.history import History
@@ -23,7 +23,13 @@ _TRANSCRIPT_LINE: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<
 """Pattern of a line of a transcript; the time of day is UTC. Other lines are notes of the transcript itself."""
 
 
-@click.command("logs")
+@click.command(
+    "logs",
+    epilog=examples(
+        "supervisor logs fix -f            # what the agents of fix write, until the task has ended",
+        "supervisor logs fix-2 --exact     # an older session of the same name",
+    ),
+)
 @click.argument("entity_id", metavar="ID", shell_complete=complete_ids(Kind.TASK, Kind.SESSION))
 @click.option("-f", "--follow", is_flag=True, help="Continue until the task, or the session, has ended.")
 @click.option("--exact", is_flag=True, help="ID is the id of one session, also if later sessions have its name.")
@@ -31,12 +37,7 @@ _TRANSCRIPT_LINE: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<
 @json_option
 def logs_command(entity_id: str, follow: bool, exact: bool, state_dir: Path, as_json: bool) -> None:
     """ID is the name of a task, or the id of a task or session. If several sessions have worked on the task, or had the
-    name, the newest is printed.
-
-    \b
-    supervisor logs fix -f            # the task fix, as its agents write, until the task has ended
-    supervisor logs fix-2 --exact     # an older session of the same name
-    """
+    name, the newest is printed."""
     with open_history(state_dir) as (state, reader):
         _Logs(state, reader, entity_id, exact=exact, as_json=as_json).print(follow=follow)
 

@@ -157,7 +157,7 @@ def _command(verb: str, session: str) -> str:
 
 def _of_task(row: EntityRow, verb: str) -> str:
     data = data_of(row)
-    holder = data.get("claimed_by")
+    holder = str(data.get("claimed_by") or "")
     cancel = f"`supervisor task cancel {data.get('name')}` ends the task" if verb == "abort" else ""
     has_session = holder and not row.ended
     its_session = f"`{_command(verb, holder)}` is for its session" if has_session else "no session works on it now"

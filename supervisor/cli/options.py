@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from supervisor.control.error_messages import BadInput
 from supervisor.policies.redaction import printable
 
 PATH: Any = click.Path(path_type=Path)
@@ -47,6 +48,21 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 verbose_option = click.option(
     "-v", "--verbose", count=True, help="Log each transition to standard error; -vv logs every record."
 )
+
+
+def check_workdir(workdir: Path) -> None:
+    """Check that the value of ``--workdir`` is a directory.
+
+    Raises:
+        BadInput: there is no such directory.
+    """
+    if not workdir.is_dir():
+        raise BadInput(f"--workdir: no directory {str(workdir)!r}; make it first")
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a command's help: command lines that a user can type as they stand, or with other ids."""
+    return "\n".join(["\b", "For example:", *(f"  {line}" for line in lines)])
 
 
 def say(text: str, *, err: bool = False, newline: bool = True) -> None:

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from supervisor.cli.completion import complete_ids
-from supervisor.cli.options import json_option, say, state_dir_option
+from supervisor.cli.options import examples, json_option, say, state_dir_option
 from supervisor.cli.rendering import columns, duration, json_text
 from supervisor.cli.sessions import operator, send_request
 from supervisor.control.requests import Answer, Permissions
@@ -17,7 +17,7 @@ from supervisor.policies.permissions import OpenPermission
 from supervisor.policies.redaction import printable
 
 
-@click.command("permissions")
+@click.command("permissions", epilog=examples("supervisor permissions"))
 @state_dir_option
 @json_option
 def permissions(state_dir: Path, as_json: bool) -> None:
@@ -43,7 +43,7 @@ def _indented(detail: str) -> str:
     return "\n".join(f"  {printable(line)}" for line in detail.splitlines())
 
 
-@click.command("answer")
+@click.command("answer", epilog=examples('supervisor answer fix:t1:p1 deny --because "not in this directory"'))
 @click.argument("permission_id", metavar="ID", shell_complete=complete_ids("permission", living=True))
 @click.argument("decision", type=click.Choice(["allow", "deny"]))
 @click.option("--always", is_flag=True, help="Also for the same request later in the session.")

@@ -3,43 +3,98 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import anyio
 import click
 
-from supervisor.cli.options import say
+from supervisor.cli.options import PATH, check_workdir, examples, say
 from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
+from supervisor.cli.rendering import columns
 from supervisor.control.error_messages import DONE, BadInput
+from supervisor.embedding.runtime import check_environment
 from supervisor.plans import BadPlan, Plan
 from supervisor.plans.tasks import every_task
 from supervisor.work.budgeting import narrowings
+from supervisor.work.worst_case import WorstCase, retries_max, worst_cases
+from supervisor.workspaces.git_command import WorkspaceError
+
+NAMED_MAX: Final = 3
+"""Number of tasks with equal worst cases that are named."""
 
 
-@click.group("plan")
+@click.group("plan", epilog=examples("supervisor plan check plan.yaml"))
 def plan_group() -> None:
     pass
 
 
-@plan_group.command("check")
+@plan_group.command("check", epilog=examples("supervisor plan check plan.yaml"))
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def _check(plan: Path, as_json: bool) -> int:
-    """Check the whole plan, as `run` does before it starts anything. PLAN is a YAML file, or - for standard input.
-
-    \b
-    supervisor plan check plan.yaml
-    """
+@click.option("--workdir", type=PATH, default=Path(), show_default=True, help="Directory in which the agents work.")
+def _check(plan: Path, as_json: bool, workdir: Path) -> int:
+    """Check the whole plan, as `run` does before it starts anything, and say after how many tries and how long a task
+    has failed if its agent fails for ever. PLAN is a YAML file, or - for standard input."""
     try:
         found = read_plan(plan)
-    except BadPlan as error:
+        check_workdir(workdir)
+        anyio.run(check_environment, found.agents, found.settings, workdir)
+    except (BadPlan, ValueError, WorkspaceError) as error:
         raise BadInput(str(error)) from None
     name = "standard input" if plan == STANDARD_INPUT else plan
-    say(json.dumps(_as_json(found)) if as_json else f"{name}: {_summary(found)}: no problems")
-    for words in () if as_json else (*narrowings(found), *_unguarded(found)):
+    if as_json:
+        say(json.dumps(_as_json(found)))
+        return DONE
+    say(f"{name}: {_summary(found)}: no problems")
+    for words in (*narrowings(found), *_unguarded(found)):
         say(f"{name}: {words}")
+    say(f"\n{_worst_cases_text(found)}")
     return DONE
+
+
+def _worst_cases(plan: Plan) -> dict[tuple[WorstCase, ...], list[str]]:
+    """Return the names of the tasks by their worst cases, in the order of the plan."""
+    found: dict[tuple[WorstCase, ...], list[str]] = {}
+    for one in every_task(plan.tasks):
+        found.setdefault(tuple(worst_cases(plan, one.task)), []).append(one.task.id)
+    return found
+
+
+def _worst_cases_text(plan: Plan) -> str:
+    """Return a table of the worst cases, with a row for each way to fail of the tasks that have the same figures."""
+    groups = _worst_cases(plan)
+    rows = [
+        (_names(names, whole=len(groups) == 1) if number == 0 else "", one.when, str(one.tries), _at_most(one.seconds))
+        for cases, names in groups.items()
+        for number, one in enumerate(cases)
+    ]
+    tasks = sum(len(names) for names in groups.values())
+    together = f"Together, the tasks answer failures with at most {_counted(retries_max(plan), 'launch', 'es')}"
+    return "\n".join(
+        [
+            "If the agent of a task fails for ever, the task has failed after (without the agent's own time):",
+            columns(("TASK", "ITS AGENT", "TRIES", "AT MOST"), rows),
+            *([f"{together} (retry_budget)."] if tasks > 1 else []),
+        ]
+    )
+
+
+def _names(names: Sequence[str], *, whole: bool) -> str:
+    if whole and len(names) > 1:
+        return f"each of {len(names)}"
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return f"{', '.join(names[:NAMED_MAX])}{more}"
+
+
+def _at_most(seconds: float) -> str:
+    """Return a time in the unit in which people count it, rounded up: ``8 s``, ``18 min``, ``6 h``."""
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds > 2 * size:
+            return f"{math.ceil(seconds / size)} {unit}"
+    return f"{math.ceil(seconds)} s"
 
 
 def _as_json(plan: Plan) -> dict[str, object]:
@@ -47,7 +102,9 @@ def _as_json(plan: Plan) -> dict[str, object]:
     tasks = [one.task.id for one in every_task(plan.tasks)]
     said = {"workstream": plan.workstream, "agents": list(plan.agents), "workers": list(plan.workers), "tasks": tasks}
     more = {"narrowed": list(narrowings(plan)), "unguarded": list(_unguarded(plan))}
-    return {"ok": True, **said, **{name: words for name, words in more.items() if words}}
+    worst = [{"tasks": names, "ways": [one._asdict() for one in cases]} for cases, names in _worst_cases(plan).items()]
+    told = {"worst_cases": worst, "retries_max": retries_max(plan)}
+    return {"ok": True, **said, **told, **{name: words for name, words in more.items() if words}}
 
 
 def _unguarded(plan: Plan) -> Iterator[str]:
@@ -65,7 +122,7 @@ def _summary(plan: Plan) -> str:
     return ", ".join(_counted(number, what) for what, number in counts if number)
 
 
-@plan_group.command("schema")
+@plan_group.command("schema", epilog=examples("supervisor plan schema > plan.schema.json"))
 def _schema() -> int:
     """Print the JSON Schema of a plan, with which an editor can complete and check plans."""
     say(json.dumps(schema(), indent=2))
@@ -77,5 +134,5 @@ def schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Plan.model_json_schema()}
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _counted(number: int, what: str, plural: str = "s") -> str:
+    return f"{number} {what}{'' if number == 1 else plural}"

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import click
 import msgspec
 
-from supervisor.cli.options import json_option, say
+from supervisor.cli.options import examples, json_option, say
 from supervisor.cli.rendering import json_text
 from supervisor.plans.agents import ADAPTERS
 from supervisor.plugins import PluginReport, Plugins
 
 
-@click.command("plugins")
+@click.command("plugins", epilog=examples("supervisor plugins"))
 @json_option
 def plugins(as_json: bool) -> None:
     """Each plug-in is loaded as a run would load it, and its problems are printed."""

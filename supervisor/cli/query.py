@@ -18,7 +18,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from supervisor.cli.lookup import open_history
-from supervisor.cli.options import json_option, say, state_dir_option, warn
+from supervisor.cli.options import examples, json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import (
     clock,
     dead_letters_text,
@@ -51,15 +51,13 @@ _RESTING: Final = ((Kind.TASK, Task.FAILED.value), (Kind.RUN, TaskRun.CIRCUIT_OP
 _all = click.option("--all", "all_of_it", is_flag=True, help="Also agents and turns that have ended.")
 
 
-@click.command("ps")
+@click.command("ps", epilog=examples("supervisor ps --watch", "supervisor ps --all --json"))
 @_all
 @click.option("--watch", is_flag=True, help="Print the table again and again, until the supervisor has ended.")
 @state_dir_option
 @json_option
 def ps_command(all_of_it: bool, watch: bool, state_dir: Path, as_json: bool) -> None:
-    """\b
-    supervisor ps --watch
-    """
+    """Tasks, and sessions with their agents and turns, one in a line. ID is the first column."""
     if watch and as_json:
         raise BadInput("--watch, --json: give one of them; `supervisor events --follow --json` prints every change")
     state = StateDir.open(state_dir, create=False)
@@ -120,7 +118,7 @@ def _state_times(reader: JournalReader, rows: Iterable[EntityRow]) -> StateTimes
     return times
 
 
-@click.command("tree")
+@click.command("tree", epilog=examples("supervisor tree --all"))
 @_all
 @state_dir_option
 @json_option
@@ -182,7 +180,7 @@ def _settled(row: EntityRow) -> bool:
 
 def _aged(seen: Iterable[EntityLine], rows: Iterable[EntityRow]) -> list[EntityLine]:
     """Replace the age of each settled entity by its age at the last change."""
-    ages = {row.id: max(0.0, row.changed_at - row.born_at) for row in rows if _settled(row)}
+    ages = {row.id: row.lasted_s for row in rows if _settled(row)}
     return [replace(one, age_s=ages.get(one.id, one.age_s)) for one in seen]
 
 
@@ -203,11 +201,12 @@ def _changed_at(transcript: Path) -> float | None:
 
 
 # -------------------------------------------------------------------------------------------------- dead letters
-@click.command("dead-letters")
+@click.command("dead-letters", epilog=examples("supervisor dead-letters"))
 @state_dir_option
 @json_option
 def dead_letters_command(state_dir: Path, as_json: bool) -> None:
-    """Each with its attempts in all runs, and its last error."""
+    """Each with its attempts, its last error, and the command that tries it again. A task that a later run of the plan
+    has done, or does, is not listed."""
     with open_history(state_dir) as (state, reader):
         running = state.lock_holder() is not None
         rows = reader.live.entities()
@@ -220,7 +219,7 @@ def dead_letters_command(state_dir: Path, as_json: bool) -> None:
 
 
 def _again(letter: DeadLetter, *, live: bool) -> str:
-    return f"supervisor task reset {letter.task}" if live else "its run has ended: run the plan again"
+    return f"supervisor task reset {letter.task}" if live else "supervisor run PLAN.yaml --resume"
 
 
 def ended(state_dir: Path, entity_id: str) -> bool | None:

@@ -16,7 +16,7 @@ from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.redaction import printable
 from supervisor.ports import EntityRow
 from supervisor.runtime.outages import Outage
-from supervisor.work.results import TaskResult
+from supervisor.work.results import PlanResult
 
 LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 """Level of the runtime's logger by the number of ``-v``."""
@@ -72,8 +72,8 @@ class LoggedView:
     def outage(self, outage: Outage | None) -> None:
         self._view.outage(outage)
 
-    def end(self, results: Sequence[TaskResult], *, ok: bool) -> None:
-        self._view.end(results, ok=ok)
+    def end(self, result: PlanResult) -> None:
+        self._view.end(result)
 
     def close(self) -> None:
         self._view.close()

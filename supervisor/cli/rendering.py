@@ -73,7 +73,7 @@ def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 # ------------------------------------------------------------------------------------------------------- events
 def event_line(event: LifecycleEvent, call: str | None = None) -> str:
-    """Return a record in one line: time, number, entity, event, and reason.
+    """Return a record in one line: time, number, entity, event, and the first line of its reason.
 
     *call* is the tool call that the record is about, if the caller knows it from earlier records.
     """
@@ -93,7 +93,8 @@ def _what(event: LifecycleEvent, call: str) -> str:
     if event.actor:
         parts.append(f"by {event.actor}")
     text = printable("  ".join(part for part in parts if part))
-    return f"{text}: {printable(event.reason)}" if event.reason else text
+    reason, more, _ = event.reason.partition("\n")
+    return f"{text}: {printable(reason)}{' ...' if more else ''}" if reason else text
 
 
 def _change(event: LifecycleEvent) -> str:
@@ -191,8 +192,12 @@ def plan_text(plan: AbortPlan, namesakes: Sequence[str] = ()) -> str:
 
 def _planned_node(one: PlannedNode) -> tuple[str, ...]:
     due = one.due
-    stages = (due.request_s, due.cancel_s, due.terminate_s, due.kill_s) if due is not None else ()
-    by = "/".join(f"{stage_s:g}" for stage_s in stages) + " s"
+    if due is None:
+        by = "-"
+    elif one.kind == "tool":  # no stages between; then its turn is interrupted
+        by = f"{due.request_s:g}/-/-/{due.kill_s:g} s"
+    else:
+        by = f"{due.request_s:g}/{due.cancel_s:g}/{due.terminate_s:g}/{due.kill_s:g} s"
     pids = " ".join(str(process.pid) for process in one.processes)
     return (one.kind, one.id, f"scope {one.scope}", one.edge or "asked for", one.mode, by, pids or "-")
 
@@ -248,7 +253,7 @@ def _ended_process(one: ProcessFate) -> str:
 
 
 def _recorded(receipt: Receipt) -> str:
-    killed = f"killed at {clock(receipt.killed_at)}, " if receipt.killed_at is not None else ""
+    killed = f"all ended at {clock(receipt.killed_at)}, " if receipt.killed_at is not None else ""
     if receipt.recorded_at is None:
         why = "the disk has not answered" if receipt.outage is None else printable(receipt.outage)
         return f"{killed}not recorded yet: {why}"

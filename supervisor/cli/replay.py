@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from supervisor.cli.options import PATH, json_option, say
+from supervisor.cli.options import PATH, examples, json_option, say
 from supervisor.cli.rendering import duration, json_text, tree_json, tree_text
 from supervisor.cli.validate import VIOLATIONS_MAX, changed_since, journal_at, violation_line
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput
@@ -35,7 +35,9 @@ _MOST: Final = 10**9
 """Largest value of a limit, larger than any number that occurs."""
 
 
-@click.command("replay")
+@click.command(
+    "replay", epilog=examples("supervisor replay .sdd", "supervisor replay .sdd --restart-policy max_total_errors=3")
+)
 @click.argument("journal", type=PATH, metavar="JOURNAL")
 @click.option("--at", type=int, metavar="SEQ", help="Show only the tree as it was after that record.")
 @click.option("--abort-policy", metavar="KEY=BOOL,...", help="What if: tool_to_sibling, sibling_to_session.")

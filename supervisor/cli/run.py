@@ -19,7 +19,7 @@ import anyio.to_thread
 import click
 
 from supervisor.cli.live_view import TICK_S, Reporter, view_for
-from supervisor.cli.options import PATH, json_option, state_dir_option, verbose_option, warn
+from supervisor.cli.options import PATH, check_workdir, examples, json_option, state_dir_option, verbose_option, warn
 from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
 from supervisor.cli.record_log import LEVELS, LoggedView
 from supervisor.cli.run_controller import RunController
@@ -49,12 +49,14 @@ class _Request(NamedTuple):
     fresh: bool
     resume: bool
     no_plugins: bool
+    fail_fast: bool
     instead: Mapping[str, str]
     """Agents of the catalogue that replace agents of the plan, by the agent's name in the plan."""
 
     def load(self) -> Plan:
         """Read and check the plan."""
-        return read_plan(self.plan, installed=not self.no_plugins, instead=self.instead)
+        plan = read_plan(self.plan, installed=not self.no_plugins, instead=self.instead)
+        return plan.model_copy(update={"fail_fast": True}) if self.fail_fast else plan
 
     def reload(self) -> Plan:
         """Read and check the plan again.
@@ -67,7 +69,14 @@ class _Request(NamedTuple):
         return self.load()
 
 
-@click.command("run")
+@click.command(
+    "run",
+    epilog=examples(
+        "supervisor run plan.yaml",
+        "supervisor run plan.yaml --agent worker=codex --workdir project",
+        "supervisor run - < plan.yaml",
+    ),
+)
 @click.argument("plan", type=PATH, metavar="PLAN")
 @state_dir_option
 @json_option
@@ -79,6 +88,7 @@ class _Request(NamedTuple):
     is_flag=True,
     help="Run the tasks that the last run did not close; cancelled and given-up tasks start from their checkpoints.",
 )
+@click.option("--fail-fast", is_flag=True, help="End the run at the first task that has failed for good.")
 @click.option("--no-plugins", is_flag=True, help="Use no installed plug-in.")
 @click.option(
     "--agent",
@@ -91,15 +101,8 @@ class _Request(NamedTuple):
 def run_command(workdir: Path, instead: tuple[str, ...], **given: Any) -> int:
     """PLAN is a YAML file, or - for standard input. Tasks run in the order of their dependencies. The first Ctrl-C
     drains: no task starts, tasks in progress may finish. The second stops everything. If an earlier run of this plan
-    was interrupted, this run continues it.
-
-    \b
-    supervisor run plan.yaml
-    supervisor run plan.yaml --agent worker=codex --workdir ~/project
-    make-plan | supervisor run -
-    """
-    if not workdir.is_dir():
-        raise BadInput(f"--workdir: no directory {str(workdir)!r}; make it first")
+    was interrupted, this run continues it."""
+    check_workdir(workdir)
     if given["fresh"] and given["resume"]:
         raise BadInput("--fresh, --resume: one starts over, the other continues; give one of them")
     request = _Request(workdir=workdir.resolve(), instead=_replacements(instead), **given)
@@ -108,6 +111,10 @@ def run_command(workdir: Path, instead: tuple[str, ...], **given: Any) -> int:
     except BadPlan as error:
         raise BadInput(str(error)) from None
     configure_logging(verbose=request.verbose)
+    state = StateDir(request.state_dir)
+    # A Path raises an error where the name cannot be; opening the directory says why.
+    if not request.resume and os.path.isdir(state.agents) and not os.path.exists(state.journal):
+        warn(f"starting over: {state.journal} is missing, so no earlier run in {state.root} can be continued")
     return anyio.run(_run, request, plan, backend=request.backend)
 
 
@@ -154,8 +161,6 @@ async def _run(request: _Request, plan: Plan) -> int:
     state = StateDir(request.state_dir)
     if request.resume:
         check_resumable(plan, state)
-    elif os.path.isdir(state.agents) and not os.path.exists(state.journal):  # a Path raises where the name cannot be
-        warn(f"starting over: {state.journal} is missing, so no earlier run in {state.root} can be continued")
     reporter = Reporter(state.journal, after=_last_seq(state))
     try:
         result = await _supervised(request, plan, state, reporter)
@@ -188,8 +193,11 @@ def check_resumable(plan: Plan, state: StateDir) -> None:
 
 
 def _last_seq(state: StateDir) -> int:
-    """Return the number of the last record of earlier runs; 0 if there is no journal."""
+    """Return the number of the last record of earlier runs; 0 if there is no journal, of which a state directory with
+    transcripts is told."""
     if not os.path.exists(state.journal):  # Path.exists() raises where the name cannot be; opening it says why
+        if os.path.isdir(state.agents):
+            warn(f"starting over: {state.journal} is missing, so no earlier run in {state.root} can be continued")
         return 0
     return last_seq_of(state.journal)
 
@@ -225,7 +233,7 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
             await close_sessions(sup.core)  # what the sessions say as they end stands above the result
             if result.earlier:
                 warn(f"{result.earlier} ended before its result could be shown: here it is, and nothing was started")
-            if await anyio.to_thread.run_sync(partial(reporter.end, list(result.tasks.values()), ok=result.ok)):
+            if await anyio.to_thread.run_sync(partial(reporter.end, result)):
                 runner.note_reported("printed")
         around.cancel_scope.cancel()
     return result

@@ -108,8 +108,8 @@ class RunController:
             self._say_stopping()
 
     async def _report_progress(self) -> None:
-        """Report the number of tasks for which a drain waits, whenever a task has ended and every ``PROGRESS_S``
-        seconds."""
+        """Report the number of turns for which a drain waits, whenever a turn has ended and every ``PROGRESS_S``
+        seconds. The turns of sub-agents count, too."""
         until_s = anyio.current_time() + self._sup.settings.drain_s
         reported = self._sup.under_way()
         while reported and (left_s := until_s - anyio.current_time()) > 0:
@@ -119,8 +119,8 @@ class RunController:
             if self._sup.stop_now.is_set():
                 return
             if count and (count != reported or waited.cancelled_caught):
-                left_s = until_s - anyio.current_time()
-                self._say(f"draining: {count} {'task' if count == 1 else 'tasks'} in progress, {left_s:.0f} s left")
+                left_s = max(0.0, until_s - anyio.current_time())
+                self._say(f"draining: {count} {'turn' if count == 1 else 'turns'} in progress, {left_s:.0f} s left")
             reported = count
 
     def _say_draining(self) -> None:

@@ -22,7 +22,7 @@ import msgspec
 
 from supervisor.cli.completion import complete_ids
 from supervisor.cli.lookup import not_living, pause, running_namesakes
-from supervisor.cli.options import json_option, say, state_dir_option, warn
+from supervisor.cli.options import examples, json_option, say, state_dir_option, warn
 from supervisor.cli.query import ended, used_by
 from supervisor.cli.rendering import inspected_text, json_text, plan_text, receipt_text
 from supervisor.control.client import answers_to
@@ -68,7 +68,13 @@ def send_request(state_dir: Path, asked: Request, waiting: str = "") -> dict[str
         timer.cancel()
 
 
-@click.command("abort")
+@click.command(
+    "abort",
+    epilog=examples(
+        "supervisor abort fix:t1:c1 --scope tool       # one tool call; its session goes on",
+        "supervisor abort fix --scope session --dry-run",
+    ),
+)
 @click.argument("target", metavar="ID", shell_complete=complete_ids(Kind.SESSION, "tool", living=True))
 @click.option("--scope", type=click.Choice(_SCOPES), required=True, help="What ends besides the target.")
 @click.option("--dry-run", is_flag=True, help="Print the plan only: what would end, by when, and the plan's id.")
@@ -81,7 +87,9 @@ def send_request(state_dir: Path, asked: Request, waiting: str = "") -> dict[str
 @state_dir_option
 @json_option
 def abort(target: str, scope: str, reason: str, state_dir: Path, as_json: bool, **how: Any) -> None:
-    """Prints the receipt: what was ended, how, and what is left."""
+    """ID is the id of a tool call (fix:t1:c1) or of a session (fix); `supervisor tree` shows the ids. The scope tool
+    ends that call, session ends the session and everything below it, and sibling ends the other children of its parent.
+    The output is a receipt: what was ended, how, and what is left. A target that had ended already is no error."""
     if how["within_s"] is not None and not isfinite(how["within_s"]):
         raise BadInput(f"--within: {how['within_s']} is not a duration; give seconds, 0 or more")
     if how["dry_run"] and (how["plan"] is not None or how["within_s"] is not None):
@@ -146,7 +154,7 @@ def _explained(state_dir: Path, target: str, verb: str, error: NotRunning | Cont
     return error
 
 
-@click.command("send")
+@click.command("send", epilog=examples('supervisor send fix "Use the other API." --urgent'))
 @click.argument("session", metavar="ID", shell_complete=complete_ids(Kind.SESSION, living=True))
 @click.argument("text")
 @click.option("--urgent", is_flag=True, help="Do not wait for the next prompt: interrupt the turn.")
@@ -159,6 +167,8 @@ def _explained(state_dir: Path, target: str, verb: str, error: NotRunning | Cont
 @state_dir_option
 @json_option
 def send(session: str, text: str, urgent: bool, at: str | None, state_dir: Path, as_json: bool) -> None:
+    """The message comes with the session's next prompt. The session of a task usually gets one prompt only: use
+    --urgent to reach its agent."""
     if at is not None and not urgent:
         raise BadInput(f"--at {at}: only an urgent message is delivered before the next prompt; add --urgent")
     point = DeliveryPoint(at) if at is not None else None
@@ -169,7 +179,7 @@ def send(session: str, text: str, urgent: bool, at: str | None, state_dir: Path,
     say(json_text(answer) if as_json else f"message {answer['message_id']} for {session}")
 
 
-@click.command("inspect")
+@click.command("inspect", epilog=examples("supervisor inspect fix"))
 @click.argument("entity_id", metavar="ID", shell_complete=complete_ids(living=True))
 @state_dir_option
 @json_option
@@ -190,17 +200,13 @@ def _warn_of_outage(answer: Mapping[str, Any]) -> None:
         warn(msgspec.convert(answer["outage"], Outage).words)
 
 
-@click.command("stop")
+@click.command("stop", epilog=examples("supervisor stop --wait", "supervisor stop --now"))
 @click.option("--now", is_flag=True, help="Abort everything instead of letting turns finish.")
 @click.option("--wait", is_flag=True, help="Return when the supervisor has ended.")
 @state_dir_option
 @json_option
 def stop(now: bool, wait: bool, state_dir: Path, as_json: bool) -> None:
-    """Turns in progress may finish within drain_s; a second stop, or --now, ends everything.
-
-    \b
-    supervisor stop --wait
-    """
+    """Turns in progress may finish within drain_s; a second stop, or --now, ends everything."""
     state = StateDir.open(state_dir, create=False)
     try:
         answer = send_request(state_dir, Stop(now=now, by=operator()))

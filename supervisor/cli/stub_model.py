@@ -19,7 +19,7 @@ import anyio
 import click
 import msgspec
 
-from supervisor.cli.options import PATH, say
+from supervisor.cli.options import PATH, examples, say
 from supervisor.control.error_messages import DONE, BadInput
 from supervisor.mock_model.environment import codex_arguments, environment, environments
 from supervisor.mock_model.log import LoggedRequest
@@ -35,7 +35,7 @@ _TITLES = {
 }
 
 
-@click.command("stub-model")
+@click.command("stub-model", epilog=examples("supervisor stub-model --port 8080 --log requests.jsonl"))
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on; by default a free one.")
 @click.option("--log", type=PATH, metavar="FILE", help="Append every request to FILE as a line of JSON, without keys.")
 @click.option("--json", "as_json", is_flag=True, help="Print the address as JSON.")

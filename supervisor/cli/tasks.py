@@ -14,7 +14,7 @@ import anyio
 import click
 
 from supervisor.cli.completion import complete_ids
-from supervisor.cli.options import PATH, TASK, json_option, say, state_dir_option, warn
+from supervisor.cli.options import PATH, TASK, examples, json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import json_text
 from supervisor.cli.sessions import operator
 from supervisor.control.client import answers_to
@@ -55,7 +55,7 @@ def _common_options(command: Any) -> Any:
     return _by(_id(state_dir_option(json_option(command))))
 
 
-@click.command()
+@click.command(epilog=examples("supervisor approve fix", "supervisor approve --all-planned"))
 @_tasks
 @_all
 @_reason
@@ -65,7 +65,7 @@ def approve(tasks: tuple[str, ...], all_planned: bool, **how: Any) -> int:
     return _send_command("approve", tasks, all_planned=all_planned, **how)
 
 
-@click.command()
+@click.command(epilog=examples('supervisor reject fix --reason "the tests are gone"'))
 @_tasks
 @_all
 @click.option("--reason", required=True, metavar="TEXT", help="Reason to record, and to tell the next attempt.")
@@ -76,7 +76,7 @@ def reject(tasks: tuple[str, ...], all_planned: bool, **how: Any) -> int:
     return _send_command("reject", tasks, all_planned=all_planned, **how)
 
 
-@click.group()
+@click.group(epilog=examples("supervisor task reset fix", "supervisor task cancel fix docs"))
 def task() -> None:
     pass
 
@@ -88,17 +88,17 @@ def _command(verb: str, words: str) -> Callable[..., Any]:
     def command(tasks: tuple[str, ...], **how: Any) -> int:
         return _send_command(verb, tasks, **how)
 
-    return task.command(verb, help=words)(command)
+    return task.command(verb, help=words, epilog=examples(f"supervisor task {verb} fix"))(command)
 
 
-_command("reset", "Retry tasks that were given up: close the circuit, and count attempts from 0.")
+_command("reset", "Retry tasks at once that wait for their next try, or were given up; those count attempts from 0.")
 _command("requeue", "Take tasks in progress from their sessions, and let other sessions take them.")
 _command("unclaim", "Take tasks that were claimed but not begun from their sessions.")
 _command("cancel", "Cancel tasks for good.")
 _command("unblock", "Release blocked tasks: what they waited for is there.")
 
 
-@task.command("block")
+@task.command("block", epilog=examples("supervisor task block deploy --on build"))
 @_tasks
 @click.option("--on", multiple=True, required=True, metavar="NAME", help="What they wait for; repeatable.")
 @_reason
@@ -112,7 +112,7 @@ def block(tasks: tuple[str, ...], **how: Any) -> int:
     return _send_command("block", tasks, **how)
 
 
-@task.command("split")
+@task.command("split", epilog=examples("supervisor task split fix --from parts.yaml"))
 @click.argument(
     "task_id", metavar="[TASK]", required=False, envvar=TASK, shell_complete=complete_ids(Kind.TASK, living=True)
 )

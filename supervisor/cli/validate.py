@@ -14,7 +14,7 @@ from typing import Final
 import click
 import msgspec
 
-from supervisor.cli.options import PATH, json_option, say
+from supervisor.cli.options import PATH, examples, json_option, say
 from supervisor.cli.rendering import json_text, report_text
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput
 from supervisor.diagnostics.invariants import RecordChecker, Violation
@@ -62,7 +62,7 @@ def journal_at(path: Path) -> Path:
     return StateDir.open(path, create=False).journal if is_directory else journal
 
 
-@click.command("validate")
+@click.command("validate", epilog=examples("supervisor validate .sdd"))
 @click.argument("file", type=PATH, metavar="FILE")
 @json_option
 def validate(file: Path, as_json: bool) -> int:

@@ -10,7 +10,7 @@ import click
 
 from supervisor.cli.completion import complete_ids
 from supervisor.cli.lookup import has_ended, newest_task, open_history, pause, unknown_id
-from supervisor.cli.options import json_option, say, state_dir_option, warn
+from supervisor.cli.options import examples, json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import json_text
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, TimedOut, WorkFailed
 from supervisor.diagnostics.task_status import data_of
@@ -28,7 +28,7 @@ _FOR_A_PERSON = (Task.PLANNED.value, Task.PENDING_APPROVAL.value)
 """States of a task that end with an approval or a rejection."""
 
 
-@click.command("wait")
+@click.command("wait", epilog=examples("supervisor wait fix --timeout 600 && git push"))
 @click.argument("entity_id", metavar="[ID]", required=False, shell_complete=complete_ids(*_KINDS))
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up after this time."
@@ -38,11 +38,7 @@ _FOR_A_PERSON = (Task.PLANNED.value, Task.PENDING_APPROVAL.value)
 def wait_command(entity_id: str | None, timeout_s: float | None, state_dir: Path, as_json: bool) -> int:
     """ID is the name of a task, or the id of a task, a session or a workstream; without ID, the run of the plan is
     waited for. Exit status: 0 it was completed, 1 it failed or was cancelled or its supervisor has died, 124 it has not
-    ended within --timeout.
-
-    \b
-    supervisor wait fix --timeout 600 && git push
-    """
+    ended within --timeout."""
     if timeout_s is not None and not isfinite(timeout_s):
         raise BadInput(f"--timeout: {timeout_s} is not a duration; give seconds, 0 or more")
     with open_history(state_dir) as (state, reader):

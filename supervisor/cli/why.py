@@ -11,24 +11,20 @@ import click
 from supervisor.cli.calls import ToolCallIndex
 from supervisor.cli.completion import complete_ids
 from supervisor.cli.lookup import open_history, unknown_id
-from supervisor.cli.options import json_option, say, state_dir_option
+from supervisor.cli.options import examples, json_option, say, state_dir_option
 from supervisor.cli.rendering import counted, event_line, json_text
 from supervisor.diagnostics.causal_trace import Annotation, Explanation, RecordRole, SpineStep, why
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
 
 
-@click.command("why")
+@click.command("why", epilog=examples("supervisor why fix", "supervisor why fix:t1:c1"))
 @click.argument("entity_id", metavar="ID", shell_complete=complete_ids())
 @state_dir_option
 @json_option
 def why_command(entity_id: str, state_dir: Path, as_json: bool) -> None:
     """ID is the id of a session, turn, agent, task or tool call. Prints the tree of causes from the one root event to
-    the end: the actor, policy edges, termination stages, and causes that came too late.
-
-    \b
-    supervisor why fix:t1:c1
-    """
+    the end: the actor, policy edges, termination stages, and causes that came too late."""
     explanation, events = explained(state_dir, entity_id)
     say(json_text(explanation) if as_json else why_text(explanation, events))
 

@@ -6,6 +6,7 @@ without a traceback; the message of an unexpected error names file and line.
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -108,6 +109,8 @@ def _known(error: BaseException) -> Failure | None:
     from supervisor.ports import JournalDamaged, JournalError
     from supervisor.workspaces.git_command import WorkspaceError
 
+    if isinstance(error, FileNotFoundError) and not _has_working_directory():
+        return Failure(BAD_INPUT, "bad", "the working directory has been deleted: change to another one (`cd`)")
     if isinstance(error, JournalDamaged):  # the result of an integrity check
         return Failure(WORK_FAILED, "failed", str(error))
     if isinstance(error, StateDirBusy):
@@ -117,3 +120,11 @@ def _known(error: BaseException) -> Failure | None:
     return (
         Failure(WORK_FAILED, "failed", str(error)) if isinstance(error, WorkFailed | ServiceFailed | OSError) else None
     )
+
+
+def _has_working_directory() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:  # it was deleted; it can be entered no more, but looked at
+        return False
+    return True

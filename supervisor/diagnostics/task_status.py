@@ -6,6 +6,7 @@ state that needs no explanation has no text.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -20,6 +21,8 @@ from supervisor.ports import EntityRow
 
 WORK: Final = frozenset({Kind.WORKSTREAM, Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKER})
 
+_NUMBER: Final = re.compile(r"-\d+$")
+"""Pattern of the suffix of the workstream of a further run of a plan."""
 _ANYTHING: Final = "*"
 """Capability of a worker that can do every task."""
 _HELD: Final = (Task.CLAIMED.value, Task.IN_PROGRESS.value)
@@ -198,8 +201,12 @@ class TaskStatus:
 
     # ------------------------------------------------------------------ dead letters
     def dead_letters(self) -> Iterator[DeadLetter]:
+        """Yield the tasks that were given up, except a task that is in a later run of the same plan, too."""
+        newest: dict[tuple[str, str], str] = {}
+        for (stream, name), task_id in self._named.items():
+            newest[_NUMBER.sub("", stream), name] = task_id
         for row in self._rows.values():
-            if row.kind == Kind.TASK and row.state == Task.FAILED.value:
+            if row.kind == Kind.TASK and row.state == Task.FAILED.value and row.id in newest.values():
                 data, runs = self._data[row.id], self._runs.get(row.id, ())
                 yield DeadLetter(
                     task=str(data.get("name") or plan_name(row.id)),

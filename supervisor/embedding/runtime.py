@@ -39,6 +39,7 @@ from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.runtime.dependencies import Dependencies
 from supervisor.runtime.live_session import AgentFunction, AgentProfile
 from supervisor.sessions.approval_queue import OnPermission
+from supervisor.workspaces.git import GitWorkspaces
 
 _log = get_logger()
 
@@ -98,6 +99,7 @@ async def open_supervisor(
     check_types(Settings, settings=settings)
     check_items("plugins", plugins, object)
     check_type("control", control, bool)
+    check_type("stop_cancels_host", stop_cancels_host, bool)
     for name, function in (("choose", choose), ("on_permission", on_permission)):
         if function is not None and not callable(function):
             check_type(name, function, "a function")
@@ -107,8 +109,7 @@ async def open_supervisor(
     where = _absolute(workdir)
     profiles = {name: profile_of(name, config, where) for name, config in (agents or {}).items()}
     async with AsyncExitStack() as stack:
-        if settings.access is not None and settings.workspace != "worktree":
-            raise ValueError("settings.access: changes are checked in worktrees only; set workspace='worktree' too")
+        _check_access(settings)
         plugged = await _plugged(settings.plugins, plugins)
         stack.push_async_callback(plugged.close)
         _check_adapters(profiles, plugged)
@@ -144,6 +145,33 @@ async def _cancel_after_drain(sup: SupervisorCore, block: anyio.CancelScope) -> 
     await sup.stopping.wait()
     await sup.finish()
     block.cancel()
+
+
+async def check_environment(
+    agents: Mapping[str, AgentConfig | AgentFunction], settings: Settings, workdir: Path | str | None = None
+) -> None:
+    """Check what :func:`open_supervisor` needs before it begins, and change nothing.
+
+    Raises:
+        ValueError, WorkspaceError: as for :func:`open_supervisor`.
+    """
+    where = _absolute(workdir)
+    profiles = {name: profile_of(name, config, where) for name, config in agents.items()}
+    _check_access(settings)
+    plugged = await _plugged(settings.plugins, ())
+    try:
+        _check_adapters(profiles, plugged)
+    finally:
+        await plugged.close()
+    if settings.workspace == "worktree":
+        async with ShimHost(await contained(None, pid_namespaces=settings.pid_namespaces)) as host:
+            unused = where / ".sdd" / "worktrees"
+            await GitWorkspaces(RetryingProcessHost(host, WALL), unused, str(where), settings.merge_into).check_usable()
+
+
+def _check_access(settings: Settings) -> None:
+    if settings.access is not None and settings.workspace != "worktree":
+        raise ValueError("settings.access: changes are checked in worktrees only; set workspace='worktree' too")
 
 
 def reconfigure(

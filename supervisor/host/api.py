@@ -40,7 +40,7 @@ class Supervisor:
         self.core = core
         """Parts of the supervisor, for the packages of this project. A host does not need them; they may change."""
         self.stopping = core.stopping
-        """Event that is set when a drain or a stop has begun: no new root session can begin."""
+        """Event that is set when a drain or a stop has begun. No new root session can begin then."""
 
     def __repr__(self) -> str:
         where = self.core.state_dir or "in memory"
@@ -160,10 +160,11 @@ class Supervisor:
         """Begin the end of this supervisor: a drain within ``drain_s``; with *now*, or at the second call, an abort of
         every session.
 
-        ``stopping`` is set at once. A drain refuses new sessions, new prompts to root sessions, and new tasks; it
-        finishes the prompts that were sent before; a session that waits for its next try gives up. A session that
-        still lives when ``drain_s`` is over is stopped. The code in the block of ``open_supervisor`` is not cancelled,
-        unless ``stop_cancels_host`` is set there. The supervisor has ended when that block has been left.
+        ``stopping`` is set at once. A drain finishes the turns in progress (with the turns of child sessions that they
+        wait for) and begins no other: new sessions, prompts and tasks are refused, prompts that wait behind a turn get
+        the result ``aborted``, and a session that waits for its next try gives up. A session that still lives when
+        ``drain_s`` is over is stopped. The code in the block of ``open_supervisor`` is not cancelled, unless
+        ``stop_cancels_host`` is set there. The supervisor has ended when that block has been left.
         """
         check_type("now", now, bool)
         await self.core.stop(now=now, actor=actor)
@@ -331,6 +332,6 @@ class Supervisor:
 
     @property
     def failure(self) -> JournalError | ServiceFailed | None:
-        """The error that ended every session: the journal is lost, or a service crashed too often; ``None`` if there
-        was none."""
+        """The error that ended every session, ``None`` if there was none. Either the journal is lost, or a service
+        crashed too often."""
         return self.core.failure

@@ -6,7 +6,7 @@ available when the entity handles its first event.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -17,17 +17,18 @@ from supervisor.host.trust_scores import Trust
 from supervisor.host.workspace_cleanup import WorkspaceCleanup
 from supervisor.journal.transcript import RedactingTranscript
 from supervisor.lifecycles.session import Session, SessionData
-from supervisor.lifecycles.types import AbortPolicy, CancelMode
+from supervisor.lifecycles.types import AbortPolicy, CancelMode, InvalidArgument
 from supervisor.plans import Settings
 from supervisor.policies.access import intersect_rights
-from supervisor.policies.argument_checks import check_name
+from supervisor.policies.argument_checks import check_agent_function, check_name
+from supervisor.policies.redaction import encodable
 from supervisor.ports import NO_WORKSPACE, TranscriptSink, WorkspaceSpec
 from supervisor.recovery.journal_state import PLACED
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.entity_types import SESSION_KIND
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import AgentProfile, LiveSession
+from supervisor.runtime.live_session import AgentFunction, AgentProfile, LiveSession
 from supervisor.sessions.monitor_registry import NO_GRANT, BudgetGrant, MonitorRegistry
 
 ID_MAX: Final = 200
@@ -60,6 +61,30 @@ class SessionFactory:
         self._shutdown = shutdown
         self._transcript_of = transcript_of
         self._settings = settings
+
+    def profile_of(
+        self, agent: str | AgentFunction | None, parent: str | None, agents: Mapping[str, AgentProfile]
+    ) -> AgentProfile:
+        """Return the profile of *agent*: the name of one of *agents*, an async function, or ``None`` for the agent of
+        the session *parent*.
+
+        Raises:
+            InvalidArgument: there is no such agent, or neither an agent nor a parent is given.
+            TypeError: *agent* is neither a name nor a function that can be an in-process agent.
+            NoSuchEntity: the parent is not alive.
+        """
+        if agent is None and parent is not None:
+            return self._registry.session(parent).profile
+        if agent is None:
+            raise InvalidArgument("agent: missing; name a configured agent or give an async function")
+        if not isinstance(agent, str):
+            check_agent_function("agent", agent)
+            name = encodable(getattr(agent, "__name__", "function"))
+            return AgentProfile(name=name, adapter="inprocess", function=agent)
+        if agent not in agents:
+            known = ", ".join(sorted(agents)) or "none"
+            raise InvalidArgument(f"agent: no agent is named {agent!r}; known: {known}")
+        return agents[agent]
 
     def create(
         self,

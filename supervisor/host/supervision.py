@@ -45,7 +45,7 @@ from supervisor.policies.argument_checks import check_name, check_text, check_ty
 from supervisor.policies.budgets import Amounts, Budget, BudgetScope
 from supervisor.policies.caller_reach import NOWHERE, CallerReach
 from supervisor.policies.liveness import StallProfileName
-from supervisor.policies.redaction import Redactor, encodable
+from supervisor.policies.redaction import Redactor
 from supervisor.ports import (
     NO_WORKSPACE,
     Caller,
@@ -162,6 +162,7 @@ class SupervisorCore:
             parts.workspace,
             answered,
             self.approvals,
+            self.explains_retries,
         )
         self._takeover = Takeover(
             self.registry,
@@ -178,6 +179,11 @@ class SupervisorCore:
         system.spawn(self.terminations, BACKGROUND_ACTOR, shutdown_s=END_S)
         system.on_event = ActorFailures(self.registry, self._pending_requests).handle
         self.services = Services(system, self._service_failed)
+
+    def explains_retries(self, profile: AgentProfile) -> bool:
+        """Return whether the prompts of an agent tell why a request is tried again: unless the settings forbid that, or
+        an interpreter executes the agent's prompt."""
+        return self.settings.explain_retries and not profile.executes_prompt
 
     def configure(self, agents: Mapping[str, AgentProfile], settings: Settings) -> None:
         """Set the agents and settings for every session that starts from now on.
@@ -244,7 +250,7 @@ class SupervisorCore:
             raise ValueError(
                 f"cancel_mode: session {name!r} has no parent whose end could mean {mode} to it; leave it out"
             )
-        profile = self._profile(agent, parent)
+        profile = self.session_factory.profile_of(agent, parent, self._agents)
         if directory is not None:
             profile = msgspec.structs.replace(profile, directory=directory)
         check_types(AbortPolicy, policy=policy)
@@ -287,8 +293,8 @@ class SupervisorCore:
 
     @property
     def failure(self) -> JournalError | ServiceFailed | None:
-        """The error that ended every session: the journal is lost, or a service crashed too often; ``None`` if there
-        was none."""
+        """The error that ended every session, ``None`` if there was none. Either the journal is lost, or a service
+        crashed too often."""
         return self._shutdown.failure or self._shutdown.service_failure
 
     async def journal_lost(self) -> JournalError:
@@ -310,25 +316,11 @@ class SupervisorCore:
     async def result_of(self, session_id: str) -> TurnResult | None:
         """Wait for the last prompt of a session, and return its result; ``None`` if the session has no prompt."""
         outcome = await self.last_outcome(session_id)
-        return None if outcome is None else TurnResult(*outcome[:4])
+        return None if outcome is None else TurnResult.of(outcome)
 
     def profile(self, name: str) -> AgentProfile | None:
         """Return the profile of the configured agent with that name, or ``None``."""
         return self._agents.get(name)
-
-    def _profile(self, agent: str | AgentFunction | None, parent: str | None) -> AgentProfile:
-        if agent is None and parent is not None:
-            return self.registry.session(parent).profile
-        if isinstance(agent, str):
-            profile = self._agents.get(agent)
-            if profile is None:
-                known = ", ".join(sorted(self._agents)) or "none"
-                raise ValueError(f"agent: no agent is named {agent!r}; known: {known}")
-            return profile
-        if agent is None:
-            raise ValueError("agent: missing; name a configured agent or give an async function")
-        name = encodable(getattr(agent, "__name__", "function"))
-        return AgentProfile(name=name, adapter="inprocess", function=agent)
 
     def new_id(self, wanted: str) -> str:
         """Return an id for an entity that is not a session; a number is appended if *wanted* was used in this
@@ -413,11 +405,17 @@ class SupervisorCore:
         if self.stopping.is_set() and session.parent is None:  # the turn of a parent waits for its children
             raise Refused(f"the prompt is not taken: the supervisor is ending, and begins no turn of {session_id}")
         self.check_disk(f"a prompt for {session_id}")
-        outcome = await self.outcome_of(session_id, prompt, HOST)
-        return TurnResult(*outcome[:4])
+        return TurnResult.of(await self.outcome_of(session_id, prompt, HOST))
 
     async def outcome_of(
-        self, session_id: str, prompt: str, cause: Cause, *, once: bool = False, limit: TimeLimit = USUAL_TIME
+        self,
+        session_id: str,
+        prompt: str,
+        cause: Cause,
+        *,
+        once: bool = False,
+        limit: TimeLimit = USUAL_TIME,
+        reason: str = "",
     ) -> Outcome:
         """Send *prompt* to a session, and return the outcome of its turn with the number of the record of that outcome.
         Wait while the journal cannot be written.
@@ -425,6 +423,7 @@ class SupervisorCore:
         Args:
             once: if a turn fails after its agent was ready, do not try again.
             limit: time limit of a turn.
+            reason: why the prompt is sent again; it becomes part of the prompt where ``explains_retries`` allows that.
 
         Raises:
             NoSuchEntity: there is no such session.
@@ -432,7 +431,7 @@ class SupervisorCore:
         """
         self.registry.session(session_id)
         check_text("prompt", prompt)
-        return await self._pending_requests.outcome_of(session_id, prompt, cause, once=once, limit=limit)
+        return await self._pending_requests.outcome_of(session_id, prompt, cause, once=once, limit=limit, reason=reason)
 
     async def send(
         self, session_id: str, text: str, *, urgent: bool, sender: str, at: DeliveryPoint | str | None = None
@@ -495,13 +494,18 @@ class SupervisorCore:
         mode: CancelMode,
     ) -> None:
         """Start a child session for an agent that delegates *prompt*; when the prompt is answered, call *answer* with
-        the outcome and close the child session."""
+        the outcome and close the child session.
+
+        Raises:
+            InvalidArgument: the name has characters that ids may not have, or there is no such agent.
+            TypeError: an argument has a wrong type.
+        """
         ctx = self._background
+        check_text("prompt", prompt)
         try:
-            check_text("prompt", prompt)
-            profile = self._profile(agent, session.session_id)
+            profile = self.session_factory.profile_of(agent, session.session_id, self._agents)
             child_id = self.session_factory.create(name, profile, session.session_id, None, started_by, cause, mode)
-        except (ValueError, Refused, NoSuchEntity) as error:
+        except (Refused, NoSuchEntity) as error:
             answer(Outcome("failed", str(error), ""))
             return
         ctx.start_task(self._run_child, child_id, prompt, answer, cause, name=f"child {child_id}")
@@ -574,7 +578,7 @@ class SupervisorCore:
         if self._system.context(BACKGROUND_ACTOR) is None:  # the supervisor has ended: a late command
             return
         with suppress(ActorStopped):  # the last actors are ending
-            self._shutdown.stop(actor, now=now, give_up_retries=self.effect_executor.give_up_retries)
+            self._shutdown.stop(actor, now=now, begin_drain=self.effect_executor.begin_drain)
 
     async def finish(self) -> None:
         """Wait until the open requests are finished, at most ``drain_s``; no new work begins meanwhile."""

@@ -17,7 +17,7 @@ import anyio
 
 from actors import ActorStopped, failpoint
 from supervisor.host.workspace_cleanup import REMOVE_S, WorkspaceCleanup
-from supervisor.plans.acceptance import AcceptanceResult, AcceptanceTest, Verify, run_acceptance_tests
+from supervisor.plans.acceptance import AcceptanceResult, AcceptanceTest, Rejection, Verify, run_acceptance_tests
 from supervisor.ports import Changes, JournalLost, Merge, ProcessHost, Workspace, WorkspaceSpec
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import outlast_shortage
@@ -60,15 +60,15 @@ class Verification:
         """Whether sessions work in the directory itself, so that nothing has to be merged."""
         return not self._workspace.temporary
 
-    async def check(self, session_id: str, tests: Sequence[AcceptanceTest]) -> str:
-        """Run acceptance tests on a session's work; return why it is not accepted, ``""`` if it is. Output goes to the
-        transcript.
+    async def check(self, session_id: str, tests: Sequence[AcceptanceTest]) -> Rejection | None:
+        """Run acceptance tests on a session's work; return their rejection, ``None`` if the work is accepted. Output
+        goes to the transcript.
 
         Raises:
             Refused: the session ended before its tests had ended.
         """
         if not tests:
-            return ""
+            return None
         found: list[AcceptanceResult] = []
         over = OneShotEvent()
         session, ctx = self._registry.sessions.get(session_id), self._registry.system.context(session_id)
@@ -78,8 +78,7 @@ class Verification:
                 await over.wait()
         if not found:
             raise Refused(f"session {session_id!r} was ended before its acceptance tests were")
-        last = found[-1]
-        return "" if last.passed else f"{last.test.title}: {last.problem}"
+        return found[-1].rejection
 
     async def _check(
         self, session: LiveSession, tests: Sequence[AcceptanceTest], found: list[AcceptanceResult], over: OneShotEvent
@@ -103,8 +102,9 @@ class Verification:
 
     async def inspect(
         self, workspace_id: str, tests: Sequence[AcceptanceTest], directory: str, until: anyio.Event
-    ) -> str:
-        """Run acceptance tests on the merged work so far, in a workspace of their own. Return why it fails, or ``""``.
+    ) -> Rejection | None:
+        """Run acceptance tests on the merged work so far, in a workspace of their own. Return their rejection, or
+        ``None``.
 
         Args:
             workspace_id: id of the workspace of the tests.
@@ -112,21 +112,21 @@ class Verification:
             until: set when the result is not needed any more.
         """
         if not tests:
-            return ""
+            return None
         try:
             prepare = partial(self._workspace.prepare, workspace_id, directory, root_id=workspace_id)
             where = await self._request(prepare)
             done = await self._accepted(tests, where, until)
         except (OSError, Refused) as error:
-            return f"the acceptance tests could not be run: {error}"
+            return Rejection(f"the acceptance tests could not be run: {error}")
         if self._workspace.temporary:
             await self._cleanup.clean_up(workspace_id, f"what the tests of {workspace_id} left")
         if not done:
-            return "the acceptance tests were stopped before their end"
+            return Rejection("the acceptance tests were stopped before their end")
         last = done[-1]
         if not last.passed:
             _log.warning("not accepted", workspace=workspace_id, test=last.test.title, output=last.output[-OUTPUT_MAX:])
-        return "" if last.passed else f"{last.test.title}: {last.problem}"
+        return last.rejection
 
     async def _accepted(
         self, tests: Sequence[AcceptanceTest], where: str, until: anyio.Event

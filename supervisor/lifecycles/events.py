@@ -12,7 +12,7 @@ from supervisor.lifecycles.types import DeliveryPoint, Exit, Survivors, ToolOutc
 
 # ---------------------------------------------------------------------------------------------------- session (003)
 class TurnRequested(Event, frozen=True, kw_only=True):
-    """Event: a prompt was given to the session.
+    """Event: a prompt was given to the session; *reason* tells why it is given again (``""``: it is the first time).
 
     A request with *once* is not retried when its turn fails after the agent was ready: the requester decides about
     another attempt. *timeout_s* is the time-out of its turns (``None``: the session's default), and *hard_cap_s* the
@@ -22,6 +22,7 @@ class TurnRequested(Event, frozen=True, kw_only=True):
     spelled = "TurnRequested"
     request_id: str
     prompt: str
+    reason: str = ""
     once: bool = False
     timeout_s: float | None = None
     hard_cap_s: float | None = None
@@ -82,7 +83,7 @@ class SessionStable(Event, frozen=True, kw_only=True):
 class UrgentMessage(Event, frozen=True, kw_only=True):
     """Event: a message came that may not wait for the next prompt; *point* is the point at which it interrupts.
     *steer*: the agent can be sent the message within the running turn, and is interrupted only if it does not take the
-    message up."""
+    message up. *grace_s*: seconds that an interrupted agent has to stop; ``None``: those of the session's limits."""
 
     spelled = "UrgentMessage"
     message_id: str
@@ -90,6 +91,7 @@ class UrgentMessage(Event, frozen=True, kw_only=True):
     text: str
     point: DeliveryPoint = DeliveryPoint.NOW
     steer: bool = False
+    grace_s: float | None = None
 
 
 class MessageTakenUp(Event, frozen=True, kw_only=True):

@@ -100,10 +100,11 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt whose requester waits for the result. With *once*, the requester, not the session, decides about another
-    attempt."""
+    attempt. *reason* tells why the prompt is sent again; ``""`` the first time."""
 
     id: str
     prompt: str
+    reason: str = ""
     once: bool = False
     timeout_s: float | None = None
     hard_cap_s: float | None = None
@@ -138,7 +139,7 @@ class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Data of a session.
 
     The first ``offered`` messages of ``inbox`` are in the current prompt, or were taken up since. ``spent``: the turn
-    of a request that is tried once, or whose model fails for good, has failed, and no request has come since.
+    of a request that is tried once, or whose error is permanent, has failed, and no request has come since.
     ``cooled``: the backoff after such a failure is over, too. ``due_s`` is the time at which the next turn times out
     (the journal's seconds) if that turn repeats a request whose turn ended with its supervisor, and ``most_s`` the time
     until which ``due_s`` may be extended; ``None``: the turn has its own time-out.
@@ -296,6 +297,7 @@ def _asked(event: TurnRequested) -> Request:
     return Request(
         id=event.request_id,
         prompt=event.prompt,
+        reason=event.reason,
         once=event.once,
         timeout_s=event.timeout_s,
         hard_cap_s=event.hard_cap_s,
@@ -456,17 +458,18 @@ def ask_for_boundary(data: SessionData, event: UrgentMessage) -> Answered:
 
 
 def interrupt(data: SessionData, event: UrgentMessage) -> Answered:
-    return _interrupt_for(data, event.sender)
+    return _interrupt_for(data, event.sender, event.grace_s)
 
 
 def interrupt_at_boundary(data: SessionData, event: BoundaryReached) -> Answered:
     return _interrupt_for(data, _not_sent(data)[-1].sender)
 
 
-def _interrupt_for(data: SessionData, sender: str) -> Answered:
+def _interrupt_for(data: SessionData, sender: str, grace_s: float | None = None) -> Answered:
     cancel = CancelSession(reason=f"urgent message from {sender}", abort_reason=AbortReason.USER_INTERRUPT)
     grace = GraceExceeded(incarnation=data.incarnation)
-    return data, (cancel, StartTimer(name="grace", delay_s=data.limits.grace_s, event=grace))
+    delay_s = data.limits.grace_s if grace_s is None else min(grace_s, data.limits.grace_s)
+    return data, (cancel, StartTimer(name="grace", delay_s=delay_s, event=grace))
 
 
 def conclude(data: SessionData, event: Event) -> Answered:
@@ -478,7 +481,7 @@ def keep_what_was_done(data: SessionData, event: SessionExited) -> Answered:
     messages that came since."""
     if event.verdict.exit is not Exit.SUCCESS:
         return data, ()
-    done = msgspec.structs.replace(data.current, prompt="") if data.current is not None else None
+    done = msgspec.structs.replace(data.current, prompt="", reason="") if data.current is not None else None
     return _change(data, current=done, inbox=data.inbox[data.offered :], offered=0), ()
 
 
@@ -499,10 +502,16 @@ def count_failure(data: SessionData, event: SessionExited) -> Answered:
 
 
 def spend(data: SessionData, event: SessionExited) -> Answered:
-    """Mark the request as spent if its requester wanted one attempt only, or if the model fails for good."""
-    model = event.verdict.model
-    last = data.current is not None and (data.current.once or (model is not None and model.final))
-    return _change(data, spent=last), ()
+    """Mark the request as spent if its requester wanted one attempt only, or if the error is permanent."""
+    return _change(data, spent=data.current is not None and (data.current.once or event.verdict.permanent)), ()
+
+
+def keep_reason(data: SessionData, event: SessionExited) -> Answered:
+    """Keep the error of a turn whose prompt was sent, for the next prompt of the same request. The loss of a supervisor
+    does not replace the error of an earlier turn."""
+    if data.current is None or (data.current.reason and supervisor_lost(data, event)):
+        return data, ()
+    return _change(data, current=msgspec.structs.replace(data.current, reason=event.verdict.error)), ()
 
 
 def note_loss(data: SessionData, event: SessionExited) -> Answered:
@@ -524,7 +533,7 @@ def fail_launched_turn(data: SessionData, event: SessionExited) -> Answered:
 
 
 def force_stop(data: SessionData, event: GraceExceeded) -> Answered:
-    return data, (ForceStopSession(reason=f"it did not stop within {data.limits.grace_s:g} s"),)
+    return data, (ForceStopSession(reason="it did not stop in its grace period"),)
 
 
 def log_fatal(data: SessionData, event: SessionExited | FatalError) -> Answered:
@@ -577,7 +586,7 @@ def settle_request(data: SessionData, event: TurnReaped) -> Answered:
     if data.current is None or event.turn_id != data.turn_id:
         return data, ()
     if event.completed and _owed_turn(data) is not None:
-        return _go_on(data, msgspec.structs.replace(data.current, prompt=""), event)
+        return _go_on(data, msgspec.structs.replace(data.current, prompt="", reason=""), event)
     outcome = "completed" if event.completed else "failed"
     answer = ReplyToRequest(request_id=data.current.id, outcome=outcome, error=event.error, how=event.how)
     if data.queue:
@@ -707,7 +716,7 @@ SESSION: Machine[Session, SessionData] = Machine(
             S.RUNNING,
             S.COOLING_DOWN,
             when=supervisor_lost,
-            do=[conclude, note_loss, back_off],
+            do=[conclude, note_loss, keep_reason, back_off],
             extension=LOST,
         ),
         rule(SessionExited, S.RUNNING, S.SESSION_COMPLETE, when=exited_clean, do=[conclude, count_success]),
@@ -718,7 +727,7 @@ SESSION: Machine[Session, SessionData] = Machine(
             when=threshold_reached,
             do=[conclude, count_failure, log_fatal, end_scope],
         ),
-        rule(SessionExited, S.RUNNING, S.COOLING_DOWN, do=[conclude, count_failure, spend, back_off]),
+        rule(SessionExited, S.RUNNING, S.COOLING_DOWN, do=[conclude, count_failure, keep_reason, spend, back_off]),
         rule(UrgentMessage, S.RUNNING, None, when=for_turn_end, do=[keep_message], extension=POINT),
         rule(
             UrgentMessage,

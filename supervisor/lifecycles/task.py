@@ -53,7 +53,9 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     plan file has it. ``judged`` is the commit that was tested and reviewed: that commit is merged, and nothing later.
     ``unmerged``: the task was closed while not all of its work was merged, because no supervisor ran the plan any more,
     or, if ``rest`` names a branch, because something was written after the work was judged, which is only on that
-    branch.
+    branch. ``delay_s`` is the wait before the next claim, from the time of the record that opened the task again.
+    ``failure`` tells the next claim why the last one failed: the findings against its result (``has_findings``), or the
+    error that left no result to judge. ``findings_before`` are the findings of the failed claim before that.
     """
 
     max_retries: int = 3
@@ -64,6 +66,9 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     waiting_for: tuple[str, ...] = ()
     summary: str = ""
     last_failure: str = ""
+    failure: str = ""
+    has_findings: bool = False
+    findings_before: str = ""
     workstream: str = ""
     name: str = ""
     digest: str = ""
@@ -72,6 +77,7 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     judged: str = ""
     unmerged: bool = False
     rest: str = ""
+    delay_s: float = 0.0
 
 
 class TaskEvent(Event, frozen=True, kw_only=True):
@@ -121,9 +127,11 @@ class Completed(TaskEvent, frozen=True, kw_only=True):
 
 
 class Failed(TaskEvent, frozen=True, kw_only=True):
-    """Event: the task failed; *reason* is the error text of the agent or of the runtime."""
+    """Event: the task failed; *reason* is the error text of the agent or of the runtime, *findings* is the text of a
+    failed test or of a review for the next claim."""
 
     spelled = "failed"
+    findings: str = ""
     transition_reason: TransitionReason | None = None
     abort_reason: AbortReason | None = None
 
@@ -198,9 +206,10 @@ class Requeued(TaskEvent, frozen=True, kw_only=True):
 
 
 class Retried(TaskEvent, frozen=True, kw_only=True):
-    """Event: another attempt at the task is to be made; refused when the retry budget is spent."""
+    """Event: the task is to be claimed again, *delay_s* seconds from now; refused when no retry of the task is left."""
 
     spelled = "retried"
+    delay_s: float = 0.0
 
 
 class Reopened(TaskEvent, frozen=True, kw_only=True):
@@ -228,9 +237,10 @@ class Closed(TaskEvent, frozen=True, kw_only=True):
 
 class VerificationRejected(TaskEvent, frozen=True, kw_only=True):
     """Event: verification rejected the result, or the result could not be merged; *reason* names the finding or the
-    conflict."""
+    conflict, *findings* is the text for the next claim."""
 
     spelled = "verification_rejected"
+    findings: str = ""
 
 
 class ApprovalRequested(TaskEvent, frozen=True, kw_only=True):
@@ -250,10 +260,11 @@ class ApprovalGranted(TaskEvent, frozen=True, kw_only=True):
 
 
 class ApprovalDenied(TaskEvent, frozen=True, kw_only=True):
-    """Event: the person *by* denied the result."""
+    """Event: the person *by* denied the result; *findings* is the text for the next claim."""
 
     spelled = "approval_denied"
     by: str
+    findings: str = ""
 
 
 Out = tuple[TaskData, tuple[Effect, ...]]
@@ -268,15 +279,15 @@ def approval_needed(data: TaskData, event: Event) -> bool:
 
 
 def hold(data: TaskData, event: Claimed) -> Out:
-    return replace(data, claimed_by=event.by, claims=data.claims + 1, judged=""), ()
+    return replace(data, claimed_by=event.by, claims=data.claims + 1, judged="", delay_s=0.0), ()
 
 
 def release(data: TaskData, event: Event) -> Out:
     return replace(data, claimed_by="", waiting_for=()), ()
 
 
-def count_retry(data: TaskData, event: Event) -> Out:
-    return replace(data, retries=data.retries + 1), ()
+def count_retry(data: TaskData, event: Retried) -> Out:
+    return replace(data, retries=data.retries + 1, delay_s=event.delay_s), ()
 
 
 def forget_retries(data: TaskData, event: Event) -> Out:
@@ -293,6 +304,15 @@ def keep_summary(data: TaskData, event: Recovered) -> Out:
 
 def keep_failure(data: TaskData, event: TaskEvent) -> Out:
     return replace(data, last_failure=event.reason), ()
+
+
+def keep_findings(data: TaskData, event: Failed | VerificationRejected | ApprovalDenied) -> Out:
+    return replace(
+        data,
+        failure=event.findings or event.reason,
+        has_findings=bool(event.findings),
+        findings_before=data.failure if data.has_findings else "",
+    ), ()
 
 
 def keep_unmerged(data: TaskData, event: Closed | ApprovalGranted) -> Out:
@@ -343,7 +363,13 @@ TASK: Machine[Task, TaskData] = Machine(
         rule(Started, T.CLAIMED, T.IN_PROGRESS, trigger="Agent begins execution"),
         rule(Unclaimed, T.CLAIMED, T.OPEN, do=[release], trigger="Unclaim / force-reassign to different agent"),
         rule(Completed, T.CLAIMED, T.DONE, do=[keep_result], trigger="Fast completion (task was trivial)"),
-        rule(Failed, T.CLAIMED, T.FAILED, do=[keep_failure], trigger="Immediate failure (e.g., scope violation)"),
+        rule(
+            Failed,
+            T.CLAIMED,
+            T.FAILED,
+            do=[keep_failure, keep_findings],
+            trigger="Immediate failure (e.g., scope violation)",
+        ),
         rule(Cancelled, T.CLAIMED, T.CANCELLED, trigger="Manual cancellation"),
         rule(
             Split,
@@ -354,7 +380,7 @@ TASK: Machine[Task, TaskData] = Machine(
         ),
         rule(Blocked, T.CLAIMED, T.BLOCKED, do=[wait_for_others], trigger="Dependency discovered after claim"),
         rule(Completed, T.IN_PROGRESS, T.DONE, do=[keep_result], trigger="Agent reports successful completion"),
-        rule(Failed, T.IN_PROGRESS, T.FAILED, do=[keep_failure], trigger="Agent reports failure"),
+        rule(Failed, T.IN_PROGRESS, T.FAILED, do=[keep_failure, keep_findings], trigger="Agent reports failure"),
         rule(Blocked, T.IN_PROGRESS, T.BLOCKED, do=[wait_for_others], trigger="External dependency blocks progress"),
         rule(
             Split,
@@ -401,14 +427,14 @@ TASK: Machine[Task, TaskData] = Machine(
             VerificationRejected,
             T.DONE,
             T.FAILED,
-            do=[keep_failure],
+            do=[keep_failure, keep_findings],
             trigger="Janitor verification rejected the result",
         ),
         rule(Reopened, T.FAILED, T.OPEN, do=[forget_retries, release], extension=RESET),
         rule(SubtaskFailed, T.WAITING_FOR_SUBTASKS, T.BLOCKED, do=[wait_for_subtask], extension=FAILED_SUBTASK),
         rule(ApprovalRequested, T.DONE, T.PENDING_APPROVAL, when=approval_needed, extension=APPROVAL),
         rule(ApprovalGranted, T.PENDING_APPROVAL, T.CLOSED, do=[keep_unmerged], extension=APPROVAL),
-        rule(ApprovalDenied, T.PENDING_APPROVAL, T.FAILED, do=[keep_failure], extension=APPROVAL),
+        rule(ApprovalDenied, T.PENDING_APPROVAL, T.FAILED, do=[keep_failure, keep_findings], extension=APPROVAL),
         rule(Cancelled, T.PENDING_APPROVAL, T.CANCELLED, extension=APPROVAL),
     ],
 )

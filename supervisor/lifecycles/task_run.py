@@ -51,14 +51,16 @@ class TaskRunData(msgspec.Struct, frozen=True, kw_only=True):
     """Data of a task run: limits first, then counters.
 
     ``attempts`` counts launches, ``failures`` charged failures, ``same_error`` how often in a row the last signature
-    has been seen, ``probes`` the probes admitted since the circuit first opened. ``delay_s`` is the wait that the last
-    decision imposed, ``permanent`` rules out retries and probes, ``probe`` marks the attempt under way as a probe,
-    ``skipped`` is the reason why the run was never started, ``task`` is the id of the task that the run executes.
-    ``saved_in`` is the state for which the last checkpoint was saved, after ``saved_attempt`` attempts, ``saved_as``
-    the commit or copy that holds the checkpoint; ``""`` where the work stays in place. ``resumed_from`` is the run with
-    whose checkpoint this run begins, ``resumed_at`` the commit or copy that holds it. ``waits_for`` names the processes
-    of the turn that must end before the result is judged, ``until`` is the end of that wait (Unix time). ``judged`` is
-    the commit that was tested.
+    has been seen, ``probes`` the probes admitted since the circuit first opened, ``relaunches`` the launches that the
+    session repeated by itself, since the agent was not ready. ``delay_s`` is the wait that the last decision imposed,
+    ``timed_out`` tells whether the last charged failure was a time-out or a stall, ``permanent`` rules out retries and
+    probes, ``probe`` marks the attempt under way as a probe, ``skipped`` is the reason why the run was never started,
+    ``task`` is the id of the task that the run executes. ``saved_in`` is the state for which the last checkpoint was
+    saved, after ``saved_attempt`` attempts, ``saved_as`` the commit or copy that holds the checkpoint; ``""`` where the
+    work stays in place. ``resumed_from`` is the run with whose checkpoint this run begins, ``resumed_at`` the commit or
+    copy that holds it. ``waits_for`` names the processes of the turn that must end before the result is judged,
+    ``until`` is the end of that wait (Unix time). ``judged`` is the commit that was tested. ``last_error`` is
+    the error of the last attempt, ``charged_error`` that of the last attempt whose failure was charged to the run.
     """
 
     max_attempts: int = 5
@@ -66,17 +68,20 @@ class TaskRunData(msgspec.Struct, frozen=True, kw_only=True):
     max_delay_s: float = 60.0
     jitter: float = 0.25
     max_error_repeats: int = 2
-    probes_max: int = 3
+    probes_max: int = 1
     cooldown_s: float = 60.0
     timeout_s: float = 300.0
     attempts: int = 0
     failures: int = 0
     same_error: int = 0
     probes: int = 0
+    relaunches: int = 0
     delay_s: float = 0.0
+    timed_out: bool = False
     permanent: bool = False
     probe: bool = False
     last_error: str = ""
+    charged_error: str = ""
     last_signature: str = ""
     skipped: SkipCause | None = None
     task: str = ""
@@ -154,6 +159,13 @@ class TestsFailed(Event, frozen=True, kw_only=True):
     error: str
 
 
+class LaunchRetried(Event, frozen=True, kw_only=True):
+    """Event: an agent was not ready, and its session launches another one within the attempt."""
+
+    spelled = "launch_retried"
+    error: str
+
+
 class RetryDecided(Event, frozen=True, kw_only=True):
     """Event: the decision about another attempt is made in a decision state; *jitter* is a factor drawn from the run's
     random stream (1 +- the jitter limit)."""
@@ -176,7 +188,8 @@ class CircuitOpened(Event, frozen=True, kw_only=True):
 
 
 class CooldownExpired(Event, frozen=True, kw_only=True):
-    """Event: the circuit has been open for its cool-down; refused when no probe is left."""
+    """Event: the circuit has been open for its cool-down; refused when no probe is left, or when the last failure was
+    neither a time-out nor a stall."""
 
     spelled = "cooldown_expired"
 
@@ -255,7 +268,8 @@ def retry_allowed(data: TaskRunData, event: Event) -> bool:
 
 
 def probes_left(data: TaskRunData, event: Event) -> bool:
-    return not data.permanent and data.probes < data.probes_max
+    """Whether the open circuit is to be probed: only a time-out or a stall may pass by itself."""
+    return data.timed_out and not data.permanent and data.probes < data.probes_max
 
 
 def begin_attempt(data: TaskRunData, event: Event) -> Out:
@@ -289,14 +303,21 @@ def charge(data: TaskRunData, event: ExecutionFailed | ExecutionTimedOut) -> Out
         data,
         failures=data.failures + 1,
         same_error=data.same_error + 1 if repeated else 1,
+        timed_out=isinstance(event, ExecutionTimedOut),
         permanent=data.permanent or permanent,
         last_error=event.error,
+        charged_error=event.error,
         last_signature=signature,
     ), ()
 
 
 def charge_for_good(data: TaskRunData, event: TestsFailed) -> Out:
-    return replace(data, failures=data.failures + 1, permanent=True, last_error=event.error), ()
+    error = event.error
+    return replace(data, failures=data.failures + 1, permanent=True, last_error=error, charged_error=error), ()
+
+
+def count_relaunch(data: TaskRunData, event: LaunchRetried) -> Out:
+    return replace(data, relaunches=data.relaunches + 1), ()
 
 
 def keep_error(data: TaskRunData, event: ProbeFailed) -> Out:
@@ -328,7 +349,9 @@ def start_afresh(data: TaskRunData, event: ManualReset) -> Out:
         failures=counters.failures,
         same_error=counters.same_error,
         probes=counters.probes,
+        relaunches=counters.relaunches,
         delay_s=counters.delay_s,
+        timed_out=counters.timed_out,
         permanent=counters.permanent,
         probe=counters.probe,
         last_signature=counters.last_signature,
@@ -337,6 +360,7 @@ def start_afresh(data: TaskRunData, event: ManualReset) -> Out:
 
 
 SETTLE = "what still runs of a turn is waited for before the result is judged: people see what, and until when"
+RELAUNCH = "a launch that a session repeats by itself draws on the retry budget, so the run counts it"
 SAVE = "a checkpoint is a fact of the run: it moves nothing"
 CANCEL = "a cancel must find every state in which a run can be at rest"
 R = TaskRun
@@ -389,5 +413,6 @@ RUN: Machine[TaskRun, TaskRunData] = Machine(
             extension=SAVE,
         ),
         rule(TurnSettling, R.IN_PROGRESS, None, do=[keep_wait], extension=SETTLE),
+        rule(LaunchRetried, R.IN_PROGRESS, None, do=[count_relaunch], extension=RELAUNCH),
     ],
 )

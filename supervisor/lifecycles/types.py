@@ -86,8 +86,13 @@ Survivors = int | Literal["unknown"]
 """Number of processes that are still alive; ``unknown`` (neither 0 nor another number) if the number is not known."""
 
 
-class UnknownValue(ValueError):
-    """Error: a field has a value that it does not allow."""
+class InvalidArgument(ValueError):
+    """Error: an argument of the embedding API has a value that it does not allow; the message names the argument, the
+    value and the fix."""
+
+
+class UnknownValue(InvalidArgument):
+    """Error: a field has a value that is none of those that it allows."""
 
     def __init__(self, field: str, given: object, expected: type[StrEnum]) -> None:
         words = [one.value for one in expected]
@@ -104,8 +109,8 @@ class DeliveryPoint(StrEnum):
 
 
 class TransitionReason(StrEnum):
-    """Reason of a lifecycle transition (spec 000). ``shortage`` is an extension: the machine lacked what a program
-    needs to start."""
+    """Reason of a lifecycle transition (spec 000). Two are extensions. ``shortage``: the machine lacked what a program
+    needs to start. ``permanent_error``: another attempt fails in the same way until somebody corrects the agent."""
 
     COMPLETED = "completed"
     ABORTED = "aborted"
@@ -121,6 +126,7 @@ class TransitionReason(StrEnum):
     SIBLING_ABORTED = "sibling_aborted"
     ORPHAN_RECOVERED = "orphan_recovered"
     SHORTAGE = "shortage"
+    PERMANENT_ERROR = "permanent_error"
 
 
 class AbortReason(StrEnum):
@@ -244,6 +250,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     abort_reason: AbortReason | None = None
     status: int | None = None
     model: ModelFailure | None = None
+
+    @property
+    def permanent(self) -> bool:
+        """Whether another attempt at the same request would fail too."""
+        final = self.model is not None and self.model.final
+        return final or self.transition_reason is TransitionReason.PERMANENT_ERROR
 
 
 class LifecycleEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -65,7 +65,8 @@ class AllTasksCompleted(Event, frozen=True, kw_only=True):
 
 
 class CriticalTaskFailed(Event, frozen=True, kw_only=True):
-    """Event: the critical task *task_id* has failed, and with it the workstream."""
+    """Event: the task *task_id*, which is critical or belongs to a plan with ``fail_fast``, has failed, and with it the
+    workstream."""
 
     spelled = "critical_task_failed"
     task_id: str
@@ -137,7 +138,7 @@ def add_tasks(data: WorkstreamData, event: TasksAdded) -> Out:
 
 
 def keep_critical(data: WorkstreamData, event: CriticalTaskFailed) -> Out:
-    return replace(data, last_error=f"critical task {event.task_id} failed: {event.error}"), ()
+    return replace(data, last_error=f"the task {event.task_id} failed, which ends the run: {event.error}"), ()
 
 
 def keep_count(data: WorkstreamData, event: SettledWithFailures) -> Out:

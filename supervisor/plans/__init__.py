@@ -5,17 +5,20 @@ runs nothing, except the acceptance tests and completion checks that other packa
 """
 
 from supervisor.plans.access import AccessConfig, RightsConfig
-from supervisor.plans.agents import AgentConfig, WorkerConfig
+from supervisor.plans.agents import AgentConfig, McpServerConfig, WorkerConfig
 from supervisor.plans.lifecycle import CheckpointConfig, CircuitBreakerConfig, RetryBudgetConfig, TaskLifecycle
 from supervisor.plans.loading import load_plan
 from supervisor.plans.monitoring import (
     BudgetConfig,
     HandBackConfig,
+    LargeStallConfig,
     LivenessConfig,
     LoopsConfig,
     ModelErrorsConfig,
     StallConfig,
+    TestsStallConfig,
 )
+from supervisor.plans.permissions import PermissionRuleConfig, PermissionsConfig
 from supervisor.plans.plan import Plan
 from supervisor.plans.settings import (
     LimitsConfig,
@@ -40,10 +43,14 @@ __all__ = [
     "CompletionConfig",
     "ConditionConfig",
     "HandBackConfig",
+    "LargeStallConfig",
     "LimitsConfig",
     "LivenessConfig",
     "LoopsConfig",
+    "McpServerConfig",
     "ModelErrorsConfig",
+    "PermissionRuleConfig",
+    "PermissionsConfig",
     "Plan",
     "PolicyConfig",
     "RecoveryConfig",
@@ -56,6 +63,7 @@ __all__ = [
     "StallConfig",
     "TaskConfig",
     "TaskLifecycle",
+    "TestsStallConfig",
     "WorkerConfig",
     "load_plan",
 ]

@@ -10,7 +10,7 @@ deterministic.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -62,6 +62,18 @@ class AcceptanceResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def passed(self) -> bool:
         return not self.problem
+
+    @property
+    def rejection(self) -> Rejection | None:
+        """The rejection of the work by this test; ``None`` if the test passed."""
+        return None if self.passed else Rejection(f"{self.test.title}: {self.problem}", self.output)
+
+
+class Rejection(NamedTuple):
+    """Rejection of work by its acceptance tests: the *problem* in one line, and the *output* of the failed test."""
+
+    problem: str
+    output: str = ""
 
 
 async def run_acceptance_tests(

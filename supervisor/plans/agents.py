@@ -22,7 +22,7 @@ from supervisor.plans.enforcement import Program, enforcement_problems, needs_as
 from supervisor.plans.error_texts import FieldErrors, Problem
 from supervisor.plans.fields import Count, Duration, Flag, Model, Name, Several, Text, plugin_name
 from supervisor.plans.permissions import Permissions, PermissionsConfig
-from supervisor.policies.argument_checks import check_type
+from supervisor.policies.argument_checks import check_agent_function, check_type
 from supervisor.ports import SERVER_VARIABLE, AgentOptions, McpServer
 from supervisor.runtime.live_session import AgentFunction
 
@@ -109,8 +109,13 @@ class AgentConfig(Model):
     _function: AgentFunction | None = PrivateAttr(None)
 
     @classmethod
-    def of_function(cls, function: AgentFunction) -> AgentConfig:
-        """Return the configuration of an agent that is an async function of the embedding program."""
+    def of_function(cls, field: str, function: AgentFunction) -> AgentConfig:
+        """Return the configuration of an agent that is an async function of the embedding program.
+
+        Raises:
+            TypeError: *function* cannot be an agent; the error names *field*.
+        """
+        check_agent_function(field, function)
         made = cls.model_construct(adapter=IN_PROCESS)
         made._function = function
         return made
@@ -235,10 +240,10 @@ def agent_of(field: str, given: AgentConfig | AgentFunction) -> AgentConfig:
     """Return *given*, an agent or an async function of the embedding program, as an agent.
 
     Raises:
-        TypeError: *given* is neither; the error names *field*.
+        TypeError: *given* is neither, or the function cannot be an agent; the error names *field*.
     """
     if callable(given):
-        return AgentConfig.of_function(given)
+        return AgentConfig.of_function(field, given)
     check_type(field, given, AgentConfig, "an async function")
     return given
 

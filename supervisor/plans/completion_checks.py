@@ -48,11 +48,6 @@ async def missing(signals: Sequence[CompletionCheck], directory: str, answer: st
     return "; ".join(absent)
 
 
-def ask_again(prompt: str, absent: str) -> str:
-    """Return the prompt of the next attempt: the task's prompt, and the completion signals that were missing."""
-    return f"{prompt}\n\nYou said that this was done, but {absent}. Finish it." if absent else prompt
-
-
 def _unsaid(signal: CompletionCheck, answer: str) -> bool:
     return signal.kind == "answer_contains" and signal.text not in answer
 

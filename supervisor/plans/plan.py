@@ -36,11 +36,14 @@ class _OrFunctions:
 def _without_functions(given: Any) -> Any:
     if not isinstance(given, Mapping):
         return given
-    return {name: AgentConfig.of_function(one) if callable(one) else one for name, one in given.items()}
+    return {
+        name: AgentConfig.of_function(f"agents[{name!r}]", one) if callable(one) else one for name, one in given.items()
+    }
 
 
 class Plan(Settings):
-    """Workstream: agents, tasks, workers, and the rules for retries, approval and validation."""
+    """Workstream: agents, tasks, workers, and the rules for retries, approval and validation. With *fail_fast* the run
+    ends at the first task that has failed for good, as if every task were ``critical``."""
 
     agents: Annotated[Mapping[Name, AgentConfig | AgentFunction], _OrFunctions()] = Field(min_length=1)
     tasks: Several[TaskConfig] = Field(min_length=1)
@@ -50,6 +53,7 @@ class Plan(Settings):
     task_lifecycle: TaskLifecycle = TaskLifecycle()
     retry_budget: RetryBudgetConfig = RetryBudgetConfig()
     approve_plan: Flag = False
+    fail_fast: Flag = False
     validation: Several[AcceptanceConfig] = ()
     review: ReviewConfig | None = None
 

@@ -114,8 +114,9 @@ class Settings(Model):
 
     With *workspace* ``worktree`` each root session works on a git branch of its own, and the work of a task is merged
     into *merge_into*, by default the branch that is checked out. *plugins* names the installed plug-ins to use, by
-    default all. With *pid_namespaces* each program gets a pid namespace of its own where the machine allows it; a
-    change takes effect when the supervisor starts.
+    default all. With *explain_retries* a prompt that is sent again tells why, and new findings against the result of a
+    task give the task another claim. With *pid_namespaces* each program gets a pid namespace of its own where the
+    machine allows it; a change takes effect when the supervisor starts.
     """
 
     max_sessions: Count = 6
@@ -134,6 +135,7 @@ class Settings(Model):
     loops: LoopsConfig = LoopsConfig()
     model_trouble: ModelErrorsConfig = ModelErrorsConfig()
     liveness: LivenessConfig = LivenessConfig()
+    explain_retries: Flag = True
     pid_namespaces: Flag = False
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, get_args
 
-from supervisor.ports import Codec, Launch, Malformed, Out, Process, SpawnError
+from supervisor.ports import Codec, InvalidLaunch, Launch, Malformed, Out, Process
 
 _OUTS = get_args(Out)
 _MAY_DECLINE = ("steer", "end_call")
@@ -36,7 +36,7 @@ class NoHost:
     async def spawn(
         self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0
     ) -> AsyncGenerator[Process, None]:
-        raise SpawnError(self._why)
+        raise InvalidLaunch(self._why)
         yield  # makes this function a generator
 
 

@@ -33,7 +33,7 @@ from typing import NamedTuple
 import msgspec
 
 from supervisor.lifecycles.types import AbortPolicy, AbortReason, AbortScope, CancelMode, Survivors, UnknownValue
-from supervisor.policies.abort_request import StageDeadlines, stage_deadlines
+from supervisor.policies.abort_request import StageDeadlines, call_deadlines, stage_deadlines
 
 
 class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -128,7 +128,8 @@ class AbortPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``already_ended``: the target has ended with everything below it. ``ending`` names the sessions in the reach that
     are terminating already: the abort waits for their end. ``deadline_s`` is the latest deadline of all nodes, whose
-    stages run at the same time. ``now``: the termination begins at the kill stage.
+    stages run at the same time; for a call, that of all stages of its session, since the turn of a call that does not
+    end is interrupted. ``now``: the termination begins at the kill stage.
     """
 
     target: str
@@ -275,7 +276,7 @@ def plan_abort(
         scope=scope,
         nodes=tuple(walk.reached.values()),
         already_ended=node.ended and not walk.reached,
-        deadline_s=max((one.due.kill_s for one in walk.reached.values() if one.due is not None), default=0.0),
+        deadline_s=walk.deadline_s,
         id=_digest(walk, target, scope),
         now=now,
         crossings=tuple(walk.crossings_used()),
@@ -305,6 +306,7 @@ class _TreeWalk:
         self.reached: dict[str, PlannedNode] = {}
         self.ending: dict[str, str | None] = {}
         self.policy_sources: dict[str, None] = {}
+        self.deadline_s = 0.0
         self._policy, self._now = policy, now
         self._crossings: list[Crossing] = []
         self._spared: dict[str, None] = {}
@@ -348,12 +350,13 @@ class _TreeWalk:
 
     # -------------------------------------------------------------------------------------------------- one by one
     def _plan_call(self, call: TreeNode, policy: AbortPolicy) -> None:
+        self.deadline_s = max(self.deadline_s, stage_deadlines(policy.ladder, now=self._now).kill_s)
         self.reached[call.id] = PlannedNode(
             id=call.id,
             kind=call.kind,
             scope=AbortScope.TOOL,
             edge=None,
-            due=stage_deadlines(policy.ladder, now=self._now),
+            due=call_deadlines(policy.ladder, now=self._now),
             processes=call.processes,
         )
 
@@ -396,6 +399,7 @@ class _TreeWalk:
         if node.ended:
             self.ending.setdefault(node.id, edge)
         elif node.id not in self.reached:
+            self.deadline_s = max(self.deadline_s, step.due.kill_s)
             self.reached[node.id] = PlannedNode(
                 id=node.id,
                 kind=node.kind,

@@ -6,19 +6,22 @@ written ends every session.
 
 from __future__ import annotations
 
+import inspect
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from supervisor.lifecycles.types import DeliveryPoint
+from supervisor.lifecycles.types import DeliveryPoint, InvalidArgument
 
 
 def check_text(field: str, text: str) -> None:
-    """Raise ValueError unless *text* can be encoded as UTF-8, as the journal needs: half a surrogate pair cannot."""
+    """Raise InvalidArgument unless *text* can be encoded as UTF-8, as the journal needs: half a surrogate pair
+    cannot."""
     check_type(field, text, str)
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(
+        raise InvalidArgument(
             f"{field}: character {error.start} is half a surrogate pair; give valid Unicode text"
         ) from None
 
@@ -40,6 +43,33 @@ def check_types(*wanted: type, **given: object) -> None:
             check_type(field, value, *wanted)
 
 
+def check_agent_function(field: str, function: object) -> None:
+    """Raise TypeError if it is known without a call that *function* cannot be an in-process agent.
+
+    A function without ``async`` may return an awaitable, unless its annotation names another result.
+    """
+    if not callable(function) or isinstance(function, type):
+        fix = "give the function itself, neither a class nor the result of a call"
+        raise TypeError(f"{field}: {function!r} is neither the name of a configured agent nor an async function; {fix}")
+    inner: Callable[..., object] = function
+    while isinstance(inner, partial):
+        inner = inner.func
+    code = inner if inspect.isroutine(inner) else type(inner).__call__
+    name = getattr(inner, "__qualname__", type(inner).__qualname__)
+    fix = "define it as 'async def', with one parameter, its turn, and return the agent's text"
+    try:
+        signature = inspect.signature(function)
+        signature.bind(None)
+    except ValueError:  # a function in C may have no signature
+        return
+    except TypeError as error:
+        raise TypeError(f"{field}: {name} cannot be called with one argument ({error}); {fix}") from None
+    returns_text = signature.return_annotation in (str, "str", None, "None")
+    is_plain = returns_text and not inspect.iscoroutinefunction(inspect.unwrap(code))
+    if is_plain or inspect.isasyncgenfunction(code):
+        raise TypeError(f"{field}: {name} is no async function that returns once; {fix}")
+
+
 def check_items(field: str, values: Sequence[object], wanted: type) -> None:
     """Raise TypeError unless *values* is a sequence of *wanted*. A str does not count as a sequence."""
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
@@ -52,7 +82,9 @@ def check_name(name: str) -> None:
     check_type("name", name, str)
     bad = [char for char in name if not (char.isalnum() or char in "._-")]
     if not name or bad or len(name) > 64:
-        raise ValueError(f"name: {name!r} cannot be a session's name; use up to 64 letters, digits, '.', '_' and '-'")
+        raise InvalidArgument(
+            f"name: {name!r} cannot be a session's name; use up to 64 letters, digits, '.', '_' and '-'"
+        )
 
 
 def delivery_point(urgent: bool, at: DeliveryPoint | str | None) -> DeliveryPoint:
@@ -61,7 +93,9 @@ def delivery_point(urgent: bool, at: DeliveryPoint | str | None) -> DeliveryPoin
         point = DeliveryPoint.NOW if at is None else DeliveryPoint(at)
     except ValueError:
         known = ", ".join(DeliveryPoint)
-        raise ValueError(f"at: {at!r} is no delivery point of an urgent message; allowed: {known}") from None
+        raise InvalidArgument(f"at: {at!r} is no delivery point of an urgent message; allowed: {known}") from None
     if at is not None and not urgent:
-        raise ValueError(f"at: {point} is for urgent messages only; make it urgent, or leave it for the next prompt")
+        raise InvalidArgument(
+            f"at: {point} is for urgent messages only; make it urgent, or leave it for the next prompt"
+        )
     return point

@@ -95,7 +95,7 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def as_record(self) -> dict[str, Any]:
-        """The amounts that are not 0, in the form of a record's fields: money and time rounded to millionths."""
+        """The amounts that are not 0, in the form of a record's fields, money and time rounded to millionths."""
         found = {name: getattr(self, name) for name in self.__struct_fields__}
         return {name: round(one, 6) if isinstance(one, float) else one for name, one in found.items() if one}
 

@@ -15,7 +15,7 @@ import re
 from typing import Final, NamedTuple
 
 from supervisor.lifecycles.task_run import ErrorCategory
-from supervisor.lifecycles.types import AbortReason, ModelFailure, ModelProblem, TransitionReason
+from supervisor.lifecycles.types import AbortReason, InvalidArgument, ModelFailure, ModelProblem, TransitionReason
 
 SIGNATURE_CHARS_MAX: Final = 200
 """Longest signature; a longer signature is cut to its beginning and end, which distinguish errors best."""
@@ -317,6 +317,28 @@ STATUSES: Final[dict[int, tuple[ErrorCategory, bool, str]]] = {
 }
 """Category of each exit status that has a meaning of its own in shells and sysexits.h."""
 
+PERMANENT_STATUSES: Final = frozenset(status for status, (category, *_) in STATUSES.items() if category is PERMANENT)
+"""Exit statuses after which another attempt fails in the same way."""
+
+PROGRAMMING_ERRORS: Final = (
+    AttributeError,
+    ImportError,
+    InvalidArgument,
+    NameError,
+    NotImplementedError,
+    SyntaxError,
+    TypeError,
+)
+"""Exceptions that an in-process agent raises again with the same prompt until its code is corrected. Other exceptions,
+such as ``KeyError`` or ``ValueError``, may come from the data of one attempt: a model's text, a reply of a server."""
+
+
+def is_programming_error(error: BaseException) -> bool:
+    """Return whether *error*, or an exception in the group *error*, is a programming error."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(is_programming_error, error.exceptions))
+    return isinstance(error, PROGRAMMING_ERRORS)
+
 
 def classify(
     error: str,
@@ -341,6 +363,8 @@ def classify(
 def _verdict(
     error: str, abort: AbortReason | None, transition: TransitionReason | None, status: int | None
 ) -> tuple[ErrorCategory, bool, str]:
+    if transition is TransitionReason.PERMANENT_ERROR:
+        return STATUSES.get(status or 0, (PERMANENT, False, "the agent has a programming error; correct its function"))
     if transition is not None and transition in MEANT:
         return MEANT[transition]
     if abort is not None and abort in DECIDED:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from glob import escape
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -27,6 +27,22 @@ class Decision(StrEnum):
     ASK = "ask"
 
 
+class RequestedPermission(Protocol):
+    """Permission that an agent has requested: ``ports.PermissionNeeded``, or ``lifecycles.turn.Permission``."""
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def tool_kind(self) -> str: ...
+
+    @property
+    def tool(self) -> str: ...
+
+    @property
+    def paths(self) -> tuple[str, ...]: ...
+
+
 class PermissionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A permission request of an agent: *kind* in ACP's kinds, *tool* the agent's name of the tool, *paths* the files
     that the request names."""
@@ -35,6 +51,11 @@ class PermissionRequest(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = "other"
     tool: str = ""
     paths: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, asked: RequestedPermission) -> Self:
+        """Return the request of *asked*, which is also the key of a standing decision about such requests."""
+        return cls(title=asked.title, kind=asked.tool_kind, tool=asked.tool, paths=asked.paths)
 
 
 class PermissionRule(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,8 +4,9 @@ This module only counts. The decision whether a failed task is tried again is ``
 ``supervisor/work/plan_run.py``; its guards are in the tables of ``lifecycles.task_run`` and ``lifecycles.task``.
 
 Each of those limits bounds its own retries, and their product would be large: three claims of five attempts of five
-launches. Every launch but the first of each task uses one retry of the workstream; when no retry is left, nothing is
-tried again. A budget is a value: ``spend`` returns a new budget. The budget grows with the workstream.
+launches. Every launch that answers a charged failure uses one retry of the workstream: a launch by the session itself,
+another attempt, the probe of an open circuit, a new claim. When no retry is left, nothing is tried again. A budget is a
+value: ``spend`` returns a new budget. The budget grows with the workstream.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ SHARE: Final = 0.2
 """Retries per task of the workstream."""
 RETRIES_MIN: Final = 10
 """Number of retries that a workstream has in any case, however small it is."""
-_GIVEN_UP: Final = frozenset({TaskRun.FAILED, TaskRun.TIMEOUT, TaskRun.CIRCUIT_OPEN, TaskRun.HALF_OPEN})
+_UNANSWERED: Final = frozenset({TaskRun.FAILED, TaskRun.TIMEOUT, TaskRun.CIRCUIT_OPEN})
+"""States in which the last failure of a run was not followed by another launch."""
 
 
 class RetryBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,12 +63,12 @@ class RetryBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 def retries_spent(tasks: Iterable[TaskData], runs: Iterable[tuple[TaskRun, TaskRunData]]) -> int:
     """Return the number of retries of *tasks* and their task *runs*, as far as their data show.
 
-    Each retry of a task counts, and each charged failure of a run except the one that opened its circuit and those of
-    the probes since. Counters that an operator's reset has set to 0 are not counted.
+    Each retry of a task counts, each launch that the session of a run repeated by itself, and each charged failure of a
+    run except a failure that no launch has answered. Counters that an operator's reset has set to 0 are not counted.
     """
     return sum(task.retries for task in tasks) + sum(_spent_by(state, data) for state, data in runs)
 
 
 def _spent_by(state: TaskRun, data: TaskRunData) -> int:
-    given_up = data.permanent or data.probes > 0 or state in _GIVEN_UP
-    return max(0, data.failures - data.probes - given_up)
+    is_unanswered = data.permanent or state in _UNANSWERED
+    return data.relaunches + max(0, data.failures - is_unanswered)

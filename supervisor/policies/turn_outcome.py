@@ -23,15 +23,18 @@ from supervisor.lifecycles.types import (
     TransitionReason,
     Verdict,
 )
-from supervisor.policies.error_classification import problem_of, spoken_failure
+from supervisor.policies.error_classification import PERMANENT_STATUSES, problem_of, spoken_failure
+from supervisor.policies.retry_reason import quote_reason
 
 STOPS: dict[str, tuple[str, TransitionReason | None, AbortReason | None]] = {
     "max_tokens": ("the model reached its output limit", TransitionReason.MAX_OUTPUT_TOKENS, None),
     "max_turns": ("the agent reached its limit of model requests", TransitionReason.MAX_TURNS, None),
     "refusal": ("the agent refused to go on", TransitionReason.STOP_HOOK_BLOCKED, None),
     "cancelled": ("the turn was cancelled", TransitionReason.ABORTED, AbortReason.USER_INTERRUPT),
+    "programming_error": ("the agent has a programming error", TransitionReason.PERMANENT_ERROR, None),
 }
-"""Meaning of a stop reason of the agent that is not ``end_turn``: error text, transition reason, abort reason."""
+"""Meaning of a stop reason of the agent that is not ``end_turn``: error text, transition reason, abort reason.
+``programming_error`` is the stop reason of an in-process agent whose function cannot work as it is."""
 
 
 MODEL_REASONS: dict[ModelProblem, TransitionReason | None] = {
@@ -138,20 +141,28 @@ def decide_verdict(
         return Verdict(
             exit=Exit.ERROR, error=error or words, transition_reason=reason, abort_reason=abort_reason, status=status
         )
-    abort_reason = abort_reason_of(status) if status else None
-    return Verdict(exit=Exit.ERROR, error=error or describe_status(status), abort_reason=abort_reason, status=status)
+    return Verdict(
+        exit=Exit.ERROR,
+        error=error or describe_status(status),
+        transition_reason=TransitionReason.PERMANENT_ERROR if status in PERMANENT_STATUSES else None,
+        abort_reason=abort_reason_of(status) if status else None,
+        status=status,
+    )
 
 
 INTERRUPTED = "Note: you were interrupted, and what you had begun may be done already. Look before you do it again."
 """Note in the first prompt after an interruption, since the agent may have worked on the interrupted prompt already."""
 
 
-def build_prompt(prompt: str, messages: Sequence[Message], *, again: bool = False) -> str:
+def build_prompt(prompt: str, messages: Sequence[Message], *, reason: str = "", again: bool = False) -> str:
     """Build the text for an agent: the request, then the messages that wait for it, oldest first, urgent ones marked.
 
-    *again*: the agent has received the request already, and was interrupted while it worked on that request.
+    *reason* tells why the request is tried again; ``""``: it is the first attempt, or the agent is not to be given the
+    reason. *again*: the agent has received the request already, and was interrupted while it worked on that request.
     """
     parts = [prompt] if prompt else []
+    if reason:
+        parts.append(quote_reason(reason))
     if prompt and again:
         parts.append(INTERRUPTED)
     for message in messages:

@@ -47,6 +47,7 @@ from supervisor.ports.journal import (
 from supervisor.ports.process import (
     SERVER_VARIABLE,
     Caller,
+    InvalidLaunch,
     Launch,
     Origin,
     Process,
@@ -87,6 +88,7 @@ __all__ = [
     "Fenced",
     "FileRefused",
     "FileRequested",
+    "InvalidLaunch",
     "Journal",
     "JournalDamaged",
     "JournalError",

@@ -1,6 +1,7 @@
-"""Logs: structlog over the standard library's logger named ``supervisor``, silent until the host gives it a handler.
+"""Logs: structlog over the standard library's logger named ``supervisor``.
 
-Embedded, the runtime configures nothing and prints nothing: structlog's own default would write to standard output.
+Embedded, the runtime configures nothing: structlog's own default would write to standard output. As long as the host
+configures no logging, Python prints warnings and errors, without colours or times, to standard error.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from typing import Any
 import structlog
 
 from supervisor.policies.redaction import Redactor, printable
-
-logging.getLogger("supervisor").addHandler(logging.NullHandler())
 
 _secrets: dict[str, str] = {}
 _redactor = Redactor()
@@ -31,9 +30,15 @@ def _clean(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, 
     return {key: _redactor.value(value) for key, value in event.items()}
 
 
-def _escaped(_: object, __: str, line: Any) -> str:
-    """Escape the line for terminals, since the line may contain a program's output."""
-    return printable(line)
+_logfmt = structlog.processors.LogfmtRenderer(key_order=["event"])
+
+
+def _render(logger: object, name: str, event: MutableMapping[str, Any]) -> str:
+    """Return the line of *event*, and the traceback on the lines below; all of it escaped for terminals, since it may
+    contain a program's output."""
+    trace = event.pop("exception", None)
+    line = printable(_logfmt(logger, name, event))
+    return line if trace is None else f"{line}\n{printable(trace, lines=True)}"
 
 
 def get_logger() -> structlog.stdlib.BoundLogger:
@@ -45,8 +50,7 @@ def get_logger() -> structlog.stdlib.BoundLogger:
             structlog.contextvars.merge_contextvars,
             structlog.processors.format_exc_info,
             _clean,
-            structlog.processors.LogfmtRenderer(key_order=["event"]),
-            _escaped,
+            _render,
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
     )

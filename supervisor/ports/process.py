@@ -86,6 +86,11 @@ class SpawnError(Exception):
     """Error: a program could not be started; the message names the program and the reason."""
 
 
+class InvalidLaunch(SpawnError):
+    """Error: the launch itself is wrong, such as a program or a working directory that does not exist: the same launch
+    fails until somebody corrects it."""
+
+
 class SpawnShortage(SpawnError):
     """Error: the machine lacks a resource that every program needs to start (``lacks``), such as file descriptors:
     nothing was started, and the same launch may succeed later."""
@@ -171,7 +176,8 @@ class ProcessHost(Protocol):
         """Start *launch*. Leaving the context ends the whole tree (terminate, then kill) under a bounded shield.
 
         Raises:
-            SpawnError: the program is missing, not executable, or the working directory does not exist.
+            InvalidLaunch: the program is missing, not executable, or the working directory does not exist.
             SpawnShortage: descriptors, processes or memory have run out.
+            SpawnError: the program could not be started for another reason.
         """
         ...

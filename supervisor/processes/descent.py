@@ -113,14 +113,12 @@ def identity(pid: int) -> Process:
 def identity_of(pid: int) -> str:
     """Return the text ``BOOT PID START``, which identifies a process across restarts of the supervisor: the id of this
     boot (empty if the kernel has none), the pid, and the start time in clock ticks since the boot. Empty if *pid* is
-    gone."""
-    with suppress(OSError, IndexError):
-        started = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[_BORN].decode()
-        boot = ""
-        with suppress(OSError):
-            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {pid} {started}"
-    return ""
+    gone or belongs to another user."""
+    _, born = identity(pid)
+    boot = ""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {pid} {born}" if born > 0 else ""
 
 
 def read_stat(pid: int) -> ProcessStat | None:

@@ -304,7 +304,9 @@ class ShimProcess:
         self._ended.set()
 
     async def leave(self, terminate_s: float, kill_s: float) -> None:
-        """End the tree: terminate, wait, kill, wait. An order that was given before is not repeated."""
+        """End the tree: SIGTERM, a wait of at most *terminate_s* seconds, SIGKILL, and a wait of at most *kill_s* +
+        ``KILL_EXTRA_S`` seconds. A tree that was terminated before gets no second SIGTERM; for a tree that was killed
+        before, SIGTERM and its wait are left out."""
         self._stdin.close()
         try:
             if self.report is None and self._pid and self._order != "kill":

@@ -6,8 +6,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from typing import Final
 
-from supervisor.ports import Launch, SpawnError, SpawnShortage
+from supervisor.ports import InvalidLaunch, Launch, SpawnError, SpawnShortage
 from supervisor.ports.shortages import shortage_of
 
 
@@ -15,18 +16,18 @@ def check_launch(launch: Launch) -> None:
     """Reject a launch that no operating system would accept, before any process is started.
 
     Raises:
-        SpawnError: argv is empty, a value contains a NUL byte, or a variable has an impossible name.
+        InvalidLaunch: argv is empty, a value contains a NUL byte, or a variable has an impossible name.
     """
     if not launch.argv or not launch.argv[0]:
-        raise SpawnError("cannot start a program: argv is empty; its first word must name the program")
+        raise InvalidLaunch("cannot start a program: argv is empty; its first word must name the program")
     argv = [(f"argv[{index}]", word) for index, word in enumerate(launch.argv)]
     env = [(f"env[{name!r}]", f"{name}={value}") for name, value in launch.env.items()]
     for field, value in [("cwd", launch.cwd), *argv, *env]:
         if "\0" in value:
-            raise _error(launch, f"{field} contains a NUL byte ({value!r}); remove it")
+            raise _invalid(launch, f"{field} contains a NUL byte ({value!r}); remove it")
     for name in launch.env:
         if not name or "=" in name:
-            raise _error(launch, f"env has a variable named {name!r}; a name is not empty and has no '=' in it")
+            raise _invalid(launch, f"env has a variable named {name!r}; a name is not empty and has no '=' in it")
 
 
 def step_failed(launch: Launch, step: str, number: int) -> SpawnError:
@@ -39,8 +40,9 @@ def step_failed(launch: Launch, step: str, number: int) -> SpawnError:
             why = _program(launch, number)
         case _:
             why = f"its process could not be made ({os.strerror(number)}); raise the limit, or run fewer"
-    error, what = _error(launch, why), shortage_of(number)
-    return SpawnShortage(str(error), what) if what else error
+    if what := shortage_of(number):
+        return SpawnShortage(f"cannot start {launch.argv[0]!r}: {why}", what)
+    return (_invalid if step in ("cwd", "exec") and number in _INVALID else _error)(launch, why)
 
 
 def resource_missing(launch: Launch, what: str, error: OSError) -> SpawnShortage:
@@ -54,8 +56,16 @@ def shim_ended_early(launch: Launch, said: bytes) -> SpawnError:
     return _error(launch, f"its shim ended first: {words[-500:]}; check that {launch.cwd!r} and Python are usable")
 
 
+_INVALID: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC, errno.E2BIG})
+"""Error numbers of a program or working directory that every later launch meets, too."""
+
+
 def _error(launch: Launch, why: str) -> SpawnError:
     return SpawnError(f"cannot start {launch.argv[0]!r}: {why}")
+
+
+def _invalid(launch: Launch, why: str) -> InvalidLaunch:
+    return InvalidLaunch(f"cannot start {launch.argv[0]!r}: {why}")
 
 
 def _cwd(cwd: str, number: int) -> str:

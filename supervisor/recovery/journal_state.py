@@ -98,7 +98,7 @@ def entity_of(row: EntityRow, journal_writer: JournalWriter) -> Entity:
         kind = KINDS[row.kind]
         data, state = msgspec.json.decode(row.data, type=kind.data), kind.states[row.state]
     except (msgspec.MsgspecError, KeyError) as wrong:
-        words = f"the journal's entity {row.id!r} is damaged ({wrong}); restore a copy or use another --state-dir"
+        words = f"the journal's entity {row.id!r} is damaged ({wrong}); restore a copy or use another state directory"
         raise JournalError(words) from None
     entity = Entity(LIFECYCLES[row.kind], row.id, row.parent_id, state, data, journal_writer)
     entity.entity_seq = row.entity_seq

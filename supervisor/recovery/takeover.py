@@ -128,7 +128,7 @@ class Takeover:
         profile = takeover_policy.agents.get(data.agent) or AgentProfile(name=data.agent, adapter="")
         policy = past.policy or (above.policy if above is not None else takeover_policy.settings.abort_policy)
         session = self._admit(row.id, above, profile, policy, past.started_by, past.mode)
-        session.requests, session.crashes = past.requests, past.crashes
+        session.requests, session.crashes, session.errors_charged = past.requests, past.crashes, data.total_errors
         session.directory, session.workspace_spec = past.directory or session.directory, past.workspace_spec
         self._revived(session, past)
         session.launches = max(data.incarnation, launches.get(row.id, 0))  # those of old incarnations may be archived

@@ -300,7 +300,7 @@ class Entity:
 
 _NO_CAUSE = Cause()
 _NO_TEXTS = ("", None, None, None)
-_REPEATED = ("reason", "message", "verdict", "transition_reason", "abort_reason", "abort_id")
+_REPEATED = ("reason", "message", "error", "verdict", "transition_reason", "abort_reason", "abort_id")
 
 
 class _EventTexts(NamedTuple):
@@ -321,7 +321,7 @@ class _EventTexts(NamedTuple):
         )
 
     def _reason(self, event: Event) -> str:
-        for name in ("reason", "message"):
+        for name in ("reason", "message", "error"):
             if name in self.fields and (words := getattr(event, name)):
                 return str(words)
         return event.verdict.error if "verdict" in self.fields else ""  # type: ignore[attr-defined]

@@ -24,6 +24,7 @@ from supervisor.policies.call_processes import ProcessSeen
 from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.loop_detection import FinishedCall
 from supervisor.policies.permissions import Decision, PermissionPolicy, PermissionRequest
+from supervisor.policies.retry_reason import executes_prompt
 from supervisor.ports import NO_WORKSPACE, AgentOptions, Out, ProcessReport, TranscriptSink
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.journal_writer import Cause
@@ -33,7 +34,8 @@ TEXT_MAX = 64 * 1024
 """Number of characters of an agent's last answer that are kept in memory for the caller of the request."""
 
 AgentFunction = Callable[[Any], Awaitable[Any]]
-"""In-process agent: an async function that is called with its turn (``agents.protocols.inprocess.AgentTurn``)."""
+"""In-process agent: an async function that is called with its turn (``agents.protocols.inprocess.AgentTurn``) and
+returns the agent's text, or ``None``."""
 
 
 class NoSuchEntity(LookupError):
@@ -64,16 +66,23 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[str, ...] = ()
     """Names of the programs that the agent keeps running from turn to turn, such as language servers."""
 
+    @property
+    def executes_prompt(self) -> bool:
+        """Whether an interpreter executes the prompt as a program, so that no text may be added to the prompt."""
+        return self.adapter == "command" and executes_prompt(self.command)
+
 
 class Outcome(NamedTuple):
     """Outcome of a request: ``completed``, ``failed`` or ``aborted``. ``seq`` is the number of the record that decided
-    the outcome, ``how`` the verdict of the request's last turn."""
+    the outcome, ``how`` the verdict of the request's last turn, and ``exception`` the exception that the function of an
+    in-process agent raised in that turn; a later supervisor does not have it."""
 
     outcome: str
     error: str
     text: str
     seq: int | None = None
     how: Verdict | None = None
+    exception: BaseException | None = None
 
 
 class TerminationReport(NamedTuple):
@@ -229,7 +238,7 @@ class Monitor(Protocol):
         ...
 
     def start_request(self) -> None:
-        """Reset the counts that begin anew with each request."""
+        """Reset the counts that begin anew with each request, and with each try of a request."""
         ...
 
     def turn_opened(self, turn_id: str) -> None:
@@ -265,7 +274,7 @@ class Monitor(Protocol):
         ...
 
     def report_progress(self) -> None:
-        """Record output of the agent that may have no meaning as a sign of life."""
+        """Count output of the agent, before its meaning is known, as progress."""
         ...
 
     def take_progress(self) -> bool:
@@ -277,13 +286,15 @@ class AssignedTask(NamedTuple):
     """Task of a plan that a session works on. ``split`` and ``block`` are operations of ``WorkControl``; ``split`` is
     ``None`` unless the plan lets the agent split its task.
 
-    ``state_dir`` is the state directory by which the agent's own process can reach these operations; ``""`` if it
-    cannot.
+    ``charge_launch`` charges the next launch, which follows a launch that failed, to the plan: it is called with the
+    error, and returns the reason why there is no next launch, or ``""``. ``state_dir`` is the state directory by which
+    the agent's own process can reach these operations; ``""`` if it cannot.
     """
 
     name: str
     split: Callable[..., Awaitable[Any]] | None
     block: Callable[..., Awaitable[Any]]
+    charge_launch: Callable[[str], str]
     state_dir: str
 
 
@@ -371,6 +382,8 @@ class LiveSession:
         """Request to stop, into which all such requests were merged."""
         self.prompted = 0
         """Incarnation that received its prompt last: a failure after the prompt is a crash, not a failed launch."""
+        self.errors_charged = 0
+        """Errors of the session, in all, that were charged to the retry budget of its plan, or need not be."""
         self.crashes: tuple[float, ...] = ()
         """Times of crashes within the restart window (journal clock)."""
         self.kill_at_once = False
@@ -382,6 +395,8 @@ class LiveSession:
         """Id of the request that ``text`` belongs to."""
         self.said = ""
         """Text that the agent wrote for that request, in turns that succeeded."""
+        self.exception: BaseException | None = None
+        """Exception that an in-process agent raised after its last prompt."""
         self.busy = 0
         """Number of tasks that work for the session, plus the number of its children that have not finished."""
         self.unrecorded = 0
@@ -503,7 +518,7 @@ class LiveSession:
             moment.then(self._done)
 
     def report_progress(self) -> None:
-        """Record output of the agent that may have no meaning as a sign of life."""
+        """Report output of the agent, before its meaning is known, to the monitor, if there is one."""
         if self.monitor is not None:
             self.monitor.report_progress()
 

@@ -21,7 +21,7 @@ class Outage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """Sentence for the operator: the state, its begin and its cause, and which functions still work."""
+        """Sentence for people, with the state, its begin and its cause, and the functions that still work."""
         at = datetime.fromtimestamp(self.since).astimezone().strftime("%H:%M:%S")
         return (
             f"degraded since {at}: {self.why}; {self.waiting} {'record waits' if self.waiting == 1 else 'records wait'}"
@@ -39,7 +39,7 @@ class Shortage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """Sentence for the operator: the state, its begin, and how to end it."""
+        """Sentence for people, with the state, its begin, and the way to end it."""
         at = datetime.fromtimestamp(self.since).astimezone().strftime("%H:%M:%S")
         who = "1 program waits" if self.waiting == 1 else f"{self.waiting} programs wait"
         return (

@@ -5,8 +5,9 @@ once, whatever the agent does: ``_conclude`` is called when the agent reports th
 when the connection ends; only the first call has an effect. For each tool call the connection creates an actor with a
 scope of its own, below the scope of the turn, so that a call can be cancelled alone.
 
-``agents.protocols.inprocess`` (functions) and ``process_connection`` (programs) derive from this class. They extend
-``_open_call``, ``_close_call`` and ``_conclude``, and implement ``runs_call``; this module calls back nothing else.
+``agents.protocols.inprocess`` (functions) and ``process_connection`` (programs) derive from this class, and add ``run``
+and the commands of ``Connection``. Of the methods that they override, this class itself calls ``runs_call``,
+``_drop_call`` and ``_conclude``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from actors.machine import Event
 from supervisor.lifecycles.events import (
     AgentExited,
     AgentReady,
+    FatalError,
     SessionExited,
     SessionStarted,
     SteerElapsed,
@@ -41,7 +43,8 @@ from supervisor.runtime.one_shot_event import OneShotEvent
 
 
 class Delegate(Protocol):
-    """Function that starts a child session for an agent, and calls *answer* with the child's outcome."""
+    """Function that starts a child session for an agent, and calls *answer* with the child's outcome. It raises
+    InvalidArgument or TypeError if an argument is wrong; *answer* is not called then."""
 
     def __call__(
         self,
@@ -161,7 +164,10 @@ class AgentConnection(Connection):
             self._send(self.session.session_id, started)
 
     def _report_not_started(self, verdict: Verdict) -> None:
-        self._send(self.session.session_id, SessionExited(incarnation=self._incarnation, verdict=verdict))
+        """Report that the agent could not become ready: the session launches another one, or, after a permanent error,
+        fails at once."""
+        exited = SessionExited(incarnation=self._incarnation, verdict=verdict)
+        self._send(self.session.session_id, FatalError(message=verdict.error) if verdict.permanent else exited)
 
     # ------------------------------------------------------------------ the turn
     def _begin(self, turn_id: str, incarnation: int) -> bool:

@@ -99,7 +99,7 @@ class PermissionRequests:
         Returns:
             Reason why the agent may make no further request; ``""`` if the request was accepted.
         """
-        decided = self._decide(_request_of(asked), decide_permission)
+        decided = self._decide(PermissionRequest.of(asked), decide_permission)
         choice = choose_option(asked.options, allow=decided.decision is Decision.ALLOW)
         if turn_id is None:
             fact = {"title": asked.title, "option": choice.option, "kind": choice.kind, "by": "policy"}
@@ -153,7 +153,7 @@ class PermissionRequests:
 
     def _was_allowed(self, request: PermissionRequest) -> bool:
         for request_id, (asked, for_good) in self._allowed.items():
-            if covers(_request_of(asked), asked.detail, request, self._directory):
+            if covers(PermissionRequest.of(asked), asked.detail, request, self._directory):
                 if not for_good and request.kind != "read":
                     del self._allowed[request_id]
                 return True
@@ -210,10 +210,6 @@ class PermissionRequests:
             self._reply(request_id, None)
 
 
-def _request_of(asked: PermissionNeeded) -> PermissionRequest:
-    return PermissionRequest(title=asked.title, kind=asked.tool_kind, tool=asked.tool, paths=asked.paths)
-
-
 class Terminals:
     """Terminals of one agent: the commands that the supervisor runs for the agent.
 
@@ -241,7 +237,7 @@ class Terminals:
         self._calls: dict[str, str] = {}
         """Actor id of the call that each terminal serves, for terminals that run or are being started."""
 
-    def serve(self, tool_id: str | None) -> bool:
+    def is_served(self, tool_id: str | None) -> bool:
         """Return whether a terminal runs, or is being started, for the call with the actor id *tool_id*."""
         return tool_id in self._calls.values()
 

@@ -141,9 +141,7 @@ class ApprovalQueue:
             raise Refused(self._not_open(permission_id))
         self._answers.append((permission_id, answered))
         if always and not (choice.kind or "").endswith("_always"):
-            request = PermissionRequest(
-                title=permission.title, kind=permission.tool_kind, tool=permission.tool, paths=permission.paths
-            )
+            request = PermissionRequest.of(permission)
             session.standing_decisions[request] = Decision.ALLOW if allow else Decision.DENY
         return choice
 
@@ -151,10 +149,8 @@ class ApprovalQueue:
         known = self._under_way.get(permission_id) or dict(self._answers).get(permission_id)
         if known is not None:
             return f"{permission_id} is answered already: {known}"
-        turn_id = permission_id.rpartition(":p")[0] or "ID"
         return (
-            f"no permission {permission_id!r} waits for an answer: `supervisor permissions` lists those that do, "
-            f"`supervisor events {turn_id}` what became of others"
+            f"no permission {permission_id!r} waits for an answer: it was answered, its turn has ended, or it never was"
         )
 
     def _deny(self, key: tuple[str, int], cause: Cause, by: str, why: str) -> None:

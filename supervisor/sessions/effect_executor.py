@@ -69,7 +69,7 @@ from supervisor.lifecycles.events import (
     TaskFailed,
     WorktreeReady,
 )
-from supervisor.lifecycles.session import Message, Session
+from supervisor.lifecycles.session import Message, Request, Session
 from supervisor.lifecycles.turn import Turn, TurnData
 from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Kind, TerminationStage, TransitionReason, Verdict
 from supervisor.policies.turn_outcome import build_prompt
@@ -79,7 +79,7 @@ from supervisor.runtime.availability import outlast_shortage
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.entity_types import AGENT_KIND, TURN_KIND
 from supervisor.runtime.journal_writer import Cause, PendingEffect
-from supervisor.runtime.live_session import Connection, LiveSession, Outcome
+from supervisor.runtime.live_session import AgentProfile, Connection, LiveSession, Outcome
 from supervisor.sessions.approval_queue import ApprovalQueue
 
 CLEANUP_S = 5.0
@@ -143,6 +143,7 @@ class EffectExecutor:
         workspace: prepares the directories of sessions.
         on_reply: called with (request id, outcome) when a request is complete.
         approvals: queue of permission requests for a human.
+        explains: returns whether the prompts of an agent may tell why a request is tried again.
     """
 
     def __init__(
@@ -154,14 +155,17 @@ class EffectExecutor:
         workspace: Workspace,
         on_reply: Callable[[str, Outcome], None],
         approvals: ApprovalQueue,
+        explains: Callable[[AgentProfile], bool],
     ) -> None:
         self._registry = registry
         self._background = background
+        self._explains = explains
         self._make_connection = make_connection
         self._workspace = workspace
         self._on_reply = on_reply
         self._approvals = approvals
-        self._no_retries = False
+        self._last_requests: frozenset[str] | None = None
+        """Ids of the requests that were in progress when a drain began; ``None`` before."""
         self.cleanup_s = CLEANUP_S
         """Time budget, in seconds, for the clean-up of a turn."""
         self._performed_always: Mapping[type, Callable[[LiveSession, str, Any, Cause], None]] = {
@@ -237,9 +241,8 @@ class EffectExecutor:
 
     def _perform_for(self, session: LiveSession, entity_id: str, effect: object, cause: Cause) -> None:
         kind = type(effect)
-        if (
-            kind in DRIVING and not session.is_terminating
-        ):  # a request that only shortens a termination is not its cause
+        # A request that only shortens a termination is not its cause.
+        if kind in DRIVING and not session.is_terminating:
             session.cause_seq = cause.seq
         if kind in self._performed_always:
             self._performed_always[kind](session, entity_id, effect, cause)
@@ -250,8 +253,8 @@ class EffectExecutor:
 
     # ------------------------------------------------------------------ replies
     def _reply(self, session: LiveSession, entity_id: str, effect: ReplyToRequest, cause: Cause) -> None:
-        text = session.text if session.text_of == effect.request_id else ""
-        self._on_reply(effect.request_id, Outcome(effect.outcome, effect.error, text, cause.seq, effect.how))
+        text, exception = (session.text, session.exception) if session.text_of == effect.request_id else ("", None)
+        self._on_reply(effect.request_id, Outcome(effect.outcome, effect.error, text, cause.seq, effect.how, exception))
 
     def _answer_permission(self, session: LiveSession, turn_id: str, effect: AnswerPermission, cause: Cause) -> None:
         self._approvals.close(turn_id, effect.number)
@@ -271,16 +274,29 @@ class EffectExecutor:
             return False
         return True
 
-    # ------------------------------------------------------------------ retries
-    def give_up_retries(self, actor: str) -> None:
-        """Stop every session that waits for its next try, and prevent later tries, because a drain has begun."""
-        self._no_retries = True
-        for session in list(self._registry.sessions.values()):
-            if self._registry.entity(session.session_id).state is Session.COOLING_DOWN:
+    # ------------------------------------------------------------------ drain
+    def begin_drain(self, actor: str) -> None:
+        """Make the requests in progress the last ones: stop every session that waits for its next try, and prevent
+        later tries, and turns for the prompts that wait in a root session."""
+        sessions = [
+            (session, self._registry.entity(session.session_id)) for session in self._registry.sessions.values()
+        ]
+        self._last_requests = frozenset(one.data.current.id for _, one in sessions if one.data.current is not None)
+        for session, entity in sessions:
+            if entity.state is Session.COOLING_DOWN:
                 self._check_retry(session, Cause(actor=actor))
 
+    def _is_too_late(self, session: LiveSession, asked: Request | None) -> bool:
+        """Return whether a turn for the request *asked* must not begin, since the supervisor drains. The turn of a
+        parent waits for the turns of its children, a plan decides about its own prompts, and a message (without a
+        prompt) may begin a turn."""
+        if self._last_requests is None or asked is None or not asked.prompt or asked.once:
+            return False
+        return session.parent is None and asked.id not in self._last_requests
+
     def _check_retry(self, session: LiveSession, cause: Cause) -> None:
-        """Let a failed session try again, unless the session fails too often, or the supervisor drains.
+        """Let a failed session try again, unless the session fails too often, the supervisor drains, or the plan of its
+        task has no retry left for another launch.
 
         The time of the failure is the time in the record, not the time at which the effect is performed: the write to
         the disk may have taken long.
@@ -289,15 +305,22 @@ class EffectExecutor:
         data = entity.data
         intensity = Intensity(data.limits.restarts_max, data.limits.restarts_within_s)
         session.crashes = tuple(at for at in session.crashes if entity.since_s - at <= intensity.period_s)
+        is_launch = data.incarnation != session.prompted and data.total_errors > session.errors_charged
+        session.errors_charged = data.total_errors
+        if session.monitor is not None:
+            session.monitor.start_request()  # what the next launch repeats is no repetition of the agent
         if data.incarnation == session.prompted and not data.spent:
             session.crashes = add_restart(session.crashes, entity.since_s, intensity.period_s)
             session.prompted = 0
-        if self._no_retries:
+        if self._last_requests is not None:
             stop = OperatorStop(reason=f"no further try while draining: {data.last_error}", outcome="failed")
             self._registry.request_stop(session.session_id, stop, cause=cause)
         elif intensity.exceeded(session.crashes):
             counted = f"{len(session.crashes)} failures within {intensity.period_s:g} s"
             message = f"restart limit exceeded ({counted}): {data.last_error}"
+            self._registry.send(session.session_id, FatalError(message=message), cause=cause)
+        elif is_launch and (own := session.assigned_task) is not None and (why := own.charge_launch(data.last_error)):
+            message = f"{data.last_error} (no further try: {why})"
             self._registry.send(session.session_id, FatalError(message=message), cause=cause)
 
     # ------------------------------------------------------------------ from the turn to its agent
@@ -305,6 +328,10 @@ class EffectExecutor:
         turn_id = effect.turn_id
         entity = self._registry.entity(session.session_id)
         asked, limits = entity.data.current, entity.data.limits
+        if self._is_too_late(session, asked):
+            stop = OperatorStop(reason="no turn begins while draining", abort_reason="shutdown_signal")
+            self._registry.request_stop(session.session_id, stop, cause=cause)
+            return
         timeout_s = limits.turn_timeout_s if asked is None or asked.timeout_s is None else asked.timeout_s
         data = TurnData(
             id=turn_id,
@@ -347,7 +374,9 @@ class EffectExecutor:
         asked = data.current.prompt if data.current is not None else ""
         selected = data.inbox if session.monitor is None else session.monitor.select_messages(data.inbox)
         # an empty prompt is never sent: then every message is in it
-        prompt = build_prompt(asked, selected if asked or selected else data.inbox, again=again)
+        messages = selected if asked or selected else data.inbox
+        reason = data.current.reason if data.current is not None and self._explains(session.profile) else ""
+        prompt = build_prompt(asked, messages, reason=reason, again=again)
         if session.monitor is not None:
             prompt = session.monitor.complete_prompt(prompt)
         self._registry.send(session.session_id, PromptReady(prompt=prompt, messages=len(data.inbox)), cause=cause)
@@ -410,7 +439,7 @@ class EffectExecutor:
             current = self._registry.entity(session.session_id).data.current
             asked = current.id if current is not None else None
             session.said = session.said if asked == session.text_of else ""
-            session.text_of = asked
+            session.text_of, session.exception = asked, None
             session.first_prompt_sent.set()
             session.connection.start_turn(effect.turn_id, effect.incarnation, effect.prompt)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 from supervisor.aborts.service import AbortService
 from supervisor.lifecycles.types import AbortScope, CancelMode, DeliveryPoint
 from supervisor.policies.abort_plan import Receipt
 from supervisor.policies.argument_checks import check_type
 from supervisor.policies.budgets import Amounts, Budget
-from supervisor.runtime.live_session import AgentFunction, NoSuchEntity
+from supervisor.runtime.live_session import AgentFunction, NoSuchEntity, Outcome
 
 
 class TurnResult(NamedTuple):
@@ -17,13 +17,20 @@ class TurnResult(NamedTuple):
 
     ``seq`` is the number of the record that decided the result (``None``: nothing could be written). A result that is
     delivered twice, because one supervisor was killed and the next one delivered it again, has the same number both
-    times.
+    times. ``exception`` is the exception, with its traceback, that an in-process agent raised in the last turn;
+    ``None`` for other agents, and for a turn of an earlier supervisor.
     """
 
     outcome: str
     error: str
     text: str
     seq: int | None = None
+    exception: BaseException | None = None
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> Self:
+        """Return *outcome* as the result that an embedding program gets."""
+        return cls(outcome.outcome, outcome.error, outcome.text, outcome.seq, outcome.exception)
 
     @property
     def ok(self) -> bool:

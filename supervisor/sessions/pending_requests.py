@@ -13,13 +13,13 @@ import anyio
 
 from actors import Lane, failpoint
 from supervisor.lifecycles.events import MessageReceived, TurnRequested, UrgentMessage
-from supervisor.lifecycles.session import Request, SessionData
+from supervisor.lifecycles.session import Request, Session, SessionData
 from supervisor.lifecycles.types import DeliveryPoint, TimeLimit
 from supervisor.ports import JournalError
 from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import Outcome
+from supervisor.runtime.live_session import LiveSession, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
 
 
@@ -78,7 +78,9 @@ class PendingRequests:
         return bool(self._waiting) or any(one is not None and one.data.current is not None for one in sessions)
 
     # ------------------------------------------------------------------ prompts
-    async def outcome_of(self, session_id: str, prompt: str, cause: Cause, *, once: bool, limit: TimeLimit) -> Outcome:
+    async def outcome_of(
+        self, session_id: str, prompt: str, cause: Cause, *, once: bool, limit: TimeLimit, reason: str = ""
+    ) -> Outcome:
         """Send *prompt* to a session, wait for the end of the work on it, and return the outcome.
 
         Raises:
@@ -95,7 +97,7 @@ class PendingRequests:
         self._waiting[request_id] = [waiter]
         session.incoming_requests[request_id] = None
         try:
-            requested = TurnRequested(request_id=request_id, prompt=prompt, once=once, **limit._asdict())
+            requested = TurnRequested(request_id=request_id, prompt=prompt, reason=reason, once=once, **limit._asdict())
             await self._registry.post(session_id, requested, cause=cause, withdraws=True)
         except BaseException:
             self._forget(request_id, waiter)
@@ -194,9 +196,12 @@ class PendingRequests:
 
         Raises:
             NoSuchEntity: no living session has that id.
-            Refused: the session has ended, or the maximum number of messages already waits for it.
+            Refused: the session has ended, or the maximum number of messages already waits for it; or the message is
+                not urgent, and the session may get no further prompt.
         """
         session = self._registry.session(session_id)
+        if urgent is None:
+            self._check_next_prompt(session)
         has = {one.id for one in self._registry.entity(session_id).data.inbox}
         await self._check_waiting(session_id, "messages", len(has | session.incoming_messages.keys()))
         self._messages += 1
@@ -215,6 +220,23 @@ class PendingRequests:
         finally:
             del session.incoming_messages[message_id]
         return message_id
+
+    def _check_next_prompt(self, session: LiveSession) -> None:
+        """Raise ``Refused`` if the session may get no further prompt. A plan, and a call that delegates, prompt a
+        session once, and again only after a failure."""
+        entity = self._registry.entity(session.session_id)
+        if entity.state in _PROMPT_COMES:
+            return
+        current = entity.data.current
+        is_once = session.assigned_task is not None or session.started_by is not None
+        if is_once or (current is not None and current.once):
+            work = "for a task" if session.started_by is None else "for the call that started it"
+            fix = "make the message urgent, or urgent at turn_end"
+            raise Refused(f"{session.session_id} works {work} and may get no further prompt; {fix}")
+
+
+_PROMPT_COMES = (Session.INITIALIZING, Session.COOLING_DOWN)
+"""States of a session whose next prompt is not built yet."""
 
 
 def _requests_of(session: Entity | None) -> list[Request]:

@@ -26,9 +26,11 @@ from functools import partial
 from typing import Any
 
 import anyio
+import msgspec
 
 from actors import ActorStopped
 from actors.machine import Event
+from actors.timers import Timer
 from supervisor.aborts.tool_calls import ToolCallTerminations
 from supervisor.lifecycles.events import (
     AgentExited,
@@ -42,10 +44,19 @@ from supervisor.lifecycles.events import (
     VerifyRequested,
 )
 from supervisor.lifecycles.turn import Turn
-from supervisor.lifecycles.types import AbortReason, Exit, ModelProblem, ToolOutcome, TransitionReason, Verdict
+from supervisor.lifecycles.types import (
+    AbortReason,
+    Exit,
+    InvalidArgument,
+    ModelProblem,
+    ToolOutcome,
+    TransitionReason,
+    Verdict,
+)
 from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.budgets import Amounts
 from supervisor.policies.call_processes import ProcessSeen, processes_of_turn
+from supervisor.policies.error_classification import PERMANENT_STATUSES, STATUSES
 from supervisor.policies.permissions import PermissionRequest
 from supervisor.policies.turn_outcome import abort_reason_of
 from supervisor.ports import (
@@ -58,6 +69,7 @@ from supervisor.ports import (
     ConversationNamed,
     FileRefused,
     FileRequested,
+    InvalidLaunch,
     Launch,
     Malformed,
     MessageAccepted,
@@ -127,6 +139,8 @@ class CompactionTracker:
         """Id of the turn whose compaction is running, or ``None``."""
         self._late: str | None = None
         """Id of a turn that had ended and that is verified again when its compaction is over, or ``None``."""
+        self._timer: Timer | None = None
+        """Timer of the verification of that turn."""
 
     def _report(self, turn_id: str, event: Event) -> Coroutine[Any, Any, int | None]:
         return self._registry.report(turn_id, event, cause=self._session.cause)
@@ -151,7 +165,8 @@ class CompactionTracker:
         self._late = turn.id  # before the record: the agent may be gone by then
         if await self._report(turn.id, CompactNeeded()) is None:
             self._late = None
-        else:
+            self._cancel_timer()
+        elif self._late is not None and self._timer is None:  # the compaction may be over meanwhile
             self._verify_later(turn.id, COMPACTS_S)
 
     def finish(self) -> None:
@@ -161,16 +176,24 @@ class CompactionTracker:
 
     def _verify(self, turn_id: str) -> None:
         turn = self._registry.entities.get(turn_id)
-        if turn is None or turn_id != self._late:
+        if turn_id != self._late:
             return
-        if turn.state in _BEING_VERIFIED:  # the record of its compaction is still on its way to the disk
+        if turn is not None and turn.state in _BEING_VERIFIED:  # the record of its compaction is not durable yet
             self._verify_later(turn_id, LOOK_AGAIN_S)
             return
         self._late = None
-        self._registry.send(turn_id, VerifyRequested(verdict=turn.data.verdict), cause=self._session.cause)
+        self._cancel_timer()
+        if turn is not None:
+            self._registry.send(turn_id, VerifyRequested(verdict=turn.data.verdict), cause=self._session.cause)
 
     def _verify_later(self, turn_id: str, delay_s: float) -> None:
-        self._registry.system.timers.set(None, None, delay_s, lambda _: self._verify(turn_id))
+        self._cancel_timer()
+        self._timer = self._registry.system.timers.set(None, None, delay_s, lambda _: self._verify(turn_id))
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._registry.system.timers.cancel(self._timer)
+        self._timer = None
 
 
 class ProcessConnection(AgentConnection):
@@ -219,6 +242,8 @@ class ProcessConnection(AgentConnection):
         a turn."""
         self._is_unknown = False
         """True if the shim was lost: processes that the agent has left running then cannot be listed."""
+        self._exit_status: int | None = None
+        """Exit status of the program, once its output was read to the end."""
         self._last_error_line = ""
         self._errors_read = OneShotEvent()
 
@@ -277,7 +302,7 @@ class ProcessConnection(AgentConnection):
         return self._terminations.terminate(call_id, not_ended, now=now, within_s=within_s)
 
     def runs_call(self, call_id: str) -> bool:
-        return self._terminals.serve(self._calls.get(call_id))
+        return self._terminals.is_served(self._calls.get(call_id))
 
     def processes(self) -> tuple[PlannedProcess, ...]:
         agent = self._agent_io.process
@@ -330,7 +355,8 @@ class ProcessConnection(AgentConnection):
             self._report_not_started(verdict)
         except SpawnError as error:
             exited = AgentExited(reason=str(error), ended_by="exit")
-            self._report_not_started(Verdict(exit=Exit.ERROR, error=str(error)))
+            permanent = TransitionReason.PERMANENT_ERROR if isinstance(error, InvalidLaunch) else None
+            self._report_not_started(Verdict(exit=Exit.ERROR, error=str(error), transition_reason=permanent))
         finally:
             if process is not None:
                 with anyio.CancelScope(shield=True):
@@ -389,6 +415,7 @@ class ProcessConnection(AgentConnection):
         if report.survivors == 0:
             await self._close_stopped()
         await self._errors_read.wait()
+        self._exit_status = status
         self._agent_io.enqueue(self._codec.exited(status))
         await self._agent_io.process_received()
         self._conclude("error", "", status)
@@ -619,7 +646,9 @@ class ProcessConnection(AgentConnection):
             self.session.resume_id = self._conversation
             why = "a cancel leaves its tools running: it was ended with them"
             self.kill(Verdict(exit=Exit.ERROR, error=why, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
-        self._conclude(ended.stop, error, problem=ended.problem, http_status=ended.status)
+        # Only a status that says more than the agent's words do, such as 127: there is no such program.
+        status = self._exit_status if ended.stop == "error" and self._exit_status in STATUSES else None
+        self._conclude(ended.stop, error, status, problem=ended.problem, http_status=ended.status)
         if self._phase is ConnectionPhase.CLOSING:
             self.close_when_idle()
 
@@ -629,7 +658,11 @@ class ProcessConnection(AgentConnection):
         if self.turn_id is not None:
             self._conclude("error", why)
         elif not self.is_ready:
-            self._report_not_started(verdict)
+            last_words = f"; its last words: {self._last_error_line}" if self._last_error_line else ""
+            permanent = self._exit_status in PERMANENT_STATUSES
+            reason = TransitionReason.PERMANENT_ERROR if permanent else None
+            failed = msgspec.structs.replace(verdict, error=f"{why}{last_words}", transition_reason=reason)
+            self._report_not_started(failed)
         self.kill(verdict)
 
     def answer_permission(self, turn_id: str, request_id: str, option: str | None) -> None:
@@ -699,7 +732,10 @@ class ProcessConnection(AgentConnection):
             return
         cause = Cause(self._causes.get(started_by or ""), None, self.session.session_id)
         once = self._register_delegation(call_id, answer)
-        self._delegate(self.session, asked.name, asked.prompt, asked.agent, started_by, once, cause, asked.mode)
+        try:
+            self._delegate(self.session, asked.name, asked.prompt, asked.agent, started_by, once, cause, asked.mode)
+        except InvalidArgument as error:
+            once(Outcome("failed", str(error), ""))
 
 
 def _lines(data: bytes) -> Iterable[bytes]:

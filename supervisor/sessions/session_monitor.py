@@ -95,8 +95,8 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ModelErrorMonitor:
     """Monitor of model API errors of one session: errors are recorded, and a turn with too many of them fails.
 
-    Such a turn fails as at its own deadline: the turn is over at once, its agent is requested to interrupt its work,
-    and killed after the grace time.
+    Such a turn gets ``TaskFailed``, as at its time-out. The clean-up of the turn requests the agent to interrupt its
+    work, and kills the agent after ``grace_s`` seconds.
 
     Args:
         record_fact: appends a fact (name, fields, reason) to the session's log, and returns the record's number.
@@ -269,7 +269,8 @@ class SessionMonitor:
 
     # ------------------------------------------------------------------ a turn
     def start_request(self) -> None:
-        """Begin another request: repeated calls and silence of the request before no longer count."""
+        """Begin another request, or another try of a request that failed: repeated calls and silence before that no
+        longer count."""
         self._loops.begin()
         self._stall = Stall()
 
@@ -480,8 +481,8 @@ class SessionMonitor:
 
     # ------------------------------------------------------------------ life
     def report_progress(self) -> None:
-        """Record output of the agent that may have no meaning as progress, unless the agent was woken or requested to
-        stop."""
+        """Count output of the agent, before its meaning is known, as progress. After a stall action (the agent was
+        woken or asked to stop) such output does not count: it may be a mere reaction to that action."""
         if not self._stall.taken:
             self.session.progressed = True
 

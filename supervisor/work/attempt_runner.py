@@ -37,13 +37,12 @@ from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import Blocked, Claimed, Orphaned, Requeued, Started, Task, TaskEvent, Unclaimed
 from supervisor.lifecycles.task_run import ErrorCategory, TaskRun, TaskRunData, probes_left
 from supervisor.lifecycles.types import AbortReason, Exit, TransitionReason, Verdict
-from supervisor.plans.completion_checks import ask_again, missing
+from supervisor.plans.completion_checks import missing
 from supervisor.policies.error_classification import classify
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
 from supervisor.recovery.journal_state import is_stalled
 from supervisor.runtime.entity import Degraded, Refused
-from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession, NoSuchEntity, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.sessions.handle import Session
@@ -54,7 +53,7 @@ from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.leases import Claim
 from supervisor.work.plan_run import STOPPING, PlanRun, TaskReleased
 from supervisor.work.settling import settle_turn
-from supervisor.work.task_execution import ACTOR, ActiveClaim, Interruption, Phase, TaskExecution
+from supervisor.work.task_execution import ActiveClaim, Interruption, Phase, TaskExecution
 
 _log = get_logger()
 
@@ -191,7 +190,7 @@ class AttemptRunner:
             if execution.run is TaskRun.HALF_OPEN:
                 await execution.post(task_run.ProbeFailed(error=str(refusal)))
             raise
-        execution.session_id, execution.missing = session.id, ""
+        execution.session_id = session.id
         self._plan_run.attach_session(execution, may_split=authorization.may_split(self._plan_run, execution))
         claimed = Claimed(by=execution.session_id, reason=f"agent {execution.agent}")
         events: tuple[TaskEvent, ...] = (claimed,)
@@ -211,7 +210,7 @@ class AttemptRunner:
         while True:
             await self._sup.recovered()
             with suppress(Degraded):  # the disk went down again in between
-                within, patience = scope_of(self._plan_run, execution), patience_of(execution)
+                within, patience = scope_of(self._plan_run, execution), patience_of(execution.task)
                 place = next_workspace(self._sup, self._plan_run.plan.task_lifecycle, execution)
                 if place.kept and execution.session_id:  # the former session has ended, and nobody cancelled it
                     await self._sup.cleanup.clean_up(execution.session_id, left_at(execution))
@@ -236,10 +235,12 @@ class AttemptRunner:
         return outcome
 
     async def _prompt(self, execution: TaskExecution) -> Outcome:
-        prompt = ask_again(execution.task.prompt, execution.missing)
+        prompt, reason = execution.task.prompt, execution.retry_reason
         limit, session = self._plan_run.time_limit(execution), self._sup.registry.sessions.get(execution.session_id)
         try:
-            outcome = await self._sup.outcome_of(execution.session_id, prompt, execution.cause, once=True, limit=limit)
+            outcome = await self._sup.outcome_of(
+                execution.session_id, prompt, execution.cause, once=True, limit=limit, reason=reason
+            )
             return _with_stall(outcome, session)
         except (NoSuchEntity, Refused) as error:
             return Outcome("aborted", str(error), "")
@@ -276,9 +277,9 @@ class AttemptRunner:
         session = self._sup.registry.sessions.get(execution.session_id)
         if session is not None:
             await session.first_prompt_sent.wait()
-            started = Started(reason="its agent is ready")
+            execution.seq = session.cause_seq
             with suppress(Refused):  # it was split just now
-                self._sup.registry.apply((execution.id, started), cause=Cause(session.cause_seq, None, ACTOR))
+                execution.record(Started(reason="its agent is ready"))
 
     # ------------------------------------------------------------------ the decision
     async def _decide(self, execution: TaskExecution, active: ActiveClaim, outcome: Outcome) -> bool:
@@ -322,8 +323,7 @@ class AttemptRunner:
         session = self._sup.registry.sessions.get(execution.session_id)
         wanted = [one.value() for one in execution.task.completion]
         if wanted and session is not None:
-            execution.missing = await missing(wanted, session.directory, outcome.text)
-            return execution.missing
+            return await missing(wanted, session.directory, outcome.text)
         return ""
 
     async def failure_of(
@@ -354,25 +354,26 @@ class AttemptRunner:
         error, model = outcome.error, outcome.how.model if outcome.how is not None else None
         spent = f"the model of its agent has had its tries ({model.problem})" if model and model.final else ""
         decision = await self._plan_run.decide_retry(execution, failed, spent=spent)
-        is_settled = self.is_spent(decision.state, decision.data)
-        if decision.state is TaskRun.CIRCUIT_OPEN:
-            _log.error("a task's circuit is open", task=execution.name, reason=error, settled=is_settled)
-        if is_settled:
+        if self.is_spent(decision.state, decision.data):
             ends = (*decision.events, job.ExecutionFailed(error=error, final=True))
-            await self._pipeline.fail(execution, error, *ends)
+            await self._pipeline.fail(execution, decision.explain(error), *ends)
             return False
+        if decision.state is TaskRun.CIRCUIT_OPEN:
+            probe_in_s = decision.data.cooldown_s
+            _log.warning("a task waits for its last try", task=execution.name, reason=error, probe_in_s=probe_in_s)
         in_slot = execution.job_data.retry_count >= execution.job_data.max_retries
         await execution.post(*decision.events, *(() if in_slot else (job.ExecutionFailed(error=error),)))
         await self._plan_run.take_back_failed(execution)
         if not in_slot:
             await self._plan_run.give_back(execution)
-            self._plan_run.start(self.wait, execution, _delay_s(execution))
+            self._plan_run.start(self.wait, execution, delay_of(execution)[0])
         return in_slot
 
     def is_spent(self, run: TaskRun, data: TaskRunData) -> bool:
-        """Return whether a run has no attempt and no probe left, or the supervisor is stopping and begins no work any
-        more."""
-        no_probe = self._sup.stopping.is_set() or not probes_left(data, task_run.CooldownExpired())
+        """Return whether a run has no attempt and no probe left, or nothing can be launched for it: the retry budget is
+        spent, or the supervisor is stopping."""
+        affordable = self._plan_run.budget.left and not self._sup.stopping.is_set()
+        no_probe = not (affordable and probes_left(data, task_run.CooldownExpired()))
         return run is TaskRun.CIRCUIT_OPEN and no_probe
 
     # ------------------------------------------------------------------ delays
@@ -380,20 +381,28 @@ class AttemptRunner:
         """Wait in the slot of the claim, since the job has no retry left: until the circuit lets a probe through, or,
         where the run was reset and counts its attempts anew, until the run may try again. Return whether to make
         another attempt."""
-        await self._plan_run.sleep(_delay_s(execution))
-        if self._sup.stopping.is_set() and execution.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
-            await self._pipeline.give_up(execution, STOPPING)
+        await self._plan_run.sleep(delay_of(execution)[0])
+        why = self._charge_probe(execution)
+        if why and execution.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
+            await self._pipeline.give_up(execution, why)
             return False
-        if self._sup.stopping.is_set():
+        if why:
             error = execution.run_data.last_error
-            ends = (await self._plan_run.decide_retry(execution, spent=STOPPING)).events
+            ends = (await self._plan_run.decide_retry(execution, spent=why)).events
             if execution.run is TaskRun.PENDING:  # the run was reset, and nothing is begun any more
-                ends = (task_run.Cancelled(reason=STOPPING),)
+                ends = (task_run.Cancelled(reason=why),)
             await self._pipeline.fail(execution, error, *ends, job.ExecutionFailed(error=error, final=True))
             return False
         if execution.run is TaskRun.CIRCUIT_OPEN:  # the run was not reset meanwhile
             await execution.post(task_run.CooldownExpired())
         return True
+
+    def _charge_probe(self, execution: TaskExecution) -> str:
+        """Use one retry of the retry budget if the run waited for the probe of its circuit. Return the reason why the
+        attempt that the run waited for cannot be made, or ``""``."""
+        if execution.run is TaskRun.CIRCUIT_OPEN and probes_left(execution.run_data, task_run.CooldownExpired()):
+            return self._plan_run.spend_retry()
+        return STOPPING if self._sup.stopping.is_set() else ""
 
     async def wait(self, execution: TaskExecution, delay_s: float) -> None:
         """Offer the task again after *delay_s* seconds, unless the task was reset, cancelled or blocked meanwhile. If
@@ -406,8 +415,8 @@ class AttemptRunner:
                 await self._end_delay(execution)
 
     async def _end_delay(self, execution: TaskExecution) -> None:
-        if self._sup.stopping.is_set():
-            await self._pipeline.give_up(execution, STOPPING)
+        if why := self._charge_probe(execution):
+            await self._pipeline.give_up(execution, why)
         elif execution.run is TaskRun.CIRCUIT_OPEN and not probes_left(execution.run_data, task_run.CooldownExpired()):
             # The last probe was taken away, and is charged to nobody: another run takes its place.
             taken = job.UserCancelled(reason="its last probe was taken away")
@@ -433,6 +442,13 @@ class AttemptRunner:
             self._plan_run.offer(execution)
         else:
             await execution.post(reset)
+
+    async def end_delay(self, execution: TaskExecution) -> None:
+        """End the delay before the next attempt or the next claim of the task now, and offer the task to the workers.
+        No counter changes."""
+        await self._elapse(execution)
+        if execution.state is not Task.BLOCKED:
+            self._release(execution)
 
     @staticmethod
     async def _elapse(execution: TaskExecution, *events: Event) -> None:
@@ -509,24 +525,27 @@ class AttemptRunner:
         """Begin to wait for the delay of the task, if there is one; return whether there is. (While a task is blocked,
         nobody waits for its delay.)"""
         if delayed := is_delayed(execution):
-            self._plan_run.start(self.wait, execution, _delay_s(execution))
+            self._plan_run.start(self.wait, execution, delay_of(execution)[0])
         return delayed
 
 
 def is_delayed(execution: TaskExecution) -> bool:
-    """Return whether the task is not to be tried yet: its job waits for a retry, or its run waits for one although the
-    job waits for a worker (the task was taken from its worker, or from an earlier supervisor's session)."""
-    waits = execution.run is TaskRun.CIRCUIT_OPEN or (
-        execution.run is TaskRun.RETRYING and execution.phase is Phase.DELAYED
-    )
+    """Return whether the task is not to be tried yet: its job waits for a retry; or its job waits for a worker while
+    the task waits for its next claim, or its run for a retry (the task was taken from its worker, or from an earlier
+    supervisor's session)."""
+    waits = execution.run is TaskRun.CIRCUIT_OPEN or execution.phase is Phase.DELAYED
     return execution.job is Job.RETRYING or (execution.job is Job.QUEUED and waits)
 
 
-def _delay_s(execution: TaskExecution) -> float:
-    """Return the seconds until the run may try again, or until its circuit may be probed (an earlier probe may have
-    been lost)."""
-    data = execution.run_data
-    return data.cooldown_s if execution.run is TaskRun.CIRCUIT_OPEN else data.delay_s
+def delay_of(execution: TaskExecution) -> tuple[float, float]:
+    """Return the seconds that the task waits for its next try, and the time (Unix time, seconds) from which they count:
+    for the probe of its circuit (an earlier probe may have been lost), for its next attempt, or for its next claim."""
+    match execution.run:
+        case TaskRun.CIRCUIT_OPEN:
+            return execution.run_data.cooldown_s, execution.run_changed_at
+        case TaskRun.PENDING:
+            return execution.data.delay_s, execution.changed_at
+    return execution.run_data.delay_s, execution.run_changed_at
 
 
 def _with_stall(outcome: Outcome, session: LiveSession | None) -> Outcome:

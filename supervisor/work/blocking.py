@@ -221,7 +221,7 @@ class BlockedTasks:
     def _report(self, execution: TaskExecution) -> None:
         if execution.name not in self._reported:
             self._reported.add(execution.name)
-            words = f"nothing else can go on; it waits for {self._names(execution)}, and for `supervisor task unblock`"
+            words = f"nothing else can go on; it waits for {self._names(execution)}, and for a person who unblocks it"
             execution.note("WaitsForPerson", {"on": execution.data.waiting_for}, words)
             _log.warning(
                 "a task is blocked, and nothing else can go on", task=execution.name, on=self._names(execution)

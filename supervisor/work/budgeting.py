@@ -11,7 +11,7 @@ from supervisor.lifecycles.types import Kind
 from supervisor.plans.fields import value_of
 from supervisor.plans.plan import Plan
 from supervisor.plans.source import spelled
-from supervisor.plans.tasks import every_task
+from supervisor.plans.tasks import TaskConfig, every_task
 from supervisor.policies.budgets import BudgetScope, narrow_budget
 from supervisor.policies.liveness import StallProfileName
 from supervisor.recovery.journal_state import used_in
@@ -31,9 +31,9 @@ def _whole(plan_run: PlanRun) -> BudgetScope | None:
     )
 
 
-def patience_of(execution: TaskExecution) -> StallProfileName:
+def patience_of(task: TaskConfig) -> StallProfileName:
     """Return the stall profile, which says how long an agent may be silent: longer for a large task."""
-    return StallProfileName.LARGE if execution.task.scope in ("large", "xl") else StallProfileName.DEFAULT
+    return StallProfileName.LARGE if task.scope in ("large", "xl") else StallProfileName.DEFAULT
 
 
 async def recall_use(plan_run: PlanRun) -> None:

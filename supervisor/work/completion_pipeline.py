@@ -18,11 +18,11 @@ The commit comes first, since exactly that commit is tested, reviewed and merged
 branch, and the result lists them as ``unmerged``. The session is ended before the task is closed: a late message might
 open another turn.
 
-A task that was rejected or failed is tried again within its own retries and the retry budget (``_fail_for_now``), or
-settled as failed. A task that is cancelled is in phase ENDING while the cancellation is recorded: the first end counts.
-The caller of a step holds the task's lock, or is the task's attempt runner. ``cancel`` and ``skip`` may be called
-without the lock: phase ENDING prevents a second end. ``merge_late`` needs no lock: no other part of the run works on
-its task.
+A task that was rejected or failed is claimed again if the next claim has something new, within its own retries and the
+retry budget (``_fail_for_now``), or is settled as failed. A task that is cancelled is in phase ENDING while the
+cancellation is recorded: the first end counts. The caller of a step holds the task's lock, or is the task's attempt
+runner. ``cancel`` and ``skip`` may be called without the lock: phase ENDING prevents a second end. ``merge_late`` needs
+no lock: no other part of the run works on its task.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from supervisor.lifecycles.job import JOB, Job
 from supervisor.lifecycles.task import SESSION_ENDS, TASK, Task, retries_left
 from supervisor.lifecycles.task_run import RUN, SkipCause, TaskRun
 from supervisor.lifecycles.types import AbortScope
-from supervisor.plans.acceptance import AcceptanceTest
+from supervisor.plans.acceptance import AcceptanceTest, Rejection
+from supervisor.policies.retry_reason import findings_differ, make_findings
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
 from supervisor.recovery.restore import VERIFIED
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.work import authorization, plugin_policies
 from supervisor.work.checkpoints import left_at, take_back, workspace_of
 from supervisor.work.plan_run import STOPPING, PlanRun
 from supervisor.work.results import remark_of_rest
 from supervisor.work.review import review_work
-from supervisor.work.task_execution import ACTOR, Phase, TaskExecution
+from supervisor.work.task_execution import Phase, TaskExecution
 
 _log = get_logger()
 
@@ -85,25 +85,28 @@ class CompletionPipeline:
         session_id = execution.session_id
         try:
             # First the commit: it is what is tested, reviewed and merged. Whatever is written from here on is not.
-            problem = ""
+            rejection: Rejection | None = None
             try:
                 execution.judged = await self._sup.verification.commit(session_id, _message(execution))
             except OSError as error:
-                problem = str(error)
-            problem = problem or await self._sup.verification.check(session_id, self._acceptance(execution))
-            findings: tuple[str, ...] = (f"not accepted: {problem}",) if problem else ()
+                rejection = Rejection(str(error))
+            rejection = rejection or await self._sup.verification.check(session_id, self._acceptance(execution))
             review = self._plan_run.plan.review_of(execution.task)
-            if review is not None and not problem:
+            reason, rules, findings = "", tuple[str, ...](), ""
+            if rejection is not None:
+                reason = f"not accepted: {rejection.problem}"
+                findings = self._findings(reason, rejection.output)
+            elif review is not None:
                 verdict = await review_work(
                     self._sup, session_id, review, execution.task, execution.cause, execution.judged
                 )
-                findings = () if verdict.approved else (verdict.words, *verdict.findings)
+                reason, rules, findings = verdict.words, verdict.findings, self._findings(verdict.report)
         except (NoSuchEntity, Refused) as refusal:
             await self.cancel(execution, str(refusal))
             return
-        if findings:
-            reason, *rules = findings
-            await self._fail_checks(execution, reason, rules or findings, task.Failed(reason=reason))
+        if reason:
+            failed = task.Failed(reason=reason, findings=findings)
+            await self._fail_checks(execution, reason, rules or (reason,), failed)
             await self._fail_for_now(execution, reason)
         elif execution.state in (Task.CLAIMED, Task.IN_PROGRESS) and not execution.is_over:
             await self._pass_checks(execution)
@@ -111,6 +114,12 @@ class CompletionPipeline:
     def _acceptance(self, execution: TaskExecution) -> list[AcceptanceTest]:
         timeout_s = self._plan_run.plan.task_lifecycle.validation_timeout
         return [test.value(timeout_s) for test in execution.task.acceptance]
+
+    def _findings(self, summary: str, details: str = "") -> str:
+        """Return the findings that the next claim is given. Secrets go before the text is cut: half a secret is not
+        found."""
+        clean = self._sup.journal_writer.redactor.text
+        return make_findings(clean(summary), clean(details))
 
     async def _pass_checks(self, execution: TaskExecution) -> None:
         """Record that run and job have passed their checks and that the task is done; then deliver the work."""
@@ -135,13 +144,14 @@ class CompletionPipeline:
         """Check the joint work of the subtasks, which are all closed."""
         await self._end_own_part(execution)
         tests, directory = self._acceptance(execution), self._plan_run.directory_of(execution)
-        problem = await self._sup.verification.inspect(f"{execution.name}.whole", tests, directory, self._sup.stop_now)
-        if not problem:
+        inspected = f"{execution.name}.whole"
+        rejection = await self._sup.verification.inspect(inspected, tests, directory, self._sup.stop_now)
+        if rejection is None:
             await self._pass_checks(execution)
             return
-        why = f"not accepted: {problem}"
-        rejected = task.VerificationRejected(reason=why)
-        await self._fail_checks(execution, problem, [problem], SUBTASKS_COMPLETED, rejected)
+        why = f"not accepted: {rejection.problem}"
+        rejected = task.VerificationRejected(reason=why, findings=self._findings(why, rejection.output))
+        await self._fail_checks(execution, why, [rejection.problem], SUBTASKS_COMPLETED, rejected)
         await self._fail_for_now(execution, why)
 
     async def leave_to_subtasks(self, execution: TaskExecution) -> None:
@@ -176,7 +186,7 @@ class CompletionPipeline:
         """Merge the work, end the session, and close the task."""
         merge = await self._merged(execution, execution.data.judged)
         if merge.startswith("not merged"):
-            await execution.post(task.VerificationRejected(reason=merge))
+            await execution.post(task.VerificationRejected(reason=merge, findings=self._findings(merge)))
             await self._fail_for_now(execution, merge)
             return
         authorization.count_success(self._plan_run, execution)
@@ -210,7 +220,8 @@ class CompletionPipeline:
         with anyio.CancelScope(shield=True):
             merge = await self._merged(execution, execution.data.judged)
             if merge.startswith("not merged"):
-                await execution.post(task.ApprovalDenied(by=by, reason=f"approved, but {merge}"))
+                findings = self._findings(merge)
+                await execution.post(task.ApprovalDenied(by=by, reason=f"approved, but {merge}", findings=findings))
                 await self._fail_for_now(execution, merge)
                 return
             authorization.count_success(self._plan_run, execution)
@@ -221,8 +232,9 @@ class CompletionPipeline:
 
     async def deny(self, execution: TaskExecution, by: str, reason: str) -> None:
         """Record that a person rejected the result of a task; then try the task again or settle it."""
-        await execution.post(task.ApprovalDenied(by=by, reason=reason))
-        await self._fail_for_now(execution, f"denied by {by}: {reason}")
+        why = f"denied by {by}: {reason}" if reason else f"denied by {by}"
+        await execution.post(task.ApprovalDenied(by=by, reason=reason, findings=self._findings(why)))
+        await self._fail_for_now(execution, why)
 
     async def _with_rest(self, execution: TaskExecution, merge: str) -> str:
         """Return the sentence *merge*, extended by a remark on changes that were written after the work was checked:
@@ -269,22 +281,34 @@ class CompletionPipeline:
         await self._fail_for_now(execution, execution.data.last_failure)
 
     async def _fail_for_now(self, execution: TaskExecution, error: str) -> None:
-        """Clear the workspace of a failed task, and try the task again within its retries, or settle it as failed."""
+        """Clear the workspace of a failed task. Then let the task be claimed again if the next claim has something new
+        (``_is_claim_due``) and retries are left; else settle the task as failed."""
         plan_run, left = self._plan_run, await self.leave_workspace(execution)
         if not plan_run.running:  # the plan was given up while a command was recorded: nobody tries again
             await plan_run.give_back(execution)
             return
         if retries_left(execution.data, task.Retried()):
-            if not (why := plan_run.spend_retry()):
+            retries = execution.data.retries + 1
+            agent = await plugin_policies.next_agent(plan_run, execution, plan_run.agent_of(execution, retries))
+            is_due, why = self._is_claim_due(execution, agent)
+            if is_due and not (why := plan_run.spend_retry()):
                 await plan_run.give_back(execution)
-                retries = execution.data.retries + 1
-                planned = plan_run.agent_of(execution, retries)
-                execution.agent = await plugin_policies.next_agent(plan_run, execution, planned)
-                await plan_run.open_again(execution, task.Retried(reason=f"try {retries + 1}"))
-                plan_run.offer(execution)
+                execution.agent = agent
+                await plan_run.delay_claim(execution, f"try {retries + 1}")
                 return
-            error = f"{error} (no further try: {why})"
+            error = f"{error} (no further try: {why})" if why else error
         await self._settle(execution, error, left)
+
+    def _is_claim_due(self, execution: TaskExecution, agent: str) -> tuple[bool, str]:
+        """Return whether a new claim by *agent* has something new, and if its findings are not, the reason."""
+        data, profile = execution.data, self._sup.profile(agent)
+        if agent != execution.agent or not data.has_findings:
+            return agent != execution.agent, ""
+        if profile is not None and not self._sup.explains_retries(profile):
+            return False, "its prompt cannot hold the findings"
+        if not findings_differ(data.failure, data.findings_before):
+            return False, "the findings are those of the claim before"
+        return True, ""
 
     async def settle_failed(self, execution: TaskExecution, error: str) -> None:
         """Settle a failed task that only a person can have tried again."""
@@ -297,7 +321,8 @@ class CompletionPipeline:
         attempts = execution.run_data.attempts if execution.has_run else 0  # the run may have ended before a takeover
         told = {"attempts": attempts, "claims": execution.data.claims, "error": error}
         execution.note("DeadLettered", told, error)
-        await self._plan_run.workstream.record_failed(execution, error, self._plan_run.results)
+        if self._plan_run.is_critical(execution):
+            await self._plan_run.workstream.record_failed(execution, error, self._plan_run.results)
         await self._plan_run.give_back(execution)
         self._plan_run.settle(execution, "failed", error)
 
@@ -355,8 +380,10 @@ class CompletionPipeline:
                 run_end = await self.run_end(execution, reason)
             finally:
                 task_end = (VERIFIED,) if execution.is_done else _task_end(execution, reason)
-                with suppress(NoSuchEntity, Refused):  # an actor was lost
-                    execution.record(*task_end, *run_end, *job_end(execution, reason))
+                with self._plan_run.together():
+                    for ends in (task_end, run_end, job_end(execution, reason)):
+                        with suppress(NoSuchEntity, Refused):  # its actor was lost: the others still end
+                            execution.record(*ends)
 
     async def skip(
         self, execution: TaskExecution, cause: SkipCause, reason: str, *, dependency: TaskExecution | None = None
@@ -391,10 +418,9 @@ class CompletionPipeline:
 
     async def _end_session(self, execution: TaskExecution) -> None:
         if execution.session_id:
-            cause = Cause(execution.seq, None, ACTOR)
             with suppress(NoSuchEntity, Refused, JournalError):
                 reason = SESSION_ENDS.get(execution.state, "its task goes on without it")
-                await self._sup.close_session(execution.session_id, reason=reason, cause=cause)
+                await self._sup.close_session(execution.session_id, reason=reason, cause=execution.cause)
 
 
 def _message(execution: TaskExecution) -> str:

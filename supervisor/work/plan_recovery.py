@@ -43,7 +43,7 @@ from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity, Outcome
 from supervisor.work import authorization
-from supervisor.work.attempt_runner import AttemptRunner, as_timed_out, is_delayed
+from supervisor.work.attempt_runner import AttemptRunner, as_timed_out, delay_of, is_delayed
 from supervisor.work.checkpoints import take_back, workspace_of
 from supervisor.work.completion_pipeline import CompletionPipeline, job_end
 from supervisor.work.plan_run import PlanRun, TaskReleased
@@ -193,11 +193,19 @@ class PlanRecovery:
     def _settled_before(self, left: InterruptedTask) -> TaskResult:
         """Return the result of a task that was settled under an earlier supervisor."""
         name, by = left.data.name, left.data.claimed_by
+        row = self._sup.recovered_work.rows[left.entity_id]
         if left.state is Task.CLOSED:
-            return TaskResult(name, by, "completed", "", 0.0, *unmerged_of(left.data.rest))
+            return TaskResult(name, by, "completed", "", row.lasted_s, *unmerged_of(left.data.rest))
         skipped = _run_data(self._last.get((Kind.RUN, left.entity_id))).skipped
         outcome = "blocked" if skipped is SkipCause.DEPENDENCY_FAILED else "skipped"
-        return TaskResult(name, by, outcome if skipped is not None else "aborted", BEFORE, 0.0)
+        return TaskResult(name, by, outcome if skipped is not None else "aborted", BEFORE, row.lasted_s)
+
+    async def _recorded_reason(self, task_id: str) -> str:
+        """Return the reason in the last record of the task."""
+        reason, after = "", 0
+        while page := await self._sup.journal.events(entity_id=task_id, after_seq=after):
+            after, reason = page[-1].seq, page[-1].reason
+        return reason
 
     async def go_on(self) -> list[TaskExecution]:
         """Continue every task from its recorded state. Return the tasks that only wait for other tasks."""
@@ -205,6 +213,9 @@ class PlanRecovery:
             self._plan_run.start(self._end_session, session_id)
         for execution in [one for one in self._plan_run.executions.values() if one.result is not None]:
             self._plan_run.backlog.settle(execution.name, completed=execution.is_met)
+            if execution.result is not None and execution.result.error == BEFORE:
+                reason = await self._recorded_reason(execution.earlier_id)
+                execution.result = execution.result._replace(error=f"{reason} ({BEFORE})" if reason else BEFORE)
             # The supervisor may have died before it took back, or dropped, what the settled task left in place.
             if not execution.is_imported and self._left[execution.name].state is not Task.CLOSED:
                 await take_back(self._sup, execution)
@@ -300,7 +311,8 @@ class PlanRecovery:
         else:  # also for a job that waits: its run may still be in progress
             await self._attempt_runner.put_back(execution, ORPHANED, *events)
             left_s = self._delay_left_s(execution)
-            if execution.run is TaskRun.RETRYING and execution.job is Job.QUEUED and left_s > 0.0:
+            waits = execution.run in (TaskRun.RETRYING, TaskRun.PENDING)
+            if waits and execution.job is Job.QUEUED and left_s > 0.0:
                 execution.phase = Phase.DELAYED
             if is_delayed(execution):
                 self._plan_run.start(self._attempt_runner.wait, execution, left_s)
@@ -309,8 +321,8 @@ class PlanRecovery:
 
     def _delay_left_s(self, execution: TaskExecution) -> float:
         """Return the remaining seconds of the task's delay. The delay went on while there was no supervisor."""
-        delay_s = execution.run_data.cooldown_s if execution.run is TaskRun.CIRCUIT_OPEN else execution.run_data.delay_s
-        return max(0.0, delay_s - max(0.0, self._sup.journal_writer.clock.wall.time() - execution.run_changed_at))
+        delay_s, since = delay_of(execution)
+        return max(0.0, delay_s - max(0.0, self._sup.journal_writer.clock.wall.time() - since))
 
     async def _let_wait(self, execution: TaskExecution) -> None:
         """Continue a task that was split: follow its own turn if that goes on, else leave the rest of the work to its

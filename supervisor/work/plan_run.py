@@ -24,6 +24,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, asynccontextmanager
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import anyio
@@ -36,7 +37,7 @@ from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task_run
 from supervisor.lifecycles.job import Job, JobData, SchedulerAssigned
 from supervisor.lifecycles.session import Session as SessionState
-from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.task import Retried, Task
 from supervisor.lifecycles.task_run import RUN, TaskRun, TaskRunData
 from supervisor.lifecycles.types import Kind, ModelFailure, TimeLimit
 from supervisor.plans.plan import Plan
@@ -52,7 +53,7 @@ from supervisor.work import checkpoints
 from supervisor.work.backlog import Backlog
 from supervisor.work.previous_run import PreviousRun
 from supervisor.work.providers import BreakerTransition, ProviderBreakers, provider_key
-from supervisor.work.results import TaskResult
+from supervisor.work.results import TaskResult, describe_circuit
 from supervisor.work.task_execution import Phase, TaskExecution
 from supervisor.work.timeouts import Complexity, Durations, TaskKind, TaskSize, Timeouts
 from supervisor.work.workers import Heartbeat, WorkerPool
@@ -84,6 +85,11 @@ class RetryDecision(NamedTuple):
             raise Refused(str(refusal)) from None
         return RetryDecision((*self.events, event), step.state, step.data)
 
+    def explain(self, error: str) -> str:
+        """Return *error*, with the reason that opened the circuit although the table of the run granted a retry."""
+        why = next((one.reason for one in self.events if isinstance(one, task_run.CircuitOpened)), "")
+        return f"{error} (no further try: {why})" if why else error
+
 
 class TaskSettled(NamedTuple):
     """Event: a task is settled and has a result."""
@@ -98,13 +104,19 @@ class TaskReleased(NamedTuple):
     execution: TaskExecution
 
 
+class ClaimDelayed(NamedTuple):
+    """Event: a task that failed is open again, and waits for the end of the delay before its next claim."""
+
+    execution: TaskExecution
+
+
 class SubtasksAwaited(NamedTuple):
     """Event: a task that was blocked waits for its subtasks again."""
 
     execution: TaskExecution
 
 
-PlanEvent: TypeAlias = TaskSettled | TaskReleased | SubtasksAwaited
+PlanEvent: TypeAlias = TaskSettled | TaskReleased | ClaimDelayed | SubtasksAwaited
 
 
 class OwnTaskCommands(Protocol):
@@ -194,6 +206,10 @@ class PlanRun:
     @property
     def running(self) -> bool:
         return self._group is not None and not self.concluded
+
+    def is_critical(self, execution: TaskExecution) -> bool:
+        """Return whether the run ends if the task fails for good."""
+        return execution.task.critical or self.plan.fail_fast
 
     @property
     def results(self) -> list[TaskResult]:
@@ -286,6 +302,17 @@ class PlanRun:
             self._open_job(execution, tuple(execution.task.depends_on))
         await execution.recorded()
 
+    async def delay_claim(self, execution: TaskExecution, reason: str) -> None:
+        """Open a failed task again for its next claim, which follows after a delay that doubles with each claim."""
+        limits = msgspec.structs.replace(self.limits_of(execution), failures=execution.data.claims)
+        delay_s = task_run.retry_delay_s(limits, 1.0 + self._random.uniform(-limits.jitter, limits.jitter))
+        await self.open_again(execution, Retried(reason=reason, delay_s=delay_s))
+        if delay_s > 0.0:
+            execution.phase = Phase.DELAYED
+            self.publish(ClaimDelayed(execution))
+        else:
+            self.offer(execution)
+
     async def queue_again(self, execution: TaskExecution, *events: Event) -> None:
         """Record *events*, and open a new job for the run, which waits for a worker."""
         with self.together():
@@ -332,7 +359,8 @@ class PlanRun:
         session = self.sup.registry.sessions.get(execution.session_id)
         if session is not None:
             split, state_dir = (self._commands.split, self.sup.state_dir) if may_split else (None, "")
-            session.assigned_task = AssignedTask(execution.name, split, self._commands.block_own, state_dir)
+            block, charge = self._commands.block_own, partial(self._charge_launch, execution)
+            session.assigned_task = AssignedTask(execution.name, split, block, charge, state_dir)
 
     def directory_of(self, execution: TaskExecution) -> str:
         """Return the directory in which the task's agent is configured to work."""
@@ -354,7 +382,7 @@ class PlanRun:
         the decision.
         """
         decision = RetryDecision((), execution.run, execution.run_data)
-        for event in failed:
+        for event in map(self.sup.journal_writer.redactor.event, failed):  # as it will be recorded
             decision = decision.after(event)
         while decision.state in (TaskRun.FAILED, TaskRun.TIMEOUT):
             decision = await self._with_checkpoint(execution, decision)
@@ -386,6 +414,15 @@ class PlanRun:
             return self.budget.describe()
         self.budget = left
         return ""
+
+    def _charge_launch(self, execution: TaskExecution, error: str) -> str:
+        """Use one retry for a launch that the session of the task repeats by itself within an attempt, and count the
+        launch in the task's run. Return the reason why no retry is left, or ``""``."""
+        if execution.run is not TaskRun.IN_PROGRESS:
+            return ""
+        if not (why := self.spend_retry()):
+            execution.record(task_run.LaunchRetried(error=error))
+        return why
 
     async def make_checkpoint(
         self, execution: TaskExecution, state: TaskRun, data: TaskRunData | None = None
@@ -472,6 +509,8 @@ class PlanRun:
     def settle(self, execution: TaskExecution, outcome: str, error: str) -> None:
         """Set the result of the task, unless the task has one."""
         if execution.result is None:
+            if outcome == "failed" and execution.knows_run and execution.run is TaskRun.CIRCUIT_OPEN:
+                execution.remarks += describe_circuit(execution.run_data)
             execution.result = execution.result_of(outcome, error)
             self._by_session.pop(execution.session_id, None)
             self._count(execution)

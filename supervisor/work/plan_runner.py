@@ -344,7 +344,8 @@ class PlanRunner:
         if workstream.state is Workstream.VALIDATING:
             tests = [test.value(plan_run.plan.task_lifecycle.validation_timeout) for test in plan_run.plan.validation]
             where, until = str(self._sup.workdir), self._sup.stop_now
-            problem = await self._sup.verification.inspect("validation", tests, where, until)
+            rejection = await self._sup.verification.inspect("validation", tests, where, until)
+            problem = rejection.problem if rejection is not None else ""
             await workstream.record_validated(problem)
         await plan_run.worker_pool.stop()
         await export_workstream(plan_run)

@@ -33,14 +33,16 @@ _AGAIN: Final = frozenset({Task.CANCELLED, Task.FAILED})
 
 class PreviousRun(NamedTuple):
     """An earlier run that can be resumed: its workstream; its closed tasks by name, with the jobs that completed them,
-    and which of these tasks are still to be merged; the checkpoints of tasks that were cancelled or given up; and the
-    tasks that are done again since their entry in the plan, or that of a task that they depend on, has changed."""
+    and which of these tasks are still to be merged; the checkpoints of tasks that were cancelled or given up, and the
+    data of these tasks (``before``), with the reasons why they are tried again; and the tasks that are done again since
+    their entry in the plan, or that of a task that they depend on, has changed."""
 
     workstream: str
     closed: Mapping[str, EntityRow]
     unmerged: Mapping[str, InterruptedTask]
     jobs: Mapping[str, str]
     again: Mapping[str, Checkpoint | None]
+    before: Mapping[str, TaskData]
     changed: Collection[str]
 
     @property
@@ -100,7 +102,8 @@ def find_previous_run(
     # A person wants the checkpoints continued, whatever the plan rolls back by itself.
     runs = {row.parent_id: row for row in ordered if row.kind == Kind.RUN}
     again = {name: _checkpoint(runs.get(row.id)) for name, row in open_again.items()}
-    return PreviousRun(newest, closed, unmerged, jobs, again, changed)
+    before = {data.name: data for row, data in known if open_again.get(data.name) is row}
+    return PreviousRun(newest, closed, unmerged, jobs, again, before, changed)
 
 
 def _chain(newest: str, rows: Sequence[EntityRow]) -> set[str]:

@@ -74,7 +74,7 @@ async def read_unreported_result(journal: Journal, workstream_id: str) -> Unrepo
     row = next(row for row in rows if row.id == workstream_id)
     told = [TaskResult(**{**one, "remarks": tuple(one["remarks"])}) for one in result.metadata["tasks"]]
     known = {one.id: one for one in told}
-    why = f"the critical task {told[-1].id} failed" if told else ""  # only that ends a workstream before its tasks
+    why = f"the task {told[-1].id} failed, which ends the run" if told else ""  # only that ends it before its tasks
     missing = [one for one in _of_tasks(rows, workstream_id, why) if one.id not in known]
     error = not_accepted(str(end.metadata["error"])) if end.event == ValidationFailed.name() else ""
     tasks = {**known, **{one.id: one for one in missing}}
@@ -100,5 +100,4 @@ def _of_tasks(rows: Iterable[EntityRow], workstream_id: str, why: str) -> Iterab
                 cut_short = data.last_failure == WHY
                 outcome = "aborted" if cut_short else _OUTCOMES.get(Task(row.state), "aborted")
                 error = "" if outcome == "completed" else why if cut_short else data.last_failure or why
-                took_s = round(row.changed_at - row.born_at, 6)
-                yield TaskResult(data.name, data.claimed_by, outcome, error, took_s, *unmerged_of(data.rest))
+                yield TaskResult(data.name, data.claimed_by, outcome, error, row.lasted_s, *unmerged_of(data.rest))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
+
+from supervisor.lifecycles.task_run import TaskRunData
 
 WELL: Final = frozenset({"completed", "skipped"})
 """Outcomes that count as success."""
+_NAMED_MAX: Final = 10
+"""Maximal number of tasks that the reason of a failed run names."""
 
 
 class TaskResult(NamedTuple):
@@ -14,7 +18,9 @@ class TaskResult(NamedTuple):
     met), or ``blocked`` (by a task that it depends on).
 
     ``unmerged`` is the branch with changes that were written after the work was checked, and that were not merged;
-    ``remarks`` are sentences about such changes, and about processes of the task that had to be ended.
+    ``remarks`` are sentences about such changes, about processes of the task that had to be ended, and about a circuit
+    that is open. ``launches`` counts the starts of agents for the task, ``tokens`` and ``cost_usd`` are what the agents
+    have reported; all three include the work of earlier supervisors on the same run.
     """
 
     id: str
@@ -24,6 +30,9 @@ class TaskResult(NamedTuple):
     took_s: float
     unmerged: str = ""
     remarks: tuple[str, ...] = ()
+    launches: int = 0
+    tokens: int = 0
+    cost_usd: float = 0.0
 
 
 def remark_of_rest(branch: str, directory: str = "") -> str:
@@ -53,6 +62,38 @@ class PlanResult(NamedTuple):
     @property
     def ok(self) -> bool:
         return not self.error and all(task.outcome in WELL for task in self.tasks.values())
+
+    @property
+    def why(self) -> str:
+        """Reason why the run did not succeed: the error of the validation, or the tasks that did not complete;
+        ``""`` if the run succeeded."""
+        names: dict[str, list[str]] = {}
+        for task in self.tasks.values():
+            if task.outcome not in WELL:
+                names.setdefault(task.outcome, []).append(task.id)
+        parts = [f"{len(ids)} {outcome} ({_named(ids)})" for outcome, ids in names.items()]
+        tasks = "1 task" if len(self.tasks) == 1 else f"{len(self.tasks)} tasks"
+        return self.error or (f"of {tasks} {', '.join(parts)}" if parts else "")
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return f"{', '.join(names[:_NAMED_MAX])}{more}"
+
+
+def describe_circuit(data: TaskRunData) -> list[str]:
+    """Return a sentence about the bound that opened the circuit of a task run; none if the error of the run says
+    enough, since no retry could have helped."""
+    if data.permanent:
+        return []
+    probes = f", {data.probes} of them as {'a probe' if data.probes == 1 else 'probes'}" if data.probes else ""
+    if data.same_error > data.max_error_repeats:
+        why = f"the same error came {data.same_error} times in a row"
+    elif data.attempts >= data.max_attempts:
+        why = f"max_attempts is {data.max_attempts}"
+    else:
+        why = "no retry was left"
+    return [f"its circuit is open after {data.attempts} attempts{probes}: {why}"]
 
 
 def not_accepted(problem: str) -> str:

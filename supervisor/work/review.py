@@ -58,6 +58,14 @@ class ReviewVerdict(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         return f"not reviewed: {self.problem}" if self.problem else f"rejected by review: {'; '.join(self.findings)}"
 
+    @property
+    def report(self) -> str:
+        """The findings of a rejection, each on a line of its own; ``""`` if the work is accepted or there is no
+        verdict."""
+        if self.approved or self.problem:
+            return ""
+        return "\n".join(("rejected by review:", *(f"- {finding}" for finding in self.findings)))
+
 
 class _VerdictLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The verdict on the last line of a review, as decoded from JSON."""

@@ -30,7 +30,15 @@ from supervisor.work.backlog import RefusalReason
 from supervisor.work.blocking import PARENTS, BlockedTasks
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_recovery import PlanRecovery
-from supervisor.work.plan_run import STOPPING, PlanEvent, PlanRun, SubtasksAwaited, TaskReleased, TaskSettled
+from supervisor.work.plan_run import (
+    STOPPING,
+    ClaimDelayed,
+    PlanEvent,
+    PlanRun,
+    SubtasksAwaited,
+    TaskReleased,
+    TaskSettled,
+)
 from supervisor.work.task_execution import TaskExecution
 
 WAITING = frozenset({Task.PLANNED, Task.BLOCKED, Task.PENDING_APPROVAL})
@@ -127,10 +135,12 @@ class TaskScheduler:
             return execution
         planned = plan.approve_plan or placed.task.approval == "before"
         digest = digest_of(placed.task, self._sup.settings)
+        before, cause = None, plan_run.workstream.seq
+        if plan_run.previous is not None:
+            before = plan_run.previous.before.get(execution.name)
+            execution.checkpoint = plan_run.previous.again.get(execution.name)
         with plan_run.together():
-            execution.open(plan_run.workstream.id, digest, planned=planned, cause=plan_run.workstream.seq)
-            if plan_run.previous is not None:
-                execution.checkpoint = plan_run.previous.again.get(execution.name)
+            execution.open(plan_run.workstream.id, digest, planned=planned, cause=cause, before=before)
             execution.open_run(plan_run.limits_of(execution))
             if placed.task.when is None and not placed.task.optional:
                 execution.open_job()
@@ -256,6 +266,8 @@ class TaskScheduler:
             case TaskReleased(execution):
                 self.blocked_tasks.look_at(execution)
                 self.consider_all([execution])
+            case ClaimDelayed(execution):
+                self.attempt_runner.wait_again(execution)
             case SubtasksAwaited(execution):  # a subtask that was considered while its parent was open was not due
                 self.consider_all((*execution.subtasks, execution))
 
@@ -272,9 +284,10 @@ class TaskScheduler:
             self.consider_all([execution.parent])
         if execution.subtasks:
             self.drop_subtasks(execution)
-        if execution.task.critical and execution.result is not None and execution.result.outcome == "failed":
+        if plan_run.is_critical(execution) and execution.result is not None and execution.result.outcome == "failed":
             rest = [one for one in plan_run.executions.values() if one.result is None]
-            self._cancel_all(rest, f"the critical task {execution.name} failed")
+            kind = "critical task" if execution.task.critical else "task"
+            self._cancel_all(rest, f"the {kind} {execution.name} failed, which ends the run")
 
     def drop_subtasks(self, execution: TaskExecution) -> None:
         """End the unsettled subtasks of a task that is settled: skip them if the task was skipped, otherwise cancel

@@ -24,6 +24,7 @@ from supervisor.lifecycles.job import JOB, Job, JobData
 from supervisor.lifecycles.task import TASK, Task, TaskData
 from supervisor.lifecycles.task_run import RUN, BackoffCompleted, ExecutorStarted, ProbeStarted, TaskRun, TaskRunData
 from supervisor.plans.tasks import TaskConfig
+from supervisor.policies.retry_reason import join_reasons
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_types import JOB_KIND, RUN_KIND, TASK_KIND
 from supervisor.runtime.journal_writer import Cause
@@ -48,8 +49,9 @@ class Phase(Enum):
     """Nobody works on the task. The task waits for its dependencies, a worker, its subtasks or a person; the states say
     for which."""
     DELAYED = "delayed"
-    """The run waits for the end of its retry delay after the task was taken from its worker. (After a failed attempt
-    the job is RETRYING until the end of the delay, and the phase is IDLE.)"""
+    """The task waits for the end of the delay before its next claim; or its run waits for the end of its retry delay
+    after the task was taken from its worker. (After a failed attempt the job is RETRYING until the end of the delay,
+    and the phase is IDLE.)"""
     FOLLOWED = "followed"
     """The task waits for a worker while its session, which an earlier supervisor began, works on it already."""
     ATTEMPT = "attempt"
@@ -170,8 +172,6 @@ class TaskExecution:
         """The agent of the next attempt."""
         self.session_id = ""
         """The session that works on the task, or worked on it last."""
-        self.missing = ""
-        """A text about the completion signals that were absent after the last attempt, for the next prompt."""
         self.output = ""
         """The text of the agent in its last attempt."""
         self.judged = ""
@@ -269,11 +269,6 @@ class TaskExecution:
         return self._opened(self._job).entity_seq
 
     @property
-    def job_changed_at(self) -> float:
-        """Time of the job's last change (Unix time, seconds)."""
-        return self._opened(self._job).changed_at
-
-    @property
     def completed_job(self) -> str:
         """The id of the job that completed the task; ``""`` if none did."""
         return self.job_id if self.job is Job.COMPLETED else self.earlier_job
@@ -293,6 +288,13 @@ class TaskExecution:
         if self._run is None:
             return None
         return checkpoint_after(self.run_id, self.run, self.run_data, rollback=self.task.rollback)
+
+    @property
+    def retry_reason(self) -> str:
+        """Why the next attempt is made, for its prompt: the failure of the last claim, and of the last attempt at the
+        present claim; ``""`` for the first attempt. From durable data, so that a takeover does not change it."""
+        run = self.run_data
+        return join_reasons(self.data.failure, run.charged_error, run.last_error)
 
     @property
     def is_over(self) -> bool:
@@ -348,8 +350,11 @@ class TaskExecution:
         return entity
 
     # ------------------------------------------------------------------ births
-    def open(self, workstream_id: str, digest: str, *, planned: bool, cause: int | None) -> None:
-        """Create the task's entity and begin its log, in state PLANNED if a person must approve the task first."""
+    def open(
+        self, workstream_id: str, digest: str, *, planned: bool, cause: int | None, before: TaskData | None = None
+    ) -> None:
+        """Create the task's entity and begin its log, in state PLANNED if a person must approve the task first. If the
+        task was tried in the run that this run resumes, *before* is its data from there: its next prompt tells why."""
         data = TaskData(
             max_retries=self.task.max_retries,
             needs_approval=self.task.approval == "after",
@@ -358,6 +363,8 @@ class TaskExecution:
             name=self.name,
             digest=digest,
             part_of=self.parent.id if self.parent is not None else "",
+            failure=before.failure if before is not None else "",
+            has_findings=before is not None and before.has_findings,
         )
         wanted = self._sup.new_id(f"task:{self.name}")
         state = Task.PLANNED if planned else Task.OPEN

@@ -115,9 +115,12 @@ class WorkstreamEntity:
         if more := born + len(tasks) - self.tasks:
             self.add_tasks(more)
 
+    def _cause(self, seq: int | None = None) -> Cause:
+        """Return the record *seq* as a cause; by default the workstream's last record."""
+        return Cause(self._seq if seq is None else seq, None, ACTOR)
+
     def _record(self, event: Event, seq: int | None = None) -> None:
-        cause = Cause(self._seq if seq is None else seq, None, ACTOR)
-        self._seq = self._sup.registry.apply((self.id, event), cause=cause).seq
+        self._seq = self._sup.registry.apply((self.id, event), cause=self._cause(seq)).seq
 
     async def _post(self, event: Event, seq: int | None = None) -> None:
         self._record(event, seq)
@@ -142,30 +145,29 @@ class WorkstreamEntity:
             self._record(workstream.FirstTaskStarted(task_id=execution.id), execution.seq)
 
     async def record_failed(self, execution: TaskExecution, error: str, settled: Sequence[TaskResult]) -> None:
-        """End the workstream if the failed task was critical. The results of the tasks in *settled* and of the failed
+        """End the workstream, since a critical task has failed. The results of the tasks in *settled* and of the failed
         task are recorded first."""
-        if execution.task.critical and self.state is Workstream.EXECUTING:
+        if self.state is Workstream.EXECUTING:
             self.note_result([*settled, execution.result_of("failed", error)])
             await self._post(workstream.CriticalTaskFailed(task_id=execution.id, error=error), execution.seq)
 
     def record_usage(self, used: Amounts) -> None:
         """Record the total amounts that the agents of the workstream's tasks have used, as the agents reported them."""
-        self._sup.registry.record_fact(
-            self.id, "Used", Cause(self._seq, None, ACTOR), {"used": used.as_record}, reason=used.words
-        )
+        told = {"used": used.as_record}
+        self._sup.registry.record_fact(self.id, "Used", self._cause(), told, reason=used.words)
 
     def note_result(self, results: Iterable[TaskResult]) -> None:
         """Record the results of the workstream's tasks. The workstream's end is recorded afterwards, so that no end is
         in the journal without a result."""
         told = {"tasks": [one._asdict() for one in results]}
-        self._the().record_fact(RESULT, Cause(self._seq, None, ACTOR), told)
+        self._the().record_fact(RESULT, self._cause(), told)
         self.owes_result = True
 
     def note_reported(self, how: str) -> None:
         """Record that the result was reported, or is not wanted; *how* says which. Without an await: the record is on
         its way to the journal when this returns, and no other task has run in between."""
         if self.owes_result:
-            self._the().record_fact(REPORTED, Cause(self._seq, None, ACTOR), {}, reason=how)
+            self._the().record_fact(REPORTED, self._cause(), {}, reason=how)
             self.owes_result = False
 
     async def record_settled(self, executions: Iterable[TaskExecution]) -> None:

@@ -114,6 +114,17 @@ class GitWorkspaces:
         """Check that git and the repository are usable; finish or undo the step of an earlier supervisor.
 
         Raises:
+            WorkspaceError: as for ``check_usable``.
+        """
+        await self.check_usable()
+        async with self._one_at_a_time:
+            await self._recover()
+        await self.forget(NO_WORKSPACE)  # an earlier supervisor may not have lived to
+
+    async def check_usable(self) -> None:
+        """Check that git and the repository are usable, and change nothing.
+
+        Raises:
             WorkspaceError: git is missing or too old; there is no repository or no target, or a branch has a name that
                 is needed.
         """
@@ -130,9 +141,6 @@ class GitWorkspaces:
         if await self._git.commit_of(self._repository, f"refs/heads/{BRANCHES}"):
             words = f"{self._repository} has a branch {BRANCHES!r}, so that no session can have one below {BRANCHES}/"
             raise WorkspaceError(f"{words}; rename it (git branch -m {BRANCHES} NAME), or use workspace: directory")
-        async with self._one_at_a_time:
-            await self._recover()
-        await self.forget(NO_WORKSPACE)  # an earlier supervisor may not have lived to
 
     # ------------------------------------------------------------------------------------------ one step at a time
     @asynccontextmanager

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -49,6 +50,7 @@ from supervisor.plans import (
 )
 from supervisor.plans.agents import McpServerConfig
 from supervisor.plans.permissions import PermissionRuleConfig
+from supervisor.work.results import PlanResult
 from tests.support import CommandOutput, run_command, stdout_of
 from tests.unit.journal.test_journal_growth import kept_journal
 
@@ -373,6 +375,35 @@ def test_help_and_version(cli: Cli) -> None:
     assert [name for name in names if f"\n  {name} " not in output.out] == []
     assert "..." not in output.out.partition("Commands:")[2]
     assert cli("--version").out.startswith("supervisor ")
+
+
+def _commands(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    """Yield the commands of a group, and of the groups in it, each with its full name."""
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        inner = command.make_context(name, [], parent=context, resilient_parsing=True)
+        yield inner.command_path, inner.command
+        if isinstance(inner.command, click.Group):
+            yield from _commands(inner.command, inner)
+
+
+def test_the_help_of_every_command_ends_with_an_example() -> None:
+    """The help of every command has an example, and the options of the example exist."""
+    top = supervisor.make_context("supervisor", ["machines"])
+    commands = dict(_commands(supervisor, top))
+    assert len(commands) > 35
+    for path, command in commands.items():
+        if path.startswith("supervisor simulate"):
+            continue
+        lines = [line.strip() for line in (command.epilog or "").splitlines() if line.startswith("  ")]
+        assert lines, path
+        for line in lines:
+            words = shlex.split(line, comments=True)
+            named = [name for count in (3, 2) if (name := " ".join(words[:count])) in commands]
+            assert named or not line.startswith("supervisor"), line
+            known = {option for name in named[:1] for one in commands[name].params for option in one.opts}
+            assert not named or {word for word in words if word.startswith("--")} <= known, line
 
 
 def test_the_help_of_a_command_begins_with_its_line_in_the_list() -> None:
@@ -843,8 +874,8 @@ def test_a_name_that_runs_again_is_told(cli: Cli, tmp_path: Path) -> None:
 
 # --------------------------------------------------------------------------------------------------- dead letters
 def test_dead_letters_say_what_was_given_up_and_how_to_try_again(cli: Cli, tmp_path: Path) -> None:
-    """``dead-letters`` lists failed tasks with their last errors, and says that the plan must be run again if the run
-    has ended."""
+    """``dead-letters`` lists failed tasks with their last errors, and the command that tries them again; a task that a
+    later run has done is not listed."""
     plan = tmp_path / "plan.yaml"
     once = "task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}\n"
     agents = "agents: {a: {adapter: command, command: [sh, -c, exit 3]}}\n"
@@ -855,7 +886,7 @@ def test_dead_letters_say_what_was_given_up_and_how_to_try_again(cli: Cli, tmp_p
     assert (letter["task"], letter["entity_id"], letter["try_again"]) == (
         "t",
         "task:t",
-        "its run has ended: run the plan again",
+        "supervisor run PLAN.yaml --resume",
     )
     assert (letter["attempts"], letter["runs"]) == (1, 1)
     assert "3" in letter["last_error"]
@@ -863,6 +894,9 @@ def test_dead_letters_say_what_was_given_up_and_how_to_try_again(cli: Cli, tmp_p
     assert head.split() == ["TASK", "ATTEMPTS", "RUNS", "TRY", "AGAIN", "LAST", "ERROR"]
     assert line.startswith("t ")
     assert letter["last_error"] in line
+    plan.write_text(plan.read_text().replace("exit 3", "exit 0"))
+    assert cli("run", plan, *where).status == 0
+    assert cli("dead-letters", *where).out == "no task was given up\n"
 
 
 def test_where_nothing_was_given_up_that_is_said(cli: Cli, ended: Path) -> None:
@@ -940,8 +974,10 @@ def test_a_plan_is_checked_without_being_run(cli: Cli, tmp_path: Path) -> None:
     text = "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a, acceptance: [{unit_tests: [make, test]}]}]\n"
     good.write_text(text)
     bad.write_text(text.replace("unit_tests: [make, test]", "lint: [], unit_tests: [make, test]"))
-    assert cli("plan", "check", good).out == f"{good}: 1 task, 1 agent: no problems\n"
-    assert json.loads(cli("plan", "check", good, "--json").out) == {
+    assert cli("plan", "check", good).out.startswith(f"{good}: 1 task, 1 agent: no problems\n")
+    told = json.loads(cli("plan", "check", good, "--json").out)
+    assert (told.pop("retries_max"), [one["tasks"] for one in told.pop("worst_cases")]) == (10, [["t"]])
+    assert told == {
         "ok": True,
         "workstream": "plan",
         "agents": ["a"],
@@ -953,6 +989,34 @@ def test_a_plan_is_checked_without_being_run(cli: Cli, tmp_path: Path) -> None:
     assert "tasks[0].acceptance[0]: says unit_tests and lint; give exactly one of file_exists," in refused.err
     assert "tasks[0].acceptance[0].lint: is empty; give the argv, for example [pytest, -q]" in refused.err
     assert sorted(one.name for one in tmp_path.iterdir()) == ["bad.yaml", "good.yaml"]
+
+
+def test_plan_check_refuses_what_run_refuses(cli: Cli, tmp_path: Path) -> None:
+    """A plan with worktrees is refused outside of a git repository by `plan check` as by `run`, with the same message
+    and exit status 2; nothing is written."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("workspace: worktree\nagents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a}]\n")
+    checked = cli("plan", "check", plan, "--workdir", tmp_path)
+    run = cli("run", plan, "--workdir", tmp_path, "--state-dir", tmp_path / "sd")
+    assert (checked.status, checked.err) == (run.status, run.err)
+    assert checked.status == 2
+    assert "is not in a git repository" in checked.err
+    missing = cli("plan", "check", plan, "--workdir", tmp_path / "nowhere")
+    assert (missing.status, "--workdir: no directory" in missing.err) == (2, True)
+
+
+def test_plan_check_tells_the_worst_case_of_each_task(cli: Cli, tmp_path: Path) -> None:
+    """`plan check` prints for each way to fail for ever the tries and the time after which a task has failed; tasks
+    with equal figures share their rows."""
+    plan = tmp_path / "plan.yaml"
+    quick = "task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}\n"
+    tasks = "[{id: a, prompt: x, agent: s, timeout_s: 60}, {id: b, prompt: x, agent: s, timeout_s: 60}]"
+    plan.write_text(f"{quick}agents: {{s: {{adapter: command, command: [sh]}}}}\ntasks: {tasks}\n")
+    *_, head, first, _, endless, together = cli("plan", "check", plan).out.splitlines()
+    assert " ".join(head.split()) == "TASK ITS AGENT TRIES AT MOST"
+    assert " ".join(first.split()) == "each of 2 fails, with the same error each time 1 0 s"
+    assert " ".join(endless.split()) == "hangs, or works on without end 1 70 s"
+    assert together == "Together, the tasks answer failures with at most 10 launches (retry_budget)."
 
 
 def test_the_schema_of_a_plan_knows_every_key(cli: Cli) -> None:
@@ -1010,7 +1074,7 @@ def test_a_run_goes_on_when_nobody_reads(ended: Path) -> None:
 
         def outage(self, outage: object) -> None: ...
 
-        def end(self, results: object, *, ok: bool) -> None:
+        def end(self, result: object) -> None:
             raise AssertionError("nobody reads the results")
 
         def close(self) -> None:
@@ -1021,6 +1085,6 @@ def test_a_run_goes_on_when_nobody_reads(ended: Path) -> None:
     reporter.start(Broken())
     reporter.update()
     reporter.update()
-    reporter.end([], ok=True)
+    reporter.end(PlanResult({}))
     reporter.close()
     assert calls == ["show", "close"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -76,3 +78,25 @@ def test_as_json() -> None:
     told = json.loads(stdout_of("doctor", "--json"))
     assert [one["name"] for one in told["abilities"]] == list(NAMES)
     assert len(told["guarantees"]) == 6
+
+
+PACKAGE = Path(shim.__file__).parents[1]
+
+
+@pytest.mark.parametrize(("is_last", "effect"), [(False, "updating or removing"), (True, "finds no API")])
+def test_supervisord_in_the_same_directory_is_named(tmp_path: Path, is_last: bool, effect: str) -> None:
+    """The command line warns of supervisord, which has the import name ``supervisor`` too, whichever of the two was
+    installed last; if supervisor-runtime was, the import of the package warns."""
+    where = tmp_path / "supervisor"
+    where.mkdir()
+    for path in PACKAGE.iterdir():
+        (where / path.name).symlink_to(path)
+    (where / "supervisord.py").touch()
+    if is_last:
+        (where / "__init__.py").unlink()
+        (where / "__init__.py").write_text("# this is a package\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "supervisor", "--help"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert "supervisord is installed here too, under the import name `supervisor`" in done.stderr
+    assert effect in done.stderr

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import signal
 import socket
 import subprocess
@@ -307,7 +308,7 @@ def test_a_first_signal_drains_and_a_second_ends_it(tmp_path: Path, backend: str
 
 @BACKENDS
 def test_a_drain_tells_how_far_it_is(tmp_path: Path, backend: str) -> None:
-    """During a drain the run prints the number of tasks left after each turn that ends."""
+    """During a drain the run prints the number of turns left after each turn that ends."""
     tasks = "".join(
         f'  - {{id: t{number}, agent: sh, prompt: "echo up; while test ! -e go{number}; do sleep 0.01; done"}}\n'
         for number in (1, 2)
@@ -318,7 +319,7 @@ def test_a_drain_tells_how_far_it_is(tmp_path: Path, backend: str) -> None:
         one.signal(signal.SIGTERM)
         assert said(one).startswith("supervisor: draining: no task starts, tasks in progress have")
         (tmp_path / "go1").touch()
-        assert said(one).startswith("supervisor: draining: 1 task in progress, ")
+        assert said(one).startswith("supervisor: draining: 1 turn in progress, ")
         (tmp_path / "go2").touch()
         assert one.result() == {"t1": "completed", "t2": "completed"}
 
@@ -559,7 +560,19 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
         "t| hello",
         "t: completed",
     ]
-    assert [line.split()[:2] for line in table.splitlines()] == [["TASK", "OUTCOME"], ["t", "completed"]]
+    assert [line.split()[:2] for line in table.splitlines()[:2]] == [["TASK", "OUTCOME"], ["t", "completed"]]
+    logs = table.splitlines()[-1].removeprefix("what the agents wrote: supervisor ")
+    assert execute(supervisor, shlex.split(logs)) == 0
+
+
+def test_a_run_that_fails_fast_says_why(tmp_path: Path) -> None:
+    """``--fail-fast`` ends the run at the first task that failed for good; the last line of ``--json`` says why."""
+    bad, slow = "{id: bad, agent: sh, prompt: exit 3, max_retries: 0}", "{id: slow, agent: sh, prompt: sleep 1000}"
+    once = "task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}"
+    with run(write_plan(tmp_path, f"  - {bad}\n  - {slow}\n{once}\n"), "--fail-fast") as one:
+        assert one.failed() == {"bad": "failed", "slow": "aborted"}
+    assert one.seen[-1]["error"] == "of 2 tasks 1 failed (bad), 1 aborted (slow)"
+    assert [task["launches"] for task in one.seen[-1]["tasks"]] == [1, 1]
 
 
 def test_a_table_on_a_terminal(tmp_path: Path) -> None:

@@ -62,6 +62,18 @@ async def refused(client: Client, tool: str, **given: Any) -> str:
     return str(result.content[0].text)
 
 
+async def test_the_parameters_of_a_tool_are_the_fields_of_the_request(tmp_path: Path) -> None:
+    """A tool has the fields of its request as parameters, each with a description, and no field for its name or its
+    sender."""
+    async with Client(server_of(tmp_path / "sd")) as client:
+        tools = {one.name: one for one in (await client.list_tools()).tools}
+    schema = tools["send"].input_schema
+    assert (list(schema["properties"]), schema["required"]) == (["id", "text", "urgent", "at"], ["id", "text"])
+    assert all(one["description"] for one in schema["properties"].values())
+    assert tools["abort"].annotations is not None
+    assert tools["abort"].annotations.destructive_hint
+
+
 async def test_an_agent_drives_a_supervisor(tmp_path: Path) -> None:
     """By the tools of the MCP server an agent can list and inspect entities, ask for causes, send a message, and abort
     with the id of a dry run's plan."""
@@ -101,6 +113,8 @@ async def test_what_is_refused_is_a_tool_error(tmp_path: Path) -> None:
         unknown = {"id": "lead:t1:p9", "allow": True}
         assert "no permission 'lead:t1:p9' waits" in await refused(client, "answer", **unknown)
         assert "root session" in await refused(client, "abort", id="lead", scope="sibling")
+        assert "no plan runs here" in await refused(client, "steer", verb="approve", tasks=["x"])
+        assert "tasks: none is named; give at least" in await refused(client, "steer", verb="approve")
         assert (await called(client, "list"))[0]["id"] == "lead"
 
 

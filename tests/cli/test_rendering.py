@@ -4,12 +4,13 @@ of an agent."""
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from supervisor.cli.calls import ToolCallIndex
-from supervisor.cli.live_view import results_json, results_text
 from supervisor.cli.rendering import (
     columns,
     duration,
@@ -22,6 +23,7 @@ from supervisor.cli.rendering import (
     tree_json,
     tree_text,
 )
+from supervisor.cli.results import results_json, results_text
 from supervisor.cli.why import why_text
 from supervisor.diagnostics.causal_trace import Annotation, Explanation, RecordRole, SpineStep
 from supervisor.diagnostics.tree_view import EntityLine, Node
@@ -37,10 +39,11 @@ from supervisor.policies.abort_plan import (
     ProcessFate,
     Receipt,
     SparedNode,
+    call_deadlines,
     stage_deadlines,
 )
 from supervisor.policies.redaction import printable
-from supervisor.work.results import TaskResult
+from supervisor.work.results import PlanResult, TaskResult
 
 EVIL = "a\x1b[31mred\x07\nb\u202e"
 
@@ -289,6 +292,20 @@ def test_a_plan_names_every_node_and_the_edge_it_is_reached_over() -> None:
     assert lines[2][:6] == ["session", "lead/docs", "scope", "session", "asked", "for"]
     assert lines[2][6:] == ["wait_completed", "10/15/17/18", "s", "7", "8"]
     assert lines[3][4:6] == ["tool_to_sibling", "wait_completed"]
+
+
+def test_the_plan_of_a_calls_abort_has_the_stages_of_a_call() -> None:
+    """The text of an abort plan for a tool call shows the two stages that a call has: the request to the agent, and the
+    kill of the call's processes."""
+    call = PlannedNode(id="a:t1:c1", kind="tool", scope=AbortScope.TOOL, edge=None, due=call_deadlines(StageBudgets()))
+    line = plan_text(msgspec.structs.replace(PLAN, scope=AbortScope.TOOL, nodes=(call,))).splitlines()[2]
+    assert "  1/-/-/11 s" in line
+
+
+def test_a_plan_names_what_it_joins_and_spares() -> None:
+    """The text of an abort plan names crossings to other levels, sessions that are ending already, and sessions that
+    live on."""
+    text = plan_text(PLAN)
     assert "crosses to scope sibling over tool_to_sibling, the policy of lead/x" in text
     assert "joins lead/old, which is ending already" in text
     assert "spares lead/free, whose cancel mode is abandon: it lives on as a root" in text
@@ -300,7 +317,7 @@ def test_a_receipt_accounts_for_everything() -> None:
     text = receipt_text(RECEIPT)
     assert "session lead: ended at the stage terminate after 0.25 s" in text
     assert "process 7 of lead:a1: ended by terminate, status -15, 2 below it killed" in text
-    assert "survivors: 0; killed at" in text
+    assert "survivors: 0; all ended at" in text
     assert "not recorded yet" in text
 
 
@@ -339,17 +356,28 @@ def test_a_report_counts_as_people_do() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- the run
-RESULT = TaskResult("build", "build-2", "failed", "broken", 1.5, "supervisor/build-2", ("on its branch is more",))
+MORE = ("on its branch is more",)
+RESULT = TaskResult("build", "build-2", "failed", "broken", 1.5, "supervisor/build-2", MORE, 2, 350, 0.25)
 
 
 def test_results_are_a_table_and_an_object() -> None:
-    """The results of a run, as text and as JSON, show for each task its outcome, session, error and remarks."""
-    _, row, remark = results_text([RESULT]).splitlines()
-    assert row.split() == ["build", "failed", "1.50", "s", "build-2", "broken"]
-    assert remark == "build: on its branch is more"
-    told = json.loads(results_json([RESULT], ok=False))
+    """The results of a run, as text and as JSON, show for each task its outcome, use, session, error and remarks, and
+    why the run failed; the text names the command that prints the output of the agent."""
+    result = PlanResult({"build": RESULT})
+    _, row, *lines = results_text(result, Path("my dir")).splitlines()
+    assert row.split() == ["build", "failed", "2", "1.50", "s", "0.2500", "USD", "build-2"]
+    assert lines == [
+        "",
+        "build failed: broken",
+        "    on its branch is more",
+        "    supervisor logs build-2 --state-dir 'my dir'",
+        "",
+        "the run failed: of 1 task 1 failed (build)",
+    ]
+    told = json.loads(results_json(result))
     assert told == {
         "ok": False,
+        "error": "of 1 task 1 failed (build)",
         "tasks": [
             {
                 "id": "build",
@@ -359,6 +387,17 @@ def test_results_are_a_table_and_an_object() -> None:
                 "took_s": 1.5,
                 "unmerged": "supervisor/build-2",
                 "remarks": ["on its branch is more"],
+                "launches": 2,
+                "tokens": 350,
+                "cost_usd": 0.25,
             },
         ],
     }
+
+
+def test_a_run_that_succeeded_names_the_command_that_prints_the_output() -> None:
+    """Below the table stands the command for the first task with a session; remarks are kept."""
+    done = RESULT._replace(outcome="completed", error="", launches=0, cost_usd=0.0)
+    _, row, *lines = results_text(PlanResult({"build": done})).splitlines()
+    assert row.split() == ["build", "completed", "-", "1.50", "s", "350", "tokens", "build-2"]
+    assert lines == ["build: on its branch is more", "", "what the agents wrote: supervisor logs build-2"]

@@ -28,12 +28,15 @@ TWO_TASKS = """
   - {id: bad, agent: sh, prompt: exit 3, max_retries: 0}
 """
 RETRIED = """
-  - id: t
-    agent: sh
-    max_retries: 1
-    prompt: |
-      while test ! -e go; do sleep 0.01; done
-      if test -e again; then echo second; else echo first; touch again; exit 3; fi
+task_lifecycle: {max_attempts: 1}
+agents:
+  worker:
+    adapter: command
+    command:
+      - sh
+      - -euc
+      - while test ! -e go; do sleep 0.01; done; if test -e again; then touch done; else touch again; fi
+tasks: [{id: t, agent: worker, prompt: work, max_retries: 1, acceptance: [{file_exists: done}]}]
 """
 
 
@@ -163,7 +166,7 @@ def followers(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
 def test_a_task_is_followed_over_its_retry(tmp_path: Path, followers: list[subprocess.Popen[str]]) -> None:
     """``logs -f`` of a task goes on with the session of its retry, ``wait`` waits for the last one, and ``ps --watch``
     prints the table whenever a state has changed."""
-    (tmp_path / "plan.yaml").write_text(AGENTS + RETRIED)
+    (tmp_path / "plan.yaml").write_text(RETRIED)
     with run(tmp_path / "plan.yaml") as one:
         one.until(entity_id="t:t1", to_status="RUNNING")
         late = cli("wait", "t", "--timeout", "0", "--state-dir", one.state_dir)
@@ -174,12 +177,12 @@ def test_a_task_is_followed_over_its_retry(tmp_path: Path, followers: list[subpr
         logs, waiting, watching = followers
         assert logs.stdout is not None
         assert watching.stdout is not None
-        assert logs.stdout.readline().endswith("prompt| while test ! -e go; do sleep 0.01; done\n")
+        assert logs.stdout.readline().endswith("prompt| work\n")
         assert watching.stdout.readline().split()[:2] == ["ID", "KIND"]
         (tmp_path / "go").touch()
         assert one.result() == {"t": "completed"}
         out, err = logs.communicate(timeout=30)
-        assert [line.partition("| ")[2] for line in out.splitlines() if "message|" in line] == ["first", "second"]
+        assert "prompt| work" in out
         assert err.startswith("supervisor: t-2 works on t now\n")
         assert waiting.communicate(timeout=30) == ("task:t: CLOSED\n", "")
         assert "t-2" in watching.communicate(timeout=30)[0]
@@ -218,3 +221,12 @@ def test_verbose_runs_log_each_transition_in_a_readable_line(tmp_path: Path) -> 
     more = cli("run", plan, "-vv", *where).err
     assert "DEBUG job:t-2: pending -> queued, by plan" in more
     assert "DEBUG session t-2: Ended, in Stopped, by t-2" in more
+
+
+def test_a_deleted_working_directory_is_said(tmp_path: Path) -> None:
+    """A command that needs the working directory says that it was deleted, and what to do."""
+    (tmp_path / "plan.yaml").write_text(AGENTS + TWO_TASKS)
+    script = f"mkdir gone; cd gone; rmdir ../gone; exec {sys.executable} -m supervisor run {tmp_path}/plan.yaml"
+    ran = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    words = "the working directory has been deleted: change to another one (`cd`)"
+    assert (ran.returncode, ran.stderr) == (2, f"supervisor: {words}\n")

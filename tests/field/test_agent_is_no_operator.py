@@ -123,8 +123,9 @@ def test_an_agent_reaches_its_own_session_and_no_other(scratch: Scratch) -> None
     told = json.loads((scratch.path / "told").read_text())
     statuses = {name: status for name, (status, _) in told.items()}
     assert statuses == {
-        "stop": 2, "reset": 2, "compact": 2, "send away": 2, "send home": 0, "abort away": 2, "read": 0,
+        "stop": 2, "reset": 2, "compact": 2, "send away": 2, "send home": 2, "abort away": 2, "read": 0,
     }, told  # fmt: skip
+    assert "works for a task and may get no further prompt" in told["send home"][1]  # permitted, but without a reader
     assert "operates: [abort] in its agent's entry of the plan would allow it" in told["abort away"][1]
     refused = [one["metadata"]["asked"] for one in scratch.records("t") if one["event"] == "RequestRefused"]
     assert refused == ["stop", "steer", "compact", "send", "abort"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -180,14 +181,20 @@ async def test_a_tool_abort_of_a_call_without_processes_of_its_own(tmp_path: Pat
     assert states_of(run.events(), "s").count("Running") == 2
 
 
-async def test_a_tool_abort_of_a_call_that_a_deaf_agent_runs(tmp_path: Path) -> None:
-    """An agent that ignores the interrupt for an aborted call is killed after the grace period; the result of the call
-    is ``unknown``."""
-    async with supervising(tmp_path, settings=quick_settings(grace_s=0.1)) as run, anyio.create_task_group() as group:
+@pytest.mark.parametrize(
+    ("grace_s", "how"), [(0.1, {}), (1000.0, {"now": True}), (1000.0, {"within_s": 0.1})], ids=["", "now", "within"]
+)
+async def test_a_tool_abort_of_a_call_that_a_deaf_agent_runs(
+    tmp_path: Path, grace_s: float, how: dict[str, Any]
+) -> None:
+    """An agent that ignores the interrupt for an aborted call is killed after the grace period, or within the time that
+    the abort has; the result of the call is ``unknown``."""
+    settings = quick_settings(grace_s=grace_s)
+    async with supervising(tmp_path, settings=settings) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = send_prompt(group, session, "@deaf\n@inside call")
         await wait_for_record(run.sup, "tool_started", "s:t1")
-        receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough")
+        receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough", **how)
         assert (await asked.result()).text.startswith("understood: ")
     assert results_of(run, "s:t1") == ["unknown"]
     assert rungs(receipt) == {"s:t1:c1": "kill"}

@@ -11,8 +11,12 @@ from typing import Any
 import anyio
 import pytest
 
+from supervisor import run_plan
 from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.lifecycles.types import AbortScope, DeliveryPoint
+from supervisor.plans.plan import Plan
+from supervisor.policies.retry_reason import HEADING
+from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from tests.support import (
     Run,
@@ -203,7 +207,9 @@ async def test_a_turn_that_fails_before_its_boundary_hands_the_message_on(tmp_pa
         await session.send("come", urgent=True, at="tool_boundary", sender="ann")
         assert (await asked.result()).text == "heard"
         assert (await session.run("more")).text == "heard"
-    assert prompts == ["dig", "dig\n\nUrgent message from ann:\ncome", "more"]
+    assert (prompts[0], prompts[2:]) == ("dig", ["more"])
+    assert prompts[1].startswith(f"dig\n\n{HEADING}\n")
+    assert prompts[1].endswith("\n\nUrgent message from ann:\ncome")
     assert "Interrupting" not in states_of(run.events(), "s")
 
 
@@ -252,7 +258,9 @@ async def test_the_turn_end_is_kept_by_a_try_that_failed(tmp_path: Path) -> None
         await session.send("tidy up", urgent=True, at="turn_end")
         let_go.set()
         assert (await asked.result()).text == "one.two."
-    assert prompts == ["dig", *["Urgent message from host:\ntidy up"] * 2]
+    assert prompts[:2] == ["dig", "Urgent message from host:\ntidy up"]
+    assert prompts[2].startswith(f"{HEADING}\n> RuntimeError: broken")
+    assert prompts[2].endswith(f"\n\n{prompts[1]}")
 
 
 async def test_the_turn_end_at_rest_is_a_turn_at_once(tmp_path: Path) -> None:
@@ -400,6 +408,40 @@ async def test_the_turn_end_of_a_process(tmp_path: Path) -> None:
         assert (await asked.result()).text == "first\nsecond\n"
     assert states_of(run.events(), "s:a1") == ["starting", "working", "idle", "working", "idle", "dead"]
     assert states_of(run.events(), "s:t1")[-2:] == ["COMPLETING", "REAPED"]
+
+
+# ---------------------------------------------------------------------------------------------------- one prompt only
+async def test_a_message_that_no_prompt_may_hold_is_refused(tmp_path: Path) -> None:
+    """The session of a task gets no prompt after its turn: a message that is not urgent is refused with a fix, and the
+    fix works."""
+    worker = Worker(calls=1)
+    plan = Plan.model_validate({"agents": {"a": worker.__call__}, "tasks": [{"id": "t", "agent": "a", "prompt": "x"}]})
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        handle = run_plan(run.sup, plan)
+        await worker.begun[0].wait()
+        with pytest.raises(Refused, match=r"t works for a task and may get no further prompt; .* urgent at turn_end"):
+            await run.sup.session("t").send("look here")
+        await run.sup.session("t").send("look here", urgent=True, at="turn_end")
+        worker.let_go[0].set()
+        assert (await handle).ok
+    assert [one.partition("\n")[2] for one in worker.prompts] == ["", "look here"]
+
+
+async def test_a_message_for_a_delegated_session_is_refused(tmp_path: Path) -> None:
+    """A delegated child session gets one prompt; a message that is not urgent is refused."""
+    worker = Worker(calls=1)
+
+    async def lead(turn: AgentTurn) -> str:
+        return (await turn.delegate("kid", "work", agent=worker.__call__)).text
+
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        asked = send_prompt(group, await run.sup.start_session("s", agent=lead), "")
+        await worker.begun[0].wait()
+        with pytest.raises(Refused, match="s/kid works for the call that started it and may get no further prompt"):
+            await run.sup.session("s/kid").send("look here")
+        await run.sup.session("s").send("look here")
+        worker.let_go[0].set()
+        assert (await asked.result()).text == "worked"
 
 
 # ---------------------------------------------------------------------------------------------------- bad values

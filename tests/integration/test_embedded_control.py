@@ -6,8 +6,8 @@ The host is a process of its own, as a user's program would be, on asyncio and o
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,19 +20,21 @@ import pytest
 from supervisor.journal.statedir import LockHolder, StateDir
 from supervisor.processes.shim import children
 from tests.field.field_kit import alive, until
-from tests.support import stdout_of
+from tests.support import CommandOutput, run_command
 
 HOST = """
-import os, sys
+import sys
 import anyio
 from supervisor import AgentConfig, open_supervisor
 
+ASK = {"rules": [{"then": "ask", "kind": "edit"}]}
+AGENTS = {"worker": AgentConfig(adapter="scripted", permissions=ASK)}
+
 async def main():
-    agents = {"worker": AgentConfig(adapter="scripted", permissions={"default": "ask"})}
-    async with open_supervisor("sd", agents=agents, control=sys.argv[2] == "control") as sup:
+    async with open_supervisor("sd", agents=AGENTS, control=sys.argv[2] == "control") as sup:
         async with anyio.create_task_group() as group:
             worker = await sup.start_session("worker", agent="worker")
-            group.start_soon(worker.run, "@ask edit: a.txt\\n@say did it\\n@hang")
+            group.start_soon(worker.run, "@ask edit: a.txt\\n@hang")
             print("ready", flush=True)
             await sup.stopping.wait()
             print("stopping", flush=True)
@@ -40,17 +42,18 @@ async def main():
 
 anyio.run(main, backend=sys.argv[1])
 """
+TOOL = "@tools 1 echo $$ > new; mv new tool; exec sleep 1000\n@hang"
+"""Script for the agent: begin a tool call that writes its process id to the file ``tool``, and never ends."""
 
 
 class Host:
-    """Helper with a running host process, which runs the supervisor's commands against that host."""
+    """Helper with a running host process, which runs the supervisor's commands against that host from this process."""
 
     def __init__(self, where: Path, process: subprocess.Popen[str]) -> None:
         self.where, self.process = where, process
 
-    def command(self, *words: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-        arguments = [sys.executable, "-m", "supervisor", *words, "--state-dir", "sd"]
-        return subprocess.run(arguments, cwd=self.where, capture_output=True, text=True, timeout=timeout_s, check=False)
+    def command(self, *words: str) -> CommandOutput:
+        return run_command(*words, "--state-dir", "sd", cwd=self.where)
 
     def line(self) -> str:
         assert self.process.stdout is not None
@@ -80,54 +83,68 @@ def orphans(earlier: Container[int]) -> list[int]:
     return [pid for pid in left if os.waitpid(pid, os.WNOHANG) == (0, 0)]
 
 
-def agent_pid(one: Host) -> int | None:
-    """Return the process id of the worker session's agent, as ``supervisor ps`` shows it; ``None`` without an agent."""
-    seen = json.loads(one.command("ps", "--json").stdout)
-    return next((each["pid"] for each in seen if each["kind"] == "agent"), None)
-
-
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_the_commands_steer_an_embedded_supervisor(tmp_path: Path, backend: str) -> None:
+    """Each command that an operator types beside a running host does what it says, as the processes of the machine
+    show."""
     with host(tmp_path, backend) as one:
-        until(lambda: "worker:t1:p1" in stdout_of("permissions", "--state-dir", tmp_path / "sd"))
+        until(lambda: "worker:t1:p1" in one.command("permissions").out)
         tree = one.command("tree")
-        assert "worker" in tree.stdout
-        assert tree.stderr == ""
-        assert one.command("answer", "worker:t1:p1", "allow").returncode == 0
-        assert one.command("send", "worker", "hurry", "--urgent").returncode == 0
+        assert ("worker" in tree.out, tree.err) == (True, "")
+        agent = next(each["pid"] for each in one.command("ps", "--json").json if each["kind"] == "agent")
+        assert alive(agent)
+        assert one.command("answer", "worker:t1:p1", "allow").out == "worker:t1:p1: allowed\n"
+        assert one.command("permissions").out == "no permission waits for an answer\n"
 
-        pid = agent_pid(one)
-        assert pid is not None
-        assert alive(pid)
-        aborted = one.command("abort", "worker", "--scope", "session")
-        assert aborted.returncode == 0
-        assert "already" not in aborted.stdout
-        assert not alive(pid)
+        assert one.command("send", "worker", TOOL, "--urgent").status == 0
+        until(lambda: (tmp_path / "tool").exists())
+        tool = int((tmp_path / "tool").read_text())
+        [call] = re.findall(r"worker:t\d+:c\d+", one.command("tree").out)
+        assert alive(tool)
+        assert one.command("abort", call, "--scope", "tool", "--reason", "too slow").status == 0
+        assert (alive(tool), alive(agent)) == (False, True)
 
-        assert one.command("stop").returncode == 0
+        assert one.command("stop").out.startswith("draining: nothing new begins")
         assert one.line() == "stopping"
+        assert alive(agent)  # its turn is under way
+        assert one.command("stop").out == "everything is being aborted\n"
         assert one.line() == "left"
         assert one.process.wait(60) == 0
+        assert not alive(agent)
 
 
-def test_without_a_socket_the_commands_say_that_the_supervisor_cannot_be_reached(tmp_path: Path) -> None:
-    with host(tmp_path, "asyncio", "no control") as one:
-        tree = one.command("tree")
-        assert "worker" in tree.stdout
-        assert "no supervisor runs" not in tree.stderr
-        aborted = one.command("abort", "worker", "--scope", "session")
-        assert aborted.returncode == 1
-        assert f"a supervisor (pid {one.process.pid}) runs on sd but cannot be reached" in aborted.stderr
+@pytest.mark.parametrize("removed", [False, True], ids=["control=False", "its file was removed"])
+def test_without_a_socket_the_commands_say_that_the_supervisor_cannot_be_reached(tmp_path: Path, removed: bool) -> None:
+    """If a supervisor has no control socket, readers show the sessions as alive, and every other command fails with
+    exit status 1 and names the process."""
+    with host(tmp_path, "asyncio", "control" if removed else "no control") as one:
+        (tmp_path / "sd/runtime/control.sock").unlink(missing_ok=not removed)
+        for reader in ("tree", "ps"):
+            shown = one.command(reader)
+            assert (shown.status, "worker" in shown.out, "no supervisor runs" in shown.err) == (0, True, False)
+        for command in (
+            ("abort", "worker", "--scope", "session"),
+            ("send", "worker", "hurry", "--urgent"),
+            ("permissions",),
+            ("answer", "worker:t1:p1", "allow"),
+            ("inspect", "worker"),
+            ("approve", "task"),
+            ("stop",),
+        ):
+            failed = one.command(*command)
+            assert (failed.status, failed.out) == (1, "")
+            assert f"a supervisor (pid {one.process.pid}) runs on sd but cannot be reached" in failed.err
         assert one.process.poll() is None
 
 
 def test_a_suspended_supervisor_is_said_not_to_answer(tmp_path: Path) -> None:
+    """A supervisor that accepts a connection and does not reply is reported with its pid, after 5 s."""
     with host(tmp_path, "asyncio") as one:
         os.kill(one.process.pid, signal.SIGSTOP)
         stopped = one.command("stop")
         os.kill(one.process.pid, signal.SIGCONT)
-        assert stopped.returncode == 1
-        assert f"a supervisor (pid {one.process.pid}) runs on sd and does not answer" in stopped.stderr
+        assert stopped.status == 1
+        assert f"a supervisor (pid {one.process.pid}) runs on sd and does not answer" in stopped.err
 
 
 def test_an_abort_after_the_supervisors_death_fails_with_the_reason(tmp_path: Path) -> None:
@@ -136,8 +153,8 @@ def test_an_abort_after_the_supervisors_death_fails_with_the_reason(tmp_path: Pa
         one.process.wait()
         until(lambda: StateDir(tmp_path / "sd").lock_holder() is None)
         aborted = one.command("abort", "worker", "--scope", "session")
-        assert aborted.returncode == 1
-        assert "worker was not aborted: no supervisor runs on sd" in aborted.stderr
+        assert aborted.status == 1
+        assert "worker was not aborted: no supervisor runs on sd" in aborted.err
 
 
 def test_reading_the_lock_keeps_no_supervisor_out(tmp_path: Path) -> None:

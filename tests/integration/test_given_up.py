@@ -9,6 +9,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from actors.machine import Event
+from supervisor.embedding.runtime import open_supervisor
 from supervisor.lifecycles.task import ApprovalDenied, Approved
 from supervisor.lifecycles.task_run import ExecutionFailed
 from supervisor.plans import Plan
@@ -52,6 +53,21 @@ async def test_a_cancelled_plan_ends_its_sessions(tmp_path: Path) -> None:
             "a": "CANCELLED",
             "b": "CANCELLED",
         }
+
+
+async def test_a_lost_task_run_does_not_keep_its_task_from_its_end(tmp_path: Path) -> None:
+    """If the actor of a task run is lost before its plan is cancelled, task and job are recorded as cancelled all the
+    same."""
+    plan = plan_of(task("a", "sleep 60"))
+    async with open_supervisor(settings=plan.settings, agents=plan.agents, workdir=tmp_path) as sup:
+        runner = PlanRunner(sup.core)
+        async with anyio.create_task_group() as group:
+            group.start_soon(runner.run, plan)
+            await wait_for_record(sup, "started", "task:a")
+            sup.core.registry.remove("run:a")
+            group.cancel_scope.cancel()
+        last = {one.entity_id: one.to_status for one in await sup.core.journal.events()}
+    assert (last["task:a"], last["job:a"]) == ("CANCELLED", "cancelled")
 
 
 async def test_a_task_reset_as_its_plan_is_cancelled_is_cancelled_with_its_new_job(tmp_path: Path) -> None:
@@ -211,7 +227,7 @@ async def test_a_task_about_to_be_cancelled_is_not_reset(tmp_path: Path) -> None
     """A reset is refused after the decision to cancel the task, though the cancellation is not yet recorded and the
     circuit is still open."""
     lifecycle = {**QUICK, "max_attempts": 2, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
-    plan = plan_of(task("a", "exit 75"), lifecycle=lifecycle, limits=quick_settings().limits)
+    plan = plan_of(task("a", "exec sleep 60", timeout_s=0.3), lifecycle=lifecycle, limits=quick_settings().limits)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner = PlanRunner(run.sup.core)
         async with anyio.create_task_group() as group:

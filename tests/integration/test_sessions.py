@@ -340,17 +340,36 @@ async def test_errors_in_a_row_stop_a_session(tmp_path: Path) -> None:
 
 
 async def test_a_missing_program_is_named(tmp_path: Path) -> None:
-    """An agent whose program does not exist fails its launch with an error that names the program; no process is
-    started."""
+    """An agent whose program does not exist fails its session at once with an error that names the program; no process
+    is started."""
     agents = {"ghost": AgentConfig(adapter="command", command=("/no/such/program",))}
-    async with supervising(tmp_path, agents=agents, settings=quick_settings(max_consecutive_errors=2)) as run:
+    async with supervising(tmp_path, agents=agents) as run:
         session = await run.sup.start_session("s", agent="ghost")
         result = await session.run("hello")
         assert result.outcome == "failed"
-        assert "'/no/such/program'" in result.error
+        fix = "there is no such file; install it, or correct argv[0]"
+        assert result.error == f"cannot start '/no/such/program': {fix}"
     assert agent_pids(run.events(), "s") == []
-    assert states_of(run.events(), "s:a2") == ["starting", "dead"]
-    assert states_of(run.events(), "s:t2") == ["IDLE", "CLAIMING", "FAILED", "REAPED"]
+    assert states_of(run.events(), "s") == ["Initializing", "BuildingPrompt", "Spawning", "Stopped"]
+    assert states_of(run.events(), "s:a1") == ["starting", "dead"]
+    assert states_of(run.events(), "s:t1") == ["IDLE", "CLAIMING", "FAILED", "REAPED"]
+
+
+@pytest.mark.parametrize(
+    ("adapter", "error"),
+    [
+        ("acp", "the agent exited with status 127 before it was ready; its last words: "),
+        ("command", "exit status 127; its last words: "),
+    ],
+)
+async def test_a_program_missing_behind_a_shell_is_not_tried_again(tmp_path: Path, adapter: str, error: str) -> None:
+    """An agent that exits with status 127 (no such program) is launched once; the error has its last line."""
+    agents = {"ghost": AgentConfig(adapter=adapter, command=("sh", "-c", "no_such_program"))}
+    async with supervising(tmp_path, agents=agents) as run:
+        result = await (await run.sup.start_session("s", agent="ghost")).run("hello")
+    assert result.error.startswith(error)
+    assert "no_such_program" in result.error
+    assert len(agent_pids(run.events(), "s")) == 1
 
 
 async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
@@ -421,7 +440,7 @@ async def test_a_session_whose_actor_crashes_ends_with_it(tmp_path: Path, caplog
         other = await sup.start_session("other", agent="scripted")
         asked = send_prompt(group, broken, "@hang")
         await wait_for_record(sup, "SessionStarted", "broken")
-        sup.core.registry.entity("broken").data = SimpleNamespace(inbox=(), ended=False)
+        sup.core.registry.entity("broken").data = SimpleNamespace(inbox=(), ended=False, current=None)
         with pytest.raises(TypeError):
             await broken.send("hello")
         result = await asked.result()

@@ -1,5 +1,5 @@
 """Recovery of a run whose task was split at run time: the subtasks, which are in no plan file, are continued as
-well."""
+well. And of a run whose task had failed: the reason for its next claim is kept."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.plugins.reading import load_plan
 from supervisor.recovery.resumable import resumed_ids
 from supervisor.work.plan_runner import PlanRunner
+from tests.integration.test_retry_reasons import FAILS, plan_of, prompts
 from tests.support import check_records, states_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's")
@@ -77,12 +78,12 @@ def killed_at(workdir: Path, event: str, who: str) -> None:
         process.send_signal(signal.SIGKILL)
 
 
-def completed(workdir: Path) -> set[str]:
-    """Run the plan to its end, and return the names of the completed tasks."""
+def completed(workdir: Path, status: int = 0) -> set[str]:
+    """Run the plan to its end, which has that exit *status*, and return the names of the completed tasks."""
     with started(workdir) as process:
         assert process.stdout is not None
         last = [json.loads(line) for line in process.stdout][-1]
-        assert process.wait(DEADLINE_S) == 0, process.stderr.read() if process.stderr else ""
+        assert process.wait(DEADLINE_S) == status, process.stderr.read() if process.stderr else ""
     return {task["id"] for task in last["tasks"] if task["outcome"] == "completed"}
 
 
@@ -145,3 +146,13 @@ def test_a_split_run_goes_on_after_a_kill(tmp_path: Path, event: str, who: str) 
     born = [one.entity_id for one in events if one.event == "Born" and one.entity_type in ("task", "workstream")]
     assert sorted(born) == ["task:a", "task:a1", "task:a2", "task:a2a", "task:b", "workstream:plan"]
     assert states_of(events, "task:a")[-3:] == ["WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
+
+
+def test_a_kill_loses_no_reason(tmp_path: Path) -> None:
+    """The supervisor is killed as soon as a failed test is on record: the claim under the next one is given its
+    output."""
+    plan = plan_of(tmp_path / "prompts", "true", acceptance=[FAILS])
+    (tmp_path / "plan.yaml").write_text(plan.model_dump_json(exclude_unset=True))
+    killed_at(tmp_path, "failed", "task:t")
+    assert completed(tmp_path, status=1) == set()
+    assert prompts(tmp_path / "prompts")[1].endswith("\n> test_a: expected 1\n> got 2")

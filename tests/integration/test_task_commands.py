@@ -34,13 +34,14 @@ from supervisor.work.plan_run import PlanRun
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.results import PlanResult
 from supervisor.work.task_commands import TaskCommands
-from tests.support import Run, quick_settings, states_of, supervising, wait_for_record
+from tests.support import FIRST_LINE, Run, quick_settings, states_of, supervising, wait_for_record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
 AGENTS = {
     "sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}")),
     "other": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}")),
+    "reader": FIRST_LINE,
 }
 BOUNDS = quick_settings(max_total_errors=1, max_consecutive_errors=1)
 ME = "operator:me"
@@ -49,7 +50,8 @@ ONCE: dict[str, Any] = {**QUICK, "max_attempts": 1, "circuit_breaker": {"enabled
 
 
 def task(name: str, prompt: str = "true", *depends_on: str, **more: Any) -> TaskConfig:
-    return TaskConfig(id=name, agent="sh", prompt=prompt, depends_on=depends_on, **{"max_retries": 0, **more})
+    given = {"agent": "sh", "max_retries": 0, **more}
+    return TaskConfig(id=name, prompt=prompt, depends_on=depends_on, **given)
 
 
 def plan_of(*tasks: TaskConfig, lifecycle: dict[str, Any] = ONCE, **more: Any) -> Plan:
@@ -108,6 +110,8 @@ def gate(tmp_path: Path) -> Callable[[str], Awaitable[None]]:
 
 Gate = Callable[[str], Awaitable[None]]
 HELD = "read _ < one"
+SILENT: dict[str, Any] = {"prompt": "test -e done || exec sleep 60", "timeout_s": 0.3}
+"""A task whose attempts time out, so that its open circuit is probed, until the file ``done`` exists."""
 
 
 # -------------------------------------------------------------------------------------------------------- approvals
@@ -169,7 +173,7 @@ async def test_a_result_waits_for_its_approval(tmp_path: Path) -> None:
 
 async def test_a_rejected_result_is_retried(tmp_path: Path) -> None:
     """A rejected result fails its task; the task is claimed again if it has a retry left."""
-    async with running_plan(tmp_path, plan_of(task("a", approval="after", max_retries=1))) as plan:
+    async with running_plan(tmp_path, plan_of(task("a", agent="reader", approval="after", max_retries=1))) as plan:
         await plan.until("approval_requested", "task:a")
         assert (await plan.commands.reject("a", by=ME, reason="no tests")).state == "FAILED"
         await plan.until("approval_requested", "task:a", number=2)
@@ -281,11 +285,25 @@ async def test_a_circuit_that_cools_down_is_reset(tmp_path: Path, gate: Gate) ->
     """A task whose circuit is reset during the cool-down is tried again at once, as a normal attempt instead of a
     probe."""
     lifecycle = {**QUICK, "max_attempts": 2, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
-    tasks = (task("a", "test -e done"), task("b", HELD))
+    tasks = (task("a", **SILENT), task("b", HELD))
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
         await plan.until("execution_failed", "job:a")
         (tmp_path / "done").touch()
         assert (await plan.commands.reset("a", by=ME)).state == "PENDING"
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed", "b": "completed"}
+
+
+@pytest.mark.parametrize(("attempts", "state"), [(2, "RETRYING"), (1, "PENDING")])
+async def test_a_reset_ends_the_wait_for_the_next_try(tmp_path: Path, gate: Gate, attempts: int, state: str) -> None:
+    """A task that waits for its next attempt, or for its next claim by another agent, is tried at once when it is
+    reset."""
+    lifecycle = {"max_attempts": attempts, "base_retry_delay": 3600, "max_retry_delay": 3600}
+    tasks = (task("a", "test -e done", fallback_agents=["other"], max_retries=1), task("b", HELD))
+    async with running_plan(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
+        await (plan.until("execution_failed", "job:a") if attempts > 1 else plan.until("retried", "task:a"))
+        (tmp_path / "done").touch()
+        assert (await plan.commands.reset("a", by=ME)).state == state
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
 
@@ -295,9 +313,9 @@ async def test_a_stopping_supervisor_does_not_retry_a_reset_task(tmp_path: Path)
     run is cancelled."""
     lifecycle = {**QUICK, "max_attempts": 1, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
     async with running_plan(
-        tmp_path, plan_of(task("a", "false"), lifecycle=lifecycle, limits=quick_settings().limits)
+        tmp_path, plan_of(task("a", **SILENT), lifecycle=lifecycle, limits=quick_settings().limits)
     ) as plan:
-        await plan.until("retry_decided", "run:a")
+        await plan.until("execution_timed_out", "run:a")
         assert (await plan.commands.reset("a", by=ME)).state == "PENDING"
         await plan.run.sup.stop()
     assert plan.outcomes() == {"a": "failed"}
@@ -316,9 +334,10 @@ its job may not."""
 async def test_a_reset_task_run_waits_for_its_own_delay(tmp_path: Path, gate: Gate) -> None:
     """A failed attempt after a reset is repeated after the retry delay of the task run, not after the circuit's
     cool-down, though the job has no retry left."""
-    tasks = (task("a", "echo >> tries; test $(wc -l < tries) -eq 4"), task("b", HELD))
+    tries = "echo >> tries; case $(wc -l < tries) in 4) ;; 3) exit 1 ;; *) exec sleep 60 ;; esac"
+    tasks = (task("a", tries, timeout_s=0.3), task("b", HELD))
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=OFTEN, limits=quick_settings().limits)) as plan:
-        await plan.until("retry_decided", "run:a", number=2)
+        await plan.until("execution_timed_out", "run:a", number=2)
         assert (await plan.commands.reset("a", by=ME)).state == "PENDING"
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
@@ -452,7 +471,8 @@ async def test_a_plan_without_retries_retries_nothing(tmp_path: Path) -> None:
 async def test_a_dead_letter_names_the_spent_retry_budget(tmp_path: Path) -> None:
     """When the plan's retry budget is used up, the dead letter of a task with retries left says so."""
     none = {"retry_budget": {"share": 0.0, "least": 0}}
-    async with running_plan(tmp_path, plan_of(task("a", "exit 1", max_retries=2), **none)) as plan:
+    tasks = [task("a", "exit 1", max_retries=2, fallback_agents=["other"])]
+    async with running_plan(tmp_path, plan_of(*tasks, **none)) as plan:
         pass
     (letter,) = [one for one in plan.run.events() if one.event == "DeadLettered"]
     assert "(no further try: the workstream's retry budget is spent (0 of 0 retries))" in letter.reason
@@ -668,7 +688,8 @@ def patient(*tasks: TaskConfig, **more: Any) -> Plan:
 async def test_a_second_wait_does_not_shorten_later_cool_downs(tmp_path: Path) -> None:
     """After a task was blocked and unblocked during a cool-down, the next cool-down of its circuit has the full
     length."""
-    async with running_plan(tmp_path, patient(task("a", "exit 1"), task("b", "sleep 0.2"), lifecycle=PROBED)) as plan:
+    tasks = (task("a", **SILENT), task("b", "sleep 0.2"))
+    async with running_plan(tmp_path, patient(*tasks, lifecycle=PROBED)) as plan:
         await plan.until("execution_failed", "job:a")
         await plan.commands.block("a", ["b"], by=ME)
     opened = [one.monotonic_s for one in plan.run.events() if one.to_status == "CIRCUIT_OPEN" != one.from_status]
@@ -681,8 +702,7 @@ async def test_a_second_wait_does_not_shorten_later_cool_downs(tmp_path: Path) -
 async def test_a_requeued_last_probe_gets_another_task_run(tmp_path: Path) -> None:
     """When the last probe of a task run is requeued, the attempt is not charged, and the task gets another task run."""
     lifecycle = {**PROBED, "circuit_breaker": {**PROBED["circuit_breaker"], "cooldown_period": 0.1, "probes_max": 1}}
-    tries = f"test -e done && exit 0; test -e tried || {{ touch tried; exit 1; }}; {HELD}"
-    async with running_plan(tmp_path, patient(task("a", tries), lifecycle=lifecycle)) as plan:
+    async with running_plan(tmp_path, patient(task("a", **SILENT), lifecycle=lifecycle)) as plan:
         await plan.until("probe_started", "run:a")
         (tmp_path / "done").touch()
         await plan.commands.requeue("a", by=ME)
@@ -772,8 +792,8 @@ async def test_an_in_process_agent_blocks_its_own_task(tmp_path: Path) -> None:
     said: list[str] = []
 
     async def agent(turn: AgentTurn) -> None:
-        said.append(turn.prompt)
-        if turn.prompt == "a" and said.count("a") == 1:
+        said.append(turn.prompt.partition("\n")[0])
+        if said[-1] == "a" and said.count("a") == 1:
             await turn.block(["b"], reason="b first")
 
     plan = plan_of(task("a", "a", priority=1), task("b", "b"), max_sessions=1)
@@ -800,7 +820,8 @@ async def test_a_slow_subtask_blocks_its_parent(tmp_path: Path, gate: Gate) -> N
 async def test_a_task_is_not_blocked_on_its_own_subtask(tmp_path: Path, gate: Gate) -> None:
     """A block of a started task on its own closed subtask is refused, and the session of the task goes on."""
     accepted = [{"command": ["test", "-e", "whole"]}]
-    whole = task("a", f"{HELD}; touch whole", subtasks=(task("a1"),), acceptance=accepted, max_retries=1)
+    subtasks = (task("a1"),)
+    whole = task("a", f"{HELD}; touch whole", agent="reader", subtasks=subtasks, acceptance=accepted, max_retries=1)
     async with running_plan(tmp_path, plan_of(whole), refused=True) as plan:
         await plan.until("started", "task:a")
         with pytest.raises(Refused, match="'a1', its own subtask"):

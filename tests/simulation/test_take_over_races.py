@@ -28,7 +28,7 @@ from supervisor.simulation.running import Report
 from supervisor.simulation.scenario import Scenario
 from supervisor.simulation.world import World
 from supervisor.work.results import PlanResult
-from tests.simulation.races import Intruder, RaceHost, plain_tasks, race, scenario
+from tests.simulation.races import Intruder, RaceHost, lifecycle, plain_tasks, race, scenario
 
 FIFO = 'schedules = ["fifo"]'
 RESTART = '[settings.recovery]\nsessions = "restart"'
@@ -116,8 +116,8 @@ def test_stopped_sessions_leave_closed_tasks_closed() -> None:
 def test_an_earlier_run_that_rests_is_not_taken_for_the_last_one() -> None:
     """With ``orphans = "failed"``, a task is failed by its last task run, and not by an earlier one, also if its
     supervisors are killed at any commit of the last one."""
-    text = '[faults.rates]\n"work.permanent" = 1.0'
-    drawn, kills = take_over("resume", "failed", '"work.permanent"', text).draw(7), 0  # its task may be tried twice
+    text = '[faults.rates]\n"work.rejected" = 1.0'
+    drawn, kills = take_over("resume", "failed", '"work.rejected"', text).draw(7), 0  # its task may be tried twice
     for at in range(1, COMMITS):
         race(drawn, killer := KillTwiceInSecondRun(at))
         kills += killer.kills
@@ -187,7 +187,10 @@ def test_only_an_attempt_under_way_counts_as_done(job: str, reached: str, never:
     attempt had failed is tried again."""
     drawn, tried = scenario(FIFO, '[settings.recovery]\norphans = "done"'), 0
     for seed in range(12):
-        report = race(drawn.draw(seed), killer := KillWhileWaiting(job), ways={"*": (Try.BUSY, Try.DONE)})
+        ways = {"*": (Try.BUSY, Try.DONE)}
+        report = race(
+            drawn.draw(seed), killer := KillWhileWaiting(job), slow_retries(3), plain_tasks(max_retries=2), ways=ways
+        )
         tried += killer.kills * report.reached.get(reached, 0)
         assert not killer.kills * report.reached.get(never, 0), f"seed {seed}"
     assert tried >= 3
@@ -254,7 +257,8 @@ def test_a_run_that_was_not_begun_is_over_when_its_supervisor_stops() -> None:
     record."""
     drawn, ended = scenario("commit_s = 0.1", '[settings.recovery]\nsessions = "resume"'), 0
     for seed in range(20):
-        report = race(drawn.draw(seed), intruder := StopAtTakeOver(), ways={"*": (Try.BUSY,)})
+        edits = lifecycle(max_attempts=1), plain_tasks(timeout_s=30.0)
+        report = race(drawn.draw(seed), intruder := StopAtTakeOver(), *edits, ways={"*": (Try.HANGS,)})
         ended += intruder.is_stopped and bool(report.reached.get("run: HALF_OPEN cancelled CANCELLED"))
     assert ended >= 5
 
@@ -305,8 +309,9 @@ def test_a_task_that_is_requeued_at_a_take_over_waits_for_its_delay(attempts: in
     addition."""
     drawn, delayed = scenario("commit_s = 0.1", RESTART), 0
     for seed in range(20):
-        ways = {"w0t0": (Try.BUSY, Try.HANGS, Try.DONE)}
-        race(drawn.draw(seed), intruder := RequeueAtTakeOver(verbs, run), slow_retries(attempts), ways=ways)
+        ways = {"w0t0": (Try.BUSY if attempts > 1 else Try.HANGS, Try.HANGS, Try.DONE)}
+        edits = slow_retries(attempts), plain_tasks(timeout_s=30.0)
+        race(drawn.draw(seed), intruder := RequeueAtTakeOver(verbs, run), *edits, ways=ways)
         delayed += intruder.is_delayed
     assert delayed >= 3
 

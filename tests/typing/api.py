@@ -30,6 +30,7 @@ async def reviewer(turn: AgentTurn) -> str:
     turn.used(input_tokens=1200, output_tokens=300, cost_usd=0.01)
     turn.heartbeat()
     outcome = await turn.delegate("helper", "look again")
+    outcome = await turn.delegate("other", "look again", agent=reviewer)
     return f"{length} {outcome.outcome}"
 
 
@@ -38,6 +39,7 @@ async def embed() -> None:
     async with open_supervisor(".sdd", agents=agents, settings=Settings(max_sessions=2)) as sup:
         session: Session = await sup.start_session("one", agent=reviewer, policy=AbortPolicy(tool_to_sibling=True))
         result: TurnResult = await session.run("hello")
+        raised: BaseException | None = result.exception
         message: str = await session.send("look here first", urgent=True, at="tool_boundary")
         message = await session.send("and then here", urgent=True, at=DeliveryPoint.TURN_END, sender="me")
         scope = sup.scope("night", "the night's work", Budget(cost_usd=20.0))
@@ -45,7 +47,7 @@ async def embed() -> None:
         left: int | None = bounded.budget.turns
         used: Amounts = bounded.used
         sup.close_scope("night")
-        print(left, used.tokens)
+        print(left, used.tokens, raised)
         receipt: Receipt = await session.abort(AbortScope.SESSION, reason=message or result.error)
         await watch(sup)
         print(receipt.survivors, session.state, supervisor.__version__)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.lifecycles.session import SessionLimits
 from supervisor.plans import Plan
 from supervisor.simulation.plan_workload.task_scripts import TaskScript, TaskScripts, Try
 from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents
@@ -20,7 +21,7 @@ from tests.verification.records import append_of, record_of
 
 
 def make_plan(*tasks: dict[str, Any], **said: Any) -> Plan:
-    agents = {"worker": {"adapter": "command", "command": ["true"]}}
+    agents = {name: {"adapter": "command", "command": ["true"]} for name in ("worker", "deputy")}
     given = [{"agent": "worker", "prompt": "", **one} for one in tasks]
     return Plan.model_validate({"agents": agents, "workstream": "w0", "tasks": given, **said})
 
@@ -43,24 +44,37 @@ FAST = {"max_attempts": 3, "circuit_breaker": {"max_error_repeats": 9, "probes_m
         ((Try.BUSY, Try.DONE), 0, Ending("completed", 2, 1)),
         ((Try.BUSY, Try.BUSY, Try.BUSY, Try.DONE), 0, Ending("failed", 3, 2)),
         ((Try.BUSY, Try.BUSY, Try.BUSY, Try.DONE), 1, Ending("completed", 4, 3)),
-        ((Try.PERMANENT,), 2, Ending("failed", 3, 2)),
+        ((Try.PERMANENT,), 2, Ending("failed", 2, 1)),
         ((Try.PERMANENT, Try.DONE), 1, Ending("completed", 2, 1)),
     ],
 )
 def test_the_ending_of_a_task_follows_from_its_tries(ways: tuple[Try, ...], retries: int, ending: Ending) -> None:
     """The expected ending follows from the scripted tries: attempts are counted within a task run, task runs within the
-    task's retries; a permanent error ends a task run at once."""
-    plan = make_plan({"id": "w0t0", "max_retries": retries}, task_lifecycle=FAST)
+    task's retries and its agents; a permanent error ends a task run at once."""
+    task = {"id": "w0t0", "max_retries": retries, "fallback_agents": ("deputy",)}
+    plan = make_plan(task, task_lifecycle=FAST)
     assert expected_endings(plan, scripts_of(w0t0=ways)) == {"w0t0": ending}
 
 
+def test_a_claim_follows_only_where_it_has_something_new() -> None:
+    """A task that failed without a result is not claimed again by the same agent; rejected work is, until its findings
+    repeat."""
+    alone = make_plan({"id": "w0t0", "max_retries": 2}, task_lifecycle=FAST)
+    assert expected_endings(alone, scripts_of(w0t0=(Try.PERMANENT,))) == {"w0t0": Ending("failed", 1, 0)}
+    judged = make_plan({"id": "w0t0", "max_retries": 3, "acceptance": [{"command": ["check"]}]}, task_lifecycle=FAST)
+    scripts = scripts_of(w0t0=(Try.DONE,))
+    scripts.add(TaskScript("w0t0", checks=(False,)))
+    assert expected_endings(judged, scripts) == {"w0t0": Ending("failed", 2, 1)}
+
+
 def test_no_ending_is_expected_where_time_decides() -> None:
-    """No ending is expected of a plan with a critical failure, an exhausted retry budget or a hanging agent: each has
-    more than one possible ending."""
-    failing = scripts_of(w0t0=(Try.PERMANENT,))
+    """No ending is expected of a plan with a critical failure, an exhausted retry budget, or a hanging agent whose
+    session may give up first: each has more than one possible ending."""
+    failing, often = scripts_of(w0t0=(Try.PERMANENT,)), scripts_of(w0t0=(Try.BUSY,))
     assert expected_endings(make_plan({"id": "w0t0", "critical": True}), failing) is None
-    assert expected_endings(make_plan({"id": "w0t0"}, retry_budget={"share": 0.0, "least": 1}), failing) is None
-    assert expected_endings(make_plan({"id": "w0t0"}), scripts_of(w0t0=(Try.HANGS,))) is None
+    assert expected_endings(make_plan({"id": "w0t0"}, retry_budget={"share": 0.0, "least": 1}), often) is None
+    hanging, limits = scripts_of(w0t0=(Try.HANGS,)), SessionLimits(max_total_errors=2)
+    assert expected_endings(make_plan({"id": "w0t0"}), hanging, limits) is None
 
 
 # ----------------------------------------------------------------------------------------------------- the checker

@@ -2,26 +2,37 @@
 
 The function receives an :class:`AgentTurn`, with which it can write text, call tools and delegate work. The function
 runs in the turn's cancel scope, and every tool call in a scope of its own, so that an abort reaches exactly its target.
-A return value ends the turn successfully; an exception, ``SystemExit`` included, fails the turn. If the function
-swallows a cancellation, the termination goes on to its next stage. Any other ``BaseException``, such as Ctrl-C or an
-exception of a test framework, propagates to the embedding program and stops the supervisor.
+A return value ends the turn successfully: a text, or ``None``. If the function swallows a cancellation, the termination
+goes on to its next stage.
+
+An exception, ``SystemExit`` included, fails the turn. The exception is logged and written to the transcript with its
+traceback, and kept for ``TurnResult.exception``; the error of the turn names the file and the line. A programming error
+(``policies.error_classification.PROGRAMMING_ERRORS``) is permanent: neither the session nor a task run tries again. Any
+other ``BaseException``, such as Ctrl-C or an exception of a test framework, propagates to the embedding program and
+stops the supervisor.
 """
 
 from __future__ import annotations
 
+import inspect
+import sysconfig
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import anyio
 
 from actors import ActorStopped
 from actors.waiter import RAISED, as_error, is_cancellation
 from supervisor.lifecycles.events import AgentExited, AgentLaunched, ToolCompleted
-from supervisor.lifecycles.types import CancelMode, ToolOutcome, Verdict
+from supervisor.lifecycles.types import CancelMode, InvalidArgument, ToolOutcome, Verdict
 from supervisor.plans.tasks import TaskConfig
 from supervisor.policies.argument_checks import check_items, check_type
 from supervisor.policies.budgets import COUNT_MAX, Amounts
+from supervisor.policies.error_classification import is_programming_error
 from supervisor.policies.loop_detection import digest
+from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
@@ -33,6 +44,7 @@ if TYPE_CHECKING:
     from supervisor.plans.task_control import CommandResult
 
 T = TypeVar("T")
+_log = get_logger()
 
 _NO_CALL = "its turn accepts no calls any more"
 
@@ -45,12 +57,67 @@ def _as_error(error: BaseException) -> Exception:
     return RuntimeError(f"it exited with {error.code!r}") if isinstance(error, SystemExit) else as_error(error)
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     """Return the text of an exception, even if the exception's ``__str__`` fails."""
     try:
         return str(error)
     except Exception as fault:
         return f"(its __str__ raised {type(fault).__name__})"
+
+
+_PACKAGE: Final = str(Path(__file__).parents[2])
+_LIBRARIES: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
+"""Directories of code that is not the agent's own: Python's library and installed packages."""
+
+
+def _describe(raised: BaseException, function: AgentFunction) -> str:
+    """Return type and text of an exception, with the file and line: of the innermost frame that is the agent's own
+    code, or, if there is none, of *function*."""
+    error: BaseException = raised
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    frames = [place for place in frames if not place[0].startswith(_PACKAGE)]
+    own = [place for place in frames if not place[0].startswith((*_LIBRARIES, "<frozen"))]
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    defined = [(code.co_filename, code.co_firstlineno)] if code is not None else []
+    at = "".join(f" ({file}, line {line})" for file, line in (own or defined or frames)[-1:])
+    words = _words(_as_error(error))
+    return f"{type(error).__name__}: {words}{at}" if words else f"{type(error).__name__}{at}"
+
+
+def _trace(raised: BaseException) -> str:
+    """Return the traceback of an exception, without the frames of this package, which say nothing about the agent."""
+    trace = traceback.TracebackException.from_exception(raised)
+    pending: list[traceback.TracebackException | None] = [trace]
+    while pending:
+        if (one := pending.pop()) is not None:
+            one.stack = traceback.StackSummary.from_list(
+                frame for frame in one.stack if not frame.filename.startswith(_PACKAGE)
+            )
+            pending += [one.__cause__, one.__context__, *(one.exceptions or ())]
+    return "".join(trace.format())
+
+
+async def _await_result(function: Callable[..., Awaitable[T]], *args: Any) -> T:
+    """Call an async function of the embedding program.
+
+    Raises:
+        TypeError: the result of the call cannot be awaited.
+    """
+    result = function(*args)
+    if not inspect.isawaitable(result):
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        raise TypeError(f"{name} returned {_brief(result)}, which cannot be awaited; define it as 'async def'")
+    return await result
+
+
+def _brief(value: object) -> str:
+    """Return a bounded text with the value and its type; ``repr`` of a value may fail."""
+    try:
+        return f"{repr(value)[:100]} ({type(value).__name__})"
+    except Exception:
+        return f"a value of type {type(value).__name__}"
 
 
 class ToolAborted(Exception):
@@ -113,13 +180,13 @@ class AgentTurn:
         """Report additional usage, in tokens and US dollars; this usage counts in every budget of the session.
 
         Raises:
-            ValueError: an amount is negative or not a number.
+            InvalidArgument: an amount is negative or not a number.
         """
         said = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cost_usd": cost_usd}
         for name, amount in said.items():
             check_type(name, amount, int, float)
             if not 0 <= amount < COUNT_MAX:
-                raise ValueError(
+                raise InvalidArgument(
                     f"used: {name}: {amount!r} is not an amount; give a number of 0 or more, used since the last call"
                 )
         amounts = Amounts(input_tokens=int(input_tokens), output_tokens=int(output_tokens), cost_usd=float(cost_usd))
@@ -135,10 +202,12 @@ class AgentTurn:
 
         Raises:
             ToolAborted: an abort ended this call; the turn continues.
-            TypeError: *title* is not a str.
+            TypeError: *title* is not a str, or *fn* is not an async function.
             Exception: the exception that *fn* raised.
         """
         check_type("title", title, str)
+        if not callable(fn):
+            check_type("fn", fn, "an async function; its arguments follow it")
         value: T = await self._connection.call(title, fn, args)
         return value
 
@@ -158,7 +227,8 @@ class AgentTurn:
 
         Raises:
             ToolAborted: the call was aborted before the child started.
-            UnknownValue: there is no such cancel mode.
+            InvalidArgument: there is no such agent or cancel mode, or *name* has characters that ids may not have.
+            TypeError: an argument has a wrong type.
         """
         check_type("name", name, str)
         check_type("prompt", prompt, str)
@@ -281,19 +351,34 @@ class FunctionConnection(AgentConnection):
         try:
             with anyio.CancelScope() as self._scope:
                 if not self._killed.is_set() and self._intent is None:
-                    result = await self._function(turn)
-                    if isinstance(result, str):
+                    result = await _await_result(self._function, turn)
+                    if not isinstance(result, str | None):
+                        raise TypeError(f"the agent returned {_brief(result)}; return a str, or None after turn.say()")
+                    if result:
                         self.speak(result)
                     stop = "end_turn"
         except _OWN as raised:
             if is_cancellation(raised):
                 raise
-            stop, error = "error", f"{type(raised).__name__}: {_words(_as_error(raised))}"
+            stop = "programming_error" if is_programming_error(raised) else "error"
+            error = self._note_exception(raised, turn.turn_id)
         finally:
             self._scope = None
             self._conclude(stop, error)
             if self._phase is ConnectionPhase.CLOSING:
                 self._stop.set()
+
+    def _note_exception(self, raised: BaseException, turn_id: str) -> str:
+        """Keep an exception of the function for the result of the prompt, write its traceback to log and transcript,
+        and return the error of the turn."""
+        self.session.exception = raised
+        error, trace = _describe(raised, self._function), _trace(raised)
+        self.registry.write_transcript(self.session, "exception", trace)
+        # The abort that ends a call or a turn is the reason of what the function raises then.
+        log = _log.info if self._intent is not None or isinstance(raised, ToolAborted) else _log.error
+        name = self.session.profile.name
+        log("an in-process agent failed", turn=turn_id, agent=name, error=error, exception=trace.rstrip())
+        return error
 
     def use(self, turn_id: str, amounts: Amounts) -> None:
         self.session.progressed = True
@@ -352,7 +437,7 @@ class FunctionConnection(AgentConnection):
 
     async def _run_call(self, call: _Call, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
         try:
-            call.finish(await fn(*args), None)
+            call.finish(await _await_result(fn, *args), None)
         except _OWN as error:
             if is_cancellation(error):
                 raise
@@ -377,9 +462,12 @@ class FunctionConnection(AgentConnection):
 
         cause = Cause(self._causes.get(tool_id), None, self.session.session_id)
         once = self._register_delegation(call_id, answer)
-        self._delegate(self.session, name, prompt, agent, tool_id, once, cause, mode)
         try:
+            self._delegate(self.session, name, prompt, agent, tool_id, once, cause, mode)
             await call.done.wait()
+        except (TypeError, InvalidArgument) as error:
+            await self._close_call(call_id, ToolOutcome.FAILED, str(error))
+            raise
         except anyio.get_cancelled_exc_class():
             self._give_up(call_id)
             raise

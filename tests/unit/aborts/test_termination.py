@@ -13,8 +13,9 @@ from actors import ActorStopped
 from actors.timers import Timer, TimerService
 from actors.waiter import current_backend
 from supervisor.aborts.termination import Termination
-from supervisor.aborts.tool_calls import ASKED_S, CallTermination, ToolCallTerminations
+from supervisor.aborts.tool_calls import CallTermination, ToolCallTerminations
 from supervisor.lifecycles.types import Exit, StageBudgets, TerminationStage, Verdict
+from supervisor.policies.abort_request import CALL_ASKED_S
 from supervisor.sessions.effect_executor import TurnTermination
 
 
@@ -204,7 +205,7 @@ def test_an_agent_that_works_on_the_next_turn_is_not_killed(clock: Clock) -> Non
 @pytest.mark.parametrize(
     ("first", "budget_s", "kill_at", "abandon_at"),
     [
-        (TerminationStage.REQUEST, 10.0, ASKED_S, ASKED_S + 10.0),
+        (TerminationStage.REQUEST, 10.0, CALL_ASKED_S, CALL_ASKED_S + 10.0),
         (TerminationStage.REQUEST, 0.2, 0.2, 0.4),
         (TerminationStage.KILL, 10.0, 0.0, 10.0),
     ],
@@ -330,13 +331,13 @@ def test_no_timer_outlives_the_agent(clock: Clock) -> None:
     assert clock.due == []
 
 
-def test_a_call_whose_scope_is_being_cancelled_cannot_be_terminated_alone(clock: Clock) -> None:
-    """If the cancel scope of a call is being cancelled already, ``terminate`` starts no termination and returns "", so
-    that the caller can interrupt the turn."""
+def test_a_call_whose_scope_is_being_cancelled_is_not_terminated(clock: Clock) -> None:
+    """If the cancel scope of a call is being cancelled already, ``terminate`` starts no termination, and says for the
+    receipt that the call was ending."""
 
     def refuse(*args: Any) -> None:
         raise ActorStopped("t1:c1")
 
     calls = Calls(clock, start=refuse, asks=lambda call_id: None)
     calls.open["x"] = "t1:c1"
-    assert (calls.terminate("x"), clock.due) == ("", [])
+    assert (calls.terminate("x"), clock.due) == ("it was ending already", [])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import anyio
 import msgspec
 import pytest
 
-from supervisor import Session, Supervisor, open_supervisor
+from supervisor import Session, Supervisor, open_supervisor, run_plan
 from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.types import AbortScope, Kind
+from supervisor.lifecycles.types import AbortScope, InvalidArgument, Kind
+from supervisor.plans.plan import Plan
 from supervisor.ports import JournalError
 from tests.support import (
     DEADLINE_S,
@@ -134,10 +136,110 @@ async def test_an_error_of_a_function_fails_its_turn(tmp_path: Path) -> None:
         session = await run.sup.start_session("s", agent=agent)
         assert (await session.run("")).text == "now"
         assert data_of(run.row("s")).total_errors == 2
-    assert [one.reason for one in run.transitions("task_failed")] == [
+    assert [one.reason.partition(f" ({__file__}, line ")[0] for one in run.transitions("task_failed")] == [
         "RuntimeError: not yet (1)",
         "RuntimeError: not yet (2)",
     ]
+
+
+async def undefined(turn: AgentTurn) -> str:
+    return undefined_name  # type: ignore[name-defined]  # noqa: F821
+
+
+async def number(turn: AgentTurn) -> int:
+    return 3
+
+
+def synchronous(turn: AgentTurn):  # type: ignore[no-untyped-def]
+    return "not awaitable"
+
+
+async def in_a_group(turn: AgentTurn) -> None:
+    async with anyio.create_task_group() as group:
+        group.start_soon(undefined, turn)
+
+
+@pytest.mark.parametrize(
+    ("agent", "error", "line"),
+    [
+        (undefined, "NameError: name 'undefined_name' is not defined", 1),
+        (number, "TypeError: the agent returned 3 (int); return a str, or None after turn.say()", 0),
+        (synchronous, "TypeError: synchronous returned 'not awaitable' (str), which cannot be awaited", 0),
+        (in_a_group, "NameError: name 'undefined_name' is not defined", None),
+    ],
+)
+async def test_a_programming_error_fails_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, agent: Callable[..., Any], error: str, line: int | None
+) -> None:
+    """A programming error of an agent function is tried once. The error of the result names file and line; the result
+    has the exception, the log one record, and the transcript the traceback. The session accepts another prompt."""
+    async with open_supervisor(tmp_path / "sd", settings=quick_settings()) as sup:
+        session = await sup.start_session("s", agent=agent)
+        result = await session.run("")
+        assert sup.core.journal.last_seq == result.seq
+        assert (await session.run("again")).error == result.error
+    place = "" if line is None else f", line {agent.__code__.co_firstlineno + line})"
+    assert result.error.startswith(error)
+    assert f" ({__file__}{place}" in result.error
+    assert type(result.exception).__name__ in (error.partition(":")[0], "ExceptionGroup")
+    assert [one.levelname for one in caplog.records if error in one.message and "turn=s:t1" in one.message] == ["ERROR"]
+    transcript = StateDir.open(tmp_path / "sd").transcript("s").read_text()
+    assert error in transcript
+    assert (f'File "{__file__}"' in transcript) == (error.startswith("NameError"))
+
+
+@pytest.mark.parametrize(
+    ("agent", "sentence"),
+    [
+        (3, "agent: 3 is neither the name of a configured agent nor an async function"),
+        (Stubborn, "agent: <class .*Stubborn'> is neither the name"),
+        (lambda: None, r"cannot be called with one argument \(too many positional arguments\)"),
+        ("nobody", "agent: no agent is named 'nobody'; known: scripted"),
+    ],
+)
+async def test_no_agent_is_refused_at_the_start(tmp_path: Path, agent: Any, sentence: str) -> None:
+    """``start_session`` raises an exception that names the argument for a value that cannot be an agent."""
+    async with supervising(tmp_path) as run:
+        with pytest.raises((TypeError, ValueError), match=sentence):
+            await run.sup.start_session("s", agent=agent)
+
+
+def test_no_agent_is_refused_in_a_plan() -> None:
+    """A plan whose agent is a function of the wrong arity raises a TypeError that names the agent."""
+    with pytest.raises(TypeError, match=r"agents\['a'\]: .* cannot be called with one argument"):
+        Plan.model_validate({"agents": {"a": lambda: None}, "tasks": [{"id": "t", "agent": "a", "prompt": ""}]})
+
+
+async def test_functions_of_every_form_are_agents(tmp_path: Path) -> None:
+    """A partial function, a method, an object with ``__call__`` and a function that returns a coroutine are agents."""
+
+    class Agent:
+        async def __call__(self, turn: AgentTurn) -> str:
+            return f"called for {turn.prompt}"
+
+        async def method(self, turn: AgentTurn) -> str:
+            return f"called for {turn.prompt}"
+
+    async def two(word: str, turn: AgentTurn) -> str:
+        return f"{word} for {turn.prompt}"
+
+    made = Agent()
+    async with supervising(tmp_path) as run:
+        for agent in (made, made.method, partial(two, "called"), lambda turn: made(turn)):
+            session = await run.sup.start_session("s", agent=agent)
+            assert (await session.run("it")).text == "called for it"
+
+
+async def test_a_programming_error_fails_the_task_of_a_plan(tmp_path: Path) -> None:
+    """A programming error of an in-process agent fails its task at once: there is one launch, and the result names file
+    and line."""
+    task = {"id": "t", "agent": "a", "prompt": ""}
+    plan = Plan.model_validate({"agents": {"a": undefined}, "tasks": [task]})
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        result = await run_plan(run.sup, plan)
+    assert (result.tasks["t"].outcome, result.tasks["t"].launches) == ("failed", 1)
+    assert result.tasks["t"].error.startswith(f"NameError: name 'undefined_name' is not defined ({__file__}, line ")
+    assert len(run.transitions("task_failed")) == 1
 
 
 async def test_an_error_of_a_tool_is_the_functions(tmp_path: Path) -> None:
@@ -179,6 +281,7 @@ async def test_a_function_that_exits_ends_itself_alone(tmp_path: Path, where: st
         result = await session.run("leave")
         assert (await other.run("stay")).text == "here"
     assert result.outcome == "failed"
+    assert isinstance(result.exception, SystemExit if where == "turn" else RuntimeError)
     assert ("SystemExit: it exited with 3" if where == "turn" else "RuntimeError: it exited with 3") in result.error
 
 
@@ -199,7 +302,7 @@ async def test_an_error_that_cannot_be_said_is_one_all_the_same(tmp_path: Path, 
 
     async with supervising(tmp_path, settings=quick_settings(max_total_errors=1, max_consecutive_errors=1)) as run:
         result = await (await run.sup.start_session("s", agent=agent)).run("")
-    assert result.error.endswith("Mute: (its __str__ raised RuntimeError)")
+    assert f"Mute: (its __str__ raised RuntimeError) ({__file__}, line " in result.error
 
 
 async def test_a_title_is_text(tmp_path: Path) -> None:
@@ -470,31 +573,50 @@ async def test_a_function_delegates(tmp_path: Path) -> None:
         if turn.prompt != "lead":
             return f"{turn.session_id} did {turn.prompt}"
         outcomes = [await turn.delegate("kid", name) for name in ("this", "that")]
-        failed = await turn.delegate("kid", "it", agent="nobody")
-        return f"{[one.text for one in outcomes]} {failed.outcome}"
+        other = await turn.delegate("other", "it", agent=another)
+        return f"{[one.text for one in outcomes]} {other.text}"
+
+    async def another(turn: AgentTurn) -> str:
+        return f"another did {turn.prompt}"
 
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent=agent)
-        assert (await session.run("lead")).text == "['s/kid did this', 's/kid-2 did that'] failed"
+        assert (await session.run("lead")).text == "['s/kid did this', 's/kid-2 did that'] another did it"
         assert next(row.id for row in run.sup.core.registry.rows() if row.kind == "session" and not row.ended) == "s"
     assert states_of(run.events(), "s/kid")[-2:] == ["SessionComplete", "Stopped"]
-    assert [one.metadata["outcome"] for one in run.transitions("tool_completed", "s:t1")] == [
-        *("completed", "completed", "failed")
-    ]
+    assert len(run.transitions("tool_completed", "s:t1")) == 3
 
 
-async def test_a_prompt_that_is_no_text_is_delegated_to_nobody(tmp_path: Path) -> None:
-    """Delegating a prompt that is not valid Unicode text fails the call and starts no child session."""
+def no_agent(turn: object) -> str:
+    return "not async"
 
-    async def agent(turn: AgentTurn) -> str:
-        failed = await turn.delegate("kid", "look at caf\udce9")
-        return f"{failed.outcome}: {failed.error}"
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"agent": "nobody"}, "agent: no agent is named 'nobody'; known: scripted"),
+        ({"agent": no_agent}, "agent: no_agent is no async function"),
+        ({"prompt": 3}, "prompt: 3 is of type int; give a str"),
+        ({"prompt": "caf\udce9"}, "prompt: character 3 is half a surrogate pair; give valid Unicode text"),
+        ({"name": "a b"}, "name: 'a b' cannot be a session's name"),
+        ({"cancel_mode": "never"}, "cancel_mode: 'never' is unknown"),
+    ],
+)
+async def test_a_wrong_argument_of_delegate_is_an_exception(
+    tmp_path: Path, arguments: dict[str, Any], sentence: str
+) -> None:
+    """A wrong argument of ``AgentTurn.delegate`` is an exception in the agent function, which names the argument, and
+    starts no child session; the turn fails at once."""
+
+    async def agent(turn: AgentTurn) -> None:
+        await turn.delegate(**{"name": "kid", "prompt": "look", **arguments})
 
     async with supervising(tmp_path) as run:
-        session = await run.sup.start_session("s", agent=agent)
-        told = "failed: prompt: character 11 is half a surrogate pair; give valid Unicode text"
-        assert (await session.run("lead")).text == told
-    assert [one.entity_id for one in run.events() if one.entity_type == "session" and one.entity_id != "s"] == []
+        result = await (await run.sup.start_session("s", agent=agent)).run("lead")
+    assert sentence in result.error
+    assert isinstance(result.exception, TypeError | InvalidArgument)
+    assert len(run.transitions("task_failed")) == 1
+    assert {one.entity_id for one in run.events() if one.entity_type == "session"} == {"s"}
 
 
 async def test_a_delegated_session_that_is_aborted(tmp_path: Path) -> None:

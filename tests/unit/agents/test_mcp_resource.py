@@ -104,18 +104,22 @@ async def test_one_that_ends_is_started_again(tmp_path: Path) -> None:
     assert [one["status"] for one in facts(run, "McpServerEnded")] == [3] * 4
 
 
-@pytest.mark.parametrize(
-    ("words", "why"), [(command("mute"), "was not answered within"), (["/nowhere/server"], "/nowhere/server")]
-)
-async def test_one_that_cannot_be_had(
-    tmp_path: Path, words: list[str], why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An MCP server that does not answer, or cannot be started, is tried a few times and then given up."""
+async def test_a_missing_program_is_given_up_at_once(tmp_path: Path) -> None:
+    """An MCP server whose program does not exist is started once, and the error names the program."""
+    async with supervising(tmp_path) as run:
+        await run.sup.start_session("s", agent="scripted")
+        with pytest.raises(McpError, match="git: cannot start '/nowhere/server': there is no such file; install it"):
+            await run.sup.start_mcp_server("s", "git", ["/nowhere/server"])
+    assert len(facts(run, "McpServerEnded")) == len(facts(run, "McpServerGivenUp")) == 1
+
+
+async def test_one_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An MCP server that does not answer is tried a few times and then given up."""
     monkeypatch.setattr(mcp_stdio, "LEAVE_S", 0.05)
     async with supervising(tmp_path) as run:
         await run.sup.start_session("s", agent="scripted")
-        with anyio.fail_after(30), pytest.raises(McpError, match=f"given up after 4 ends.*{why}"):
-            await run.sup.start_mcp_server("s", "git", words, start_s=0.05)
+        with anyio.fail_after(30), pytest.raises(McpError, match=r"given up after 4 ends.*was not answered"):
+            await run.sup.start_mcp_server("s", "git", command("mute"), start_s=0.05)
 
 
 async def test_one_whose_start_is_cancelled_is_given_up(tmp_path: Path) -> None:

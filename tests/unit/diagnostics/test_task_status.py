@@ -114,7 +114,10 @@ def test_a_task_between_two_tries_says_what_is_waited_for() -> None:
         "PENDING": "waits for a worker",
     }
     for state, expected in words.items():
-        rows = (task(1, "a", "OPEN"), run(2, "a", state, attempts=2, delay_s=4.0, probes=1, last_error="it broke"))
+        rows = (
+            task(1, "a", "OPEN"),
+            run(2, "a", state, attempts=2, delay_s=4.0, probes=1, timed_out=True, last_error="it broke"),
+        )
         assert said(*rows)["task:a"] == expected
 
 
@@ -210,7 +213,7 @@ def test_a_workstream_counts_its_tasks() -> None:
         ),
         (
             "CIRCUIT_OPEN",
-            {"attempts": 5, "probes": 2},
+            {"attempts": 5, "probes": 2, "timed_out": True},
             f"5 attempts, circuit open, the next probe begins at {time_of_day(61.5)} ({RESET})",
         ),
         ("CIRCUIT_OPEN", {"attempts": 5, "probes": 3}, "5 attempts, circuit open for good"),

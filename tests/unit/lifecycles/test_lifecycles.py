@@ -266,12 +266,12 @@ def test_run_permanent_error_settles_at_once(state: R, event: Event) -> None:
 
 
 def test_run_probes_are_bounded() -> None:
-    """Each cool-down of an open circuit allows one probe, also one that does not start; after three no more are
-    allowed."""
-    state, data = R.CIRCUIT_OPEN, task_run.TaskRunData(failures=5)
+    """Each cool-down of an open circuit allows one probe, also one that does not start; after ``probes_max`` no more
+    are allowed."""
+    state, data = R.CIRCUIT_OPEN, task_run.TaskRunData(failures=5, timed_out=True, probes_max=3)
     endings: list[tuple[Event, ...]] = [
         (task_run.ProbeFailed(error="no worker"),),
-        (task_run.ProbeStarted(), failed("again"), task_run.RetryDecided()),
+        (task_run.ProbeStarted(), task_run.ExecutionTimedOut(), task_run.RetryDecided(), task_run.RetryDecided()),
         (task_run.ProbeStarted(), task_run.ExecutionTimedOut(), task_run.RetryDecided(), task_run.RetryDecided()),
     ]
     for ending in endings:
@@ -286,8 +286,19 @@ def test_run_probes_are_bounded() -> None:
 def test_run_failed_probe_opens_the_circuit_whatever_the_budget() -> None:
     """A failed probe opens the circuit again, even if attempts are left."""
     events = [task_run.CooldownExpired(), task_run.ProbeStarted(), failed(), task_run.RetryDecided()]
-    step = walk(task_run.RUN, R.CIRCUIT_OPEN, task_run.TaskRunData(max_attempts=100), *events)
+    step = walk(task_run.RUN, R.CIRCUIT_OPEN, task_run.TaskRunData(max_attempts=100, timed_out=True), *events)
     assert step.state is R.CIRCUIT_OPEN
+
+
+def test_run_only_a_time_out_is_probed() -> None:
+    """The circuit is probed where the last charged failure was a time-out; after an error, the run is settled."""
+    timed_out, limits = task_run.ExecutionTimedOut(), task_run.TaskRunData(max_attempts=1)
+    late = walk(task_run.RUN, R.IN_PROGRESS, limits, timed_out, task_run.RetryDecided(), task_run.RetryDecided())
+    assert task_run.RUN.step(late.state, late.data, task_run.CooldownExpired()).state is R.HALF_OPEN
+    wrong = walk(task_run.RUN, R.IN_PROGRESS, limits, failed("exit status 3"), task_run.RetryDecided())
+    assert wrong.state is R.CIRCUIT_OPEN
+    with pytest.raises(IllegalTransition):
+        task_run.RUN.step(wrong.state, wrong.data, task_run.CooldownExpired())
 
 
 def test_run_successful_probe_closes_the_circuit() -> None:
@@ -298,7 +309,7 @@ def test_run_successful_probe_closes_the_circuit() -> None:
         task_run.ExecutionCompleted(),
         task_run.TestsPassed(),
     ]
-    step = walk(task_run.RUN, R.CIRCUIT_OPEN, task_run.TaskRunData(failures=5), *events)
+    step = walk(task_run.RUN, R.CIRCUIT_OPEN, task_run.TaskRunData(failures=5, timed_out=True), *events)
     assert (step.state, step.data.probe) == (R.COMPLETED, False)
 
 
@@ -384,7 +395,9 @@ def test_run_tests_that_fail_are_charged() -> None:
     step = task_run.RUN.step(
         R.VALIDATING, task_run.TaskRunData(failures=1), task_run.TestsFailed(error="2 tests failed")
     )
-    assert step.data == task_run.TaskRunData(failures=2, permanent=True, last_error="2 tests failed")
+    assert step.data == task_run.TaskRunData(
+        failures=2, permanent=True, last_error="2 tests failed", charged_error="2 tests failed"
+    )
 
 
 def test_run_probe_is_an_attempt_at_once() -> None:
@@ -547,7 +560,11 @@ def test_workstream_may_be_of_one_task() -> None:
 @pytest.mark.parametrize(
     ("event", "target", "error"),
     [
-        (workstream.CriticalTaskFailed(task_id="t1", error="boom"), W.FAILED, "critical task t1 failed: boom"),
+        (
+            workstream.CriticalTaskFailed(task_id="t1", error="boom"),
+            W.FAILED,
+            "the task t1 failed, which ends the run: boom",
+        ),
         (workstream.SettledWithFailures(completed=1, failed=1, cancelled=1), W.FAILED, "1 of 3 tasks failed"),
         (workstream.SettledWithFailures(completed=3, failed=3, cancelled=3), W.FAILED, "3 of 9 tasks failed"),
         (workstream.SettledWithCancellations(completed=3, cancelled=1), W.CANCELLED, ""),
@@ -655,7 +672,18 @@ def test_worker_drains_what_it_holds() -> None:
 @pytest.mark.parametrize(
     ("data", "limits"),
     [
-        (task.TaskData(), {"max_retries": 3, "needs_approval": False, "claims": 0, "retries": 0, "unmerged": False}),
+        (
+            task.TaskData(),
+            {
+                "max_retries": 3,
+                "needs_approval": False,
+                "claims": 0,
+                "retries": 0,
+                "unmerged": False,
+                "has_findings": False,
+                "delay_s": 0,
+            },
+        ),
         (
             task_run.TaskRunData(),
             {
@@ -664,7 +692,7 @@ def test_worker_drains_what_it_holds() -> None:
                 "max_delay_s": 60,
                 "jitter": 0.25,
                 "max_error_repeats": 2,
-                "probes_max": 3,
+                "probes_max": 1,
                 "cooldown_s": 60,
                 "until": 0,
                 "timeout_s": 300,
@@ -672,7 +700,9 @@ def test_worker_drains_what_it_holds() -> None:
                 "failures": 0,
                 "same_error": 0,
                 "probes": 0,
+                "relaunches": 0,
                 "delay_s": 0,
+                "timed_out": False,
                 "permanent": False,
                 "probe": False,
                 "saved_attempt": 0,

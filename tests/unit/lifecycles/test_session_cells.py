@@ -229,7 +229,7 @@ def seed_cases() -> Iterator[Case]:
         yield case(name, S.INTERRUPTING, exited(verdict), S.BUILDING_PROMPT, *again, **changes)
         brink = session(consecutive_errors=4, total_errors=19)
         yield case(f"{name}-brink", S.INTERRUPTING, exited(verdict), S.BUILDING_PROMPT, *again, data=brink, **changes)
-    force = ForceStopSession(reason="it did not stop within 10 s")
+    force = ForceStopSession(reason="it did not stop in its grace period")
     yield case("", S.INTERRUPTING, GraceExceeded(incarnation=3), S.BUILDING_PROMPT, force, *again, **fresh)
     yield case("", S.SESSION_COMPLETE, WorktreeReady(), S.BUILDING_PROMPT, BuildPrompt(), session_seq=3)
     fresh.pop("concluded")
@@ -281,7 +281,8 @@ def exits_in_running() -> Iterator[Case]:
     for verdict in (ERROR, TIMEOUT):
         name, words = verdict.exit.value, verdict.error
         changes: dict[str, Any] = {"concluded": 3, "consecutive_errors": 2, "total_errors": 8, "last_error": words}
-        yield case(name, S.RUNNING, exited(verdict), S.COOLING_DOWN, backoff(4.0), **changes)
+        again = {"current": replace(FIRST, reason=words)}
+        yield case(name, S.RUNNING, exited(verdict), S.COOLING_DOWN, backoff(4.0), **changes, **again)
         fatal = f"too many errors (2 in a row, 20 in all): {words}"
         changes |= {"total_errors": 20, "last_error": fatal, "outcome": "failed"}
         brink = session(total_errors=19)
@@ -380,7 +381,8 @@ def once_cases() -> Iterator[Case]:
     next request waits for the backoff."""
     at, once = S.COOLING_DOWN, session(current=replace(FIRST, once=True))
     failure: dict[str, Any] = {"concluded": 3, "consecutive_errors": 2, "total_errors": 8, "last_error": "bad"}
-    yield case("once", S.RUNNING, exited(ERROR), at, backoff(4.0), data=once, spent=True, **failure)
+    kept = replace(FIRST, once=True, reason="bad")
+    yield case("once", S.RUNNING, exited(ERROR), at, backoff(4.0), data=once, spent=True, current=kept, **failure)
     spent = replace(BETWEEN, spent=True)
     yield case("spent", at, BackoffElapsed(), at, data=spent, cooled=True)
     reaped = TurnReaped(turn_id="s:t4", completed=False, error="bad")

@@ -123,7 +123,7 @@ def test_a_task_lifecycle_has_the_names_and_the_defaults_of_the_seed() -> None:
         "base_retry_delay": 2,
         "max_retry_delay": 60,
         "jitter_percentage": 25,
-        "circuit_breaker": {"enabled": True, "max_error_repeats": 2, "cooldown_period": 60, "probes_max": 3},
+        "circuit_breaker": {"enabled": True, "max_error_repeats": 2, "cooldown_period": 60, "probes_max": 1},
         "checkpoint": {"enabled": True, "save_on_states": (TaskRun.COMPLETED, TaskRun.FAILED, TaskRun.CIRCUIT_OPEN)},
         "cleanup_on_cancel": True,
         "save_partial_output": True,

@@ -65,13 +65,15 @@ def test_a_share_is_what_it_says() -> None:
         (TaskRun.COMPLETED, TaskRunData(failures=1), 1),
         (TaskRun.FAILED, TaskRunData(failures=1), 0),
         (TaskRun.CIRCUIT_OPEN, TaskRunData(failures=3), 2),
-        (TaskRun.CIRCUIT_OPEN, TaskRunData(failures=4, probes=1), 2),
-        (TaskRun.IN_PROGRESS, TaskRunData(failures=3, probes=1), 1),
+        (TaskRun.CIRCUIT_OPEN, TaskRunData(failures=4, probes=1), 3),
+        (TaskRun.HALF_OPEN, TaskRunData(failures=3, probes=1), 3),
+        (TaskRun.IN_PROGRESS, TaskRunData(failures=3, probes=1), 3),
+        (TaskRun.IN_PROGRESS, TaskRunData(relaunches=2), 2),
         (TaskRun.CANCELLED, TaskRunData(failures=1, permanent=True), 0),
     ],
 )
 def test_what_a_run_has_spent_is_known_again(state: TaskRun, data: TaskRunData, spent: int) -> None:
-    """After a recovery, each failure in a task run that was followed by another attempt counts as a spent retry; a
-    probe does not."""
+    """After a recovery, each failure in a task run that another launch has answered counts as a spent retry: by another
+    attempt, by a probe, or by the session itself."""
     assert retries_spent([], [(state, data)]) == spent
     assert retries_spent([TaskData(retries=2)], [(state, data)]) == spent + 2

@@ -1,4 +1,4 @@
-"""Logs of the runtime: lines for the host's handlers, and silence without a handler."""
+"""Logs of the runtime: lines for the handlers of the host, or else for standard error."""
 
 from __future__ import annotations
 
@@ -23,13 +23,20 @@ def test_a_level_that_the_host_filters_is_not_rendered(caplog: pytest.LogCapture
     assert caplog.records == []
 
 
-def test_without_a_handler_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    """Without a handler an embedded runtime prints nothing."""
+def test_without_a_handler_errors_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a handler, Python prints warnings and errors of an embedded runtime to standard error, and nothing else;
+    a traceback is on lines of its own, with control characters escaped."""
     logger = logging.getLogger("supervisor")
-    assert any(isinstance(one, logging.NullHandler) for one in logger.handlers)
     logger.propagate = False
     try:
-        get_logger().error("broken")
+        get_logger().info("started")
+        try:
+            raise KeyError("\x1b[2J")
+        except KeyError as error:
+            get_logger().error("broken", exc_info=error)
     finally:
         logger.propagate = True
-    assert capfd.readouterr() == ("", "")
+    out, err = capsys.readouterr()
+    first, *trace = err.splitlines()
+    assert (out, first, trace[0]) == ("", "event=broken", "Traceback (most recent call last):")
+    assert trace[-1] == r"KeyError: '\x1b[2J'"

@@ -44,6 +44,7 @@ from supervisor.sessions.handle import Session
 from supervisor.work import plan_cancellation
 from supervisor.work.plan_handle import run_plan
 from supervisor.work.plan_runner import PlanRunner
+from supervisor.work.results import PlanResult
 from supervisor.work.workers import WorkerPool
 from tests.support import DEADLINE_S, Run, quick_settings, send_prompt, states_of, supervising, wait_for_record
 
@@ -647,12 +648,12 @@ async def test_the_progress_tells_of_a_recovery_before_the_end(tmp_path: Path) -
     reporter = Reporter(state.journal, after=0)
     reporter.start(JsonView(out))
     reporter.update(DOWN)
-    reporter.end([], ok=True)
+    reporter.end(PlanResult({}))
     reporter.close()
     await journal.close()
     assert [json.loads(line) for line in out.getvalue().splitlines()][1:] == [
         {"outage": None},
-        {"ok": True, "tasks": []},
+        {"ok": True, "error": "", "tasks": []},
     ]
 
 

@@ -35,6 +35,10 @@ WATCHED: Final = Liveness()
 LARGE: Final = frozenset({"large", "xl"})
 
 
+NO_RESULT: Final = "no result"
+"""End of a claim whose attempts failed, so that there was nothing to judge."""
+
+
 class Ending(NamedTuple):
     """Ending of a task: its outcome, the number of attempts, and the number of retries (further attempts and further
     claims)."""
@@ -103,19 +107,29 @@ class _Expectation:
     def _worked_on(self, task: TaskConfig, task_script: TaskScript) -> Ending:
         return self._claims(task, _Tries(task_script), range(task.max_retries + 1))
 
-    def _claims(self, task: TaskConfig, tries: _Tries, numbers: range) -> Ending:
-        """Compute the ending of a task over all its claims; each claim from the second on is a retry."""
+    def _claims(self, task: TaskConfig, tries: _Tries, numbers: range, finding: str = "") -> Ending:
+        """Compute the ending of a task over all its claims; each claim from the second on is a retry. A claim follows
+        one that failed if another agent makes it, or if the findings against the result differ from *finding*, those
+        before (rule 47)."""
+        claim = numbers.start
         for claim in numbers:
-            if self._claim(task, tries):
+            before, finding = finding, self._claim(task, tries)
+            if not finding:
                 return Ending("completed", tries.attempts, tries.retries + claim)
-        return Ending("failed", tries.attempts, tries.retries + task.max_retries)
+            same_agent = _agent(task, claim + 1) == _agent(task, claim)
+            if same_agent and finding in (before, NO_RESULT):
+                break
+        return Ending("failed", tries.attempts, tries.retries + claim)
 
-    def _claim(self, task: TaskConfig, tries: _Tries) -> bool:
+    def _claim(self, task: TaskConfig, tries: _Tries) -> str:
+        """Compute one claim: return the finding against its result, ``""`` if there is none."""
         if not self._run(task, tries):
-            return False
+            return NO_RESULT
         if task.acceptance and not tries.checks():
-            return False
-        return not (task.approval == "after" and not tries.approvals()) and tries.merges()
+            return "not accepted"
+        if task.approval == "after" and not tries.approvals():
+            return "denied"
+        return "" if tries.merges() else "not merged"
 
     def _run(self, task: TaskConfig, tries: _Tries) -> bool:
         """Compute one task run: return whether an attempt succeeds before the circuit stays open (spec 002), or before
@@ -132,11 +146,10 @@ class _Expectation:
             if self._gives_up(failures, way):
                 return False
             if probing or failures >= limits.max_attempts or same > limits.max_error_repeats:
-                if probes >= limits.probes_max:
+                if way is not Try.HANGS or probes >= limits.probes_max:  # only a time-out may pass by itself (rule 31)
                     return False
                 probes, probing = probes + 1, True
-            else:
-                tries.retries += 1
+            tries.retries += 1
 
     def _attempt(self, task: TaskConfig, tries: _Tries) -> tuple[Try, str]:
         """Compute one attempt. An agent that hangs is woken, then asked to stop; after each of these the agent begins
@@ -177,10 +190,14 @@ class _Expectation:
         if any(one.outcome not in MET for one in parts):
             return Ending("aborted")
         tries = _Tries(task_script)
-        accepted = not task.acceptance or tries.checks()
-        if accepted and (task.approval != "after" or tries.approvals()):  # there is nothing to merge
+        finding = "" if not task.acceptance or tries.checks() else "not accepted"
+        if not finding and task.approval == "after" and not tries.approvals():
+            finding = "denied"
+        if not finding:  # there is nothing to merge
             return Ending("completed")
-        return self._claims(task, tries, range(1, task.max_retries + 1))
+        if not task.max_retries:
+            return Ending("failed")
+        return self._claims(task, tries, range(1, task.max_retries + 1), finding)
 
 
 class _Tries:
@@ -211,3 +228,9 @@ class _Tries:
         number = self._seen[what]
         self._seen[what] = number + 1
         return drawn[min(number, len(drawn) - 1)]
+
+
+def _agent(task: TaskConfig, claim: int) -> str:
+    """Return the agent of a claim, counted from 0."""
+    agents = (task.agent, *task.fallback_agents)
+    return agents[min(claim, len(agents) - 1)]

@@ -25,7 +25,7 @@ Two rules correct the results of agents, because agents report more success than
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import StringIO
 from typing import Any, Final, NamedTuple
 
@@ -144,16 +144,19 @@ class AcpPermissionRequests:
         else:
             response = messages.result(one.rpc_id, {"outcome": {"outcome": "selected", "optionId": option_id}})
         granted = option_id is not None and options[option_id].startswith("allow")
-        return [response, *(self._calls.close(one.call_id, "failed") if one.opened and not granted else ())]
+        return [response] if granted else [response, *self._close_call(one)]
 
     def withdraw(self, rpc_id: RpcId) -> list[Out]:
         """Close a request that the agent has cancelled; a later answer to the request has no effect."""
         for request_id, one in self._open.items():
             if one.rpc_id == rpc_id:
                 del self._open[request_id]
-                closed = self._calls.close(one.call_id, "failed") if one.opened else []
-                return [messages.error(rpc_id, messages.CANCELLED, "withdrawn"), *closed]
+                return [messages.error(rpc_id, messages.CANCELLED, "withdrawn"), *self._close_call(one)]
         return []
+
+    def _close_call(self, one: _OpenPermission) -> Sequence[Out]:
+        """End the call of a request that was not granted, if the request has opened the call."""
+        return self._calls.close(one.call_id, "failed") if one.opened else ()
 
 
 def cancelled(rpc_id: RpcId) -> Send:
@@ -475,6 +478,8 @@ class AcpCodec(Conversation):
         outs: list[Out] = [*self._calls.open(tool.tool_call_id, tool.title or tool.tool_call_id, kind, tool.parent)]
         asked, answered = tool.arguments_and_result
         self._calls.record_digests(tool.tool_call_id, asked=asked, answered=answered)
+        if tool.has_empty_result:
+            self._calls.record_empty_result(tool.tool_call_id)
         if tool.status in _TOOL_ENDS:
             outs += self._calls.close(tool.tool_call_id, "failed" if self._cancelling else _TOOL_ENDS[tool.status])
         return outs

@@ -1,0 +1,58 @@
+"""Texts at the end of a run: a table of the tasks, the reason of each failure, and the result as JSON. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from supervisor.cli.options import DEFAULT
+from supervisor.cli.rendering import columns, duration, json_line
+from supervisor.policies.redaction import printable
+from supervisor.work.results import WELL, PlanResult, TaskResult
+
+
+def results_text(result: PlanResult, state_dir: Path = DEFAULT) -> str:
+    """Return the text at the end of a run: a row for each task, remarks and reasons below, and the reason why the run
+    did not succeed. *state_dir* is the state directory that the named commands read."""
+    heads = ("TASK", "OUTCOME", "LAUNCHES", "TOOK", "COST", "SESSION")
+    rows = (
+        (one.id, one.outcome, str(one.launches or "-"), duration(one.took_s), _cost(one), one.session_id)
+        for one in result.tasks.values()
+    )
+    lines = [columns(heads, rows), *_reasons(result, state_dir)]
+    if not result.ok:
+        return "\n".join([*lines, "", printable(f"the run failed: {result.why}")])
+    logs = [one.session_id for one in result.tasks.values() if one.session_id]
+    return "\n".join([*lines, *(["", f"what the agents wrote: {_logs(logs[0], state_dir)}"] if logs else [])])
+
+
+def results_json(result: PlanResult) -> str:
+    """Return the last line of ``supervisor run --json``."""
+    tasks = [one._asdict() for one in result.tasks.values()]
+    return json_line({"ok": result.ok, "error": result.why, "tasks": tasks})
+
+
+def _reasons(result: PlanResult, state_dir: Path) -> Iterator[str]:
+    """Yield the remarks about the tasks, and for each task that did not succeed the reason and the command that prints
+    the output of its agent."""
+    for one in result.tasks.values():
+        if one.outcome in WELL:
+            yield from (printable(f"{one.id}: {remark}") for remark in one.remarks)
+            continue
+        yield ""
+        yield printable(f"{one.id} {one.outcome}: {one.error or 'no reason was recorded'}")
+        yield from (printable(f"    {remark}") for remark in one.remarks)
+        if one.outcome == "failed" and one.session_id:
+            yield f"    {_logs(one.session_id, state_dir)}"
+
+
+def _cost(one: TaskResult) -> str:
+    if one.cost_usd:
+        return f"{one.cost_usd:.4f} USD"
+    return f"{one.tokens} tokens" if one.tokens else "-"
+
+
+def _logs(session_id: str, state_dir: Path) -> str:
+    where = "" if state_dir == DEFAULT else f" --state-dir {shlex.quote(str(state_dir))}"
+    return f"supervisor logs {shlex.quote(printable(session_id))}{printable(where)}"
