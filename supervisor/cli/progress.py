@@ -119,7 +119,8 @@ class Progress:
             case Task.CANCELLED.value:
                 yield ProgressLine(at, f"{name}: cancelled{f': {why}' if why else ''}", is_failure=True)
             case Task.OPEN.value if event.from_status == Task.FAILED.value:
-                yield ProgressLine(at, f"{name}: is tried again ({why})")
+                not_before = time_of_day(at + float(event.metadata.get("delay_s") or 0))
+                yield ProgressLine(at, f"{name}: is tried again not before {not_before} ({why})")
             case Task.PLANNED.value | Task.PENDING_APPROVAL.value | Task.BLOCKED.value as state:
                 row = self._table.row(event.entity_id)
                 if row is not None and row.state == state:

@@ -211,7 +211,8 @@ class RunTable:
         )
 
     def _of_task(self, row: EntityRow, run: EntityRow | None, notes: Notes) -> TableLine:
-        is_delayed = run is not None and bool(notes.task_status.delay(run))
+        status = notes.task_status
+        is_delayed = bool(status.delay_of_claim(row) or (run is not None and status.delay(run)))
         group = Group.RUNS if row.state in _HELD else Group.QUEUED
         if row.state in _PERSON or is_delayed:
             group = Group.WAITS

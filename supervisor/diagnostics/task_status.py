@@ -164,11 +164,22 @@ class TaskStatus:
         """Return the reason why an unclaimed task without open dependencies waits: for another attempt, or for a free
         slot of a worker."""
         found = self._run(task)
+        if delay := self.delay_of_claim(task):
+            return delay
         if found is None:
             return ""
         if found[0].state not in _DELAYED:
             return "waits for a worker" if task.state == Task.OPEN.value else ""
         return "; ".join(part for part in self._of_run(*found) if part)
+
+    def delay_of_claim(self, task: EntityRow) -> str:
+        """Return a text about an open task that is to be claimed again after a delay: the time, and the command that
+        tries the task at once; ``""`` if there is no delay."""
+        delay_s = float(self._data[task.id].get("delay_s") or 0)
+        if task.state != Task.OPEN.value or not delay_s:
+            return ""
+        at = time_of_day(self._times.entered(task) + delay_s)
+        return f"is tried again not before {at} (at once: supervisor task reset {plan_name(task.id)})"
 
     # ------------------------------------------------------------------ runs
     def _of_run(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
@@ -191,12 +202,12 @@ class TaskStatus:
         match run.state:
             case TaskRun.RETRYING.value:
                 at = time_of_day(self._times.entered(run) + limits.delay_s)
-                return f"{_attempts(data)} ended, the next one begins at {at} ({at_once})"
+                return f"{_attempts(data)} ended, the next one comes not before {at} ({at_once})"
             case TaskRun.HALF_OPEN.value:
                 return f"{_counted(data)}, circuit half open, {_probes(data)}"
             case TaskRun.CIRCUIT_OPEN.value if probes_left(limits, CooldownExpired()):
                 at = time_of_day(self._times.entered(run) + limits.cooldown_s)
-                return f"{_counted(data)}, circuit open, the next probe begins at {at} ({at_once})"
+                return f"{_counted(data)}, circuit open, the next probe comes not before {at} ({at_once})"
         return ""
 
     # ------------------------------------------------------------------ dead letters
