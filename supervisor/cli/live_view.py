@@ -242,7 +242,9 @@ class ErrorLines(io.TextIOBase):
 
 def view_for(*, as_json: bool, state: StateDir) -> RunView:
     """Return the view that suits standard output: JSON if requested, a table on a terminal that can move the cursor,
-    else lines."""
+    else lines. Characters that the encoding of the output does not have are replaced."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     if as_json:
         return JsonView(sys.stdout)
     if sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown"):

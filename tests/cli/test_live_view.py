@@ -22,6 +22,7 @@ from supervisor.cli.run import configure_logging
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import Transcript
 from supervisor.ports import EntityRow
+from supervisor.runtime.outages import Outage
 from supervisor.work.results import PlanResult, TaskResult
 from tests.cli.live_kit import Terminal, agent, record, run, session, stream, task
 
@@ -218,3 +219,27 @@ def test_much_output_is_cut_with_a_word(tmp_path: Path) -> None:
     PlainView(out, state).show([], [session("one")])
     lines = [line.strip() for line in out.getvalue().splitlines()]
     assert lines == ["one| … 30 more lines, see: supervisor logs one", *(f"one| line {n}" for n in range(30, 50))]
+
+
+def test_characters_that_the_output_cannot_show_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an output that is ASCII, a letter or a symbol of another alphabet is a question mark, and no error."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    view = view_for(as_json=False, state=state_of(tmp_path))
+    view.show([record("run", "run:a", "execution_failed", "FAILED", error="Größe")], [run("a", "FAILED")])
+    assert written.getvalue().endswith(b"a: attempt failed: Gr??e\n")
+
+
+def test_an_outage_stands_below_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the journal cannot be written, the last rows of the table say so, within the height of the terminal."""
+    with terminal(monkeypatch, 80, 16) as (out, screen):
+        view = TableView(out, state_of(tmp_path), now=lambda: 3.0)
+        view.outage(Outage(since=0.0, why="the disk is full", attempts=3, waiting=2))
+        view.show([], moment(0))
+        frame = " ".join(screen.refresh())
+        assert "the disk is full; 2 records wait in memory" in frame
+        assert re.findall(r"● (t\d\d) +RUNNING", frame) == ["t00", "t01", "t02", "t03"]
+        view.outage(None)
+        view.show([], moment(0))
+        assert "the disk is full" not in " ".join(screen.refresh())
+        view.close()
