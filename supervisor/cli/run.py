@@ -243,7 +243,7 @@ async def _report_takeover(runner: PlanRunner) -> None:
     """Print what this run continues, has merged or resumes, or why it starts anew, once the run has begun."""
     await runner.begun.wait()
     if runner.anew:
-        rest = "; --resume does only the tasks that are not closed" if runner.has_rest else ""
+        rest = f"; --resume does only what it left: {runner.rest}" if runner.rest else ""
         warn(f"{runner.anew}{rest}")
     for how, words in (
         ("continuing the interrupted run", runner.taken_over),

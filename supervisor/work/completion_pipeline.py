@@ -321,6 +321,7 @@ class CompletionPipeline:
         attempts = execution.run_data.attempts if execution.has_run else 0  # the run may have ended before a takeover
         told = {"attempts": attempts, "claims": execution.data.claims, "error": error}
         execution.note("DeadLettered", told, error)
+        _log.error("a task has failed", task=execution.name, reason=error)
         if self._plan_run.is_critical(execution):
             await self._plan_run.workstream.record_failed(execution, error, self._plan_run.results)
         await self._plan_run.give_back(execution)

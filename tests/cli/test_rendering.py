@@ -357,7 +357,9 @@ def test_a_report_counts_as_people_do() -> None:
 
 # ------------------------------------------------------------------------------------------------------- the run
 MORE = ("on its branch is more",)
-RESULT = TaskResult("build", "build-2", "failed", "broken", 1.5, "supervisor/build-2", MORE, 2, 350, 0.25)
+RESULT = TaskResult(
+    "build", "build-2", "failed", "broken", 1.5, "supervisor/build-2", MORE, 2, 350, 0.25, "broken\n1\n2"
+)
 
 
 def test_results_are_a_table_and_an_object() -> None:
@@ -369,6 +371,8 @@ def test_results_are_a_table_and_an_object() -> None:
     assert lines == [
         "",
         "build failed: broken",
+        "    | 1",
+        "    | 2",
         "    on its branch is more",
         "    supervisor logs build-2 --state-dir 'my dir'",
         "",
@@ -378,6 +382,7 @@ def test_results_are_a_table_and_an_object() -> None:
     assert told == {
         "ok": False,
         "error": "of 1 task 1 failed (build)",
+        "output": "",
         "tasks": [
             {
                 "id": "build",
@@ -390,6 +395,7 @@ def test_results_are_a_table_and_an_object() -> None:
                 "launches": 2,
                 "tokens": 350,
                 "cost_usd": 0.25,
+                "findings": "broken\n1\n2",
             },
         ],
     }

@@ -171,6 +171,9 @@ def test_a_task_is_followed_over_its_retry(tmp_path: Path, followers: list[subpr
         one.until(entity_id="t:t1", to_status="RUNNING")
         late = cli("wait", "t", "--timeout", "0", "--state-dir", one.state_dir)
         assert (late.status, late.err) == (124, "supervisor: task:t has not ended after 0 s: it is IN_PROGRESS\n")
+        misspelt = cli("task", "block", "tt", "--on", "x", "--state-dir", one.state_dir)
+        words = "supervisor: no task of the run has the name 'tt'; did you mean t?\n"
+        assert (misspelt.status, misspelt.err) == (2, words)
         for arguments in (["logs", "t", "-f"], ["wait", "t"], ["ps", "--watch"]):
             argv = [sys.executable, "-m", "supervisor", *arguments, "--state-dir", str(one.state_dir)]
             followers.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
