@@ -78,7 +78,8 @@ class TaskStatus:
         data = self._data.get(row.id, {})
         match row.kind:
             case Kind.WORKSTREAM:
-                parts = self._of_workstream(row, data)
+                failing = () if row.ended else (one.words for one in self._times.failing_providers)
+                parts = iter((self.counts(row), *failing))
             case Kind.TASK:
                 parts = self._of_task(row, data)
             case Kind.RUN:
@@ -92,7 +93,11 @@ class TaskStatus:
         return ", ".join(part for part in parts if part)
 
     # ------------------------------------------------------------------ workstream
-    def _of_workstream(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
+    def counts(self, row: EntityRow) -> str:
+        """Return a text with the numbers of tasks of a workstream by their states, and the workstream's last error."""
+        return ", ".join(part for part in self._counts(row, self._data.get(row.id, {})) if part)
+
+    def _counts(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
         states = Counter(self._rows[task].state for task in self._tasks.get(row.id, ()))
         tasks = data.get("tasks", 0)
         yield f"{states[Task.CLOSED.value]} of {tasks} tasks closed"
@@ -103,8 +108,6 @@ class TaskStatus:
         asked = sum(states[state] for state in _ASKED)
         yield f"{asked} to be approved" if asked else ""
         yield str(data.get("last_error", ""))
-        if not row.ended:
-            yield from (one.words for one in self._times.failing_providers)
 
     # ------------------------------------------------------------------ tasks
     def _of_task(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
