@@ -19,6 +19,7 @@ import pytest
 from supervisor.cli.live_view import JsonView, PlainView, TableView, view_for
 from supervisor.cli.options import warn
 from supervisor.cli.run import configure_logging
+from supervisor.diagnostics.state_times import time_of_day
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import Transcript
 from supervisor.ports import EntityRow
@@ -243,3 +244,31 @@ def test_an_outage_stands_below_the_table(tmp_path: Path, monkeypatch: pytest.Mo
         view.show([], moment(0))
         assert "the disk is full" not in " ".join(screen.refresh())
         view.close()
+
+
+def test_a_failure_is_told_once(tmp_path: Path) -> None:
+    """A failed attempt makes a line, and another one for the next attempt; where the task fails with it there is one
+    line in all."""
+    state, out = state_of(tmp_path), io.StringIO()
+    view = PlainView(out, state)
+    view.show(
+        [
+            record("run", "run:a", "execution_failed", "FAILED", error="exit status 3"),
+            record("run", "run:a", "retry_decided", "RETRYING", before="FAILED"),
+        ],
+        [task("a", "IN_PROGRESS", claimed_by="a"), run("a", "RETRYING", attempts=1, delay_s=4.0)],
+    )
+    view.show(
+        [
+            record("run", "run:a", "execution_failed", "FAILED", error="exit status 3"),
+            record("task", "task:a", "failed", "FAILED", reason="exit status 3 (no further try: stopped)"),
+            record("task", "task:a", "retried", "OPEN", before="FAILED", reason="try 2", delay_s=5.0),
+        ],
+        [task("a", "OPEN"), run("a", "CIRCUIT_OPEN", attempts=2)],
+    )
+    assert [line[9:] for line in out.getvalue().splitlines()] == [
+        "a: attempt failed: exit status 3",
+        f"a: attempt 1 of 5 ended, the next one comes not before {time_of_day(6.0)} (at once: supervisor task reset a)",
+        "a: failed: exit status 3 (no further try: stopped)",
+        f"a: is tried again not before {time_of_day(7.0)} (try 2)",
+    ]
