@@ -394,8 +394,6 @@ def test_the_help_of_every_command_ends_with_an_example() -> None:
     commands = dict(_commands(supervisor, top))
     assert len(commands) > 35
     for path, command in commands.items():
-        if path.startswith("supervisor simulate"):
-            continue
         lines = [line.strip() for line in (command.epilog or "").splitlines() if line.startswith("  ")]
         assert lines, path
         for line in lines:
