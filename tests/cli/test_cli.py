@@ -434,7 +434,7 @@ READS = SLOW | {"asyncio", "anyio"}
     [
         ("--help", READS | {"apsw"}),
         ("machines", READS | {"apsw"}),
-        *((command, READS) for command in ("tree", "ps", "logs lead", "why lead", "events lead", "wait lead")),
+        *((command, READS) for command in ("tree", "logs lead", "events lead", "wait lead")),
         ("abort lead --scope session", SLOW - {"pydantic"}),  # the models of requests
     ],
 )
