@@ -71,7 +71,7 @@ def test_logs_of_a_name_are_those_of_its_newest_session(twice: Path) -> None:
     [
         ("good", 0, "task:good-2: CLOSED"),
         ("task:good", 0, "task:good: CLOSED"),
-        ("good-2", 0, "good-2: Stopped (completed, its task is settled)"),
+        ("good-2", 0, "good-2: Stopped (completed)"),
         ("bad", 1, "task:bad-2: FAILED (exit status 3, checkpoint in place (CIRCUIT_OPEN))"),
         ("workstream:plan", 1, "workstream:plan: failed (1 of 2 tasks closed, 1 failed, 1 of 2 tasks failed)"),
     ],
@@ -128,8 +128,8 @@ def test_ps_watch_ends_with_the_supervisor(twice: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        ("supervisor logs b", ["bad", "bad-2"]),
-        ("supervisor wait work", ["workstream:plan", "workstream:plan-2"]),
+        ("supervisor logs b", ["bad-2", "bad"]),
+        ("supervisor wait work", ["workstream:plan-2", "workstream:plan"]),
         ("supervisor why good-2:", ["good-2:t1", "good-2:a1"]),
         ("supervisor abort ", []),
         ("supervisor wa", ["wait"]),
