@@ -180,9 +180,7 @@ class EffectExecutor:
                 session, cause, effect.abort_id, now=effect.now
             ),
             ForceStopSession: lambda session, entity_id, effect, cause: self._kill(session, effect.reason),
-            LogFatal: lambda session, entity_id, effect, cause: _log.error(
-                "session gave up", session=session.session_id, reason=effect.message
-            ),
+            LogFatal: lambda session, entity_id, effect, cause: _log_end(session, effect.message),
             StorePrompt: lambda session, entity_id, effect, cause: registry.write_transcript(
                 session, "prompt", effect.prompt.rstrip("\n") + "\n"
             ),
@@ -552,6 +550,13 @@ class EffectExecutor:
         if child.mode is not CancelMode.WAIT_COMPLETED and session.connection is not None:
             lives = "lives on" if child.mode is CancelMode.ABANDON else "was told to end"
             session.connection.answer_delegation(effect.call_id, Outcome("aborted", f"{child.session_id} {lives}", ""))
+
+
+def _log_end(session: LiveSession, reason: str) -> None:
+    """Log that a session gave up. For a task this is a warning: the task goes on with another session, or its failure
+    is logged as an error."""
+    log = _log.error if session.assigned_task is None else _log.warning
+    log("session gave up", session=session.session_id, reason=reason)
 
 
 def _aborted(reason: str, abort_reason: str | None) -> Verdict:

@@ -70,7 +70,7 @@ def test_logs_of_a_name_are_those_of_its_newest_session(twice: Path) -> None:
     [
         ("good", 0, "task:good-2: CLOSED"),
         ("task:good", 0, "task:good: CLOSED"),
-        ("good-2", 0, "good-2: Stopped (completed, its task is settled)"),
+        ("good-2", 0, "good-2: Stopped (completed)"),
         ("bad", 1, "task:bad-2: FAILED (exit status 3, checkpoint in place (CIRCUIT_OPEN))"),
         ("workstream:plan", 1, "workstream:plan: failed (1 of 2 tasks closed, 1 failed, 1 of 2 tasks failed)"),
     ],
@@ -127,8 +127,8 @@ def test_ps_watch_ends_with_the_supervisor(twice: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        ("supervisor logs b", ["bad", "bad-2"]),
-        ("supervisor wait work", ["workstream:plan", "workstream:plan-2"]),
+        ("supervisor logs b", ["bad-2", "bad"]),
+        ("supervisor wait work", ["workstream:plan-2", "workstream:plan"]),
         ("supervisor why good-2:", ["good-2:t1", "good-2:a1"]),
         ("supervisor abort ", []),
         ("supervisor wa", ["wait"]),
@@ -171,6 +171,9 @@ def test_a_task_is_followed_over_its_retry(tmp_path: Path, followers: list[subpr
         one.until(entity_id="t:t1", to_status="RUNNING")
         late = cli("wait", "t", "--timeout", "0", "--state-dir", one.state_dir)
         assert (late.status, late.err) == (124, "supervisor: task:t has not ended after 0 s: it is IN_PROGRESS\n")
+        misspelt = cli("task", "block", "tt", "--on", "x", "--state-dir", one.state_dir)
+        words = "supervisor: no task of the run has the name 'tt'; did you mean t?\n"
+        assert (misspelt.status, misspelt.err) == (2, words)
         for arguments in (["logs", "t", "-f"], ["wait", "t"], ["ps", "--watch"]):
             argv = [sys.executable, "-m", "supervisor", *arguments, "--state-dir", str(one.state_dir)]
             followers.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
