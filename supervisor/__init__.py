@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         AbortScope,
         CancelMode,
         DeliveryPoint,
+        InvalidArgument,
         LifecycleEvent,
         StageBudgets,
         TransitionReason,
@@ -130,6 +131,7 @@ __all__ = [
     "Explanation",
     "HandBackConfig",
     "Inspected",
+    "InvalidArgument",
     "JournalDamaged",
     "JournalError",
     "JournalLost",
@@ -210,7 +212,7 @@ _NAMES = {
     "supervisor.host.services": "ServiceFailed",
     "supervisor.journal.statedir": "StateDirBusy StateDirError",
     "supervisor.lifecycles.types": (
-        "AbortPolicy AbortReason AbortScope CancelMode DeliveryPoint LifecycleEvent StageBudgets "
+        "AbortPolicy AbortReason AbortScope CancelMode DeliveryPoint InvalidArgument LifecycleEvent StageBudgets "
         "TransitionReason UnknownValue"
     ),
     "supervisor.plans": (
@@ -230,7 +232,6 @@ _NAMES = {
     "supervisor.ports": "Compacted JournalDamaged JournalError JournalLost JournalUnavailable Retention",
     "supervisor.runtime.entity": "Degraded Refused",
     "supervisor.runtime.live_session": "AgentFunction NoSuchEntity Outcome",
-    "supervisor.host.services": "ServiceFailed",
     "supervisor.runtime.outages": "Outage Shortage",
     "supervisor.runtime.subscriptions": "SubscriptionLagged",
     "supervisor.sessions.approval_queue": "OnPermission",

@@ -17,9 +17,10 @@ from supervisor.cli.rendering import columns
 from supervisor.control.error_messages import DONE, BadInput
 from supervisor.embedding.runtime import check_environment
 from supervisor.plans import BadPlan, Plan
+from supervisor.plans.source import spelled
 from supervisor.plans.tasks import every_task
 from supervisor.work.budgeting import narrowings
-from supervisor.work.worst_case import WorstCase, retries_max, worst_cases
+from supervisor.work.worst_case import WorstCase, limit_s, retries_max, worst_cases
 from supervisor.workspaces.git_command import WorkspaceError
 
 NAMED_MAX: Final = 3
@@ -49,7 +50,7 @@ def _check(plan: Path, as_json: bool, workdir: Path) -> int:
         say(json.dumps(_as_json(found)))
         return DONE
     say(f"{name}: {_summary(found)}: no problems")
-    for words in (*narrowings(found), *_unguarded(found)):
+    for words in (*narrowings(found), *_unguarded(found), *_late_answers(found)):
         say(f"{name}: {words}")
     say(f"\n{_worst_cases_text(found)}")
     return DONE
@@ -101,7 +102,11 @@ def _as_json(plan: Plan) -> dict[str, object]:
     """Return the names in *plan* as data; subtasks are listed among the tasks, each after its parent."""
     tasks = [one.task.id for one in every_task(plan.tasks)]
     said = {"workstream": plan.workstream, "agents": list(plan.agents), "workers": list(plan.workers), "tasks": tasks}
-    more = {"narrowed": list(narrowings(plan)), "unguarded": list(_unguarded(plan))}
+    more = {
+        "narrowed": list(narrowings(plan)),
+        "unguarded": list(_unguarded(plan)),
+        "late_answers": list(_late_answers(plan)),
+    }
     worst = [{"tasks": names, "ways": [one._asdict() for one in cases]} for cases, names in _worst_cases(plan).items()]
     told = {"worst_cases": worst, "retries_max": retries_max(plan)}
     return {"ok": True, **said, **told, **{name: words for name, words in more.items() if words}}
@@ -113,6 +118,19 @@ def _unguarded(plan: Plan) -> Iterator[str]:
         if agent.unguarded:
             asked = f"'{agent.permissions.default}' answers what it asks"
             yield f"agents.{name}.unguarded: it may act without asking; permissions {asked}, and hold nothing else"
+
+
+def _late_answers(plan: Plan) -> Iterator[str]:
+    """Yield a line for each task whose attempt times out before a person has had the whole time to answer its agent."""
+    for one in every_task(plan.tasks):
+        if (agent := plan.agent_configs.get(one.task.agent)) is None:
+            continue
+        permissions = agent.permissions
+        asks = "ask" in (permissions.default, *(rule.then for rule in permissions.rules))
+        if asks and (attempt_s := limit_s(plan, one.task)) <= permissions.answer_within_s:
+            answer_s = f"a person has {permissions.answer_within_s:g} s to answer (answer_within_s)"
+            what = f"an attempt of {attempt_s:g} s ends while {answer_s}"
+            yield f"{spelled(one.path)}: {what}; raise timeout_s, or lower answer_within_s"
 
 
 def _summary(plan: Plan) -> str:

@@ -14,6 +14,7 @@ import anyio
 import click
 
 from supervisor.cli.completion import complete_ids
+from supervisor.cli.lookup import near_tasks
 from supervisor.cli.options import PATH, TASK, examples, json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import json_text
 from supervisor.cli.sessions import operator
@@ -91,7 +92,7 @@ def _command(verb: str, words: str) -> Callable[..., Any]:
     return task.command(verb, help=words, epilog=examples(f"supervisor task {verb} fix"))(command)
 
 
-_command("reset", "Retry tasks that were given up: close the circuit, and count attempts from 0.")
+_command("reset", "Retry tasks at once that wait for their next try, or were given up; those count attempts from 0.")
 _command("requeue", "Take tasks in progress from their sessions, and let other sessions take them.")
 _command("unclaim", "Take tasks that were claimed but not begun from their sessions.")
 _command("cancel", "Cancel tasks for good.")
@@ -171,11 +172,14 @@ def _send(kind: type[Steer | Split], *, state_dir: Path, as_json: bool, by: str 
     elif not replies:
         say("no planned task waits for approval")
     for one in [] if as_json else replies:
-        _print_reply(one)
+        _print_reply(one, state_dir)
     return max((_status(one) for one in replies), default=DONE)
 
 
-def _print_reply(one: Mapping[str, Any]) -> None:
+def _print_reply(one: Mapping[str, Any], state_dir: Path) -> None:
+    if "refused" in one and one["refused"]["kind"] == "unknown" and (near := near_tasks(state_dir, one["task"])):
+        warn(f"no task of the run has the name {one['task']!r}; did you mean {' or '.join(near)}?")
+        return
     if "refused" in one:
         warn(f"{printable(one['task'])}: {advised(**one['refused'])}")
         return

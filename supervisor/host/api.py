@@ -160,10 +160,11 @@ class Supervisor:
         """Begin the end of this supervisor: a drain within ``drain_s``; with *now*, or at the second call, an abort of
         every session.
 
-        ``stopping`` is set at once. A drain refuses new sessions, new prompts to root sessions, and new tasks; it
-        finishes the prompts that were sent before; a session that waits for its next try gives up. A session that
-        still lives when ``drain_s`` is over is stopped. The code in the block of ``open_supervisor`` is not cancelled,
-        unless ``stop_cancels_host`` is set there. The supervisor has ended when that block has been left.
+        ``stopping`` is set at once. A drain finishes the turns in progress (with the turns of child sessions that they
+        wait for) and begins no other: new sessions, prompts and tasks are refused, prompts that wait behind a turn get
+        the result ``aborted``, and a session that waits for its next try gives up. A session that still lives when
+        ``drain_s`` is over is stopped. The code in the block of ``open_supervisor`` is not cancelled, unless
+        ``stop_cancels_host`` is set there. The supervisor has ended when that block has been left.
         """
         check_type("now", now, bool)
         await self.core.stop(now=now, actor=actor)

@@ -17,7 +17,7 @@ from supervisor.host.trust_scores import Trust
 from supervisor.host.workspace_cleanup import WorkspaceCleanup
 from supervisor.journal.transcript import RedactingTranscript
 from supervisor.lifecycles.session import Session, SessionData
-from supervisor.lifecycles.types import AbortPolicy, CancelMode, InvalidArgument, UnknownValue
+from supervisor.lifecycles.types import AbortPolicy, CancelMode, InvalidArgument
 from supervisor.plans import Settings
 from supervisor.policies.access import intersect_rights
 from supervisor.policies.argument_checks import check_agent_function, check_name
@@ -82,7 +82,8 @@ class SessionFactory:
             name = encodable(getattr(agent, "__name__", "function"))
             return AgentProfile(name=name, adapter="inprocess", function=agent)
         if agent not in agents:
-            raise UnknownValue("agent", agent, sorted(agents))
+            known = ", ".join(sorted(agents)) or "none"
+            raise InvalidArgument(f"agent: no agent is named {agent!r}; known: {known}")
         return agents[agent]
 
     def create(

@@ -103,7 +103,7 @@ class Shutdown:
         return True
 
     # ------------------------------------------------------------------ beginning
-    def stop(self, actor: str, *, now: bool, give_up_retries: Callable[[str], None]) -> None:
+    def stop(self, actor: str, *, now: bool, begin_drain: Callable[[str], None]) -> None:
         """Begin a drain; with *now*, or at the second call, stop every session instead."""
         self.begun.set()
         if now or self._drains:
@@ -112,7 +112,7 @@ class Shutdown:
             self._background().start_task(self.wait_all_recorded, name="last records")
         else:
             self._drains = True
-            give_up_retries(actor)
+            begin_drain(actor)
             self._background().start_task(self._limit_drain, actor, name="drain deadline")
 
     async def _limit_drain(self, actor: str) -> None:

@@ -578,7 +578,7 @@ class SupervisorCore:
         if self._system.context(BACKGROUND_ACTOR) is None:  # the supervisor has ended: a late command
             return
         with suppress(ActorStopped):  # the last actors are ending
-            self._shutdown.stop(actor, now=now, give_up_retries=self.effect_executor.give_up_retries)
+            self._shutdown.stop(actor, now=now, begin_drain=self.effect_executor.begin_drain)
 
     async def finish(self) -> None:
         """Wait until the open requests are finished, at most ``drain_s``; no new work begins meanwhile."""

@@ -201,7 +201,7 @@ def _extension_s(data: TurnData, event: ProgressSeen) -> float:
 
 
 def _deadline(data: TurnData, left_s: float, words: str) -> StartTimer:
-    error = f"the turn took longer than turn_timeout_s ({data.timeout_s:g} s){words}"
+    error = f"the turn took longer than {data.timeout_s:g} s (timeout_s of a task, else limits.turn_timeout_s){words}"
     verdict = Verdict(exit=Exit.TIMEOUT, error=error, abort_reason=AbortReason.TIMEOUT)
     return StartTimer(name=DEADLINE, delay_s=left_s, event=TaskFailed(verdict=verdict), lasting=True)
 
@@ -285,8 +285,13 @@ def withdraw_permissions(data: TurnData, event: TaskFailed) -> Answered:
 
 
 def settle(data: TurnData, event: VerifyRequested | TaskFailed) -> Answered:
-    abort_id = event.abort_id if isinstance(event, TaskFailed) else None
-    return _change(data, verdict=event.verdict, abort_id=abort_id), ()
+    if not isinstance(event, TaskFailed):
+        return _change(data, verdict=event.verdict, abort_id=None), ()
+    verdict = event.verdict
+    if verdict.exit is Exit.TIMEOUT and any(one.asked for one in data.asking):
+        words = f"{verdict.error}; it waited for a person's answer (supervisor permissions, supervisor answer)"
+        verdict = msgspec.structs.replace(verdict, error=words)
+    return _change(data, verdict=verdict, abort_id=event.abort_id), ()
 
 
 def seal(data: TurnData, event: Event) -> Answered:

@@ -5,7 +5,6 @@ Nothing here decides anything. Enum values keep the spelling of the specificatio
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import Enum, StrEnum
 from typing import Any, Final, Literal, NamedTuple
 
@@ -95,10 +94,9 @@ class InvalidArgument(ValueError):
 class UnknownValue(InvalidArgument):
     """Error: a field has a value that is none of those that it allows."""
 
-    def __init__(self, field: str, given: object, expected: Iterable[str]) -> None:
-        *others, last = [str(one) for one in expected] or ["nothing: there is none"]
-        known = f"{', '.join(others)} or {last}" if others else last
-        super().__init__(f"{field}: {given!r} is unknown; expected {known}")
+    def __init__(self, field: str, given: object, expected: type[StrEnum]) -> None:
+        words = [one.value for one in expected]
+        super().__init__(f"{field}: {given!r} is unknown; expected {', '.join(words[:-1])} or {words[-1]}")
 
 
 class DeliveryPoint(StrEnum):

@@ -31,9 +31,9 @@ _PLAIN: Final = (str, bytes, int, float, bool)
 
 def digest(value: object) -> str:
     """Return a hash of a value made of text, bytes, numbers, lists, tuples and mappings. Return ``""`` for any other
-    value, and for ``None`` and empty values, which do not identify a call's result."""
+    value, and for ``None``, which is no result."""
     parts: list[bytes] = []
-    if not _into(parts, value) or value in (None, (), [], {}, "", b""):
+    if value is None or not _into(parts, value):
         return ""
     return hashlib.blake2b(b"\0".join(parts), digest_size=8).hexdigest()
 

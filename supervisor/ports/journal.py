@@ -65,6 +65,12 @@ class EntityRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     born_at: float
     changed_at: float
 
+    @property
+    def lasted_s(self) -> float:
+        """Seconds from the first to the last record, by the wall clock, since several supervisors may have written
+        them; 0 if the wall clock was set back meanwhile."""
+        return round(max(0.0, self.changed_at - self.born_at), 6)
+
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on the ended entities in a journal; entities beyond a bound are moved to the archive. ``None`` is no

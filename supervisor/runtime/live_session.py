@@ -238,7 +238,7 @@ class Monitor(Protocol):
         ...
 
     def start_request(self) -> None:
-        """Reset the counts that begin anew with each request."""
+        """Reset the counts that begin anew with each request, and with each try of a request."""
         ...
 
     def turn_opened(self, turn_id: str) -> None:

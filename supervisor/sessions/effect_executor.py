@@ -69,7 +69,7 @@ from supervisor.lifecycles.events import (
     TaskFailed,
     WorktreeReady,
 )
-from supervisor.lifecycles.session import Message, Session
+from supervisor.lifecycles.session import Message, Request, Session
 from supervisor.lifecycles.turn import Turn, TurnData
 from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Kind, TerminationStage, TransitionReason, Verdict
 from supervisor.policies.turn_outcome import build_prompt
@@ -164,7 +164,8 @@ class EffectExecutor:
         self._workspace = workspace
         self._on_reply = on_reply
         self._approvals = approvals
-        self._no_retries = False
+        self._last_requests: frozenset[str] | None = None
+        """Ids of the requests that were in progress when a drain began; ``None`` before."""
         self.cleanup_s = CLEANUP_S
         """Time budget, in seconds, for the clean-up of a turn."""
         self._performed_always: Mapping[type, Callable[[LiveSession, str, Any, Cause], None]] = {
@@ -179,9 +180,7 @@ class EffectExecutor:
                 session, cause, effect.abort_id, now=effect.now
             ),
             ForceStopSession: lambda session, entity_id, effect, cause: self._kill(session, effect.reason),
-            LogFatal: lambda session, entity_id, effect, cause: _log.error(
-                "session gave up", session=session.session_id, reason=effect.message
-            ),
+            LogFatal: lambda session, entity_id, effect, cause: _log_end(session, effect.message),
             StorePrompt: lambda session, entity_id, effect, cause: registry.write_transcript(
                 session, "prompt", effect.prompt.rstrip("\n") + "\n"
             ),
@@ -273,13 +272,25 @@ class EffectExecutor:
             return False
         return True
 
-    # ------------------------------------------------------------------ retries
-    def give_up_retries(self, actor: str) -> None:
-        """Stop every session that waits for its next try, and prevent later tries, because a drain has begun."""
-        self._no_retries = True
-        for session in list(self._registry.sessions.values()):
-            if self._registry.entity(session.session_id).state is Session.COOLING_DOWN:
+    # ------------------------------------------------------------------ drain
+    def begin_drain(self, actor: str) -> None:
+        """Make the requests in progress the last ones: stop every session that waits for its next try, and prevent
+        later tries, and turns for the prompts that wait in a root session."""
+        sessions = [
+            (session, self._registry.entity(session.session_id)) for session in self._registry.sessions.values()
+        ]
+        self._last_requests = frozenset(one.data.current.id for _, one in sessions if one.data.current is not None)
+        for session, entity in sessions:
+            if entity.state is Session.COOLING_DOWN:
                 self._check_retry(session, Cause(actor=actor))
+
+    def _is_too_late(self, session: LiveSession, asked: Request | None) -> bool:
+        """Return whether a turn for the request *asked* must not begin, since the supervisor drains. The turn of a
+        parent waits for the turns of its children, a plan decides about its own prompts, and a message (without a
+        prompt) may begin a turn."""
+        if self._last_requests is None or asked is None or not asked.prompt or asked.once:
+            return False
+        return session.parent is None and asked.id not in self._last_requests
 
     def _check_retry(self, session: LiveSession, cause: Cause) -> None:
         """Let a failed session try again, unless the session fails too often, the supervisor drains, or the plan of its
@@ -294,10 +305,12 @@ class EffectExecutor:
         session.crashes = tuple(at for at in session.crashes if entity.since_s - at <= intensity.period_s)
         is_launch = data.incarnation != session.prompted and data.total_errors > session.errors_charged
         session.errors_charged = data.total_errors
+        if session.monitor is not None:
+            session.monitor.start_request()  # what the next launch repeats is no repetition of the agent
         if data.incarnation == session.prompted and not data.spent:
             session.crashes = add_restart(session.crashes, entity.since_s, intensity.period_s)
             session.prompted = 0
-        if self._no_retries:
+        if self._last_requests is not None:
             stop = OperatorStop(reason=f"no further try while draining: {data.last_error}", outcome="failed")
             self._registry.request_stop(session.session_id, stop, cause=cause)
         elif intensity.exceeded(session.crashes):
@@ -313,6 +326,10 @@ class EffectExecutor:
         turn_id = effect.turn_id
         entity = self._registry.entity(session.session_id)
         asked, limits = entity.data.current, entity.data.limits
+        if self._is_too_late(session, asked):
+            stop = OperatorStop(reason="no turn begins while draining", abort_reason="shutdown_signal")
+            self._registry.request_stop(session.session_id, stop, cause=cause)
+            return
         timeout_s = limits.turn_timeout_s if asked is None or asked.timeout_s is None else asked.timeout_s
         data = TurnData(
             id=turn_id,
@@ -533,6 +550,13 @@ class EffectExecutor:
         if child.mode is not CancelMode.WAIT_COMPLETED and session.connection is not None:
             lives = "lives on" if child.mode is CancelMode.ABANDON else "was told to end"
             session.connection.answer_delegation(effect.call_id, Outcome("aborted", f"{child.session_id} {lives}", ""))
+
+
+def _log_end(session: LiveSession, reason: str) -> None:
+    """Log that a session gave up. For a task this is a warning: the task goes on with another session, or its failure
+    is logged as an error."""
+    log = _log.error if session.assigned_task is None else _log.warning
+    log("session gave up", session=session.session_id, reason=reason)
 
 
 def _aborted(reason: str, abort_reason: str | None) -> Verdict:

@@ -225,9 +225,11 @@ class PendingRequests:
         """Raise ``Refused`` if the session may get no further prompt. A plan, and a call that delegates, prompt a
         session once, and again only after a failure."""
         entity = self._registry.entity(session.session_id)
+        if entity.state in _PROMPT_COMES:
+            return
         current = entity.data.current
         is_once = session.assigned_task is not None or session.started_by is not None
-        if (is_once or (current is not None and current.once)) and entity.state not in _PROMPT_COMES:
+        if is_once or (current is not None and current.once):
             work = "for a task" if session.started_by is None else "for the call that started it"
             fix = "make the message urgent, or urgent at turn_end"
             raise Refused(f"{session.session_id} works {work} and may get no further prompt; {fix}")

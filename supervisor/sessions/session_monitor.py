@@ -269,7 +269,8 @@ class SessionMonitor:
 
     # ------------------------------------------------------------------ a turn
     def start_request(self) -> None:
-        """Begin another request: repeated calls and silence of the request before no longer count."""
+        """Begin another request, or another try of a request that failed: repeated calls and silence before that no
+        longer count."""
         self._loops.begin()
         self._stall = Stall()
 

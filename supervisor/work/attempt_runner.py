@@ -436,16 +436,19 @@ class AttemptRunner:
             self._plan_run.offer(execution)
 
     async def try_now(self, execution: TaskExecution, reset: task_run.ManualReset) -> None:
-        """Reset the run, and offer the task to the workers now, although its delay is not over. (The run of a task that
-        waits for its next claim has nothing to reset.)"""
-        if execution.phase is Phase.DELAYED and execution.run is TaskRun.PENDING:
-            await self._elapse(execution)
-            self._plan_run.offer(execution)
-        elif execution.job in (Job.RETRYING, Job.QUEUED) and execution.state is not Task.BLOCKED:
+        """Reset the run, and offer the task to the workers now, although its delay is not over."""
+        if execution.job in (Job.RETRYING, Job.QUEUED) and execution.state is not Task.BLOCKED:
             await self._elapse(execution, reset)
             self._plan_run.offer(execution)
         else:
             await execution.post(reset)
+
+    async def end_delay(self, execution: TaskExecution) -> None:
+        """End the delay before the next attempt or the next claim of the task now, and offer the task to the workers.
+        No counter changes."""
+        await self._elapse(execution)
+        if execution.state is not Task.BLOCKED:
+            self._release(execution)
 
     @staticmethod
     async def _elapse(execution: TaskExecution, *events: Event) -> None:

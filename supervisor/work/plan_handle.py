@@ -109,7 +109,7 @@ class PlanHandle:
         except Exception as error:
             self._error = _cause_of(error)
             if not self._is_awaited:
-                _log.error("a plan failed", plan=self._plan.workstream, error=repr(error), exc_info=error)
+                _log.error("a plan failed", plan=self._plan.workstream, error=repr(self._error), exc_info=error)
         finally:
             self.ended.set()
 

@@ -194,12 +194,11 @@ class PlanRecovery:
         """Return the result of a task that was settled under an earlier supervisor."""
         name, by = left.data.name, left.data.claimed_by
         row = self._sup.recovered_work.rows[left.entity_id]
-        took_s = round(row.changed_at - row.born_at, 6)
         if left.state is Task.CLOSED:
-            return TaskResult(name, by, "completed", "", took_s, *unmerged_of(left.data.rest))
+            return TaskResult(name, by, "completed", "", row.lasted_s, *unmerged_of(left.data.rest))
         skipped = _run_data(self._last.get((Kind.RUN, left.entity_id))).skipped
         outcome = "blocked" if skipped is SkipCause.DEPENDENCY_FAILED else "skipped"
-        return TaskResult(name, by, outcome if skipped is not None else "aborted", BEFORE, took_s)
+        return TaskResult(name, by, outcome if skipped is not None else "aborted", BEFORE, row.lasted_s)
 
     async def _recorded_reason(self, task_id: str) -> str:
         """Return the reason in the last record of the task."""

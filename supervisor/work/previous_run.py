@@ -33,14 +33,16 @@ _AGAIN: Final = frozenset({Task.CANCELLED, Task.FAILED})
 
 class PreviousRun(NamedTuple):
     """An earlier run that can be resumed: its workstream; its closed tasks by name, with the jobs that completed them,
-    and which of these tasks are still to be merged; the checkpoints of tasks that were cancelled or given up; and the
-    tasks that are done again since their entry in the plan, or that of a task that they depend on, has changed."""
+    and which of these tasks are still to be merged; the checkpoints of tasks that were cancelled or given up, and the
+    data of these tasks (``before``), with the reasons why they are tried again; and the tasks that are done again since
+    their entry in the plan, or that of a task that they depend on, has changed."""
 
     workstream: str
     closed: Mapping[str, EntityRow]
     unmerged: Mapping[str, InterruptedTask]
     jobs: Mapping[str, str]
     again: Mapping[str, Checkpoint | None]
+    before: Mapping[str, TaskData]
     changed: Collection[str]
 
     @property
@@ -51,13 +53,18 @@ class PreviousRun(NamedTuple):
     @property
     def words(self) -> str:
         """Text about the tasks that stay closed, and the tasks that are done again with their checkpoints."""
-        again = [
-            f"{name} (from {f'{checkpoint_name(found.saved_as)} of {found.run}' if found else 'its beginning'})"
-            for name, found in self.again.items()
-        ]
+        again = [f"{name} (from {_beginning(found)})" for name, found in self.again.items()]
         again += [f"{name} (changed in the plan)" for name in self.changed]
         parts = [f"{len(self.closed)} closed and not done again"] if self.closed else []
         return "; ".join([*parts, *([f"done again: {', '.join(again)}"] if again else [])])
+
+
+def _beginning(checkpoint: Checkpoint | None) -> str:
+    if checkpoint is None:
+        return "its beginning"
+    if not checkpoint.saved_as:
+        return f"what {checkpoint.run} left in place"
+    return f"{checkpoint_name(checkpoint.saved_as)} of {checkpoint.run}"
 
 
 def find_previous_run(
@@ -100,7 +107,8 @@ def find_previous_run(
     # A person wants the checkpoints continued, whatever the plan rolls back by itself.
     runs = {row.parent_id: row for row in ordered if row.kind == Kind.RUN}
     again = {name: _checkpoint(runs.get(row.id)) for name, row in open_again.items()}
-    return PreviousRun(newest, closed, unmerged, jobs, again, changed)
+    before = {data.name: data for row, data in known if open_again.get(data.name) is row}
+    return PreviousRun(newest, closed, unmerged, jobs, again, before, changed)
 
 
 def _chain(newest: str, rows: Sequence[EntityRow]) -> set[str]:

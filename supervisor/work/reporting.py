@@ -100,5 +100,4 @@ def _of_tasks(rows: Iterable[EntityRow], workstream_id: str, why: str) -> Iterab
                 cut_short = data.last_failure == WHY
                 outcome = "aborted" if cut_short else _OUTCOMES.get(Task(row.state), "aborted")
                 error = "" if outcome == "completed" else why if cut_short else data.last_failure or why
-                took_s = round(row.changed_at - row.born_at, 6)
-                yield TaskResult(data.name, data.claimed_by, outcome, error, took_s, *unmerged_of(data.rest))
+                yield TaskResult(data.name, data.claimed_by, outcome, error, row.lasted_s, *unmerged_of(data.rest))

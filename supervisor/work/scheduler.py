@@ -135,10 +135,12 @@ class TaskScheduler:
             return execution
         planned = plan.approve_plan or placed.task.approval == "before"
         digest = digest_of(placed.task, self._sup.settings)
+        before, cause = None, plan_run.workstream.seq
+        if plan_run.previous is not None:
+            before = plan_run.previous.before.get(execution.name)
+            execution.checkpoint = plan_run.previous.again.get(execution.name)
         with plan_run.together():
-            execution.open(plan_run.workstream.id, digest, planned=planned, cause=plan_run.workstream.seq)
-            if plan_run.previous is not None:
-                execution.checkpoint = plan_run.previous.again.get(execution.name)
+            execution.open(plan_run.workstream.id, digest, planned=planned, cause=cause, before=before)
             execution.open_run(plan_run.limits_of(execution))
             if placed.task.when is None and not placed.task.optional:
                 execution.open_job()

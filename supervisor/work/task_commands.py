@@ -29,6 +29,7 @@ from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.runtime.one_shot_event import first_of
+from supervisor.work.attempt_runner import is_delayed
 from supervisor.work.blocking import PARENTS
 from supervisor.work.commands import Command, CommandEffect, CommandLog, digest_of
 from supervisor.work.scheduler import TaskScheduler
@@ -305,6 +306,9 @@ class TaskCommands:
             raise Refused(
                 f"task {execution.name!r} is {execution.state.value}, and its run is over; there is nothing to reset"
             )
+        if execution.run in (TaskRun.RETRYING, TaskRun.PENDING) and is_delayed(execution) and execution.active is None:
+            await self.scheduler.attempt_runner.end_delay(execution)
+            return CommandEffect(execution.run.value)
         if task_run.ManualReset not in RUN.allowed(execution.run):
             raise Refused(f"task {execution.name!r} needs no reset: its run is {execution.run.value}, not given up")
         reset = task_run.ManualReset(by=request.by)

@@ -342,7 +342,8 @@ class TaskExecution:
         """Return the result that the task has if it ends now."""
         took_s = round(anyio.current_time() - self._born_s, 6)
         remarks = tuple(dict.fromkeys(self.remarks))
-        return TaskResult(self.name, self.session_id, outcome, error, took_s, self.rest, remarks)
+        findings = self.data.failure if outcome == "failed" and self.data.has_findings else ""
+        return TaskResult(self.name, self.session_id, outcome, error, took_s, self.rest, remarks, findings=findings)
 
     @staticmethod
     def _opened(entity: Entity | None) -> Entity:
@@ -350,8 +351,11 @@ class TaskExecution:
         return entity
 
     # ------------------------------------------------------------------ births
-    def open(self, workstream_id: str, digest: str, *, planned: bool, cause: int | None) -> None:
-        """Create the task's entity and begin its log, in state PLANNED if a person must approve the task first."""
+    def open(
+        self, workstream_id: str, digest: str, *, planned: bool, cause: int | None, before: TaskData | None = None
+    ) -> None:
+        """Create the task's entity and begin its log, in state PLANNED if a person must approve the task first. If the
+        task was tried in the run that this run resumes, *before* is its data from there: its next prompt tells why."""
         data = TaskData(
             max_retries=self.task.max_retries,
             needs_approval=self.task.approval == "after",
@@ -360,6 +364,8 @@ class TaskExecution:
             name=self.name,
             digest=digest,
             part_of=self.parent.id if self.parent is not None else "",
+            failure=before.failure if before is not None else "",
+            has_findings=before is not None and before.has_findings,
         )
         wanted = self._sup.new_id(f"task:{self.name}")
         state = Task.PLANNED if planned else Task.OPEN

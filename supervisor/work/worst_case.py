@@ -68,12 +68,13 @@ def worst_cases(plan: Plan, task: TaskConfig) -> Iterator[WorstCase]:
     probes = [run.cooldown_s] * run.probes_max
     yield case("fails, with the same error each time", attempts(same), 0.0, by_agents)
     yield case("fails, with another error each time", attempts(run.max_attempts), 0.0, by_agents)
-    silent_s, limit_s = _silence_s(plan, task), _limit_s(plan, task)
-    if silent_s < limit_s:
+    silent_s, longest_s = _silence_s(plan, task), limit_s(plan, task)
+    if silent_s < longest_s:
         yield case("hangs", attempts(same) + probes, silent_s + session.grace_s, by_agents)
-    endless = "works on without end" if silent_s < limit_s else "hangs, or works on without end"
-    yield case(endless, attempts(same) + probes, limit_s + session.grace_s, by_agents)
-    if getattr(plan.agents[task.agent], "adapter", "") in HANDSHAKES:  # an agent may be a function
+    endless = "works on without end" if silent_s < longest_s else "hangs, or works on without end"
+    yield case(endless, attempts(same) + probes, longest_s + session.grace_s, by_agents)
+    agent = plan.agent_configs.get(task.agent)
+    if agent is not None and agent.adapter in HANDSHAKES:
         yield case("exits before it is ready", relaunches, 0.0, by_agents)
         yield case("says nothing at its start", relaunches, session.spawn_deadline_s, by_agents)
     if task.acceptance or task.approval == "after" or plan.review_of(task) or plan.workspace == "worktree":
@@ -87,7 +88,7 @@ def _silence_s(plan: Plan, task: TaskConfig) -> float:
     return silent_s or float("inf")
 
 
-def _limit_s(plan: Plan, task: TaskConfig) -> float:
+def limit_s(plan: Plan, task: TaskConfig) -> float:
     """Return the longest time of an attempt that makes progress."""
     if task.timeout_s is not None:
         return task.timeout_s

@@ -50,6 +50,7 @@ from supervisor.plans import (
 )
 from supervisor.plans.agents import McpServerConfig
 from supervisor.plans.permissions import PermissionRuleConfig
+from supervisor.work.results import PlanResult
 from tests.support import CommandOutput, run_command, stdout_of
 from tests.unit.journal.test_journal_growth import kept_journal
 
@@ -778,6 +779,7 @@ def test_stop_where_nothing_runs_has_nothing_to_do(cli: Cli, ended: Path) -> Non
         ),
         (["send", "lead/docs", "hello"], "session lead/docs has ended (completed); `supervisor tree` shows what lives"),
         (["send", "leat", "hello"], "nothing has the id 'leat'; did you mean lead"),
+        (["inspect", "lead/docs"], "lead/docs does not live any more: `supervisor why lead/docs` explains its end"),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )
@@ -1004,6 +1006,19 @@ def test_plan_check_refuses_what_run_refuses(cli: Cli, tmp_path: Path) -> None:
     assert (missing.status, "--workdir: no directory" in missing.err) == (2, True)
 
 
+def test_plan_check_tells_that_an_answer_may_come_too_late(cli: Cli, tmp_path: Path) -> None:
+    """With the defaults a person has as long to answer a permission request as the whole attempt may take: `plan check`
+    says so, with both figures; a task with more time gets no such line."""
+    plan = tmp_path / "plan.yaml"
+    tasks = "[{id: a, prompt: x, agent: s}, {id: b, prompt: x, agent: s, timeout_s: 900}]"
+    plan.write_text(f"agents: {{s: {{adapter: acp, command: [sh], permissions: ask}}}}\ntasks: {tasks}\n")
+    lines = [one for one in cli("plan", "check", plan).out.splitlines() if "answer_within_s" in one]
+    assert lines == [
+        f"{plan}: tasks[0]: an attempt of 300 s ends while a person has 300 s to answer (answer_within_s); "
+        "raise timeout_s, or lower answer_within_s"
+    ]
+
+
 def test_plan_check_tells_the_worst_case_of_each_task(cli: Cli, tmp_path: Path) -> None:
     """`plan check` prints for each way to fail for ever the tries and the time after which a task has failed; tasks
     with equal figures share their rows."""
@@ -1012,9 +1027,9 @@ def test_plan_check_tells_the_worst_case_of_each_task(cli: Cli, tmp_path: Path) 
     tasks = "[{id: a, prompt: x, agent: s, timeout_s: 60}, {id: b, prompt: x, agent: s, timeout_s: 60}]"
     plan.write_text(f"{quick}agents: {{s: {{adapter: command, command: [sh]}}}}\ntasks: {tasks}\n")
     *_, head, first, _, endless, together = cli("plan", "check", plan).out.splitlines()
-    assert head.split() == ["TASK", "ITS", "AGENT", "TRIES", "AT", "MOST"]
-    assert first.split() == ["each", "of", "2", *"fails, with the same error each time".split(), "1", "0", "s"]
-    assert endless.split() == [*"hangs, or works on without end".split(), "1", "70", "s"]
+    assert " ".join(head.split()) == "TASK ITS AGENT TRIES AT MOST"
+    assert " ".join(first.split()) == "each of 2 fails, with the same error each time 1 0 s"
+    assert " ".join(endless.split()) == "hangs, or works on without end 1 70 s"
     assert together == "Together, the tasks answer failures with at most 10 launches (retry_budget)."
 
 
@@ -1062,28 +1077,28 @@ def test_nobody_reading_is_silent(ended: Path) -> None:
 
 
 def test_a_run_goes_on_when_nobody_reads(ended: Path) -> None:
-    """A run's reporter whose reader has closed the pipe prints nothing more, and raises no error."""
+    """A run's reporter whose reader has closed the pipe closes its view once, prints nothing more, and raises no
+    error."""
+    calls: list[str] = []
 
     class Broken:
-        drawings = 0
-
-        def event(self, event: object) -> None:
+        def show(self, events: object, rows: object) -> None:
+            calls.append("show")
             raise BrokenPipeError
 
-        def drawn(self) -> None:
-            self.drawings += 1
+        def outage(self, outage: object) -> None: ...
 
-        def end(self, results: object, *, ok: bool) -> None:
+        def end(self, result: object) -> None:
             raise AssertionError("nobody reads the results")
 
         def close(self) -> None:
-            raise AssertionError("there is nothing to leave as it was")
+            calls.append("close")
+            raise BrokenPipeError
 
-    teller = Broken()
     reporter = Reporter(StateDir(ended).journal, after=0)
-    reporter.start(teller)
+    reporter.start(Broken())
     reporter.update()
     reporter.update()
-    reporter.end([], ok=True)
+    reporter.end(PlanResult({}))
     reporter.close()
-    assert teller.drawings == 0
+    assert calls == ["show", "close"]

@@ -28,12 +28,15 @@ TWO_TASKS = """
   - {id: bad, agent: sh, prompt: exit 3, max_retries: 0}
 """
 RETRIED = """
-  - id: t
-    agent: sh
-    max_retries: 1
-    prompt: |
-      while test ! -e go; do sleep 0.01; done
-      if test -e again; then echo second; else echo first; touch again; exit 3; fi
+task_lifecycle: {max_attempts: 1}
+agents:
+  worker:
+    adapter: command
+    command:
+      - sh
+      - -euc
+      - while test ! -e go; do sleep 0.01; done; if test -e again; then touch done; else touch again; fi
+tasks: [{id: t, agent: worker, prompt: work, max_retries: 1, acceptance: [{file_exists: done}]}]
 """
 
 
@@ -67,7 +70,7 @@ def test_logs_of_a_name_are_those_of_its_newest_session(twice: Path) -> None:
     [
         ("good", 0, "task:good-2: CLOSED"),
         ("task:good", 0, "task:good: CLOSED"),
-        ("good-2", 0, "good-2: Stopped (completed, its task is settled)"),
+        ("good-2", 0, "good-2: Stopped (completed)"),
         ("bad", 1, "task:bad-2: FAILED (exit status 3, checkpoint in place (CIRCUIT_OPEN))"),
         ("workstream:plan", 1, "workstream:plan: failed (1 of 2 tasks closed, 1 failed, 1 of 2 tasks failed)"),
     ],
@@ -124,8 +127,8 @@ def test_ps_watch_ends_with_the_supervisor(twice: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        ("supervisor logs b", ["bad", "bad-2"]),
-        ("supervisor wait work", ["workstream:plan", "workstream:plan-2"]),
+        ("supervisor logs b", ["bad-2", "bad"]),
+        ("supervisor wait work", ["workstream:plan-2", "workstream:plan"]),
         ("supervisor why good-2:", ["good-2:t1", "good-2:a1"]),
         ("supervisor abort ", []),
         ("supervisor wa", ["wait"]),
@@ -163,23 +166,26 @@ def followers(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
 def test_a_task_is_followed_over_its_retry(tmp_path: Path, followers: list[subprocess.Popen[str]]) -> None:
     """``logs -f`` of a task goes on with the session of its retry, ``wait`` waits for the last one, and ``ps --watch``
     prints the table whenever a state has changed."""
-    (tmp_path / "plan.yaml").write_text(AGENTS + RETRIED)
+    (tmp_path / "plan.yaml").write_text(RETRIED)
     with run(tmp_path / "plan.yaml") as one:
         one.until(entity_id="t:t1", to_status="RUNNING")
         late = cli("wait", "t", "--timeout", "0", "--state-dir", one.state_dir)
         assert (late.status, late.err) == (124, "supervisor: task:t has not ended after 0 s: it is IN_PROGRESS\n")
+        misspelt = cli("task", "block", "tt", "--on", "x", "--state-dir", one.state_dir)
+        words = "supervisor: no task of the run has the name 'tt'; did you mean t?\n"
+        assert (misspelt.status, misspelt.err) == (2, words)
         for arguments in (["logs", "t", "-f"], ["wait", "t"], ["ps", "--watch"]):
             argv = [sys.executable, "-m", "supervisor", *arguments, "--state-dir", str(one.state_dir)]
             followers.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         logs, waiting, watching = followers
         assert logs.stdout is not None
         assert watching.stdout is not None
-        assert logs.stdout.readline().endswith("prompt| while test ! -e go; do sleep 0.01; done\n")
+        assert logs.stdout.readline().endswith("prompt| work\n")
         assert watching.stdout.readline().split()[:2] == ["ID", "KIND"]
         (tmp_path / "go").touch()
         assert one.result() == {"t": "completed"}
         out, err = logs.communicate(timeout=30)
-        assert [line.partition("| ")[2] for line in out.splitlines() if "message|" in line] == ["first", "second"]
+        assert "prompt| work" in out
         assert err.startswith("supervisor: t-2 works on t now\n")
         assert waiting.communicate(timeout=30) == ("task:t: CLOSED\n", "")
         assert "t-2" in watching.communicate(timeout=30)[0]

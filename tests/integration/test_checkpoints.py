@@ -261,7 +261,7 @@ async def given_up_as_it_merges(plan: Plan, where: Path, monkeypatch: pytest.Mon
     with monkeypatch.context() as patched:
         patched.setattr(CompletionPipeline, step, breaks)
         async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
-            with pytest.raises(ExceptionGroup):
+            with pytest.raises(Broken):
                 await run_plan(sup, plan)
     assert not (where / "mine.txt").exists()
     assert git(where, "show", "supervisor/first:mine.txt") == "x"

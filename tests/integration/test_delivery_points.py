@@ -15,6 +15,7 @@ from supervisor import run_plan
 from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.lifecycles.types import AbortScope, DeliveryPoint
 from supervisor.plans.plan import Plan
+from supervisor.policies.retry_reason import HEADING
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from tests.support import (
@@ -206,7 +207,9 @@ async def test_a_turn_that_fails_before_its_boundary_hands_the_message_on(tmp_pa
         await session.send("come", urgent=True, at="tool_boundary", sender="ann")
         assert (await asked.result()).text == "heard"
         assert (await session.run("more")).text == "heard"
-    assert prompts == ["dig", "dig\n\nUrgent message from ann:\ncome", "more"]
+    assert (prompts[0], prompts[2:]) == ("dig", ["more"])
+    assert prompts[1].startswith(f"dig\n\n{HEADING}\n")
+    assert prompts[1].endswith("\n\nUrgent message from ann:\ncome")
     assert "Interrupting" not in states_of(run.events(), "s")
 
 
@@ -255,7 +258,9 @@ async def test_the_turn_end_is_kept_by_a_try_that_failed(tmp_path: Path) -> None
         await session.send("tidy up", urgent=True, at="turn_end")
         let_go.set()
         assert (await asked.result()).text == "one.two."
-    assert prompts == ["dig", *["Urgent message from host:\ntidy up"] * 2]
+    assert prompts[:2] == ["dig", "Urgent message from host:\ntidy up"]
+    assert prompts[2].startswith(f"{HEADING}\n> RuntimeError: broken")
+    assert prompts[2].endswith(f"\n\n{prompts[1]}")
 
 
 async def test_the_turn_end_at_rest_is_a_turn_at_once(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ async def test_a_failed_run_is_raised_by_its_await() -> None:
     async with host() as sup:
         run = run_plan(sup, PLAN)
         for _ in range(2):
-            with pytest.raises(ValueError, match="no agent is named 'sh'"):
+            with pytest.raises(ValueError, match="^agent: .*'sh'"):
                 await run
 
 
@@ -217,7 +217,7 @@ async def test_a_failed_run_that_is_not_awaited_is_only_logged(caplog: pytest.Lo
     async with host() as sup:
         await run_plan(sup, PLAN).ended.wait()
     [line] = [one for one in caplog.messages if "a plan failed" in one]
-    assert "no agent is named 'sh'" in line
+    assert "'sh'" in line
     assert "Traceback" in line
 
 
@@ -240,6 +240,27 @@ async def test_a_stop_begins_nothing_and_finishes_what_runs() -> None:
         agent.gate.set()
     assert prompt.result is not None
     assert prompt.result.text == "work: done"
+
+
+async def test_a_stop_begins_no_turn_of_a_prompt_that_waits() -> None:
+    """After a stop the turn in progress gets its result; a prompt that waits behind it gets the result that it was
+    aborted, and never reaches the agent."""
+    agent = Agent()
+    async with host() as sup, anyio.create_task_group() as group:
+        session = await sup.start_session("s", agent=agent)
+        first, second = Prompt(session), Prompt(session)
+        group.start_soon(first)
+        await agent.began.wait()
+        group.start_soon(second)
+        await anyio.wait_all_tasks_blocked()
+        await sup.stop()
+        agent.began = anyio.Event()
+        agent.gate.set()
+    assert first.result is not None
+    assert first.result.ok
+    assert second.result is not None
+    assert (second.result.outcome, second.result.error) == ("aborted", "no turn begins while draining")
+    assert not agent.began.is_set()
 
 
 async def test_a_stop_cancels_a_host_that_asks_for_it() -> None:

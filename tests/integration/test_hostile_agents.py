@@ -228,7 +228,7 @@ async def test_a_sub_agent_that_cannot_be_started(tmp_path: Path) -> None:
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@agent kid nobody\n  @say hi\n@agent b/d\n  @say hi\n@say and on")
         assert result.outcome == "completed"
-        assert "kid failed: agent: 'nobody' is unknown; expected" in result.text
+        assert "kid failed: agent: no agent is named 'nobody'" in result.text
         assert "b/d failed: name: 'b/d' cannot be a session's name" in result.text
         assert result.text.endswith("and on\n")
 

@@ -63,7 +63,7 @@ async def test_an_exit_status(tmp_path: Path) -> None:
 async def test_a_time_out(tmp_path: Path) -> None:
     """The next attempt is told that the time of the last one was over."""
     told = await second_prompt(tmp_path, "exec sleep 1000", timeout_s=0.3)
-    assert told == AGAIN + "> the turn took longer than turn_timeout_s (0.3 s)"
+    assert told == AGAIN + "> the turn took longer than 0.3 s (timeout_s of a task, else limits.turn_timeout_s)"
 
 
 async def test_a_completion_check(tmp_path: Path) -> None:
@@ -134,6 +134,16 @@ async def test_another_agent_is_told_too(tmp_path: Path) -> None:
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         await run_plan(run.sup, plan)
     assert prompts(recorded) == ["Write a.txt", AGAIN + "> exit status 127"]
+
+
+async def test_a_run_that_is_resumed(tmp_path: Path) -> None:
+    """A run that a person resumes with ``--resume`` tells the task why it had failed in the run before."""
+    plan = plan_of(tmp_path / "prompts", "true", acceptance=[FAILS], max_retries=0)
+    for resume in (False, True):
+        settings: dict[str, Any] = {"agents": plan.agents, "settings": plan.settings, "workdir": tmp_path}
+        async with open_supervisor(tmp_path / ".sdd", **settings) as sup:
+            await run_plan(sup, plan, resume=resume)
+    assert prompts(tmp_path / "prompts")[1].endswith("\n> test_a: expected 1\n> got 2")
 
 
 # ------------------------------------------------------------------------------------------- limits of the reasons

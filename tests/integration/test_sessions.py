@@ -440,7 +440,7 @@ async def test_a_session_whose_actor_crashes_ends_with_it(tmp_path: Path, caplog
         other = await sup.start_session("other", agent="scripted")
         asked = send_prompt(group, broken, "@hang")
         await wait_for_record(sup, "SessionStarted", "broken")
-        sup.core.registry.entity("broken").data = SimpleNamespace(inbox=(), ended=False)
+        sup.core.registry.entity("broken").data = SimpleNamespace(inbox=(), ended=False, current=None)
         with pytest.raises(TypeError):
             await broken.send("hello")
         result = await asked.result()

@@ -294,6 +294,20 @@ async def test_a_circuit_that_cools_down_is_reset(tmp_path: Path, gate: Gate) ->
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
 
 
+@pytest.mark.parametrize(("attempts", "state"), [(2, "RETRYING"), (1, "PENDING")])
+async def test_a_reset_ends_the_wait_for_the_next_try(tmp_path: Path, gate: Gate, attempts: int, state: str) -> None:
+    """A task that waits for its next attempt, or for its next claim by another agent, is tried at once when it is
+    reset."""
+    lifecycle = {"max_attempts": attempts, "base_retry_delay": 3600, "max_retry_delay": 3600}
+    tasks = (task("a", "test -e done", fallback_agents=["other"], max_retries=1), task("b", HELD))
+    async with running_plan(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
+        await (plan.until("execution_failed", "job:a") if attempts > 1 else plan.until("retried", "task:a"))
+        (tmp_path / "done").touch()
+        assert (await plan.commands.reset("a", by=ME)).state == state
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed", "b": "completed"}
+
+
 async def test_a_stopping_supervisor_does_not_retry_a_reset_task(tmp_path: Path) -> None:
     """When the supervisor is stopped after the reset of a task's circuit, the task fails without a retry, and its task
     run is cancelled."""

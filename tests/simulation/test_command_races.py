@@ -86,7 +86,7 @@ class SplitBetweenSessions(Intruder):
         self.sessions = 1 + ("w0t0-2" in self.rows)
         if run == "RETRYING" and not self.is_closed:
             self.is_closed = True
-            self.host.start(Session(self.host.sup, "w0t0").close)
+            self.host.start(self.host.sup.session("w0t0").close)
         if self.is_closed and job in ("queued", "running"):
             self._left -= 1
             if self._left < 0 and not self.is_split:
@@ -156,16 +156,15 @@ class SplitStarting(Intruder):
 
 
 def test_the_attempt_of_a_split_task_is_seen_through_before_it_is_blocked() -> None:
-    """A split task whose only worker slot is taken by a session whose agent exits before it is ready is blocked, by the time-out
-    of the subtask, only after the session has given up (300 s)."""
+    """A split task whose only worker slot is taken by a session whose agent is never ready in time is blocked, by the
+    time-out of the subtask, only after the session has given up (300 s)."""
 
     def one_slot(plan: Plan) -> Plan:
         plan = plain_tasks(timeout_s=45.0, max_retries=0, agent="acp")(plan)
         return Plan.model_validate({**dict(plan), "workers": {"all": {"slots": 1, "roles": ROLES}}})
 
-    limits = "[settings]\nlimits = { max_consecutive_errors = 10, restarts_max = 10 }"
-    exits = '[faults.rates]\n"process.fast_exit" = 1.0'
-    race(scenario(exits, limits, kinds='"process.fast_exit"').draw(0), splitter := SplitStarting(), one_slot)
+    limits = "[settings]\nlimits = { max_consecutive_errors = 10, restarts_max = 10, spawn_deadline_s = 0.3 }"
+    race(scenario(limits).draw(0), splitter := SplitStarting(), one_slot)
     assert splitter.blocked is not None
     after_s, session = splitter.blocked
     assert after_s > 300.0
@@ -378,7 +377,7 @@ class MessageDone(Intruder):
         for name in self.world.board.waiting(Task.DONE.value, ("w0t0", "w0t1", "w0t2")):
             if name not in self._sent:
                 self._sent.add(name)
-                self.host.start(self._send, Session(self.host.sup, name))
+                self.host.start(self._send, self.host.sup.session(name))
 
     async def _send(self, session: Session) -> None:
         with suppress(NoSuchEntity, Refused, JournalError):

@@ -79,7 +79,7 @@ def test_no_further_than_the_cap(simulated_supervisor: Simulate) -> None:
         (late,) = [one for one in records if one.event == "task_failed" and one.outcome == "transition"]
         (began,) = [one for one in records if (one.event, one.to_status) == ("agent_spawned", "RUNNING")]
         assert late.monotonic_s - began.monotonic_s == pytest.approx(CAP_S, abs=1.0)
-        assert late.reason.endswith("(900 s), and what that was extended by while progress was seen")
+        assert late.reason.endswith("limits.turn_timeout_s), and what that was extended by while progress was seen")
         assert not [one for one in records if one.outcome == "stale" and one.event == "ProgressSeen"]
 
     simulated_supervisor(main, agents={"worker": agent})

@@ -125,10 +125,12 @@ def _decoded(line: bytes) -> str | Malformed:
 class _CallDigests:
     """Digests of a call's arguments and result."""
 
-    __slots__ = ("answered", "asked", "output_digest")
+    __slots__ = ("answered", "asked", "is_empty", "output_digest")
 
     def __init__(self) -> None:
         self.asked = self.answered = ""
+        self.is_empty = False
+        """Whether the agent reported an empty result."""
         self.output_digest: hashlib.blake2b | None = None
         """Digest of the output and the exit status of the command that the supervisor ran for the call."""
 
@@ -175,8 +177,9 @@ class ToolCallTable:
         if self._served.pop(call_id, None) is None:
             return []
         digests = self._digests.get(call_id, _NOTHING)
+        result = digests.result or (_digest(b"") if digests.is_empty and outcome == "completed" else "")
         self._close(call_id)
-        return [ToolClosed(call_id, outcome, digests.asked, digests.result)]
+        return [ToolClosed(call_id, outcome, digests.asked, result)]
 
     def record_digests(self, call_id: str, *, asked: bytes = b"", answered: bytes = b"") -> None:
         """Record digests of the arguments or the result that the agent reports for an open call."""
@@ -184,6 +187,12 @@ class ToolCallTable:
             digests = self._digests.setdefault(call_id, _CallDigests())
             digests.asked = _digest(asked) if asked else digests.asked
             digests.answered = _digest(answered) if answered else digests.answered
+
+    def record_empty_result(self, call_id: str) -> None:
+        """Record that the agent reports an empty result for an open call. It counts if the call completes without
+        another result."""
+        if call_id in self._served:
+            self._digests.setdefault(call_id, _CallDigests()).is_empty = True
 
     def add_output(self, call_id: str, data: bytes) -> None:
         """Add output or an exit status, as bytes, of the command that the supervisor runs for an open call."""

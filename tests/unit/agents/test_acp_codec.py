@@ -1279,10 +1279,20 @@ def test_equal_calls_have_equal_digests(talk: Conversation) -> None:
     assert closed(talk, "5", read, content)[1] not in ("", same[1])
 
 
-@pytest.mark.parametrize("nothing", [{}, {"rawInput": {}, "rawOutput": None}, {"content": []}])
+@pytest.mark.parametrize("nothing", [{}, {"rawInput": {}, "rawOutput": None}])
 def test_what_is_not_told_has_no_digest(talk: Conversation, nothing: dict[str, Any]) -> None:
-    """Missing and empty arguments and results have an empty digest."""
+    """Missing arguments and results, and empty arguments, have an empty digest."""
     assert closed(talk, "1", nothing) == ("", "")
+
+
+@pytest.mark.parametrize("empty", [{"rawOutput": ""}, {"content": []}])
+def test_an_empty_result_is_a_result(talk: Conversation, empty: dict[str, Any]) -> None:
+    """A call that ends with an empty result has the digest of an empty result, so that its repetition is noticed; a
+    result that was reported before counts instead."""
+    found = closed(talk, "1", empty)[1]
+    assert found
+    assert closed(talk, "2", empty)[1] == found
+    assert closed(talk, "3", {"rawOutput": "text"}, empty)[1] not in ("", found)
 
 
 def test_the_content_of_an_edit_is_what_it_does(talk: Conversation) -> None:

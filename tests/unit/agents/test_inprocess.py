@@ -194,7 +194,7 @@ async def test_a_programming_error_fails_at_once(
         (3, "agent: 3 is neither the name of a configured agent nor an async function"),
         (Stubborn, "agent: <class .*Stubborn'> is neither the name"),
         (lambda: None, r"cannot be called with one argument \(too many positional arguments\)"),
-        ("nobody", "agent: 'nobody' is unknown; expected scripted"),
+        ("nobody", "agent: no agent is named 'nobody'; known: scripted"),
     ],
 )
 async def test_no_agent_is_refused_at_the_start(tmp_path: Path, agent: Any, sentence: str) -> None:
@@ -231,13 +231,13 @@ async def test_functions_of_every_form_are_agents(tmp_path: Path) -> None:
 
 
 async def test_a_programming_error_fails_the_task_of_a_plan(tmp_path: Path) -> None:
-    """A programming error of an in-process agent fails its task at once: the run gets no further attempt, and the
-    result names file and line."""
-    task = {"id": "t", "agent": "a", "prompt": "", "max_retries": 0}
+    """A programming error of an in-process agent fails its task at once: there is one launch, and the result names file
+    and line."""
+    task = {"id": "t", "agent": "a", "prompt": ""}
     plan = Plan.model_validate({"agents": {"a": undefined}, "tasks": [task]})
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         result = await run_plan(run.sup, plan)
-    assert result.tasks["t"].outcome == "failed"
+    assert (result.tasks["t"].outcome, result.tasks["t"].launches) == ("failed", 1)
     assert result.tasks["t"].error.startswith(f"NameError: name 'undefined_name' is not defined ({__file__}, line ")
     assert len(run.transitions("task_failed")) == 1
 
@@ -594,7 +594,7 @@ def no_agent(turn: object) -> str:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"agent": "nobody"}, "agent: 'nobody' is unknown; expected scripted"),
+        ({"agent": "nobody"}, "agent: no agent is named 'nobody'; known: scripted"),
         ({"agent": no_agent}, "agent: no_agent is no async function"),
         ({"prompt": 3}, "prompt: 3 is of type int; give a str"),
         ({"prompt": "caf\udce9"}, "prompt: character 3 is half a surrogate pair; give valid Unicode text"),

@@ -53,7 +53,9 @@ T = Turn
 OK = Verdict(exit=Exit.SUCCESS)
 BAD = Verdict(exit=Exit.ERROR, error="bad")
 SLOW = Verdict(
-    exit=Exit.TIMEOUT, error="the turn took longer than turn_timeout_s (300 s)", abort_reason=AbortReason.TIMEOUT
+    exit=Exit.TIMEOUT,
+    error="the turn took longer than 300 s (timeout_s of a task, else limits.turn_timeout_s)",
+    abort_reason=AbortReason.TIMEOUT,
 )
 ABORTED = Verdict(
     exit=Exit.ERROR,
@@ -626,3 +628,11 @@ def test_any_sequence_keeps_the_account(ops: list[tuple[str, int, str]]) -> None
     assert told.count(BoundaryReached) <= len(asked)
     folds = [TURN.replay(T.IDLE, NEWBORN, run.accepted) for _ in range(2)]
     assert folds == [(run.state, run.data)] * 2
+
+
+def test_a_time_out_says_that_a_person_was_waited_for() -> None:
+    """The error of a turn that times out while a person is asked for a permission names the commands that answer."""
+    data = asking(Run().data)
+    late = TURN.step(T.RUNNING, data, TaskFailed(verdict=SLOW)).data.verdict
+    assert late is not None
+    assert late.error == f"{SLOW.error}; it waited for a person's answer (supervisor permissions, supervisor answer)"

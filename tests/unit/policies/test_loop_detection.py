@@ -96,16 +96,31 @@ def test_memory_is_bounded() -> None:
     assert fed(loops, *circle * 3) == []
 
 
-@pytest.mark.parametrize("value", [None, (), [], "", object(), [object()], lambda: 1, {"a": {1, 2}}, list(range(9999))])
+@pytest.mark.parametrize("value", [None, object(), [object()], lambda: 1, {"a": {1, 2}}, list(range(9999))])
 def test_what_says_nothing_has_no_digest(value: object) -> None:
-    """``None``, empty values, values without plain parts, and large values have no digest."""
+    """``None``, values without plain parts, and large values have no digest."""
     assert digest(value) == ""
 
 
 def test_equal_values_have_equal_digests() -> None:
     """``digest`` differs for values of other types or orders, is the same for equal values, and empty for deep
     values."""
-    values = ["1", 1, 1.5, True, b"1", ["a", "b"], ["b", "a"], ("a", "b"), {"a": "b"}, [["a"], "b"], [["a", "b"]]]
+    values = [
+        "",
+        [],
+        {},
+        "1",
+        1,
+        1.5,
+        True,
+        b"1",
+        ["a", "b"],
+        ["b", "a"],
+        ("a", "b"),
+        {"a": "b"},
+        [["a"], "b"],
+        [["a", "b"]],
+    ]
     assert len({digest(value) for value in values}) == len(values)
     assert digest({"a": [1, 2]}) == digest({"a": [1, 2]})
     deep: list[object] = ["x"]

@@ -478,6 +478,8 @@ class AcpCodec(Conversation):
         outs: list[Out] = [*self._calls.open(tool.tool_call_id, tool.title or tool.tool_call_id, kind, tool.parent)]
         asked, answered = tool.arguments_and_result
         self._calls.record_digests(tool.tool_call_id, asked=asked, answered=answered)
+        if tool.has_empty_result:
+            self._calls.record_empty_result(tool.tool_call_id)
         if tool.status in _TOOL_ENDS:
             outs += self._calls.close(tool.tool_call_id, "failed" if self._cancelling else _TOOL_ENDS[tool.status])
         return outs

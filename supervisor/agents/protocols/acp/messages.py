@@ -140,6 +140,12 @@ class ToolUpdate(JsonRpcMessage):
         return asked, _filled(self.raw_output) + content
 
     @property
+    def has_empty_result(self) -> bool:
+        """Whether the update reports a result, which is empty."""
+        told = [bytes(one) for one in (self.raw_output, self.content) if isinstance(one, Raw)]
+        return any(one != b"null" for one in told) and not any(map(_filled, (self.raw_output, self.content)))
+
+    @property
     def detail(self) -> str:
         """Part of the call that a person needs in order to decide about it: the arguments, or else the content."""
         return (_filled(self.raw_input) or _filled(self.content)).decode(errors="replace")

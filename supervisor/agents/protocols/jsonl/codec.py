@@ -127,9 +127,9 @@ def amount_at(value: Any, paths: Iterable[str]) -> float | None:
 
 
 def bytes_at(value: Any, paths: Iterable[str]) -> bytes:
-    """Return the first value present at *paths* as JSON, for a digest; ``b""`` for a missing or empty value."""
+    """Return the first value present at *paths* as JSON, for a digest; ``b""`` for a missing value."""
     found = first(value, paths)
-    return msgspec.json.encode(found) if found not in (None, "", [], {}) else b""
+    return msgspec.json.encode(found) if found is not None else b""
 
 
 class JsonlUsageMeter:
