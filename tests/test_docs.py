@@ -37,7 +37,7 @@ def test_a_host_that_waits_for_a_stop_ends_with_it(tmp_path: Path) -> None:
     [example] = [one.text for one in snippets("python", "how-to/embed") if "stopping.wait" in one.text]
     with subprocess.Popen([sys.executable, "-c", example], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as host:
         try:
-            until(lambda: run_command("stop", "--state-dir", ".sdd", cwd=tmp_path).status == 0)
+            until(lambda: "draining" in run_command("stop", "--state-dir", ".sdd", cwd=tmp_path).out)
             assert host.communicate(timeout=60)[0] == "no new work is accepted\n"
         finally:
             host.kill()
