@@ -18,29 +18,30 @@ No code of this module decides about the run.
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol, TextIO
+from typing import Final, Literal, Protocol, TextIO
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from supervisor.cli.calls import ToolCallIndex
 from supervisor.cli.options import warn
-from supervisor.cli.rendering import event_line, json_line
+from supervisor.cli.progress import OUTPUT_MAX, OutputFollower, OutputLine, Progress, merged
+from supervisor.cli.rendering import json_line
 from supervisor.cli.results import results_json, results_text
-from supervisor.cli.session_table import RunTable, SessionRow
+from supervisor.cli.run_table import RunTable, fit
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.journal.transcript import follow_from
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.redaction import printable
-from supervisor.ports import JournalUnavailable
+from supervisor.ports import EntityRow, JournalUnavailable
 from supervisor.runtime.outages import Outage
 from supervisor.work.results import PlanResult
 
@@ -55,14 +56,12 @@ RECOVERED: Final = "recovered: the journal can be written again"
 class RunView(Protocol):
     """Format of the output of a run. Methods may block; they run only in the thread of a :class:`Reporter`."""
 
-    def event(self, event: LifecycleEvent) -> None: ...
+    def show(self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow]) -> None:
+        """Show new records; *rows* are the entities that the records are about, after the records."""
+        ...
 
     def outage(self, outage: Outage | None) -> None:
         """Show that the journal cannot be written or, if *outage* is ``None``, that it can be written again."""
-        ...
-
-    def refresh(self) -> None:
-        """Draw or flush the output after all new records are shown."""
         ...
 
     def end(self, result: PlanResult) -> None: ...
@@ -77,12 +76,10 @@ class _LineView:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._calls = ToolCallIndex()
 
     def _write(self, text: str) -> None:
+        """Write one line at once, so that no line of standard error is inserted into it."""
         self._out.write(f"{printable(text, lines=True)}\n")
-
-    def refresh(self) -> None:
         self._out.flush()
 
     def close(self) -> None:
@@ -92,79 +89,170 @@ class _LineView:
 class JsonView(_LineView):
     """View for programs: a JSON object per record, per change of the journal's availability, and for the result."""
 
-    def event(self, event: LifecycleEvent) -> None:
-        self._write(json_line(event))
+    def show(self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow]) -> None:
+        for event in events:
+            self._write(json_line(event))
 
     def outage(self, outage: Outage | None) -> None:
         self._write(json_line({"outage": outage}))
 
     def end(self, result: PlanResult) -> None:
         self._write(results_json(result))
-        self._out.flush()
 
 
 class PlainView(_LineView):
-    """View without a terminal: one line per record, and a table at the end."""
+    """View for pipes, files and terminals without cursor movement: a line for what begins, fails, waits and ends, the
+    output of the agents, and a table at the end."""
 
     def __init__(self, out: TextIO, state: StateDir) -> None:
         super().__init__(out)
         self._state = state
+        self._table = RunTable()
+        self._progress = Progress(self._table)
+        self._output = OutputFollower(state)
+        self._sessions: set[str] = set()
 
-    def event(self, event: LifecycleEvent) -> None:
-        self._write(event_line(event, self._calls.label(event)))
+    def show(self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow]) -> None:
+        self._table.take(events, rows)
+        sessions = self._sessions | {row.id for row in rows if row.kind == Kind.SESSION}
+        outputs: list[tuple[str, OutputLine]] = []
+        for session in sorted(sessions):
+            lines = self._output.new_lines(session)
+            if len(lines) > OUTPUT_MAX:
+                more = f"… {len(lines) - OUTPUT_MAX} more lines, see: supervisor logs {session}"
+                lines = [OutputLine(lines[-OUTPUT_MAX].time, more), *lines[-OUTPUT_MAX:]]
+            outputs += ((session, line) for line in lines)
+        self._sessions = set(self._table.sessions())
+        for session in sessions - self._sessions:
+            self._output.drop(session)
+        for text in merged(list(self._progress.lines(events)), outputs):
+            self._write(text)
 
     def outage(self, outage: Outage | None) -> None:
         self._write(RECOVERED if outage is None else printable(outage.words))
 
     def end(self, result: PlanResult) -> None:
         self._write(f"\n{results_text(result, self._state.root)}")
-        self._out.flush()
 
 
 class TableView:
-    """View on a terminal: a table that is redrawn, with the last line of output of every session."""
+    """View on a terminal: a table that is redrawn, below the lines about failures and those written to standard error.
 
-    def __init__(self, out: TextIO, state: StateDir) -> None:
-        self._state = state
+    While the table is drawn, the lines of the process for standard error are kept and printed above the table with the
+    next update, if standard error is a terminal too; otherwise they would be written into the table, and the table over
+    them. The cursor stays visible: a killed supervisor leaves the terminal as it was. *now* returns Unix time.
+    """
+
+    def __init__(self, out: TextIO, state: StateDir, *, now: Callable[[], float] = time.time) -> None:
+        self._state, self._now = state, now
         self._table = RunTable()
-        self._offsets: dict[str, int] = {}
+        self._progress = Progress(self._table)
+        self._output = OutputFollower(state)
         self._outage: Outage | None = None
-        self._live = Live(console=Console(file=out), auto_refresh=False)
+        self._drawn: object = None
+        """Second, outage and size of the terminal of the last frame."""
+        self._errors = ErrorLines(sys.stderr) if sys.stderr.isatty() else None
+        colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+        self._console = Console(file=out, color_system=colours, highlight=False, markup=False, emoji=False)
+        self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
         self._live.start()
+        self._console.show_cursor(True)
+        if self._errors is not None:
+            sys.stderr = self._errors
 
-    def event(self, event: LifecycleEvent) -> None:
-        self._table.take(event)
+    def show(self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow]) -> None:
+        self._table.take(events, rows)
+        for line in self._progress.lines(events):
+            if line.is_failure:
+                self._print(str(line), style="red")
+        now, changed = self._now(), bool(rows)
+        for session in self._table.sessions():
+            if lines := self._output.new_lines(session):
+                self._table.last_lines[session], self._table.active_at[session] = lines[-1].text, now
+                changed = True
+        self._print_errors()
+        drawn = int(now), self._outage, self._console.size
+        if changed or drawn != self._drawn:  # ages are whole seconds
+            self._drawn = drawn
+            self._live.update(Group(*self._frame(now)), refresh=True)
+
+    def _frame(self, now: float) -> list[Text]:
+        """Return the rows of the table, at most as many as the terminal has."""
+        width, height = self._console.size
+        below = [one for one in [self._table.ended()] if one is not None]
+        above = [Text(printable(self._table.headline()), style="bold")] if self._table.headline() else []
+        above += [Text(printable(words), style="bold yellow") for words in self._table.alerts()]
+        if self._outage is not None:
+            below.append(Text(printable(self._outage.words), style="bold red"))
+        used = sum(len(one.wrap(self._console, width)) for one in (*above, *below))
+        return [*above, *fit(self._table.lines(now), width=width, height=height - 1 - used, now=now), *below]
+
+    def _print(self, text: str, style: str = "") -> None:
+        self._console.print(Text(printable(text), style=style), soft_wrap=True)
+
+    def _print_errors(self) -> None:
+        for text in self._errors.take() if self._errors is not None else ():
+            self._print(text)
 
     def outage(self, outage: Outage | None) -> None:
         self._outage = outage
 
-    def refresh(self) -> None:
-        for line in self._table.rows.values():
-            line.last_line = self._last_line(line)
-        down = self._outage
-        caption = Text(printable(down.words), style="bold red") if down is not None else None
-        self._live.update(self._table.view(time.time(), caption), refresh=True)
-
-    def _last_line(self, line: SessionRow) -> str:
-        text, self._offsets[line.id] = follow_from(self._state.transcript(line.id), self._offsets.get(line.id, 0))
-        words = [part for part in text.splitlines() if part.strip()]
-        return words[-1].partition("| ")[2] or words[-1] if words else line.last_line
-
     def end(self, result: PlanResult) -> None:
+        self._live.transient = True  # the table of the results says the same
         self.close()
-        self._live.console.print(
-            f"\n{results_text(result, self._state.root)}", markup=False, highlight=False, soft_wrap=True
-        )
+        self._console.print(Text(results_text(result, self._state.root)), soft_wrap=True)
 
     def close(self) -> None:
-        self._live.stop()
+        try:
+            self._print_errors()
+            self._live.stop()
+        finally:
+            if self._errors is not None:
+                self._errors.restore()
+
+
+class ErrorLines(io.TextIOBase):
+    """Stand-in for standard error that keeps lines until :meth:`take`; any thread may write."""
+
+    encoding = "utf-8"
+
+    def __init__(self, stderr: TextIO) -> None:
+        self._stderr = stderr
+        self._lock = threading.Lock()
+        self._text = ""
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            self._text += text
+        return len(text)
+
+    def isatty(self) -> bool:
+        return True
+
+    def take(self) -> list[str]:
+        """Remove and return the lines that are complete."""
+        with self._lock:
+            *lines, self._text = self._text.split("\n")
+        return lines
+
+    def restore(self) -> None:
+        """Make the real standard error the standard error again, and write to it what was not taken."""
+        if sys.stderr is self:
+            sys.stderr = self._stderr
+        with self._lock:
+            rest, self._text = self._text, ""
+        self._stderr.write(rest)
+        self._stderr.flush()
 
 
 def view_for(*, as_json: bool, state: StateDir) -> RunView:
-    """Return the view that suits standard output: JSON if requested, a table on a terminal, else lines."""
+    """Return the view that suits standard output: JSON if requested, a table on a terminal that can move the cursor,
+    else lines. Characters that the encoding of the output does not have are replaced."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     if as_json:
         return JsonView(sys.stdout)
-    if sys.stdout.isatty():
+    if sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown"):
         return TableView(sys.stdout, state)
     return PlainView(sys.stdout, state)
 
@@ -185,6 +273,9 @@ class Reporter:
         self._output_complete = True
         """True while standard output has taken everything that was shown."""
         self._reader: JournalReader | None = None
+        self._begin = after
+        self._changed: dict[str, None] = {}
+        """Ids of the entities whose rows were not read since their last records."""
 
     @property
     def started(self) -> bool:
@@ -241,7 +332,9 @@ class Reporter:
             try:
                 call(self._view)
             except OSError as error:
-                self._view = None
+                lost, self._view = self._view, None
+                with suppress(OSError):
+                    lost.close()
                 if not isinstance(error, BrokenPipeError):
                     self._output_complete = False
                     with suppress(OSError):
@@ -249,8 +342,16 @@ class Reporter:
 
     def _show_new_records(self, view: RunView) -> None:
         assert self._reader is not None, "start() sets the view and the reader"
+        events: list[LifecycleEvent] = []
+        rows: list[EntityRow] = []
         with suppress(JournalUnavailable):  # the next update tries again
             for event in self._reader.events(after_seq=self.last):
+                events.append(event)
                 self.last = event.seq
-                view.event(event)
-        view.refresh()
+                self._changed[event.entity_id] = None
+            rows = self._reader.entities(ids=list(self._changed)) if self._changed else []
+            if any(row.kind == Kind.WORKSTREAM and row.born_seq <= self._begin for row in rows):
+                # The run continues the workstream of an earlier run: the tasks without new records belong to it too.
+                rows, self._begin = self._reader.entities(), 0
+            self._changed.clear()
+        view.show(events, rows)

@@ -19,10 +19,10 @@ from supervisor.diagnostics.task_status import data_of
 from supervisor.diagnostics.tree_view import tool_calls
 from supervisor.journal.history import History
 from supervisor.journal.reader import JournalReader
-from supervisor.journal.statedir import StateDir
+from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import Kind
-from supervisor.ports import EntityRow
+from supervisor.ports import EntityRow, JournalError
 
 LOOK_AGAIN_S: Final = 0.2
 """Seconds between two looks at the journal."""
@@ -123,9 +123,22 @@ def unknown_id(reader: History, entity_id: str) -> UnknownId:
     return UnknownId(entity_id, get_close_matches(entity_id[:200], known, n=3))
 
 
+def near_tasks(state_dir: Path, name: str) -> list[str]:
+    """Return the names of living tasks that are near to *name*; none if the journal cannot be read."""
+    from difflib import get_close_matches
+
+    try:
+        with open_history(state_dir) as (_, reader):
+            rows = reader.live.entities(live_only=True)
+    except (StateDirError, JournalError):
+        return []
+    names = {str(data_of(row).get("name")): None for row in rows if row.kind == Kind.TASK}
+    return get_close_matches(name[:200], names, n=3)
+
+
 def not_living(state_dir: Path, entity_id: str, verb: str) -> BadInput:
-    """Return the error for an id that ``abort`` or ``send`` (*verb*) cannot be applied to: what has that id, and what
-    to type instead.
+    """Return the error for an id that ``abort``, ``send`` or ``inspect`` (*verb*) cannot be applied to: what has that
+    id, and what to type instead.
 
     Raises:
         StateDirError, JournalError: the journal cannot be read.
@@ -136,6 +149,8 @@ def not_living(state_dir: Path, entity_id: str, verb: str) -> BadInput:
             return unknown_id(reader, entity_id)
         if row.kind in (Kind.RUN, Kind.JOB) and row.parent_id is not None:
             row = reader.entity(row.parent_id) or row
+    if verb == "inspect":
+        return BadInput(f"{row.id} does not live any more: `supervisor why {row.id}` explains its end")
     data, session = data_of(row), row.parent_id or entity_id.partition(":")[0]
     match row.kind:
         case Kind.SESSION:

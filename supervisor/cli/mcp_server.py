@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -18,8 +17,10 @@ import anyio.to_thread
 import msgspec
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
+from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
 from mcp_types import ToolAnnotations
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from supervisor import __version__
 from supervisor.cli.query import seen_entities
@@ -27,7 +28,7 @@ from supervisor.cli.why import explained
 from supervisor.control.client import answers_to
 from supervisor.control.error_messages import BadInput, ControlError, NotRunning
 from supervisor.control.operations import OPERATIONS, Effect, Lines, Operation
-from supervisor.control.requests import Command, Request
+from supervisor.control.requests import Command
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.ports import JournalError
 
@@ -71,36 +72,50 @@ async def _tool_errors() -> AsyncIterator[None]:
         raise ToolError(str(error)) from error
 
 
+class _Arguments(ArgModelBase):
+    """Arguments of a tool as they come: the request checks them, with errors that name field, value and fix."""
+
+    model_config = ConfigDict(extra="allow")
+
+    def model_dump_one_level(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+
 class _Tools:
     """The tools of the MCP server, for one state directory."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
 
-    def of_operation(self, operation: Operation) -> Callable[..., Any]:
+    def of_operation(self, operation: Operation) -> Tool:
         """Return the tool that calls *operation*: its parameters are the fields of the request, its result is the
         reply."""
-        fields = {name: one for name, one in operation.request.model_fields.items() if name not in ("do", "by")}
         sender = {"by": ACTOR} if issubclass(operation.request, Command) else {}
 
         async def call(**given: Any) -> Any:
             async with _tool_errors():
-                asked: Request = operation.request(**given, **sender)
+                asked = operation.request.model_validate({**given, **sender})
                 lines = await answers_to(StateDir(self._state_dir).control_socket, asked)
             return lines if operation.lines is Lines.MANY else lines[0]
 
-        parameters = [
-            Parameter(
-                name,
-                Parameter.KEYWORD_ONLY,
-                annotation=Annotated[one.rebuild_annotation(), Field(description=one.description)],
-                default=Parameter.empty if one.is_required() else one.default,
-            )
-            for name, one in fields.items()
-        ]
-        result = list[dict[str, Any]] if operation.lines is Lines.MANY else dict[str, Any]
-        call.__signature__ = Signature(parameters, return_annotation=result)  # type: ignore[attr-defined]
-        return call
+        schema = operation.request.model_json_schema()
+        schema["properties"] = {name: one for name, one in schema["properties"].items() if name not in ("do", "by")}
+        arguments: dict[str, Any] = dict.fromkeys(schema["properties"], (Any, None))
+        return Tool(
+            fn=call,
+            name=operation.name,
+            title=None,
+            description=operation.handle.__doc__ or "",
+            parameters=schema,
+            fn_metadata=FuncMetadata(
+                arg_model=create_model("Arguments", __base__=_Arguments, **arguments),
+                output_model=dict[str, list[dict[str, Any]]] if operation.lines is Lines.MANY else dict[str, Any],
+                wrap_output=operation.lines is Lines.MANY,
+            ),
+            is_async=True,
+            context_kwarg=None,
+            annotations=_ANNOTATIONS[operation.effect],
+        )
 
     async def _read(self, read: Callable[[], Any]) -> Any:
         """Call *read*, which reads the journal and blocks, in a thread; return the result as plain data."""
@@ -123,14 +138,17 @@ class _Tools:
 
 def server_of(state_dir: Path) -> MCPServer[Any]:
     """Return the MCP server for the supervisor of that state directory, which need not run yet."""
-    server = MCPServer[Any]("supervisor", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING")
     tools = _Tools(state_dir)
+    called = [  # MCP has a ping of its own, and no tool without an end
+        tools.of_operation(operation)
+        for name, operation in OPERATIONS.items()
+        if name != "ping" and operation.lines is not Lines.ENDLESS
+    ]
+    server = MCPServer[Any](
+        "supervisor", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING", tools=called
+    )
     server.tool("list", annotations=_ANNOTATIONS[Effect.READS])(tools.listed)
     server.tool("why", annotations=_ANNOTATIONS[Effect.READS])(tools.why)
-    for name, operation in OPERATIONS.items():
-        if name != "ping" and operation.lines is not Lines.ENDLESS:  # MCP has a ping, and no tool without an end
-            words, notes = operation.handle.__doc__, _ANNOTATIONS[operation.effect]
-            server.tool(name, description=words, annotations=notes)(tools.of_operation(operation))
     return server
 
 

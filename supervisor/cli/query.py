@@ -28,6 +28,7 @@ from supervisor.cli.rendering import (
     tree_text,
 )
 from supervisor.control.error_messages import BadInput
+from supervisor.diagnostics.state_times import PROVIDER_BREAKER, StateTimes, needs_times
 from supervisor.diagnostics.task_status import DeadLetter, dead_letters
 from supervisor.diagnostics.tree_view import STAYING, EntityLine, ps, tool_calls, tree
 from supervisor.journal.history import History
@@ -99,7 +100,22 @@ def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow],
     and the lines to show."""
     with open_history(state_dir) as (state, reader):
         rows = _wanted(reader.live.entities(), all_of_it)
-    return rows, _aged(ps(rows, now=time.time(), active_at=_last_output_times(state, rows)), rows)
+        times = _state_times(reader.live, rows)
+    return rows, _aged(ps(rows, now=time.time(), active_at=_last_output_times(state, rows), times=times), rows)
+
+
+def _state_times(reader: JournalReader, rows: Iterable[EntityRow]) -> StateTimes:
+    """Return the times of the entities that wait for a time, and of the failing providers of the last plan run."""
+    times = StateTimes()
+    for row in rows:
+        if needs_times(row):
+            for event in reader.events(row.id):
+                times.take(event)
+        elif row.kind == Kind.WORKSTREAM and not row.ended:
+            for event in reader.events_named(PROVIDER_BREAKER):
+                if event.seq > row.born_seq:
+                    times.take(event)
+    return times
 
 
 @click.command("tree", epilog=examples("supervisor tree --all"))
@@ -111,7 +127,8 @@ def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
         running = as_json or state.lock_holder() is not None  # before the rows, as in ``ps``
         rows = _wanted(reader.live.entities(), all_of_it)
         used = _used(reader) if as_json else {}
-    nodes = tree(rows, used)
+        times = _state_times(reader.live, rows)
+    nodes = tree(rows, used, times)
     say(tree_json(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
     _warn_of_troubles(state, rows, running)
 

@@ -7,12 +7,14 @@ all other records (agents, task runs, jobs, workers, and facts that change no st
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from supervisor.cli.calls import ToolCallIndex
 from supervisor.cli.live_view import RunView
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.redaction import printable
+from supervisor.ports import EntityRow
 from supervisor.runtime.outages import Outage
 from supervisor.work.results import PlanResult
 
@@ -62,15 +64,13 @@ class LoggedView:
     def __init__(self, view: RunView) -> None:
         self._view, self._log = view, RecordLog()
 
-    def event(self, event: LifecycleEvent) -> None:
-        self._log.take(event)
-        self._view.event(event)
+    def show(self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow]) -> None:
+        for event in events:
+            self._log.take(event)
+        self._view.show(events, rows)
 
     def outage(self, outage: Outage | None) -> None:
         self._view.outage(outage)
-
-    def refresh(self) -> None:
-        self._view.refresh()
 
     def end(self, result: PlanResult) -> None:
         self._view.end(result)

@@ -107,7 +107,8 @@ def _metadata(event: LifecycleEvent, left_out: str) -> list[str]:
     """Return the few metadata fields without which a record's line is hard to understand, except the field
     *left_out*."""
     shown = ("title", "outcome", "status", "ended_by", "target", "scope", "policy_edge", "rung", "took_s")
-    found = {name: event.metadata.get(name) for name in shown if name != left_out}
+    # The journal's name for a termination stage is ``rung``, from before there was one word for it.
+    found = {"stage" if name == "rung" else name: event.metadata.get(name) for name in shown if name != left_out}
     return [f"{name}={value}" for name, value in found.items() if value not in (None, "")]
 
 

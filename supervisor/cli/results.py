@@ -5,11 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from supervisor.cli.options import DEFAULT
 from supervisor.cli.rendering import columns, duration, json_line
 from supervisor.policies.redaction import printable
 from supervisor.work.results import WELL, PlanResult, TaskResult
+
+TAIL_MAX: Final = 10
+"""Number of lines of a test's output that are shown."""
 
 
 def results_text(result: PlanResult, state_dir: Path = DEFAULT) -> str:
@@ -22,7 +26,7 @@ def results_text(result: PlanResult, state_dir: Path = DEFAULT) -> str:
     )
     lines = [columns(heads, rows), *_reasons(result, state_dir)]
     if not result.ok:
-        return "\n".join([*lines, "", printable(f"the run failed: {result.why}")])
+        return "\n".join([*lines, "", printable(f"the run failed: {result.why}"), *_tail(result.output)])
     logs = [one.session_id for one in result.tasks.values() if one.session_id]
     return "\n".join([*lines, *(["", f"what the agents wrote: {_logs(logs[0], state_dir)}"] if logs else [])])
 
@@ -30,7 +34,7 @@ def results_text(result: PlanResult, state_dir: Path = DEFAULT) -> str:
 def results_json(result: PlanResult) -> str:
     """Return the last line of ``supervisor run --json``."""
     tasks = [one._asdict() for one in result.tasks.values()]
-    return json_line({"ok": result.ok, "error": result.why, "tasks": tasks})
+    return json_line({"ok": result.ok, "error": result.why, "output": result.output, "tasks": tasks})
 
 
 def _reasons(result: PlanResult, state_dir: Path) -> Iterator[str]:
@@ -42,9 +46,17 @@ def _reasons(result: PlanResult, state_dir: Path) -> Iterator[str]:
             continue
         yield ""
         yield printable(f"{one.id} {one.outcome}: {one.error or 'no reason was recorded'}")
+        yield from _tail(one.findings.removeprefix(one.error).lstrip("\n"))
         yield from (printable(f"    {remark}") for remark in one.remarks)
         if one.outcome == "failed" and one.session_id:
             yield f"    {_logs(one.session_id, state_dir)}"
+
+
+def _tail(output: str) -> list[str]:
+    """Return the last lines of an output, marked as such."""
+    lines = output.splitlines()
+    more = [f"    ... ({len(lines) - TAIL_MAX} lines before)"] if len(lines) > TAIL_MAX else []
+    return [*more, *(printable(f"    | {line}") for line in lines[-TAIL_MAX:])]
 
 
 def _cost(one: TaskResult) -> str:

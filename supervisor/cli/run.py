@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import anyio
 import anyio.to_thread
@@ -135,10 +135,21 @@ def _replacements(given: Sequence[str]) -> Mapping[str, str]:
     return found
 
 
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Handler that writes to the standard error of the moment: while a table is drawn, the live view replaces it."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr
+
+
 def configure_logging(*, verbose: int) -> None:
     """Send logs of the runtime to standard error; an embedding program configures logging by itself. *verbose*: 0 for
     warnings, 1 for what happens, 2 for everything."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StderrHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     logger = logging.getLogger("supervisor")
     logger.handlers = [handler]
@@ -232,7 +243,7 @@ async def _report_takeover(runner: PlanRunner) -> None:
     """Print what this run continues, has merged or resumes, or why it starts anew, once the run has begun."""
     await runner.begun.wait()
     if runner.anew:
-        rest = "; --resume does only the tasks that are not closed" if runner.has_rest else ""
+        rest = f"; --resume does only what it left: {runner.rest}" if runner.rest else ""
         warn(f"{runner.anew}{rest}")
     for how, words in (
         ("continuing the interrupted run", runner.taken_over),

@@ -186,7 +186,10 @@ def send(session: str, text: str, urgent: bool, at: str | None, state_dir: Path,
 def inspect(entity_id: str, state_dir: Path, as_json: bool) -> None:
     """ID is the id of a living session, turn, agent, task or tool call. The output includes the stacks of its tasks,
     which show where an entity is stuck."""
-    answer = send_request(state_dir, Inspect(id=entity_id))
+    try:
+        answer = send_request(state_dir, Inspect(id=entity_id))
+    except ControlError as error:
+        raise _explained(state_dir, entity_id, "inspect", error) from None
     used = used_by(state_dir, entity_id)
     document = {**answer["inspected"], "used": used.as_record if used is not None else {}}
     inspected = msgspec.convert(answer["inspected"], Inspected)

@@ -14,6 +14,7 @@ import anyio
 import click
 
 from supervisor.cli.completion import complete_ids
+from supervisor.cli.lookup import near_tasks
 from supervisor.cli.options import PATH, TASK, examples, json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import json_text
 from supervisor.cli.sessions import operator
@@ -171,11 +172,14 @@ def _send(kind: type[Steer | Split], *, state_dir: Path, as_json: bool, by: str 
     elif not replies:
         say("no planned task waits for approval")
     for one in [] if as_json else replies:
-        _print_reply(one)
+        _print_reply(one, state_dir)
     return max((_status(one) for one in replies), default=DONE)
 
 
-def _print_reply(one: Mapping[str, Any]) -> None:
+def _print_reply(one: Mapping[str, Any], state_dir: Path) -> None:
+    if "refused" in one and one["refused"]["kind"] == "unknown" and (near := near_tasks(state_dir, one["task"])):
+        warn(f"no task of the run has the name {one['task']!r}; did you mean {' or '.join(near)}?")
+        return
     if "refused" in one:
         warn(f"{printable(one['task'])}: {advised(**one['refused'])}")
         return

@@ -13,7 +13,7 @@ from supervisor.cli.completion import complete_ids
 from supervisor.cli.lookup import open_history, unknown_id
 from supervisor.cli.options import examples, json_option, say, state_dir_option
 from supervisor.cli.rendering import counted, event_line, json_text
-from supervisor.diagnostics.causal_trace import Annotation, Explanation, SpineStep, why
+from supervisor.diagnostics.causal_trace import Annotation, Explanation, RecordRole, SpineStep, why
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
 
@@ -90,4 +90,5 @@ def _step_lines(step: SpineStep, calls: ToolCallIndex, *, first: bool, last: boo
 
 
 def _branch(branch: Annotation, calls: ToolCallIndex) -> str:
-    return f"{branch.role}: {event_line(branch.record, calls.label(branch.record))}"
+    role = "stage" if branch.role is RecordRole.STAGE else branch.role  # the JSON keeps the journal's word, ``rung``
+    return f"{role}: {event_line(branch.record, calls.label(branch.record))}"

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
+from supervisor.diagnostics.state_times import StateTimes, time_of_day
 from supervisor.lifecycles.task import Task
-from supervisor.lifecycles.task_run import TaskRun
+from supervisor.lifecycles.task_run import CooldownExpired, TaskRun, TaskRunData, probes_left
 from supervisor.lifecycles.types import Kind
 from supervisor.ports import EntityRow
 
@@ -28,7 +28,7 @@ _ANYTHING: Final = "*"
 _HELD: Final = (Task.CLAIMED.value, Task.IN_PROGRESS.value)
 _LEFT: Final = (Task.FAILED.value, Task.CANCELLED.value)
 _COMMIT_CHARS: Final = 40
-_CIRCUIT: Final = (TaskRun.CIRCUIT_OPEN.value, TaskRun.HALF_OPEN.value)
+_DELAYED: Final = (TaskRun.RETRYING.value, TaskRun.CIRCUIT_OPEN.value, TaskRun.HALF_OPEN.value)
 _ASKED: Final[Mapping[str, str]] = {
     Task.PLANNED.value: "waits to be approved",
     Task.PENDING_APPROVAL.value: "its result waits to be approved",
@@ -53,9 +53,10 @@ def plan_name(entity_id: str) -> str:
 
 
 class TaskStatus:
-    """Status texts for the entities *rows*."""
+    """Status texts for the entities *rows*. *times* are the times of entities that wait for a time."""
 
-    def __init__(self, rows: Iterable[EntityRow]) -> None:
+    def __init__(self, rows: Iterable[EntityRow], times: StateTimes | None = None) -> None:
+        self._times = times or StateTimes()
         self._rows = {row.id: row for row in sorted(rows, key=lambda row: row.born_seq) if row.kind in WORK}
         self._data = {row.id: data_of(row) for row in self._rows.values()}
         self._named: dict[tuple[str, str], str] = {}
@@ -77,11 +78,12 @@ class TaskStatus:
         data = self._data.get(row.id, {})
         match row.kind:
             case Kind.WORKSTREAM:
-                parts = self._of_workstream(row, data)
+                failing = () if row.ended else (one.words for one in self._times.failing_providers)
+                parts = iter((self.counts(row), *failing))
             case Kind.TASK:
                 parts = self._of_task(row, data)
             case Kind.RUN:
-                parts = _of_run(row, data)
+                parts = self._of_run(row, data)
             case Kind.JOB:
                 parts = _of_job(row, data)
             case Kind.WORKER:
@@ -91,7 +93,11 @@ class TaskStatus:
         return ", ".join(part for part in parts if part)
 
     # ------------------------------------------------------------------ workstream
-    def _of_workstream(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
+    def counts(self, row: EntityRow) -> str:
+        """Return a text with the numbers of tasks of a workstream by their states, and the workstream's last error."""
+        return ", ".join(part for part in self._counts(row, self._data.get(row.id, {})) if part)
+
+    def _counts(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
         states = Counter(self._rows[task].state for task in self._tasks.get(row.id, ()))
         tasks = data.get("tasks", 0)
         yield f"{states[Task.CLOSED.value]} of {tasks} tasks closed"
@@ -105,13 +111,17 @@ class TaskStatus:
 
     # ------------------------------------------------------------------ tasks
     def _of_task(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
-        yield _ASKED.get(row.state, "")
-        if row.state in _HELD:
+        if row.state in _ASKED:
+            yield f"{_ASKED[row.state]}: supervisor approve {plan_name(row.id)}"
+        elif row.state in _HELD:
             yield f"held by {data.get('claimed_by')}"
-            yield self._attempt(row)
+            yield self.step(row)
+        elif row.state == Task.DONE.value:
+            yield "its work is being merged"
         elif not row.ended and row.state != Task.FAILED.value:
             waits = list(self._unmet(row, data))
-            yield f"waits for {', '.join(waits)}" if waits else self._next_attempt(row)
+            release = f": supervisor task unblock {plan_name(row.id)}" if row.state == Task.BLOCKED.value else ""
+            yield f"waits for {', '.join(waits)}{release}" if waits else self._next_attempt(row)
         if row.state == Task.FAILED.value:
             yield str(data.get("last_failure", ""))
         if row.state in _LEFT and (found := self._run(row)) is not None:
@@ -140,17 +150,68 @@ class TaskStatus:
         runs = self._runs.get(task.id)
         return (self._rows[runs[-1]], self._data[runs[-1]]) if runs else None
 
-    def _attempt(self, task: EntityRow) -> str:
-        found = self._run(task)
-        return _attempts(found[1]) if found is not None and found[1].get("attempts") else ""
-
-    def _next_attempt(self, task: EntityRow) -> str:
-        """Return the reason why an unclaimed task without open dependencies waits: it was tried and waits for another
+    def step(self, task: EntityRow) -> str:
+        """Return the attempt of a task that a session holds, or what the task's run waits for; ``""`` before the first
         attempt."""
         found = self._run(task)
-        if found is None or found[0].state not in (TaskRun.RETRYING.value, *_CIRCUIT):
+        if found is None:
             return ""
-        return "; ".join(part for part in _of_run(*found) if part)
+        run, data = found
+        if delay := self.delay(run):
+            return delay
+        if run.state == TaskRun.VALIDATING.value:
+            return f"its work is checked since {time_of_day(self._times.entered(run))}"
+        return _attempts(data) if data.get("attempts") else ""
+
+    def _next_attempt(self, task: EntityRow) -> str:
+        """Return the reason why an unclaimed task without open dependencies waits: for another attempt, or for a free
+        slot of a worker."""
+        found = self._run(task)
+        if delay := self.delay_of_claim(task):
+            return delay
+        if found is None:
+            return ""
+        if found[0].state not in _DELAYED:
+            return "waits for a worker" if task.state == Task.OPEN.value else ""
+        return "; ".join(part for part in self._of_run(*found) if part)
+
+    def delay_of_claim(self, task: EntityRow) -> str:
+        """Return a text about an open task that is to be claimed again after a delay: the time, and the command that
+        tries the task at once; ``""`` if there is no delay."""
+        delay_s = float(self._data[task.id].get("delay_s") or 0)
+        if task.state != Task.OPEN.value or not delay_s:
+            return ""
+        at = time_of_day(self._times.entered(task) + delay_s)
+        return f"is tried again not before {at} (at once: supervisor task reset {plan_name(task.id)})"
+
+    # ------------------------------------------------------------------ runs
+    def _of_run(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
+        if delay := self.delay(row):
+            yield delay
+        elif row.state == TaskRun.CIRCUIT_OPEN.value:
+            yield f"{_counted(data)}, circuit open for good"
+        elif data.get("attempts"):
+            yield _attempts(data)
+        yield str(data.get("last_error", "")) if row.state != TaskRun.COMPLETED.value else ""
+        yield _checkpoint(data)
+        yield f"resumes {data['resumed_from']}" if data.get("resumed_from") else ""
+
+    def delay(self, run: EntityRow) -> str:
+        """Return a text about a run that waits between two launches: its attempts, the time of the next launch, and the
+        command that launches at once; ``""`` if the run does not wait."""
+        data = self._data[run.id]
+        limits = msgspec.convert(data, TaskRunData)
+        at_once = f"at once: supervisor task reset {plan_name(str(run.parent_id))}"
+        match run.state:
+            case TaskRun.RETRYING.value:
+                at = time_of_day(self._times.entered(run) + limits.delay_s)
+                return f"{_attempts(data)} ended, the next one comes not before {at} ({at_once})"
+            case TaskRun.HALF_OPEN.value:
+                return f"{_counted(data)}, circuit half open, {_probes(data)}"
+            case TaskRun.CIRCUIT_OPEN.value if probes_left(limits, CooldownExpired()):
+                at = time_of_day(self._times.entered(run) + limits.cooldown_s)
+                return f"{_counted(data)}, circuit open, the next probe comes not before {at} ({at_once})"
+        return ""
 
     # ------------------------------------------------------------------ dead letters
     def dead_letters(self) -> Iterator[DeadLetter]:
@@ -177,21 +238,6 @@ def dead_letters(rows: Iterable[EntityRow]) -> tuple[DeadLetter, ...]:
 
 
 # ---------------------------------------------------------------------------------------------- runs, jobs, workers
-def _of_run(row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
-    if data.get("attempts"):
-        yield _counted(data) if row.state in _CIRCUIT else _attempts(data)
-    match row.state:
-        case TaskRun.RETRYING.value:
-            yield f"tries again after {data.get('delay_s', 0):g} s"
-        case TaskRun.CIRCUIT_OPEN.value:
-            yield _circuit(data)
-        case TaskRun.HALF_OPEN.value:
-            yield f"circuit half open, {_probes(data)}"
-    yield str(data.get("last_error", "")) if row.state != TaskRun.COMPLETED.value else ""
-    yield _checkpoint(data)
-    yield f"resumes {data['resumed_from']}" if data.get("resumed_from") else ""
-
-
 def _checkpoint(data: Mapping[str, Any]) -> str:
     """Return ``checkpoint 1a2b3c4d5e6f (FAILED)`` for the checkpoint with which a later run can continue; ``""`` if
     there is none."""
@@ -216,8 +262,7 @@ def settling(data: Mapping[str, Any]) -> str:
     ``""`` if there are none."""
     if not data.get("waits_for"):
         return ""
-    until = datetime.fromtimestamp(data.get("until") or 0.0, UTC)
-    return f"waits until {until:%H:%M:%S} UTC for {data['waits_for']}"
+    return f"waits until {time_of_day(data.get('until') or 0.0)} for {data['waits_for']}"
 
 
 def _counted(data: Mapping[str, Any]) -> str:
@@ -226,13 +271,6 @@ def _counted(data: Mapping[str, Any]) -> str:
 
 def _probes(data: Mapping[str, Any]) -> str:
     return f"probe {data.get('probes')} of {data.get('probes_max')}"
-
-
-def _circuit(data: Mapping[str, Any]) -> str:
-    left = (data.get("probes_max") or 0) - (data.get("probes") or 0)
-    if data.get("permanent") or left <= 0:
-        return "circuit open for good"
-    return f"circuit open, probes left: {left}"
 
 
 def _of_job(row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:

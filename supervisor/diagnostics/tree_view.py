@@ -1,22 +1,33 @@
 """Current state from the journal's rows: the tree of entities, and the list of ``supervisor ps``. Pure.
 
-Rows come in, values for a renderer come out; *now* is an argument.
+Rows come in, values for a renderer come out; *now* is an argument. Entities of the newest plan run come first; within a
+plan run they stand in the order of birth.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from supervisor.diagnostics.state_times import StateTimes, time_of_day
 from supervisor.diagnostics.task_status import TaskStatus, data_of
-from supervisor.diagnostics.visual_state import VisualState, visual_state
+from supervisor.diagnostics.visual_state import AgentStateThresholds, VisualState, visual_state
+from supervisor.lifecycles.session import Session, SessionLimits, backoff_ms
+from supervisor.lifecycles.task import SESSION_ENDS, Task
 from supervisor.lifecycles.types import Kind
 from supervisor.policies.budgets import Amounts
 from supervisor.ports import EntityRow
 
 NOTHING: Final[Mapping[str, Amounts]] = {}
+_TASK_OUTCOMES: Final = {
+    SESSION_ENDS[Task.DONE]: "completed",
+    SESSION_ENDS[Task.FAILED]: "failed",
+    SESSION_ENDS[Task.CANCELLED]: "cancelled",
+}
+"""Outcome that is shown for a session that was closed for the end of its task: the outcome of the task."""
 STAYING: Final = (Kind.SESSION, Kind.TASK, Kind.WORKSTREAM)
 """Kinds of entities that are shown after they have ended, too: in the current tree, and in the tree at an earlier
 record."""
@@ -36,11 +47,24 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[Node, ...] = ()
 
 
-def tree(rows: Iterable[EntityRow], used: Mapping[str, Amounts] = NOTHING) -> tuple[Node, ...]:
-    """Return the root nodes in the order of birth. An entity whose parent is not among *rows* is a root. *used* is
-    usage by entity id."""
-    ordered = sorted(rows, key=lambda row: row.born_seq)
-    task_status = TaskStatus(ordered)
+def newest_run_first(rows: Iterable[EntityRow]) -> list[EntityRow]:
+    """Return the rows in the order of birth, but those of a later plan run before those of an earlier one. A plan run
+    begins with the birth of its workstream."""
+    ordered: list[list[EntityRow]] = [[]]
+    for row in sorted(rows, key=lambda row: row.born_seq):
+        if row.kind == Kind.WORKSTREAM:
+            ordered.append([])
+        ordered[-1].append(row)
+    return [row for one in reversed(ordered) for row in one]
+
+
+def tree(
+    rows: Iterable[EntityRow], used: Mapping[str, Amounts] = NOTHING, times: StateTimes | None = None
+) -> tuple[Node, ...]:
+    """Return the root nodes, those of the newest plan run first. An entity whose parent is not among *rows* is a root.
+    *used* is usage by entity id; *times* are the times of entities that wait for a time."""
+    ordered = newest_run_first(rows)
+    notes = Notes(ordered, times or StateTimes())
     known = {row.id for row in ordered}
     below: dict[str, list[EntityRow]] = {}
     for row in ordered:
@@ -48,7 +72,7 @@ def tree(rows: Iterable[EntityRow], used: Mapping[str, Amounts] = NOTHING) -> tu
         below.setdefault(parent or "", []).append(row)
     made: dict[str, Node] = {}
     for row in reversed(_parents_first(below)):  # iterative: a chain of delegations may be thousands deep
-        made[row.id] = _node(row, tuple(made[one.id] for one in below.get(row.id, ())), task_status, used.get(row.id))
+        made[row.id] = _node(row, tuple(made[one.id] for one in below.get(row.id, ())), notes, used.get(row.id))
     return tuple(made[row.id] for row in below.get("", ()))
 
 
@@ -59,15 +83,19 @@ def _parents_first(below: Mapping[str, list[EntityRow]]) -> list[EntityRow]:
     return order
 
 
-def _node(row: EntityRow, children: tuple[Node, ...], task_status: TaskStatus, used: Amounts | None) -> Node:
+def _node(row: EntityRow, children: tuple[Node, ...], notes: Notes, used: Amounts | None) -> Node:
     data = data_of(row)
     calls = () if row.ended else _call_nodes(row, data.get("open") or ())
-    permissions = () if row.ended else tuple(_permission_node(row, request) for request in _waiting_permissions(data))
+    waiting = () if row.ended else waiting_permissions(data)
+    permissions = tuple(
+        Node(id=_permission_id(row, one), kind="permission", state=notes.permission(row, one), note=one["title"])
+        for one in waiting
+    )
     return Node(
         id=row.id,
         kind=row.kind,
         state=row.state,
-        note=_note(row, data, task_status),
+        note=notes.of(row, data),
         ended=row.ended,
         used=used.as_record if used is not None else None,
         children=(*calls, *permissions, *children),
@@ -88,15 +116,13 @@ def _call_nodes(row: EntityRow, calls: Sequence[dict[str, Any]]) -> tuple[Node, 
     return tuple(reversed(below.get(0, ())))
 
 
-def _waiting_permissions(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+def waiting_permissions(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the permission requests of a turn that wait for a person."""
     return [request for request in data.get("asking") or () if request.get("asked")]
 
 
-def _permission_node(row: EntityRow, request: dict[str, Any]) -> Node:
-    return Node(
-        id=f"{row.id}:p{request['number']}", kind="permission", state="waits for a human", note=request["title"]
-    )
+def _permission_id(turn: EntityRow, request: Mapping[str, Any]) -> str:
+    return f"{turn.id}:p{request['number']}"
 
 
 def tool_calls(row: EntityRow) -> tuple[str, ...]:
@@ -104,22 +130,71 @@ def tool_calls(row: EntityRow) -> tuple[str, ...]:
     return tuple(f"{row.id}:c{number}" for number in range(1, int(data_of(row).get("calls") or 0) + 1))
 
 
-def _note(row: EntityRow, data: Mapping[str, Any], task_status: TaskStatus) -> str:
-    """Return a text for people about an entity beside its state."""
-    match row.kind:
-        case Kind.SESSION:
-            errors = data.get("total_errors") or 0
-            counted = f"{errors} error{'' if errors == 1 else 's'}" if errors else ""
-            parts = [data.get("outcome"), data.get("last_error"), counted]
-        case Kind.AGENT:
-            pid, status = data.get("pid"), data.get("status")
-            parts = [f"pid {pid}" if pid else "", "" if status is None else f"exit status {status}"]
-        case Kind.TURN:
-            verdict = data.get("verdict") or {}
-            parts = ["waits for a human" if _waiting_permissions(data) else "", verdict.get("error")]
-        case _:
-            parts = [task_status.note(row)]
-    return ", ".join(str(part) for part in parts if part)
+class Notes:
+    """Texts for people about the entities *rows*, beside their states. *times* are the times of entities that wait for
+    a time."""
+
+    def __init__(self, rows: Sequence[EntityRow], times: StateTimes) -> None:
+        self._times = times
+        self.task_status = TaskStatus(rows, times)
+
+    def of(self, row: EntityRow, data: Mapping[str, Any]) -> str:
+        """Return the text about an entity; ``""`` if its state says everything."""
+        parts: list[Any]
+        match row.kind:
+            case Kind.SESSION:
+                errors = data.get("total_errors") or 0
+                counted = f"{errors} error{'' if errors == 1 else 's'}" if errors else ""
+                outcome, reason = session_outcome(data)
+                parts = [outcome, self.of_session(row, data), reason, counted]
+            case Kind.AGENT:
+                pid, status = data.get("pid"), data.get("status")
+                parts = [f"pid {pid}" if pid else "", "" if status is None else f"exit status {status}"]
+            case Kind.TURN:
+                verdict = data.get("verdict") or {}
+                waiting = () if row.ended else waiting_permissions(data)
+                parts = [*(self.permission(row, one) for one in waiting), verdict.get("error")]
+            case _:
+                parts = [self.task_status.note(row)]
+        return ", ".join(str(part) for part in parts if part)
+
+    def of_session(self, row: EntityRow, data: Mapping[str, Any]) -> str:
+        """Return a text about the step that a session waits for, and until when."""
+        if row.ended:
+            return ""
+        limits, since = limits_of(data), self._times.entered(row)
+        match row.state:
+            case Session.INITIALIZING.value:
+                return f"prepares its workspace since {time_of_day(since)}" if data.get("current") else ""
+            case Session.SPAWNING.value:
+                return f"its agent starts, until {time_of_day(since + limits.spawn_deadline_s)} at the latest"
+            case Session.COOLING_DOWN.value:
+                backoff_s = backoff_ms(int(data.get("consecutive_errors") or 0), limits) / 1000
+                return f"launches no agent before {time_of_day(since + backoff_s)}"
+            case Session.INTERRUPTING.value:
+                return f"its turn is interrupted, until {time_of_day(since + limits.grace_s)} at the latest"
+            case Session.STOPPED.value:
+                return "is ending"
+        return ""
+
+    def permission(self, turn: EntityRow, request: Mapping[str, Any]) -> str:
+        """Return a text about a permission request: until when it waits, and the command that answers it."""
+        one = _permission_id(turn, request)
+        due = self._times.due(one)
+        until = "" if due is None else f" until {time_of_day(due)}"
+        return f"waits for a human{until}: supervisor answer {one} allow"
+
+
+def session_outcome(session: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the outcome of a session that ends or has ended, and the reason, which is the last error for any other
+    session. For a session that was closed for the end of its task, the outcome is that of the task."""
+    outcome, reason = str(session.get("outcome") or ""), str(session.get("last_error") or "")
+    return (_TASK_OUTCOMES[reason], "") if reason in _TASK_OUTCOMES else (outcome, reason)
+
+
+def limits_of(session: Mapping[str, Any]) -> SessionLimits:
+    """Return the limits of a session from its data; the defaults where an older journal does not have them."""
+    return msgspec.convert(session.get("limits") or {}, SessionLimits)
 
 
 # ----------------------------------------------------------------------------------------------------------- ps
@@ -138,43 +213,100 @@ class EntityLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ps(
-    rows: Iterable[EntityRow], *, now: float, active_at: Mapping[str, float] | None = None
+    rows: Iterable[EntityRow],
+    *,
+    now: float,
+    active_at: Mapping[str, float] | None = None,
+    times: StateTimes | None = None,
 ) -> tuple[EntityLine, ...]:
-    """Return one line per row, in the order of birth. *active_at* is the time at which each session last produced
-    output."""
-    ordered = sorted(rows, key=lambda row: row.born_seq)
-    active = dict(active_at or {})
-    for row in ordered:  # whatever happens below a session is activity of it
-        session = row.id if row.kind == Kind.SESSION else row.parent_id
-        if session is not None:
-            active_at_s = (
-                now
-                if row.kind == Kind.TURN and not row.ended and _waiting_permissions(data_of(row))
-                else row.changed_at
-            )
-            active[session] = max(active.get(session, 0.0), active_at_s)
-    task_status = TaskStatus(ordered)
-    return tuple(_entity_line(row, now, active, task_status) for row in ordered)
-
-
-def _entity_line(row: EntityRow, now: float, active: Mapping[str, float], task_status: TaskStatus) -> EntityLine:
-    data = data_of(row)
-    visual = _visual(row, data, now, active) if row.kind == Kind.AGENT else None
-    return EntityLine(
-        id=row.id,
-        kind=row.kind,
-        state=row.state,
-        visual=visual.value if visual else None,
-        age_s=max(0.0, (row.changed_at if row.ended else now) - row.born_at),
-        parent=row.parent_id,
-        ended=row.ended,
-        pid=data.get("pid"),
-        note=_note(row, data, task_status),
+    """Return one line per row, those of the newest plan run first. *active_at* is the time at which each session last
+    produced output; *times* are the times of entities that wait for a time."""
+    ordered = newest_run_first(rows)
+    notes, visual_states = Notes(ordered, times or StateTimes()), VisualStates(ordered, now, active_at or {})
+    return tuple(
+        EntityLine(
+            id=row.id,
+            kind=row.kind,
+            state=row.state,
+            visual=visual.value if (visual := visual_states.of(row)) else None,
+            age_s=max(0.0, (row.changed_at if row.ended else now) - row.born_at),
+            parent=row.parent_id,
+            ended=row.ended,
+            pid=data.get("pid"),
+            note=notes.of(row, data),
+        )
+        for row in ordered
+        for data in [data_of(row)]
     )
 
 
-def _visual(row: EntityRow, data: Mapping[str, Any], now: float, active: Mapping[str, float]) -> VisualState:
-    last_active_at = active.get(row.parent_id or "")
-    return visual_state(
-        row.state, spawned_at=row.born_at, now=now, last_heartbeat_at=last_active_at, pid=data.get("pid")
-    )
+# ----------------------------------------------------------------------------------------------- visual states
+_GIT_STATUS: Final = {"commit": "committing", "merge": "merging", "rebase": "merging", "push": "pushing"}
+_GIT: Final = re.compile(rf"\bgit\b(?:\s+-\S+(?:\s+[^-\s]\S*)?)*?\s+({'|'.join(_GIT_STATUS)})\b")
+
+
+class VisualStates:
+    """Visual states of agents, from the rows of their sessions, turns and tasks.
+
+    The status of an agent (spec 000) is derived, since no protocol has one: ``waiting`` while a permission request
+    waits for a person; ``committing``, ``merging`` or ``pushing`` while an open call runs that command of git, or while
+    the supervisor merges the agent's work. In the last case the agent counts as working, although its turn is over.
+    """
+
+    def __init__(self, rows: Iterable[EntityRow], now: float, active_at: Mapping[str, float]) -> None:
+        self._now = now
+        self._active_at = dict(active_at)
+        self._limits: dict[str, SessionLimits] = {}
+        self._status: dict[str, str] = {}
+        self._merging: set[str] = set()
+        self._agents: dict[str, EntityRow] = {}
+        for row in rows:
+            self._add(row, data_of(row))
+
+    def _add(self, row: EntityRow, data: Mapping[str, Any]) -> None:
+        session = row.id if row.kind == Kind.SESSION else row.parent_id or ""
+        at = row.changed_at
+        match row.kind:
+            case Kind.SESSION:
+                self._limits[row.id] = limits_of(data)
+            case Kind.AGENT:
+                self._agents[session] = row
+            case Kind.TASK if row.state == Task.DONE.value:
+                self._merging.add(str(data.get("claimed_by")))
+            case Kind.TURN if not row.ended:
+                if waiting_permissions(data):
+                    at, self._status[session] = self._now, "waiting"
+                elif found := next(filter(None, (_GIT.search(one["title"]) for one in data.get("open") or ())), None):
+                    self._status[session] = _GIT_STATUS[found[1]]
+        self._active_at[session] = max(self._active_at.get(session, 0.0), at)
+
+    def of(self, row: EntityRow) -> VisualState | None:
+        """Return the visual state of an agent, or of the newest agent of a session; ``None`` for other entities, and
+        for a session without an agent."""
+        agent = self._agents.get(row.id) if row.kind == Kind.SESSION else row if row.kind == Kind.AGENT else None
+        if agent is None:
+            return None
+        session, pid = agent.parent_id or "", data_of(agent).get("pid")
+        limits, status = self._limits.get(session, SessionLimits()), self._status.get(session, "")
+        state = agent.state
+        if session in self._merging and agent is self._agents.get(session):
+            state, status = "working", "merging"
+        elif state == "working" and status == "waiting":
+            state, status = "idle", ""  # a status of waiting needs a pid, and in-process agents have none
+        elif state != "working":
+            status = ""
+        thresholds = AgentStateThresholds(
+            stall_threshold_s=limits.stall_threshold_s,
+            spawn_timeout_s=limits.spawn_deadline_s,
+            merging_stall_s=limits.merging_stall_s,
+        )
+        last_active_at = self._active_at.get(session)
+        return visual_state(
+            state,
+            spawned_at=agent.born_at,
+            now=self._now,
+            last_heartbeat_at=last_active_at,
+            pid=pid,
+            status=status,
+            thresholds=thresholds,
+        )

@@ -6,6 +6,7 @@ An agent runs with a clean environment: a PATH, a HOME, and the variables that i
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,8 @@ def clean_env() -> dict[str, str]:
 def profile_of(name: str, agent: AgentConfig | AgentFunction, workdir: Path) -> AgentProfile:
     """Return the profile of a configured agent: command or function, directory, clean environment.
 
+    Log a warning for each MCP server whose program is missing: the agent starts the server, perhaps on another machine.
+
     Raises:
         TypeError: *agent* is neither an AgentConfig nor a function.
         BadData: the agent's file of line rules cannot be read, or is invalid.
@@ -58,6 +61,11 @@ def profile_of(name: str, agent: AgentConfig | AgentFunction, workdir: Path) -> 
     env = clean_env()
     env.update({key: os.environ[key] for key in config.inherit_env if key in os.environ})
     env.update(config.env)
+    for server in config.agent_options.mcp_servers:
+        program, path = (*server.command, "")[0], server.env.get("PATH", env["PATH"])
+        if program and (os.path.isabs(program) or "/" not in program) and not shutil.which(program, path=path):
+            fix = "install it, or correct command or env.PATH of the server"
+            _log.warning("an MCP server has no program", agent=name, server=server.name, program=program, fix=fix)
     return AgentProfile(
         name=name,
         adapter=config.adapter,

@@ -7,7 +7,7 @@ supervisor is read as well. Two helper files of SQLite may stay beside the journ
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -117,15 +117,15 @@ class JournalReader:
         with translate_errors(self._path):
             yield from read_named(self._db, names)
 
-    def entities(self, *, live_only: bool = False) -> list[EntityRow]:
-        """Return every entity in the order of creation; with *live_only* only the entities that have not ended."""
+    def entities(self, *, ids: Sequence[str] | None = None, live_only: bool = False) -> list[EntityRow]:
+        """Return every entity in the order of creation; with *ids* only these, with *live_only* only the entities that
+        have not ended."""
         with translate_errors(self._path):
-            return read_entities(self._db, live_only=live_only)
+            return read_entities(self._db, ids=ids, live_only=live_only)
 
     def entity(self, entity_id: str) -> EntityRow | None:
         """Return the entity with that id; ``None`` if the journal does not have it."""
-        with translate_errors(self._path):
-            return next(iter(read_entities(self._db, ids=[entity_id])), None)
+        return next(iter(self.entities(ids=[entity_id])), None)
 
     def effects(self) -> dict[str, bytes]:
         """Return every effect, including performed ones, as JSON by the id of the effect."""

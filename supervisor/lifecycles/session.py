@@ -77,7 +77,8 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ``steer_grace_s`` is the time in which an agent must take up a message within its turn, before the agent is
     interrupted. ``settle_s`` is how long the processes of a turn may go on after the turn before they are ended and the
     turn is verified. ``waiting_max`` bounds the waiting messages, and the waiting prompts: all of them are written with
-    every record.
+    every record. ``stall_threshold_s`` and ``merging_stall_s`` are the seconds of silence after which a working or
+    merging agent is shown as stalled; they end nothing.
     """
 
     max_consecutive_errors: int = 5
@@ -93,6 +94,8 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     restarts_max: int = 3
     restarts_within_s: float = 60.0
     waiting_max: int = 100
+    stall_threshold_s: float = 300.0
+    merging_stall_s: float = 600.0
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ facts, such as the session that claimed the task.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -32,6 +32,16 @@ class Task(Enum):
     CANCELLED = "CANCELLED"
     ORPHANED = "ORPHANED"
     PENDING_APPROVAL = "PENDING_APPROVAL"
+
+
+SESSION_ENDS: Final = {
+    Task.DONE: "its task is completed",
+    Task.PENDING_APPROVAL: "its result waits to be approved",
+    Task.FAILED: "its task has failed",
+    Task.CANCELLED: "its task is cancelled",
+}
+"""Reason with which a session is closed, by the state of its task. A session is closed as completed even if its task
+has failed."""
 
 
 class TaskData(msgspec.Struct, frozen=True, kw_only=True):

@@ -74,6 +74,8 @@ class LimitsConfig(Model):
     restarts_max: Count = _LIMITS.restarts_max
     restarts_within_s: Seconds = _LIMITS.restarts_within_s
     waiting_max: Count = _LIMITS.waiting_max
+    stall_threshold_s: Seconds = _LIMITS.stall_threshold_s
+    merging_stall_s: Seconds = _LIMITS.merging_stall_s
 
     def value(self) -> SessionLimits:
         return msgspec.convert(self.model_dump(), SessionLimits)

@@ -7,6 +7,7 @@ names the file and the line. This module does not depend on the meaning of a pla
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,9 +101,16 @@ def _bytes(path: Path, name: str) -> bytes:
         with path.open("rb") as file:
             return file.read(BYTES_MAX + 1)
     except FileNotFoundError:
-        raise BadPlan(f"{name}: no such file; give the path of a plan (examples/plan.yaml is one)") from None
+        raise BadPlan(f"{name}: no such file; {_similar(path)}") from None
     except (OSError, ValueError) as error:
         raise BadPlan(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _similar(path: Path) -> str:
+    """Return the advice for a plan that does not exist: a file beside it with a similar name, if there is one."""
+    beside = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = get_close_matches(path.name, [one for one in beside if one.endswith((".yaml", ".yml"))], n=1)
+    return f"did you mean {str(path.parent / near[0])!r}?" if near else "give the path of a plan, a YAML file"
 
 
 def _text(data: bytes, name: str) -> str:

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 A failure is recorded in two places. An attempt that failed leaves its error with the request (``Request.reason``) or
 with the task run (``TaskRunData``); a claim whose result was not accepted leaves its findings with the task
-(``TaskData.findings``). Both are durable data without secrets, so that a takeover does not lose them. ``join_reasons``
+(``TaskData.failure``). Both are durable data without secrets, so that a takeover does not lose them. ``join_reasons``
 makes one text of them, which becomes the ``reason`` of the next request. ``quote_reason`` puts the text into the
 prompt, each line quoted, since the text comes from programs, reviewers and other agents, and must not pass for a part
 of the task. Example::
@@ -35,13 +35,14 @@ LEFT_OUT: Final = "\n[the middle is left out]\n"
 LINE_SLACK: Final = 200
 """Number of characters by which a cut moves to the end of a line."""
 HEADING: Final = "This is another attempt, for the reason that is quoted here:"
+"""First line of the part of a prompt with the reason."""
 
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _VARIES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
         (r"\b\d{4}-\d\d-\d\d(?:[Tt ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?", "<time>"),
-        (r"\b\d?\d:\d\d(?::\d\d(?:[.,]\d+)?)?\b", "<time>"),
+        (r"(?<![\w:.])\d?\d:\d\d(?::\d\d(?:[.,]\d+)?)?\b(?!:)", "<time>"),  # not the line and column of a file
         (r"\b\d+(?:\.\d+)? ?(?:ms|us|ns|secs?|seconds?|min|minutes?|hours?|s|m|h)\b", "<time>"),
         (r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b0x[0-9a-fA-F]+\b", "<id>"),
         (r"\bpid \d+", "<id>"),

@@ -26,6 +26,8 @@ from supervisor.plans.splitting import recalled_subtasks, with_subtasks
 from supervisor.plans.tasks import every_task
 from supervisor.ports import EntityRow
 
+_NAMED_MAX: Final = 10
+"""Maximal number of tasks that a text about a run names."""
 _SAID_FIRST: Final = {"id", "agent", "prompt", "depends_on", "acceptance"}
 
 
@@ -64,9 +66,11 @@ class EarlierRun(NamedTuple):
     tasks: Mapping[str, tuple[Task, str]]
 
     @property
-    def has_rest(self) -> bool:
-        """Whether a task was not closed."""
-        return any(state is not Task.CLOSED for state, _ in self.tasks.values())
+    def rest(self) -> str:
+        """The tasks that were not closed, each with its state, as text; ``""`` if there are none."""
+        rest = [f"{name} ({state.value})" for name, (state, _) in self.tasks.items() if state is not Task.CLOSED]
+        more = f" and {len(rest) - _NAMED_MAX} more" if len(rest) > _NAMED_MAX else ""
+        return f"{', '.join(rest[:_NAMED_MAX])}{more}"
 
     @property
     def words(self) -> str:

@@ -36,7 +36,7 @@ import anyio
 from actors.machine import Event
 from supervisor.lifecycles import job, task, task_run
 from supervisor.lifecycles.job import JOB, Job
-from supervisor.lifecycles.task import TASK, Task, retries_left
+from supervisor.lifecycles.task import SESSION_ENDS, TASK, Task, retries_left
 from supervisor.lifecycles.task_run import RUN, SkipCause, TaskRun
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans.acceptance import AcceptanceTest, Rejection
@@ -420,7 +420,7 @@ class CompletionPipeline:
     async def _end_session(self, execution: TaskExecution) -> None:
         if execution.session_id:
             with suppress(NoSuchEntity, Refused, JournalError):
-                reason = "its task is settled"
+                reason = SESSION_ENDS.get(execution.state, "its task goes on without it")
                 await self._sup.close_session(execution.session_id, reason=reason, cause=execution.cause)
 
 

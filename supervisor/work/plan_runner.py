@@ -29,6 +29,7 @@ from supervisor.plans.plan import Plan
 from supervisor.plans.source import BadPlan, spelled
 from supervisor.plans.splitting import with_subtasks
 from supervisor.plans.tasks import PlacedTask, every_task
+from supervisor.policies.retry_reason import make_findings
 from supervisor.recovery.journal_state import entity_of
 from supervisor.recovery.resumable import tasks_digest
 from supervisor.runtime.entity import Refused
@@ -68,8 +69,8 @@ class PlanRunner:
         if none."""
         self.anew = ""
         """Text about the earlier run that this run does not continue, with the reason; ``""`` if none."""
-        self.has_rest = False
-        """Whether the run that ``anew`` names has ended, and left work to a run with *resume*."""
+        self.rest = ""
+        """The tasks that a run with *resume* would do, if the run that ``anew`` names has ended; ``""`` if none."""
         self.merged: tuple[str, ...] = ()
         """The tasks that were closed in an earlier run and are merged in this run, each with a sentence about the
         merge."""
@@ -126,7 +127,6 @@ class PlanRunner:
         if (earlier := await self._earlier_result(plan, anew=resume or fresh)) is not None:
             return earlier
         self._sup.plan_commands.append(self.commands)
-        error = ""
         cancellation = PlanCancellation(plan_run, pipeline, recovery)
         try:
             continues = await self._look_back(plan, recovery, resume=resume, fresh=fresh)
@@ -135,7 +135,7 @@ class PlanRunner:
                 self._superseded.note_reported("another run of the plan was asked for")
                 self._sup.recovered_work.earlier.forget(self._superseded.id)
             await self._carry_out(plan, recovery, continues)
-            error = await self._conclude()
+            result = await self._conclude()
         except BaseException:
             if plan_run.workstream.is_opened:
                 with self._sup.timers.limit(cancellation.limit_s, shield=True):
@@ -156,7 +156,7 @@ class PlanRunner:
             ):  # until note_reported: the host may be cancelled before it has the result
                 known = self._sup.recovered_work.earlier.by_tasks
                 known[tasks_digest(plan, self._sup.settings)] = plan_run.workstream.id
-        return PlanResult(self.results, error)
+        return result
 
     def note_reported(self, how: str) -> None:
         """Record that the result was printed, or returned; *how* says which. This ends the run."""
@@ -178,7 +178,7 @@ class PlanRunner:
         left = await read_unreported_result(self._sup.journal, last)
         if left is None:
             if named is not None and not anew:
-                self.anew, self.has_rest = f"{named.words} is over", named.has_rest
+                self.anew, self.rest = f"{named.words} is over", named.rest
             known.forget(last)
             return None
         if not same:  # a plan with the tasks of that run still gets the result
@@ -333,23 +333,23 @@ class PlanRunner:
         self.merged = tuple(merged.values())
         return list(merged), refused
 
-    async def _conclude(self) -> str:
-        """Record the result, validate the plan, and shut the workers down. Return the error of the validation, or
-        ``""``."""
+    async def _conclude(self) -> PlanResult:
+        """Record the result, validate the plan, and shut the workers down. Return the result."""
         plan_run, workstream = self.plan_run, self.plan_run.workstream
         await record_usage(plan_run)
         workstream.note_result(plan_run.results)
         await workstream.record_settled(plan_run.executions.values())
-        problem = ""
+        problem = output = ""
         if workstream.state is Workstream.VALIDATING:
             tests = [test.value(plan_run.plan.task_lifecycle.validation_timeout) for test in plan_run.plan.validation]
             where, until = str(self._sup.workdir), self._sup.stop_now
             rejection = await self._sup.verification.inspect("validation", tests, where, until)
             problem = rejection.problem if rejection is not None else ""
+            output = self._sup.journal_writer.redactor.text(rejection.output) if rejection is not None else ""
             await workstream.record_validated(problem)
         await plan_run.worker_pool.stop()
         await export_workstream(plan_run)
-        return not_accepted(problem)
+        return PlanResult(self.results, not_accepted(problem), output=make_findings("", output).strip())
 
     # ------------------------------------------------------------------ more tasks
     def check(self, plan: Plan) -> list[str]:

@@ -53,13 +53,18 @@ class PreviousRun(NamedTuple):
     @property
     def words(self) -> str:
         """Text about the tasks that stay closed, and the tasks that are done again with their checkpoints."""
-        again = [
-            f"{name} (from {f'{checkpoint_name(found.saved_as)} of {found.run}' if found else 'its beginning'})"
-            for name, found in self.again.items()
-        ]
+        again = [f"{name} (from {_beginning(found)})" for name, found in self.again.items()]
         again += [f"{name} (changed in the plan)" for name in self.changed]
         parts = [f"{len(self.closed)} closed and not done again"] if self.closed else []
         return "; ".join([*parts, *([f"done again: {', '.join(again)}"] if again else [])])
+
+
+def _beginning(checkpoint: Checkpoint | None) -> str:
+    if checkpoint is None:
+        return "its beginning"
+    if not checkpoint.saved_as:
+        return f"what {checkpoint.run} left in place"
+    return f"{checkpoint_name(checkpoint.saved_as)} of {checkpoint.run}"
 
 
 def find_previous_run(

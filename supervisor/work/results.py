@@ -20,7 +20,9 @@ class TaskResult(NamedTuple):
     ``unmerged`` is the branch with changes that were written after the work was checked, and that were not merged;
     ``remarks`` are sentences about such changes, about processes of the task that had to be ended, and about a circuit
     that is open. ``launches`` counts the starts of agents for the task, ``tokens`` and ``cost_usd`` are what the agents
-    have reported; all three include the work of earlier supervisors on the same run.
+    have reported; all three include the work of earlier supervisors on the same run. ``findings`` are the
+    findings against the work of a failed task: the output of the failed test, a review, a merge conflict; at most 4,000
+    characters.
     """
 
     id: str
@@ -33,6 +35,7 @@ class TaskResult(NamedTuple):
     launches: int = 0
     tokens: int = 0
     cost_usd: float = 0.0
+    findings: str = ""
 
 
 def remark_of_rest(branch: str, directory: str = "") -> str:
@@ -49,7 +52,7 @@ def unmerged_of(branch: str) -> tuple[str, tuple[str, ...]]:
 
 class PlanResult(NamedTuple):
     """The result of a plan run: the results of all tasks, and the reason why the plan's validation failed (``error``;
-    ``""`` if it did not).
+    ``""`` if it did not), with the ``output`` of the failed test, at most 4,000 characters.
 
     ``earlier`` is the id of the workstream of an earlier run, if this is the result of that run: its supervisor was
     killed before the result was reported, and nothing was started now.
@@ -58,6 +61,7 @@ class PlanResult(NamedTuple):
     tasks: Mapping[str, TaskResult]
     error: str = ""
     earlier: str = ""
+    output: str = ""
 
     @property
     def ok(self) -> bool:
@@ -98,4 +102,4 @@ def describe_circuit(data: TaskRunData) -> list[str]:
 
 def not_accepted(problem: str) -> str:
     """Return the ``error`` of a plan result for the *problem* that the validation found; ``""`` if it found none."""
-    return f"the whole is not accepted: {problem}" if problem else ""
+    return f"its validation failed: {problem}" if problem else ""

@@ -548,23 +548,31 @@ def test_systemd_lets_a_drain_last(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 # ---------------------------------------------------------------------------------------------------------- output
 def test_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
-    """Without a terminal a run prints one line per event, then a table of its tasks."""
-    plan = write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "true"}\n')
+    """Without a terminal a run prints a few lines per task with the output of its agent, then a table of its tasks."""
+    plan = write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "echo hello"}\n')
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command(plan, tmp_path / "state"), capture_output=True, text=True, env=env, timeout=60)
-    events, _, table = done.stdout.partition("\n\n")
+    lines, _, table = done.stdout.partition("\n\n")
     assert (done.returncode, done.stderr) == (0, "")
-    assert any("session t" in line and "Spawning -> Running" in line for line in events.splitlines())
+    assert [line[9:].partition(" in ")[0] for line in lines.splitlines()] == [
+        "plan: 1 task",
+        "t: begins (agent sh)",
+        "t| hello",
+        "t: completed",
+    ]
     assert [line.split()[:2] for line in table.splitlines()[:2]] == [["TASK", "OUTCOME"], ["t", "completed"]]
     logs = table.splitlines()[-1].removeprefix("what the agents wrote: supervisor ")
     assert execute(supervisor, shlex.split(logs)) == 0
 
 
 def test_a_run_that_fails_fast_says_why(tmp_path: Path) -> None:
-    """``--fail-fast`` ends the run at the first task that failed for good; the last line of ``--json`` says why."""
+    """``--fail-fast`` ends the run at the first task that failed for good; the last line of ``--json`` says why. First
+    a state directory with transcripts and without a journal is named."""
     bad, slow = "{id: bad, agent: sh, prompt: exit 3, max_retries: 0}", "{id: slow, agent: sh, prompt: sleep 1000}"
     once = "task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}"
+    (tmp_path / "state" / "agents").mkdir(parents=True)
     with run(write_plan(tmp_path, f"  - {bad}\n  - {slow}\n{once}\n"), "--fail-fast") as one:
+        assert "journal.db is missing, so no earlier run" in said(one)
         assert one.failed() == {"bad": "failed", "slow": "aborted"}
     assert one.seen[-1]["error"] == "of 2 tasks 1 failed (bad), 1 aborted (slow)"
     assert [task["launches"] for task in one.seen[-1]["tasks"]] == [1, 1]
@@ -573,11 +581,12 @@ def test_a_run_that_fails_fast_says_why(tmp_path: Path) -> None:
 def test_a_table_on_a_terminal(tmp_path: Path) -> None:
     """On a terminal a run shows a table of sessions with their states, and at the end a table of tasks."""
     shown, status = on_a_terminal(
-        command(write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "echo hi"}\n'), tmp_path / "s")
+        command(write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "echo hi; sleep 0.6"}\n'), tmp_path / "s")
     )
     assert status == 0
     assert "SESSION" in shown
-    assert "Stopped" in shown
+    assert "● t" in shown
+    assert "RUNNING" in shown
     assert "completed" in shown.rpartition("TASK")[2]
 
 

@@ -115,6 +115,9 @@ async def test_what_is_refused_is_a_tool_error(tmp_path: Path) -> None:
         assert "root session" in await refused(client, "abort", id="lead", scope="sibling")
         assert "no plan runs here" in await refused(client, "steer", verb="approve", tasks=["x"])
         assert "tasks: none is named; give at least" in await refused(client, "steer", verb="approve")
+        assert "id: missing; give the id of a session" in await refused(client, "send", text="x")
+        assert "at: 'soon' is not valid; give the point" in await refused(client, "send", id="a", text="x", at="soon")
+        assert "loud: unknown field" in await refused(client, "stop", loud=True)
         assert (await called(client, "list"))[0]["id"] == "lead"
 
 

@@ -3,14 +3,12 @@ of an agent."""
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from rich.console import Console
 
 from supervisor.cli.calls import ToolCallIndex
 from supervisor.cli.rendering import (
@@ -26,7 +24,6 @@ from supervisor.cli.rendering import (
     tree_text,
 )
 from supervisor.cli.results import results_json, results_text
-from supervisor.cli.session_table import RunTable
 from supervisor.cli.why import why_text
 from supervisor.diagnostics.causal_trace import Annotation, Explanation, RecordRole, SpineStep
 from supervisor.diagnostics.tree_view import EntityLine, Node
@@ -65,6 +62,10 @@ def event(**more: object) -> LifecycleEvent:
         **more,
     }
     return LifecycleEvent(**fields)  # type: ignore[arg-type]
+
+
+def turn(name: str, to: str, **metadata: object) -> LifecycleEvent:
+    return event(entity_type="turn", entity_id="lead:t1", event=name, to_status=to, metadata=metadata)
 
 
 # ------------------------------------------------------------------------------------------------------- pieces
@@ -196,13 +197,13 @@ def test_why_shows_branches_below_their_step() -> None:
     """The text of ``why`` shows annotations of a record, such as a policy edge, below that record, with the role of
     each."""
     edge = Annotation(role=RecordRole.EDGE, record=event(seq=2, event="AbortRecord"))
-    rung = Annotation(
+    stage = Annotation(
         role=RecordRole.STAGE, record=event(seq=5, event="Ended", metadata={"rung": "kill", "took_s": 0.5})
     )
     later = Annotation(role=RecordRole.LATER, record=event(seq=6, event="OperatorStop"))
     steps = (
         SpineStep(role=RecordRole.ROOT, record=event(seq=1), branches=(edge,)),
-        SpineStep(role=RecordRole.END, record=event(seq=3), branches=(rung, later)),
+        SpineStep(role=RecordRole.END, record=event(seq=3), branches=(stage, later)),
     )
     lines = why_text(explained(event(seq=1), steps=steps)).splitlines()[1:]
     assert [line[:14].rstrip() for line in lines if line[0] != " "] == [
@@ -210,8 +211,8 @@ def test_why_shows_branches_below_their_step() -> None:
         "│   └─ policy",
         "└ " + lines[2][2:14],
     ]
-    assert [line[4:].split(":")[0] for line in lines[3:]] == ["├─ rung", "└─ later cause"]
-    assert "rung=kill  took_s=0.5" in lines[3]
+    assert [line[4:].split(":")[0] for line in lines[3:]] == ["├─ stage", "└─ later cause"]
+    assert "stage=kill  took_s=0.5" in lines[3]
 
 
 # ------------------------------------------------------------------------------------------------- what there is
@@ -356,7 +357,9 @@ def test_a_report_counts_as_people_do() -> None:
 
 # ------------------------------------------------------------------------------------------------------- the run
 MORE = ("on its branch is more",)
-RESULT = TaskResult("build", "build-2", "failed", "broken", 1.5, "supervisor/build-2", MORE, 2, 350, 0.25)
+RESULT = TaskResult(
+    "build", "build-2", "failed", "broken", 1.5, "supervisor/build-2", MORE, 2, 350, 0.25, "broken\n1\n2"
+)
 
 
 def test_results_are_a_table_and_an_object() -> None:
@@ -368,6 +371,8 @@ def test_results_are_a_table_and_an_object() -> None:
     assert lines == [
         "",
         "build failed: broken",
+        "    | 1",
+        "    | 2",
         "    on its branch is more",
         "    supervisor logs build-2 --state-dir 'my dir'",
         "",
@@ -377,6 +382,7 @@ def test_results_are_a_table_and_an_object() -> None:
     assert told == {
         "ok": False,
         "error": "of 1 task 1 failed (build)",
+        "output": "",
         "tasks": [
             {
                 "id": "build",
@@ -389,6 +395,7 @@ def test_results_are_a_table_and_an_object() -> None:
                 "launches": 2,
                 "tokens": 350,
                 "cost_usd": 0.25,
+                "findings": "broken\n1\n2",
             },
         ],
     }
@@ -400,194 +407,3 @@ def test_a_run_that_succeeded_names_the_command_that_prints_the_output() -> None
     _, row, *lines = results_text(PlanResult({"build": done})).splitlines()
     assert row.split() == ["build", "completed", "-", "1.50", "s", "350", "tokens", "build-2"]
     assert lines == ["build: on its branch is more", "", "what the agents wrote: supervisor logs build-2"]
-
-
-def board_of(*events: LifecycleEvent) -> RunTable:
-    board = RunTable()
-    for one in events:
-        board.take(one)
-    return board
-
-
-def turn(name: str, to: str, **metadata: object) -> LifecycleEvent:
-    return event(entity_type="turn", entity_id="lead:t1", event=name, to_status=to, metadata=metadata)
-
-
-BORN = event(event="Born", outcome="born", from_status="", to_status="Initializing")
-
-
-def test_the_board_shows_open_calls_first() -> None:
-    """The live table of a run shows the open calls of a session; without open calls the last line of the agent's
-    output."""
-    one, two = (turn("tool_started", "TOOL_USE", number=n, title=f"step {n}") for n in (1, 2))
-    board = board_of(BORN, one, two)
-    line = board.rows["lead"]
-    line.last_line = "thinking"
-    assert line.doing() == 't1:c1 "step 1", t1:c2 "step 2"'
-    board.take(turn("tool_completed", "TOOL_USE", call_id="x"))
-    assert line.doing() == 't1:c2 "step 2"'
-    board.take(turn("tool_completed", "RUNNING", call_id="y"))
-    assert line.doing() == "thinking"
-
-
-def test_the_board_shows_trouble_and_not_the_good_end() -> None:
-    """The live table of a run shows why a session was aborted; for a completed session it shows no reason."""
-    stopped = event(reason="enough")
-    done = event(reason="no more work", transition_reason="completed")
-    assert board_of(BORN, stopped).rows["lead"].doing() == "enough"
-    assert board_of(BORN, done).rows["lead"].doing() == ""
-
-
-def test_the_board_shows_tasks_until_they_are_sessions() -> None:
-    """The live table of a run has a row for each task that no session has claimed; a claimed task is shown by the row
-    of its session."""
-    open_, claimed, other = (
-        event(entity_type="task", entity_id=name, outcome=outcome, to_status=status)
-        for name, outcome, status in [
-            ("task:a", "born", "OPEN"),
-            ("task:a", "transition", "CLAIMED"),
-            ("task:b", "born", "OPEN"),
-        ]
-    )
-    claimed = msgspec.structs.replace(claimed, event="claimed", metadata={"by": "a"})
-    cancelled = event(entity_type="task", entity_id="task:a", to_status="CANCELLED")
-    assert list(board_of(open_, other).work.waiting()) == ["task:a", "task:b"]
-    assert board_of(open_, claimed, cancelled).work.waiting() == {}
-
-
-def work(kind: str, entity: str, what: str, to: str, *, came: str = "x", **metadata: object) -> LifecycleEvent:
-    """Return the record of the birth or of a transition of a workstream, task or task run."""
-    outcome = "born" if what == "Born" else "transition"
-    fields = {"event": what, "outcome": outcome, "from_status": came, "to_status": to, "metadata": metadata}
-    return event(entity_type=kind, entity_id=entity, **fields)
-
-
-def of_task(task: str, what: str, to: str, **metadata: object) -> LifecycleEvent:
-    return work("task", f"task:{task}", what, to, **metadata)
-
-
-def doings(board: RunTable) -> dict[str, str]:
-    return {one: board.work.doing(line) for one, line in board.work.waiting().items()}
-
-
-def test_the_board_says_what_a_task_waits_for() -> None:
-    """The live table of a run shows for a task which dependencies, subtasks or blockers it waits for, or the command
-    that approves it."""
-    board = board_of(
-        of_task("a", "Born", "OPEN", name="a"),
-        of_task("b", "Born", "OPEN", name="b", waiting_for=["a", "c"]),
-        of_task("c", "Born", "PLANNED", name="c"),
-        of_task("d", "Born", "OPEN", name="d"),
-        of_task("d", "split", "WAITING_FOR_SUBTASKS", subtasks=["task:a"]),
-        of_task("e", "Born", "OPEN", name="e"),
-        of_task("e", "blocked", "BLOCKED", on=["a key"]),
-        of_task("f", "Born", "OPEN", name="f"),
-        of_task("f", "claimed", "CLAIMED", by="f"),
-        of_task("f", "approval_requested", "PENDING_APPROVAL"),
-    )
-    assert doings(board) == {
-        "task:a": "",
-        "task:b": "waits for a, c",
-        "task:c": "supervisor approve c",
-        "task:d": "waits for a",
-        "task:e": "waits for a key",
-        "task:f": "supervisor approve f",
-    }
-    for what, to in (("claimed", "CLAIMED"), ("closed", "CLOSED")):
-        board.take(of_task("a", what, to, by="a"))
-    assert doings(board)["task:b"] == "waits for c"
-    assert doings(board)["task:d"] == ""
-    assert "task:a" not in doings(board)
-
-
-def test_the_board_shows_a_task_again_that_was_taken_back_or_given_up() -> None:
-    """The live table of a run has a row again for a task that was requeued, and for a failed task with the reason."""
-    board = board_of(of_task("a", "Born", "OPEN", name="a"), of_task("a", "claimed", "CLAIMED", by="a"))
-    assert doings(board) == {}
-    board.take(of_task("a", "requeued", "OPEN"))
-    assert doings(board) == {"task:a": ""}
-    board.take(of_task("a", "claimed", "CLAIMED", by="a-2"))
-    board.take(msgspec.structs.replace(of_task("a", "failed", "FAILED"), reason="no compiler"))
-    assert doings(board) == {"task:a": "no compiler"}
-
-
-def test_the_board_says_at_which_attempt_a_session_is() -> None:
-    """The live table of a run shows the attempt of a session from the second attempt of its task run on, and a task's
-    last error and open circuit."""
-    board = board_of(
-        born("a"),
-        of_task("a", "Born", "OPEN", name="a"),
-        work("run", "run:a", "Born", "PENDING", max_attempts=5),
-        of_task("a", "claimed", "CLAIMED", by="a"),
-        work("run", "run:a", "executor_started", "IN_PROGRESS"),
-    )
-    assert "attempt" not in drawn(board, 120)[1]
-    board.take(work("run", "run:a", "execution_failed", "FAILED", error="it broke"))
-    board.take(work("run", "run:a", "backoff_completed", "IN_PROGRESS", came="RETRYING"))
-    board.take(work("run", "run:a", "probe", "IN_PROGRESS", came="IN_PROGRESS"))
-    board.rows["a"].last_line = "hello"
-    assert "attempt 2 of 5: hello" in drawn(board, 120)[1]
-    board.take(of_task("a", "requeued", "OPEN"))
-    assert doings(board) == {"task:a": "it broke"}
-    board.take(work("run", "run:a", "retry_decided", "CIRCUIT_OPEN"))
-    assert doings(board) == {"task:a": "circuit open: it broke"}
-    board.take(work("run", "run:a-2", "Born", "PENDING", max_attempts=5))
-    board.take(work("run", "run:a-2", "executor_started", "IN_PROGRESS"))
-    assert "attempt" not in drawn(board, 120)[1]
-    board.take(work("run", "run:unknown", "Born", "PENDING"))
-
-
-def test_the_board_is_headed_by_its_workstream() -> None:
-    """The heading of a run's live table shows the workstream's state and the counts of its tasks; without a workstream
-    there is no heading."""
-    board = board_of(of_task("a", "Born", "PLANNED", name="a"), of_task("b", "Born", "OPEN", name="b"))
-    assert drawn(board, 120)[0].split() == ["SESSION", "STATE", "AGE", "DOING"]
-    board.take(work("workstream", "workstream:plan", "Born", "planned", tasks=2))
-    assert drawn(board, 120)[0].strip() == "workstream plan: planned, 0 of 2 tasks closed, 1 to be approved"
-    board.take(work("workstream", "workstream:plan", "tasks_added", "executing", count=2))
-    board.take(of_task("b", "closed", "CLOSED"))
-    board.take(of_task("a", "failed", "FAILED"))
-    assert drawn(board, 120)[0].strip() == "workstream plan: executing, 1 of 4 tasks closed, 1 failed"
-
-
-def test_the_board_draws_a_line_for_everything() -> None:
-    """The live table of a run has a row for each session and each task that waits."""
-    board = board_of(BORN, event(entity_type="task", entity_id="task:a", outcome="born", to_status="OPEN"))
-    assert board.table(now=1.0).row_count == 2
-
-
-def drawn(board: RunTable, width: int) -> list[str]:
-    """Draw the live table on a terminal of that width, and return the lines."""
-    out = io.StringIO()
-    Console(file=out, width=width, color_system=None).print(board.view(now=1.0))
-    return out.getvalue().splitlines()
-
-
-def born(name: str) -> LifecycleEvent:
-    return event(entity_id=name, event="Born", outcome="born", from_status="", to_status="Initializing")
-
-
-def test_a_narrow_table_cuts_what_is_done_and_never_the_state() -> None:
-    """On a terminal of 60 columns every session has one line with its whole state; the text of the column DOING is cut
-    with an ellipsis."""
-    board = board_of(*(born(name) for name in ("lead", "lead/documentation", "lead/documentation/proof-reader")))
-    for line in board.rows.values():
-        line.state, line.last_line = "SessionComplete", "a long story that goes on and on and on and on and on and on"
-    lines = drawn(board, 60)
-    assert len(lines) == 4
-    assert all("SessionComplete" in line and line.rstrip().endswith("…") for line in lines[1:])
-
-
-def test_children_stand_below_their_parent_indented() -> None:
-    """In the live table a child session is below its parent, indented by two columns for each level, whatever the order
-    of the births."""
-    board = board_of(*(born(name) for name in ("a", "b", "a/x", "b/y", "a/x/z", "a/w")))
-    names = [line.split("Initializing")[0].rstrip() for line in drawn(board, 120)[1:]]
-    assert names == ["a", "  a/x", "    a/x/z", "  a/w", "b", "  b/y"]
-
-
-def test_the_board_ends_the_call_that_ended() -> None:
-    """When one of two open calls ends, the live table removes that call and still shows the other."""
-    first, second = (turn("tool_started", "TOOL_USE", number=n, call_id=f"call-{n}", title=f"step {n}") for n in (1, 2))
-    board = board_of(BORN, first, second, turn("tool_completed", "TOOL_USE", call_id="call-2"))
-    assert board.rows["lead"].doing() == 't1:c1 "step 1"'

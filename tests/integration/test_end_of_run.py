@@ -33,7 +33,10 @@ async def carry_out(run: Run, *tasks: dict[str, Any], **more: Any) -> PlanResult
 async def test_each_task_that_failed_says_why(tmp_path: Path) -> None:
     """A failed task has its error, the bound that ended its attempts, and the number of its launches; the reason of the
     run names the tasks that did not complete."""
-    refused = {"id": "tested", "acceptance": [{"command": ["sh", "-c", "echo expected 1, got 2; exit 1"]}]}
+    refused = {
+        "id": "tested",
+        "acceptance": [{"command": ["sh", "-c", "echo first line; echo expected 1, got 2; exit 1"]}],
+    }
     async with supervising(tmp_path, agents=AGENTS, settings=SETTINGS) as run:
         bad = {"id": "bad", "prompt": "echo $$ >&2; exit 3"}
         result = await carry_out(run, bad, refused, {"id": "after", "depends_on": ["bad"]}, {"id": "fine"})
@@ -41,19 +44,19 @@ async def test_each_task_that_failed_says_why(tmp_path: Path) -> None:
     assert result.why == "of 4 tasks 2 failed (bad, tested), 1 blocked (after)"
     assert result.tasks["bad"].error.startswith("exit status 3")
     assert result.tasks["bad"].remarks == ("its circuit is open after 2 attempts: max_attempts is 2",)
-    assert "expected 1, got 2" in result.tasks["tested"].error
+    assert result.tasks["tested"].findings.endswith(": expected 1, got 2\nfirst line\nexpected 1, got 2")
     assert [one.launches for one in result.tasks.values()] == [2, 1, 0, 1]
 
 
 async def test_a_failed_validation_is_the_reason_of_the_run(tmp_path: Path) -> None:
     """When every task is completed and the validation of the plan fails, the result says so, with the test's output."""
-    validation = [{"command": ["sh", "-c", "echo two of 5 failed; exit 3"]}]
+    validation = [{"command": ["sh", "-c", "echo one; echo two of 5 failed; exit 3"]}]
     async with supervising(tmp_path, agents=AGENTS, settings=SETTINGS) as run:
         result = await carry_out(run, {"id": "fine"}, validation=validation)
     assert [one.outcome for one in result.tasks.values()] == ["completed"]
     assert not result.ok
-    assert result.why.startswith("the whole is not accepted: ")
-    assert "two of 5 failed" in result.why
+    assert result.why.startswith("its validation failed: ")
+    assert result.output == "one\ntwo of 5 failed"
 
 
 async def test_fail_fast_ends_the_run_at_the_first_failure(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ async def test_a_failed_run_is_raised_by_its_await() -> None:
     async with host() as sup:
         run = run_plan(sup, PLAN)
         for _ in range(2):
-            with pytest.raises(ValueError, match="agent: 'sh' is unknown"):
+            with pytest.raises(ValueError, match=r"^agent: .*'sh'"):
                 await run
 
 
@@ -217,7 +217,7 @@ async def test_a_failed_run_that_is_not_awaited_is_only_logged(caplog: pytest.Lo
     async with host() as sup:
         await run_plan(sup, PLAN).ended.wait()
     [line] = [one for one in caplog.messages if "a plan failed" in one]
-    assert "agent: 'sh' is unknown" in line
+    assert "'sh'" in line
     assert "Traceback" in line
 
 

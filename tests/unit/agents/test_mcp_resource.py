@@ -11,8 +11,10 @@ from pathlib import Path
 import anyio
 import pytest
 
+from supervisor import AgentConfig, open_supervisor
 from supervisor.agents import mcp_stdio
 from supervisor.agents.mcp_stdio import McpError
+from supervisor.plans.agents import McpServerConfig
 from tests.support import Run, no_leaks, supervising, wait_for_record
 
 pytestmark = pytest.mark.anyio
@@ -111,6 +113,17 @@ async def test_a_missing_program_is_given_up_at_once(tmp_path: Path) -> None:
         with pytest.raises(McpError, match="git: cannot start '/nowhere/server': there is no such file; install it"):
             await run.sup.start_mcp_server("s", "git", ["/nowhere/server"])
     assert len(facts(run, "McpServerEnded")) == len(facts(run, "McpServerGivenUp")) == 1
+
+
+async def test_a_missing_program_of_an_agents_server_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """An agent's MCP server whose program is not on PATH gives one warning, with the names of agent, server and
+    program."""
+    servers = {"git": McpServerConfig(command=("no-such-server",)), "sh": McpServerConfig(command=("sh",))}
+    agent = AgentConfig(adapter="acp", command=("cat",), mcp_servers=servers)
+    async with open_supervisor(agents={"a": agent}):
+        pass
+    [warning] = [one.getMessage() for one in caplog.records if "MCP server" in one.getMessage()]
+    assert "agent=a server=git program=no-such-server" in warning
 
 
 async def test_one_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from supervisor.diagnostics.state_times import StateTimes, time_of_day
 from supervisor.diagnostics.task_status import DeadLetter, TaskStatus, dead_letters, plan_name
 from supervisor.diagnostics.tree_view import ps, tree
 from supervisor.ports import EntityRow
+from tests.cli.live_kit import record
 
 STREAM = "workstream:plan"
+RESET = "at once: supervisor task reset a"
 
 
 def row(number: int, kind: str, entity: str, parent: str | None = None, **more: Any) -> EntityRow:
@@ -71,7 +74,11 @@ def test_a_task_says_whom_it_waits_for() -> None:
 
 @pytest.mark.parametrize(
     ("state", "words"),
-    [("OPEN", "waits for b"), ("WAITING_FOR_SUBTASKS", "waits for b"), ("BLOCKED", "waits for b, a key")],
+    [
+        ("OPEN", "waits for b"),
+        ("WAITING_FOR_SUBTASKS", "waits for b"),
+        ("BLOCKED", "waits for b, a key: supervisor task unblock whole"),
+    ],
 )
 def test_a_task_that_waits_says_for_what(state: str, words: str) -> None:
     """The text of a task that waits for subtasks or is blocked names them, without those that are closed or missing."""
@@ -91,24 +98,67 @@ def test_a_task_that_waits_for_a_person_says_so() -> None:
         task(3, "c", "PENDING_APPROVAL", ended=True),
     )
     assert said(*rows) == {
-        "task:a": "waits to be approved, waits for b",
-        "task:b": "its result waits to be approved",
-        "task:c": "its result waits to be approved",
+        "task:a": "waits to be approved: supervisor approve a",
+        "task:b": "its result waits to be approved: supervisor approve b",
+        "task:c": "its result waits to be approved: supervisor approve c",
     }
 
 
 def test_a_task_between_two_tries_says_what_is_waited_for() -> None:
-    """The text of a task between two attempts shows the delay before the next attempt, or the circuit of its task
-    run."""
+    """The text of a task between two attempts shows the time of the next attempt or probe, and the command that makes
+    it now."""
     words = {
-        "RETRYING": "attempt 2 of 5; tries again after 4 s; it broke",
-        "CIRCUIT_OPEN": "2 attempts; circuit open, probes left: 2; it broke",
-        "HALF_OPEN": "2 attempts; circuit half open, probe 1 of 3; it broke",
-        "PENDING": "",
+        "RETRYING": f"attempt 2 of 5 ended, the next one comes not before {time_of_day(6.5)} ({RESET}); it broke",
+        "CIRCUIT_OPEN": (
+            f"2 attempts, circuit open, the next probe comes not before {time_of_day(62.5)} ({RESET}); it broke"
+        ),
+        "HALF_OPEN": "2 attempts, circuit half open, probe 1 of 3; it broke",
+        "PENDING": "waits for a worker",
     }
     for state, expected in words.items():
-        rows = (task(1, "a", "OPEN"), run(2, "a", state, attempts=2, delay_s=4.0, probes=1, last_error="it broke"))
+        rows = (
+            task(1, "a", "OPEN"),
+            run(2, "a", state, attempts=2, delay_s=4.0, probes=1, timed_out=True, last_error="it broke"),
+        )
         assert said(*rows)["task:a"] == expected
+
+
+def test_a_task_says_that_its_work_is_checked_or_merged() -> None:
+    """The text of a task whose agent is done says since when its work is checked, or that its work is being merged."""
+    checked = (task(1, "a", "IN_PROGRESS", claimed_by="a"), run(2, "a", "VALIDATING", attempts=1))
+    assert said(*checked)["task:a"] == f"held by a, its work is checked since {time_of_day(2.5)}"
+    assert said(task(1, "a", "DONE"))["task:a"] == "its work is being merged"
+
+
+def test_a_task_that_is_to_be_claimed_again_says_when() -> None:
+    """The text of an open task with a delay shows the time before which nobody claims the task."""
+    rows = (task(1, "a", "OPEN", delay_s=4.0), run(2, "a-2", "PENDING"))
+    assert said(*rows)["task:a"] == f"is tried again not before {time_of_day(5.5)} ({RESET})"
+    assert said(task(1, "a", "CLAIMED", delay_s=4.0, claimed_by="a"))["task:a"] == "held by a"
+
+
+def test_a_delay_counts_from_the_entry_into_the_state() -> None:
+    """The time of the next attempt is computed from the record with which the run began to wait, not from later
+    records."""
+    times = StateTimes()
+    for at, before, after in ((100.0, "FAILED", "RETRYING"), (110.0, "RETRYING", "RETRYING")):
+        times.take(record("run", "run:a", "any", after, before=before, at=at))
+    waits = run(2, "a", "RETRYING", attempts=1, delay_s=4.0)
+    assert time_of_day(104.0) in TaskStatus([waits], times).note(waits)
+
+
+def test_a_workstream_names_the_providers_that_fail() -> None:
+    """While the breaker of a provider is open, the text of a living workstream says why, and until when no agent is
+    launched."""
+    stream, times = row(1, "workstream", STREAM, state="executing", data={"tasks": 0}), StateTimes()
+    assert TaskStatus([stream], times).note(stream) == "0 of 0 tasks closed"
+    for circuit, words in (("open", True), ("half_open", False), ("open", True), ("closed", False)):
+        told = {"provider": "claude:x", "circuit": circuit, "free_at_s": 1060.0}
+        times.take(
+            record("task", "task:a", "ProviderBreaker", "OPEN", at=1000.0, outcome="fact", reason="busy", **told)
+        )
+        expected = f"the provider claude:x fails (busy): no agent is launched before {time_of_day(1060.0)}"
+        assert (expected in TaskStatus([stream], times).note(stream)) is words
 
 
 def test_a_task_that_has_ended_says_only_why() -> None:
@@ -165,8 +215,16 @@ def test_a_workstream_counts_its_tasks() -> None:
         ("PENDING", {}, ""),
         ("IN_PROGRESS", {"attempts": 1}, "attempt 1 of 5"),
         ("IN_PROGRESS", {"attempts": 6, "probe": True, "probes": 1}, "probe 1 of 3"),
-        ("RETRYING", {"attempts": 1, "delay_s": 2.5, "last_error": "x"}, "attempt 1 of 5, tries again after 2.5 s, x"),
-        ("CIRCUIT_OPEN", {"attempts": 5, "probes": 2}, "5 attempts, circuit open, probes left: 1"),
+        (
+            "RETRYING",
+            {"attempts": 1, "delay_s": 2.5, "last_error": "x"},
+            f"attempt 1 of 5 ended, the next one comes not before {time_of_day(4.0)} ({RESET}), x",
+        ),
+        (
+            "CIRCUIT_OPEN",
+            {"attempts": 5, "probes": 2, "timed_out": True},
+            f"5 attempts, circuit open, the next probe comes not before {time_of_day(61.5)} ({RESET})",
+        ),
         ("CIRCUIT_OPEN", {"attempts": 5, "probes": 3}, "5 attempts, circuit open for good"),
         ("CIRCUIT_OPEN", {"attempts": 1, "permanent": True}, "1 attempt, circuit open for good"),
         ("HALF_OPEN", {"attempts": 5, "probes": 2}, "5 attempts, circuit half open, probe 2 of 3"),

@@ -7,8 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from supervisor.diagnostics.state_times import StateTimes, time_of_day
 from supervisor.diagnostics.tree_view import Node, ps, tool_calls, tree
 from supervisor.ports import EntityRow
+from tests.cli.live_kit import record
 
 
 def row(number: int, kind: str, entity: str, parent: str | None = None, **more: Any) -> EntityRow:
@@ -80,9 +82,94 @@ def test_ps_tells_ages_up_to_the_end() -> None:
     ("now", "said", "visual"), [(10.0, {}, "RUNNING"), (400.0, {}, "STALLED"), (400.0, {"lead": 399.0}, "RUNNING")]
 )
 def test_ps_sees_an_agent_as_a_person_would(now: float, said: dict[str, float], visual: str) -> None:
-    """``ps`` shows the visual state of an agent by the last activity of its session, and none for a session."""
+    """``ps`` shows the visual state of an agent, and of its session, by the last activity of the session; none for a
+    session without an agent."""
     seen = {one.id: one.visual for one in ps(ROWS, now=now, active_at=said)}
-    assert (seen["lead:a1"], seen["lead"]) == (visual, None)
+    assert (seen["lead:a1"], seen["lead"], seen["other"]) == (visual, visual, None)
+
+
+@pytest.mark.parametrize(
+    ("agent", "turn", "task", "visual"),
+    [
+        ("working", {"open": [{"number": 1, "title": "git -C x commit -m 'merge it'"}]}, "IN_PROGRESS", "MERGING"),
+        ("working", {"open": [{"number": 1, "title": "cd x && git push origin"}]}, "IN_PROGRESS", "MERGING"),
+        ("working", {"open": [{"number": 1, "title": "git status"}]}, "IN_PROGRESS", "RUNNING"),
+        ("idle", {"open": []}, "DONE", "MERGING"),
+        ("dead", {"open": []}, "DONE", "MERGING"),
+        ("dead", {"open": []}, "CLOSED", "DEAD"),
+        ("working", {"asking": [{"number": 1, "title": "rm x", "asked": True}]}, "IN_PROGRESS", "IDLE"),
+        ("working", {"asking": [{"number": 1, "title": "rm x", "asked": False}]}, "IN_PROGRESS", "RUNNING"),
+        ("starting", {"open": []}, "CLAIMED", "SPAWNING"),
+    ],
+)
+def test_the_status_of_an_agent_is_derived(agent: str, turn: dict[str, Any], task: str, visual: str) -> None:
+    """An agent is merging while a call of it runs git commit, merge or push, or while its work is merged; it is idle
+    while it waits for a person."""
+    rows = [
+        row(1, "task", "task:a", state=task, data={"claimed_by": "a"}),
+        row(2, "session", "a"),
+        row(3, "agent", "a:a1", "a", state=agent, data={"pid": 7}),
+        row(4, "turn", "a:t1", "a", data=turn),
+    ]
+    seen = {one.id: one.visual for one in ps(rows, now=5.0)}
+    assert (seen["a:a1"], seen["a"]) == (visual, visual)
+
+
+def test_the_thresholds_are_those_of_the_session() -> None:
+    """The seconds until an agent counts as dead at its start, as stalled, or as stuck in a merge are limits of its
+    session."""
+    limits = {"spawn_deadline_s": 2.0, "stall_threshold_s": 3.0, "merging_stall_s": 4.0}
+    call = {"open": [{"number": 1, "title": "git push"}]}
+    for state, turn, now, visual in (
+        ("starting", {}, 4.9, "SPAWNING"),
+        ("starting", {}, 5.0, "DEAD"),
+        ("working", {}, 6.9, "RUNNING"),
+        ("working", {}, 7.5, "STALLED"),
+        ("working", call, 8.4, "MERGING"),
+        ("working", call, 8.5, "STALLED"),
+    ):
+        rows = [
+            row(2, "session", "a", data={"limits": limits}),
+            row(3, "agent", "a:a1", "a", state=state, data={"pid": 7}),
+            row(4, "turn", "a:t1", "a", data=turn),
+        ]
+        assert {one.id: one.visual for one in ps(rows, now=now)}["a"] == visual, (state, now)
+
+
+def test_the_newest_run_comes_first() -> None:
+    """The tree and ``ps`` show the entities of a later plan run before those of an earlier one, each in the order of
+    birth."""
+    rows = [row(1, "session", "host"), row(2, "workstream", "w1"), row(3, "session", "a")]
+    rows += [row(4, "workstream", "w2"), row(5, "session", "a-2"), row(6, "session", "b")]
+    expected = ["w2", "a-2", "b", "w1", "a", "host"]
+    assert [one.id for one in tree(rows)] == expected
+    assert [one.id for one in ps(rows, now=9.0)] == expected
+
+
+def test_what_waits_says_until_when_and_what_to_type() -> None:
+    """The notes of a permission request, a start, an interruption and a backoff show their ends; a permission also
+    shows the command that answers it."""
+    times = StateTimes()
+    asked = {"number": 1, "asked": True, "within_s": 300.0}
+    times.take(record("turn", "a:t1", "PermissionRequested", "TOOL_USE", at=100.0, **asked))
+    times.take(record("session", "c", "SessionExited", "CoolingDown", at=200.0))
+    rows = [
+        row(1, "turn", "a:t1", "a", data={"asking": [{"number": 1, "title": "rm x", "asked": True}]}),
+        row(2, "session", "b", state="Spawning", changed_at=100.0),
+        row(3, "session", "c", state="CoolingDown", changed_at=250.0, data={"consecutive_errors": 2}),
+        row(4, "session", "d", state="Interrupting", changed_at=100.0),
+        row(5, "session", "e", state="Initializing", changed_at=100.0, data={"current": {"id": "r"}}),
+        row(6, "session", "f", state="Stopped", data={"outcome": "aborted"}),
+    ]
+    notes = {one.id: one.note for one in ps(rows, now=300.0, times=times)}
+    assert notes == {
+        "a:t1": f"waits for a human until {time_of_day(400.0)}: supervisor answer a:t1:p1 allow",
+        "b": f"its agent starts, until {time_of_day(160.0)} at the latest",
+        "c": f"launches no agent before {time_of_day(204.0)}",
+        "d": f"its turn is interrupted, until {time_of_day(110.0)} at the latest",
+        "e": f"prepares its workspace since {time_of_day(100.0)}",
+        "f": "aborted, is ending",
+    }
 
 
 @pytest.mark.parametrize("kind", ["turn", "agent"])

@@ -756,6 +756,8 @@ def test_worker_drains_what_it_holds() -> None:
                 "waiting_max": 100,
                 "settle_s": 10,
                 "steer_grace_s": 2.0,
+                "stall_threshold_s": 300,
+                "merging_stall_s": 600,
             },
         ),
         (

@@ -315,9 +315,12 @@ def test_aliases_do_not_multiply_without_bound(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """A missing file is an error with the path."""
+    """A missing file is an error with the path, and with the name of a similar file beside it."""
     with pytest.raises(BadPlan, match=r"nix\.yaml: no such file; give the path of a plan"):
         load_plan(tmp_path / "nix.yaml")
+    (tmp_path / "plan.yaml").touch()
+    with pytest.raises(BadPlan, match=r"pan\.yaml: no such file; did you mean '.*/plan\.yaml'\?"):
+        load_plan(tmp_path / "pan.yaml")
 
 
 def test_a_directory_is_no_plan(tmp_path: Path) -> None:

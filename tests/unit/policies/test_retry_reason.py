@@ -58,6 +58,7 @@ def test_findings_without_output_are_their_summary() -> None:
         ("at 2026-11-27T10:00:00Z and 10:00:01.5", "at 2026-11-28T11:30:00Z and 11:30:02.25", False),
         ("/sd/work/t-2/a.py:3: bad", "/sd/work/t-3/a.py:3: bad", False),
         ("/sd/work/t-2/a.py:3: bad", "/sd/work/t-2/b.py:3: bad", True),
+        ("a.py:12:34: bad", "a.py:15:20: bad", True),
         ("object at 0x7f01 (pid 12)", "object at 0x7f02 (pid 99)", False),
     ],
 )

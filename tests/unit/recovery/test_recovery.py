@@ -331,6 +331,7 @@ def test_the_reason_why_a_run_is_not_continued_is_told(now: Plan, why: str) -> N
     rows = rows_of(plan_of(one="1", two="2"), "workstream:plan-2", "CLOSED", "IN_PROGRESS")
     earlier = find_earlier_runs(rows).by_name["plan"]
     assert earlier.words == "workstream:plan-2 (executing: 1 closed, 1 open)"
+    assert earlier.rest == "two (IN_PROGRESS)"
     assert earlier.why_not_continued(now, now) == why
 
 

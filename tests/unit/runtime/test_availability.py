@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ import pytest
 
 from actors.backoff import Backoff
 from supervisor import AgentTurn, Degraded
-from supervisor.cli.live_view import JsonView, PlainView, Reporter
+from supervisor.cli.live_view import JsonView, PlainView, Reporter, RunView
 from supervisor.cli.rendering import receipt_text
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.host import shutdown, supervision
@@ -44,6 +44,7 @@ from supervisor.sessions.handle import Session
 from supervisor.work import plan_cancellation
 from supervisor.work.plan_handle import run_plan
 from supervisor.work.plan_runner import PlanRunner
+from supervisor.work.results import PlanResult
 from supervisor.work.workers import WorkerPool
 from tests.support import DEADLINE_S, Run, quick_settings, send_prompt, states_of, supervising, wait_for_record
 
@@ -617,13 +618,13 @@ def test_what_may_pass_and_what_may_not(error: Exception, passes: bool) -> None:
 DOWN = Outage(since=0.0, why="the disk is full", attempts=3, waiting=2)
 
 
-async def reported(tmp_path: Path, teller: type[JsonView | PlainView]) -> list[str]:
+async def reported(tmp_path: Path, view_in: Callable[[io.StringIO, StateDir], RunView]) -> list[str]:
     """Return the progress lines of an outage that is reported twice, and of its end."""
     state = StateDir.open(tmp_path / "state")
     journal = await SqliteJournal.open(state.journal, jsonl=None)
     out = io.StringIO()
     reporter = Reporter(state.journal, after=0)
-    reporter.start(teller(out))
+    reporter.start(view_in(out, state))
     for now in (None, DOWN, DOWN, None, None):
         reporter.update(now)
     reporter.close()
@@ -647,17 +648,17 @@ async def test_the_progress_tells_of_a_recovery_before_the_end(tmp_path: Path) -
     reporter = Reporter(state.journal, after=0)
     reporter.start(JsonView(out))
     reporter.update(DOWN)
-    reporter.end([], ok=True)
+    reporter.end(PlanResult({}))
     reporter.close()
     await journal.close()
     assert [json.loads(line) for line in out.getvalue().splitlines()][1:] == [
         {"outage": None},
-        {"ok": True, "tasks": []},
+        {"ok": True, "error": "", "tasks": []},
     ]
 
 
 async def test_the_progress_tells_programs_of_an_outage(tmp_path: Path) -> None:
     """The progress as JSON has one line when an outage begins, with its cause and counts, and one when it is over."""
-    began, over = [json.loads(line) for line in await reported(tmp_path, JsonView)]
+    began, over = [json.loads(line) for line in await reported(tmp_path, lambda out, state: JsonView(out))]
     assert began == {"outage": {"since": 0.0, "why": "the disk is full", "attempts": 3, "waiting": 2}}
     assert over == {"outage": None}

@@ -1,0 +1,86 @@
+"""Times that an entity's row does not hold, computed from records: when the entity entered its state, until when a
+permission request waits, and when the agents of a failing provider are launched again. Pure.
+
+``EntityRow.changed_at`` is the time of the last record, which can be later than the entry into the state: a session
+that cools down receives requests.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from actors.breaker import Circuit
+from supervisor.lifecycles.session import Session
+from supervisor.lifecycles.task_run import TaskRun
+from supervisor.lifecycles.turn import Turn
+from supervisor.lifecycles.types import Kind, LifecycleEvent
+from supervisor.ports import EntityRow
+
+PROVIDER_BREAKER: Final = "ProviderBreaker"
+"""Name of the fact about a transition of a provider's breaker."""
+
+_TIMED: Final = {
+    Kind.SESSION.value: {Session.COOLING_DOWN.value, Session.SPAWNING.value, Session.INTERRUPTING.value},
+    Kind.RUN.value: {TaskRun.RETRYING.value, TaskRun.CIRCUIT_OPEN.value, TaskRun.VALIDATING.value},
+    Kind.TURN.value: {Turn.RUNNING.value, Turn.TOOL_USE.value, Turn.COMPACTING.value},
+}
+"""States that have an end, or a request in them has."""
+
+
+class FailingProvider(NamedTuple):
+    """A provider whose breaker is open: the reason, and the Unix time until which no agent is launched against it."""
+
+    key: str
+    why: str
+    until: float
+
+    @property
+    def words(self) -> str:
+        return f"the provider {self.key} fails ({self.why}): no agent is launched before {time_of_day(self.until)}"
+
+
+class StateTimes:
+    """Times of the entities whose records were processed; ``take`` processes the records in order."""
+
+    def __init__(self) -> None:
+        self._entered: dict[str, float] = {}
+        self._due: dict[str, float] = {}
+        self._providers: dict[str, FailingProvider] = {}
+
+    def take(self, event: LifecycleEvent) -> None:
+        fact = event.metadata
+        if event.outcome in ("transition", "born") and event.from_status != event.to_status:
+            self._entered[event.entity_id] = event.timestamp
+        if event.event == "PermissionRequested" and fact.get("asked"):
+            self._due[f"{event.entity_id}:p{fact.get('number')}"] = event.timestamp + float(fact.get("within_s") or 0)
+        elif event.event == PROVIDER_BREAKER:
+            # The time is one of the journal's clock, which is no Unix time.
+            until = event.timestamp + float(fact.get("free_at_s") or 0) - event.monotonic_s
+            key = str(fact.get("provider"))
+            self._providers.pop(key, None)
+            if fact.get("circuit") == Circuit.OPEN.value:
+                self._providers[key] = FailingProvider(key, event.reason, until)
+
+    def entered(self, row: EntityRow) -> float:
+        """Return the Unix time at which the entity entered its state, or the time of its last record if its records
+        were not processed."""
+        return self._entered.get(row.id, row.changed_at)
+
+    def due(self, permission_id: str) -> float | None:
+        """Return the Unix time at which a permission request is denied unless somebody answers, if that is known."""
+        return self._due.get(permission_id)
+
+    @property
+    def failing_providers(self) -> tuple[FailingProvider, ...]:
+        return tuple(self._providers.values())
+
+
+def needs_times(row: EntityRow) -> bool:
+    """Return whether the records of an entity are needed to say until when the entity waits."""
+    return not row.ended and row.state in _TIMED.get(row.kind, ())
+
+
+def time_of_day(at: float) -> str:
+    """Return the local time of day for a Unix time, as ``HH:MM:SS``."""
+    return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
