@@ -39,9 +39,10 @@ from supervisor.lifecycles.job import Job, JobData, SchedulerAssigned
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.task import Retried, Task
 from supervisor.lifecycles.task_run import RUN, TaskRun, TaskRunData
-from supervisor.lifecycles.types import Kind, ModelFailure, TimeLimit
+from supervisor.lifecycles.types import AbortReason, Kind, ModelFailure, TimeLimit
 from supervisor.plans.plan import Plan
 from supervisor.plans.task_control import CommandResult
+from supervisor.policies.abort_request import AbortRequest
 from supervisor.policies.error_classification import PROBLEMS, Failure
 from supervisor.policies.fallback_agent import next_agent
 from supervisor.policies.retry_budget import RetryBudget
@@ -110,13 +111,20 @@ class ClaimDelayed(NamedTuple):
     execution: TaskExecution
 
 
+class SessionAborted(NamedTuple):
+    """Event: the session of a task was aborted on purpose between two attempts, for that *reason*."""
+
+    execution: TaskExecution
+    reason: str
+
+
 class SubtasksAwaited(NamedTuple):
     """Event: a task that was blocked waits for its subtasks again."""
 
     execution: TaskExecution
 
 
-PlanEvent: TypeAlias = TaskSettled | TaskReleased | ClaimDelayed | SubtasksAwaited
+PlanEvent: TypeAlias = TaskSettled | TaskReleased | ClaimDelayed | SessionAborted | SubtasksAwaited
 
 
 class OwnTaskCommands(Protocol):
@@ -360,7 +368,17 @@ class PlanRun:
         if session is not None:
             split, state_dir = (self._commands.split, self.sup.state_dir) if may_split else (None, "")
             block, charge = self._commands.block_own, partial(self._charge_launch, execution)
-            session.assigned_task = AssignedTask(execution.name, split, block, charge, state_dir)
+            stopped = partial(self._session_stopped, execution, execution.session_id)
+            session.assigned_task = AssignedTask(execution.name, split, block, charge, stopped, state_dir)
+
+    def _session_stopped(self, execution: TaskExecution, session_id: str, request: AbortRequest) -> None:
+        """Publish that a person or the host has aborted the session of a task that waits for its next attempt. (The
+        abort of a session within an attempt ends the attempt.)"""
+        waits = execution.knows_run and execution.run in (TaskRun.RETRYING, TaskRun.CIRCUIT_OPEN)
+        own = request.abort_id is None or request.abort_reason == AbortReason.TIMEOUT or self.sup.stopping.is_set()
+        over = execution.is_over or execution.cancel_reason or execution.session_id != session_id
+        if waits and not own and not over:
+            self.publish(SessionAborted(execution, request.reason))
 
     def directory_of(self, execution: TaskExecution) -> str:
         """Return the directory in which the task's agent is configured to work."""
