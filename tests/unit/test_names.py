@@ -51,9 +51,7 @@ GIVEN_UP = words(
 
 KEPT = {
     "Lane": "a priority lane of a mailbox, in the public API of actors; the given-up word was that of a partition",
-    **dict.fromkeys(
-        ("worst_case", "WorstCase"), "the usual term for the longest time; the given-up word was that of a run"
-    ),
+    **dict.fromkeys(("worst_case", "WorstCase"), "the usual term; the given-up word was that of a run"),
 }
 """Names with a word of GIVEN_UP that stay, with the reason."""
 
