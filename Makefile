@@ -31,8 +31,10 @@ lint: $(VENV)/ready  ## Style, and the typed surface
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 
-types: $(VENV)/ready  ## mypy --strict over the packages, pyright over the API as a user sees it
+types: $(VENV)/ready  ## mypy --strict over the packages and all examples, pyright over the API as a user sees it
 	$(BIN)/mypy
+	$(BIN)/python -m tests.snippets build/snippets
+	$(BIN)/mypy build/snippets
 	$(BIN)/pyright
 
 machines: $(VENV)/ready  ## The pages that are generated from the tables of the lifecycles

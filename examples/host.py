@@ -11,12 +11,12 @@ import anyio
 from supervisor import AgentConfig, Plan, TaskConfig, open_supervisor, run_plan
 
 PLAN = Plan(
-    agents={"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))},
-    tasks=(
+    agents={"sh": AgentConfig(adapter="command", command=["sh", "-c", "{prompt}"])},
+    tasks=[
         TaskConfig(id="build", agent="sh", prompt="echo built > built.txt"),
-        TaskConfig(id="deploy", agent="sh", prompt="echo deployed", depends_on=("build",), approval="before"),
+        TaskConfig(id="deploy", agent="sh", prompt="echo deployed", depends_on=["build"], approval="before"),
         TaskConfig(id="announce", agent="sh", prompt="echo announced", approval="before"),
-    ),
+    ],
 )
 
 

@@ -6,75 +6,41 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-import pytest
 
 import supervisor
 from supervisor.plans import load_plan
 from tests.field.field_kit import until
+from tests.snippets import DOCS, ROOT, snippets
 from tests.support import run_command
 
-ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
-EMBEDDING = re.findall(r"```python\n(.*?)```", (DOCS / "tutorial/embedding.md").read_text(encoding="utf-8"), re.DOTALL)
-PLANS = re.findall(r"```yaml\n(.*?)```", (DOCS / "tutorial/first-plan.md").read_text(encoding="utf-8"), re.DOTALL)
+PLANS = [one.text for one in snippets("yaml", "tutorial/first-plan")]
 WORDS_MAX = 2_500
 
 
-@pytest.mark.parametrize(
-    ("example", "printed"),
-    [
-        (EMBEDDING[0], ["run the unit tests: done", "ended with 0 survivors"]),
-        (EMBEDDING[1], ["write completed", "check completed"]),
-        (EMBEDDING[3], ["reason: 5 is of type int; give a str", "False failed", "nothing alive has the id 's'"]),
-        (EMBEDDING[4], ["failed NameError NameError: name 'answer' is not defined (example.py, line 6)"]),
-    ],
-    ids=["function", "plan", "errors", "failing function"],
-)
-def test_the_examples_of_embedding_run_as_printed(example: str, printed: list[str], tmp_path: Path) -> None:
-    """Each example program of the tutorial about embedding prints the lines that the page shows; where a function
-    fails, standard error has its traceback once."""
+def test_a_function_that_fails_is_told_once(tmp_path: Path) -> None:
+    """The example of the tutorial whose function fails prints the line that the page shows; standard error has the
+    traceback once."""
+    (example,) = [one.text for one in snippets("python", "tutorial/embedding") if "# not defined" in one.text]
     script = tmp_path / "example.py"
     script.write_text(example, encoding="utf-8")
     ran = subprocess.run(
         [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
-    assert (ran.returncode, ran.stdout.replace(f"{tmp_path}/", "").splitlines()) == (0, printed)
-    fails = "return answer" in example
-    assert ran.stderr.count("Traceback") == ran.stderr.count(f'File "{script}", line 6') == int(fails)
-    if "exit 3" not in example:
-        assert fails or not ran.stderr
-
-
-@contextmanager
-def running(program: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run a Python program in the directory *cwd* until the block is left."""
-    with subprocess.Popen([sys.executable, "-c", program], cwd=cwd, stdout=subprocess.PIPE, text=True) as host:
-        try:
-            yield host
-        finally:
-            host.kill()
-
-
-def test_the_reader_of_the_tutorial_decides_about_a_plan(tmp_path: Path) -> None:
-    """The program of the tutorial about decisions ends as the page says when its task is approved from a terminal."""
-    with running(EMBEDDING[2], tmp_path) as host:
-        until(lambda: run_command("approve", "deploy", "--state-dir", "sd", cwd=tmp_path).status == 0)
-        *_, outcomes, reason = host.communicate(timeout=60)[0].splitlines()
-    assert outcomes == "{'deploy': 'completed', 'announce': 'aborted'}"
-    assert reason == "rejected by me: nothing to announce"
+    printed = "failed NameError NameError: name 'answer' is not defined (example.py, line 6)\n"
+    assert (ran.returncode, ran.stdout.replace(f"{tmp_path}/", "")) == (0, printed)
+    assert ran.stderr.count("Traceback") == ran.stderr.count(f'File "{script}", line 6') == 1
 
 
 def test_a_host_that_waits_for_a_stop_ends_with_it(tmp_path: Path) -> None:
     """The program on the page about steering that waits for a stop ends when `supervisor stop` is typed beside it."""
-    page = (DOCS / "how-to/embed.md").read_text(encoding="utf-8")
-    [example] = [one for one in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "stopping.wait" in one]
-    with running(example, tmp_path) as host:
-        until(lambda: run_command("stop", "--state-dir", ".sdd", cwd=tmp_path).status == 0)
-        assert host.communicate(timeout=60)[0] == "no new work is accepted\n"
+    [example] = [one.text for one in snippets("python", "how-to/embed") if "stopping.wait" in one.text]
+    with subprocess.Popen([sys.executable, "-c", example], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as host:
+        try:
+            until(lambda: "draining" in run_command("stop", "--state-dir", ".sdd", cwd=tmp_path).out)
+            assert host.communicate(timeout=60)[0] == "no new work is accepted\n"
+        finally:
+            host.kill()
     assert host.returncode == 0
 
 
