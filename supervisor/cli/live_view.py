@@ -149,6 +149,8 @@ class TableView:
         self._progress = Progress(self._table)
         self._output = OutputFollower(state)
         self._outage: Outage | None = None
+        self._drawn: object = None
+        """Second, outage and size of the terminal of the last frame."""
         self._errors = ErrorLines(sys.stderr) if sys.stderr.isatty() else None
         colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
         self._console = Console(file=out, color_system=colours, highlight=False, markup=False, emoji=False)
@@ -163,14 +165,18 @@ class TableView:
         for line in self._progress.lines(events):
             if line.is_failure:
                 self._print(str(line), style="red")
+        now, changed = self._now(), bool(rows)
         for session in self._table.sessions():
             if lines := self._output.new_lines(session):
-                self._table.last_lines[session] = lines[-1].text
-                self._table.active_at[session] = self._now()
+                self._table.last_lines[session], self._table.active_at[session] = lines[-1].text, now
+                changed = True
         self._print_errors()
-        self._live.update(Group(*self._frame()), refresh=True)
+        drawn = int(now), self._outage, self._console.size
+        if changed or drawn != self._drawn:  # ages are whole seconds
+            self._drawn = drawn
+            self._live.update(Group(*self._frame(now)), refresh=True)
 
-    def _frame(self) -> list[Text]:
+    def _frame(self, now: float) -> list[Text]:
         """Return the rows of the table, at most as many as the terminal has."""
         width, height = self._console.size
         below = [one for one in [self._table.ended()] if one is not None]
@@ -179,7 +185,6 @@ class TableView:
         if self._outage is not None:
             below.append(Text(printable(self._outage.words), style="bold red"))
         used = sum(len(one.wrap(self._console, width)) for one in (*above, *below))
-        now = self._now()
         return [*above, *fit(self._table.lines(now), width=width, height=height - 1 - used, now=now), *below]
 
     def _print(self, text: str, style: str = "") -> None:
@@ -242,7 +247,9 @@ class ErrorLines(io.TextIOBase):
 
 def view_for(*, as_json: bool, state: StateDir) -> RunView:
     """Return the view that suits standard output: JSON if requested, a table on a terminal that can move the cursor,
-    else lines."""
+    else lines. Characters that the encoding of the output does not have are replaced."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     if as_json:
         return JsonView(sys.stdout)
     if sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown"):

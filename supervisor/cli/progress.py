@@ -81,8 +81,13 @@ class Progress:
         self._began_at: dict[str, float] = {}
         self._errors: dict[str, str] = {}
         """Last error of each task for which there was a line."""
+        self._failed: set[str] = set()
+        """Tasks that fail with one of the records at hand: the failure of their last attempt makes no line."""
 
-    def lines(self, events: Iterable[LifecycleEvent]) -> Iterator[ProgressLine]:
+    def lines(self, events: Sequence[LifecycleEvent]) -> Iterator[ProgressLine]:
+        """Yield the lines for new records."""
+        failed = (one for one in events if one.entity_type == Kind.TASK and one.to_status == Task.FAILED.value)
+        self._failed = {plan_name(one.entity_id) for one in failed if one.from_status != one.to_status}
         for event in events:
             match event.entity_type:
                 case Kind.TASK:
@@ -119,7 +124,8 @@ class Progress:
             case Task.CANCELLED.value:
                 yield ProgressLine(at, f"{name}: cancelled{f': {why}' if why else ''}", is_failure=True)
             case Task.OPEN.value if event.from_status == Task.FAILED.value:
-                yield ProgressLine(at, f"{name}: is tried again ({why})")
+                not_before = time_of_day(at + float(event.metadata.get("delay_s") or 0))
+                yield ProgressLine(at, f"{name}: is tried again not before {not_before} ({why})")
             case Task.PLANNED.value | Task.PENDING_APPROVAL.value | Task.BLOCKED.value as state:
                 row = self._table.row(event.entity_id)
                 if row is not None and row.state == state:
@@ -130,6 +136,8 @@ class Progress:
         name = plan_name((row.parent_id if row is not None else None) or event.entity_id)
         error = str(event.metadata.get("error") or "")
         if event.event in ("execution_failed", "execution_timed_out", "tests_failed"):
+            if name in self._failed:
+                return
             self._errors[name] = error
             yield ProgressLine(at, f"{name}: attempt failed: {error}", is_failure=True)
         elif row is not None and event.from_status != event.to_status == row.state:

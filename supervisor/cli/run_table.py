@@ -21,7 +21,7 @@ from rich.text import Text
 
 from supervisor.cli.rendering import counted, duration
 from supervisor.diagnostics.state_times import StateTimes
-from supervisor.diagnostics.task_status import TaskStatus, data_of, plan_name
+from supervisor.diagnostics.task_status import data_of, plan_name
 from supervisor.diagnostics.tree_view import Notes, VisualStates, session_outcome, waiting_permissions
 from supervisor.diagnostics.visual_state import VisualState
 from supervisor.lifecycles.session import Session
@@ -88,9 +88,11 @@ class RunTable:
         """Unix time at which each session last produced output."""
         self._rows: dict[str, EntityRow] = {}
         self._workstream: EntityRow | None = None
+        self._notes: Notes | None = None
 
     def take(self, events: Iterable[LifecycleEvent], rows: Iterable[EntityRow]) -> None:
         """Process new records, and the rows of the entities that they are about."""
+        self._notes = None
         for event in events:
             self.times.take(event)
         for row in rows:
@@ -117,7 +119,10 @@ class RunTable:
     @property
     def notes(self) -> Notes:
         """Texts about the entities, as ``tree`` shows them."""
-        return Notes(sorted(self._rows.values(), key=lambda row: row.born_seq), self.times)
+        if self._notes is None:  # made once for all lines between two calls of ``take``
+            rows = [*self._rows.values(), *([self._workstream] if self._workstream is not None else [])]
+            self._notes = Notes(sorted(rows, key=lambda row: row.born_seq), self.times)
+        return self._notes
 
     def _tasks(self) -> list[EntityRow]:
         stream = self._workstream.id if self._workstream is not None else None
@@ -130,7 +135,7 @@ class RunTable:
         row = self._workstream
         if row is None:
             return ""
-        return f"workstream {plan_name(row.id)}: {row.state}, {TaskStatus([row, *self._rows.values()]).note(row)}"
+        return f"workstream {plan_name(row.id)}: {row.state}, {self.notes.task_status.counts(row)}"
 
     def alerts(self) -> list[str]:
         """Return a sentence for each provider against which no agent is launched now."""
@@ -211,7 +216,8 @@ class RunTable:
         )
 
     def _of_task(self, row: EntityRow, run: EntityRow | None, notes: Notes) -> TableLine:
-        is_delayed = run is not None and bool(notes.task_status.delay(run))
+        status = notes.task_status
+        is_delayed = bool(status.delay_of_claim(row) or (run is not None and status.delay(run)))
         group = Group.RUNS if row.state in _HELD else Group.QUEUED
         if row.state in _PERSON or is_delayed:
             group = Group.WAITS

@@ -78,7 +78,8 @@ class TaskStatus:
         data = self._data.get(row.id, {})
         match row.kind:
             case Kind.WORKSTREAM:
-                parts = self._of_workstream(row, data)
+                failing = () if row.ended else (one.words for one in self._times.failing_providers)
+                parts = iter((self.counts(row), *failing))
             case Kind.TASK:
                 parts = self._of_task(row, data)
             case Kind.RUN:
@@ -92,7 +93,11 @@ class TaskStatus:
         return ", ".join(part for part in parts if part)
 
     # ------------------------------------------------------------------ workstream
-    def _of_workstream(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
+    def counts(self, row: EntityRow) -> str:
+        """Return a text with the numbers of tasks of a workstream by their states, and the workstream's last error."""
+        return ", ".join(part for part in self._counts(row, self._data.get(row.id, {})) if part)
+
+    def _counts(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
         states = Counter(self._rows[task].state for task in self._tasks.get(row.id, ()))
         tasks = data.get("tasks", 0)
         yield f"{states[Task.CLOSED.value]} of {tasks} tasks closed"
@@ -103,8 +108,6 @@ class TaskStatus:
         asked = sum(states[state] for state in _ASKED)
         yield f"{asked} to be approved" if asked else ""
         yield str(data.get("last_error", ""))
-        if not row.ended:
-            yield from (one.words for one in self._times.failing_providers)
 
     # ------------------------------------------------------------------ tasks
     def _of_task(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
@@ -164,11 +167,22 @@ class TaskStatus:
         """Return the reason why an unclaimed task without open dependencies waits: for another attempt, or for a free
         slot of a worker."""
         found = self._run(task)
+        if delay := self.delay_of_claim(task):
+            return delay
         if found is None:
             return ""
         if found[0].state not in _DELAYED:
             return "waits for a worker" if task.state == Task.OPEN.value else ""
         return "; ".join(part for part in self._of_run(*found) if part)
+
+    def delay_of_claim(self, task: EntityRow) -> str:
+        """Return a text about an open task that is to be claimed again after a delay: the time, and the command that
+        tries the task at once; ``""`` if there is no delay."""
+        delay_s = float(self._data[task.id].get("delay_s") or 0)
+        if task.state != Task.OPEN.value or not delay_s:
+            return ""
+        at = time_of_day(self._times.entered(task) + delay_s)
+        return f"is tried again not before {at} (at once: supervisor task reset {plan_name(task.id)})"
 
     # ------------------------------------------------------------------ runs
     def _of_run(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
@@ -191,12 +205,12 @@ class TaskStatus:
         match run.state:
             case TaskRun.RETRYING.value:
                 at = time_of_day(self._times.entered(run) + limits.delay_s)
-                return f"{_attempts(data)} ended, the next one begins at {at} ({at_once})"
+                return f"{_attempts(data)} ended, the next one comes not before {at} ({at_once})"
             case TaskRun.HALF_OPEN.value:
                 return f"{_counted(data)}, circuit half open, {_probes(data)}"
             case TaskRun.CIRCUIT_OPEN.value if probes_left(limits, CooldownExpired()):
                 at = time_of_day(self._times.entered(run) + limits.cooldown_s)
-                return f"{_counted(data)}, circuit open, the next probe begins at {at} ({at_once})"
+                return f"{_counted(data)}, circuit open, the next probe comes not before {at} ({at_once})"
         return ""
 
     # ------------------------------------------------------------------ dead letters

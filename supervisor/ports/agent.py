@@ -197,9 +197,11 @@ class TurnEnded(msgspec.Struct, frozen=True):
 
 
 class Malformed(msgspec.Struct, frozen=True):
-    """Event: the agent broke its protocol; *why* names the error. The agent's turn fails with that reason."""
+    """Event: the agent broke its protocol; *why* names the error. The agent's turn fails with that reason.
+    ``permanent``: another launch with the same configuration fails in the same way."""
 
     why: str
+    permanent: bool = False
 
 
 Out = (

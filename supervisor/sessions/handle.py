@@ -117,7 +117,8 @@ class Session:
 
         Raises:
             NoSuchEntity: the session has ended.
-            Refused: the session is ending, or the journal cannot be written now (as :class:`Degraded`).
+            Refused: the session is ending, or the supervisor is (a root session gets no prompt then). As
+                :class:`Degraded`: the journal cannot be written now.
         """
         return await self._core.request(self.id, prompt)
 

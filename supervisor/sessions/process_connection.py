@@ -526,8 +526,8 @@ class ProcessConnection(AgentConnection):
                 self._terminations.give_up(call_id, why)
             case TurnEnded():
                 await self._on_turn_ended(out)
-            case Malformed(why):
-                self._malformed(why)
+            case Malformed(why, permanent):
+                self._malformed(why, permanent)
             case _:
                 raise AssertionError(f"bytes are written by AgentIO: {type(out).__name__}")
 
@@ -652,14 +652,15 @@ class ProcessConnection(AgentConnection):
         if self._phase is ConnectionPhase.CLOSING:
             self.close_when_idle()
 
-    def _malformed(self, why: str) -> None:
-        """Kill an agent that broke its protocol, and fail the agent's turn."""
+    def _malformed(self, why: str, permanent: bool = False) -> None:
+        """Kill an agent that broke its protocol, and fail the agent's turn, or its launch: for good, if the error is
+        *permanent* or the exit status says so."""
         verdict = Verdict(exit=Exit.ERROR, error=why, abort_reason=AbortReason.UNKNOWN)
         if self.turn_id is not None:
             self._conclude("error", why)
         elif not self.is_ready:
             last_words = f"; its last words: {self._last_error_line}" if self._last_error_line else ""
-            permanent = self._exit_status in PERMANENT_STATUSES
+            permanent = permanent or self._exit_status in PERMANENT_STATUSES
             reason = TransitionReason.PERMANENT_ERROR if permanent else None
             failed = msgspec.structs.replace(verdict, error=f"{why}{last_words}", transition_reason=reason)
             self._report_not_started(failed)

@@ -394,8 +394,6 @@ def test_the_help_of_every_command_ends_with_an_example() -> None:
     commands = dict(_commands(supervisor, top))
     assert len(commands) > 35
     for path, command in commands.items():
-        if path.startswith("supervisor simulate"):
-            continue
         lines = [line.strip() for line in (command.epilog or "").splitlines() if line.startswith("  ")]
         assert lines, path
         for line in lines:
@@ -436,7 +434,7 @@ READS = SLOW | {"asyncio", "anyio"}
     [
         ("--help", READS | {"apsw"}),
         ("machines", READS | {"apsw"}),
-        *((command, READS) for command in ("tree", "ps", "logs lead", "why lead", "events lead", "wait lead")),
+        *((command, READS) for command in ("tree", "logs lead", "events lead", "wait lead")),
         ("abort lead --scope session", SLOW - {"pydantic"}),  # the models of requests
     ],
 )

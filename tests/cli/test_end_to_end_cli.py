@@ -566,10 +566,13 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_fast_says_why(tmp_path: Path) -> None:
-    """``--fail-fast`` ends the run at the first task that failed for good; the last line of ``--json`` says why."""
+    """``--fail-fast`` ends the run at the first task that failed for good; the last line of ``--json`` says why. First
+    a state directory with transcripts and without a journal is named."""
     bad, slow = "{id: bad, agent: sh, prompt: exit 3, max_retries: 0}", "{id: slow, agent: sh, prompt: sleep 1000}"
     once = "task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}"
+    (tmp_path / "state" / "agents").mkdir(parents=True)
     with run(write_plan(tmp_path, f"  - {bad}\n  - {slow}\n{once}\n"), "--fail-fast") as one:
+        assert "journal.db is missing, so no earlier run" in said(one)
         assert one.failed() == {"bad": "failed", "slow": "aborted"}
     assert one.seen[-1]["error"] == "of 2 tasks 1 failed (bad), 1 aborted (slow)"
     assert [task["launches"] for task in one.seen[-1]["tasks"]] == [1, 1]

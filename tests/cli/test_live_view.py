@@ -19,9 +19,11 @@ import pytest
 from supervisor.cli.live_view import JsonView, PlainView, TableView, view_for
 from supervisor.cli.options import warn
 from supervisor.cli.run import configure_logging
+from supervisor.diagnostics.state_times import time_of_day
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import Transcript
 from supervisor.ports import EntityRow
+from supervisor.runtime.outages import Outage
 from supervisor.work.results import PlanResult, TaskResult
 from tests.cli.live_kit import Terminal, agent, record, run, session, stream, task
 
@@ -218,3 +220,55 @@ def test_much_output_is_cut_with_a_word(tmp_path: Path) -> None:
     PlainView(out, state).show([], [session("one")])
     lines = [line.strip() for line in out.getvalue().splitlines()]
     assert lines == ["one| … 30 more lines, see: supervisor logs one", *(f"one| line {n}" for n in range(30, 50))]
+
+
+def test_characters_that_the_output_cannot_show_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an output that is ASCII, a letter or a symbol of another alphabet is a question mark, and no error."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    view = view_for(as_json=False, state=state_of(tmp_path))
+    view.show([record("run", "run:a", "execution_failed", "FAILED", error="Größe")], [run("a", "FAILED")])
+    assert written.getvalue().endswith(b"a: attempt failed: Gr??e\n")
+
+
+def test_an_outage_stands_below_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the journal cannot be written, the last rows of the table say so, within the height of the terminal."""
+    with terminal(monkeypatch, 80, 16) as (out, screen):
+        view = TableView(out, state_of(tmp_path), now=lambda: 3.0)
+        view.outage(Outage(since=0.0, why="the disk is full", attempts=3, waiting=2))
+        view.show([], moment(0))
+        frame = " ".join(screen.refresh())
+        assert "the disk is full; 2 records wait in memory" in frame
+        assert re.findall(r"● (t\d\d) +RUNNING", frame) == ["t00", "t01", "t02", "t03"]
+        view.outage(None)
+        view.show([], moment(0))
+        assert "the disk is full" not in " ".join(screen.refresh())
+        view.close()
+
+
+def test_a_failure_is_told_once(tmp_path: Path) -> None:
+    """A failed attempt makes a line, and another one for the next attempt; where the task fails with it there is one
+    line in all."""
+    state, out = state_of(tmp_path), io.StringIO()
+    view = PlainView(out, state)
+    view.show(
+        [
+            record("run", "run:a", "execution_failed", "FAILED", error="exit status 3"),
+            record("run", "run:a", "retry_decided", "RETRYING", before="FAILED"),
+        ],
+        [task("a", "IN_PROGRESS", claimed_by="a"), run("a", "RETRYING", attempts=1, delay_s=4.0)],
+    )
+    view.show(
+        [
+            record("run", "run:a", "execution_failed", "FAILED", error="exit status 3"),
+            record("task", "task:a", "failed", "FAILED", reason="exit status 3 (no further try: stopped)"),
+            record("task", "task:a", "retried", "OPEN", before="FAILED", reason="try 2", delay_s=5.0),
+        ],
+        [task("a", "OPEN"), run("a", "CIRCUIT_OPEN", attempts=2)],
+    )
+    assert [line[9:] for line in out.getvalue().splitlines()] == [
+        "a: attempt failed: exit status 3",
+        f"a: attempt 1 of 5 ended, the next one comes not before {time_of_day(6.0)} (at once: supervisor task reset a)",
+        "a: failed: exit status 3 (no further try: stopped)",
+        f"a: is tried again not before {time_of_day(7.0)} (try 2)",
+    ]

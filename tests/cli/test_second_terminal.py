@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -192,19 +193,20 @@ def test_a_task_is_followed_over_its_retry(tmp_path: Path, followers: list[subpr
 
 
 # --------------------------------------------------------------------------------------------- standard input
-def test_a_plan_is_run_from_standard_input(tmp_path: Path) -> None:
+def test_a_plan_is_run_from_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``run -`` and ``plan check -`` read the plan from standard input; its mistakes are told by line."""
 
-    def supervised(*arguments: str, stdin: str) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "supervisor", *arguments]
-        return subprocess.run(argv, input=stdin, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    def given(text: str) -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
-    ran = supervised("run", "-", stdin="agents: {sh: {adapter: command, command: [sh]}}\ntasks: [{id: t, agent: sh}]\n")
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert "completed" in ran.stdout.rpartition("TASK")[2]
-    checked = supervised("plan", "check", "-", stdin="agents: {}\ntasks: []\n")
-    assert checked.returncode == 2
-    assert checked.stderr.startswith("supervisor: standard input:1: agents: ")
+    given("agents: {sh: {adapter: command, command: [sh]}}\ntasks: [{id: t, agent: sh}]\n")
+    ran = cli("run", "-", "--state-dir", tmp_path / "state", "--workdir", tmp_path)
+    assert (ran.status, ran.err) == (0, "")
+    assert "completed" in ran.out.rpartition("TASK")[2]
+    given("agents: {}\ntasks: []\n")
+    checked = cli("plan", "check", "-")
+    assert checked.status == 2
+    assert checked.err.startswith("supervisor: standard input:1: agents: ")
 
 
 def test_verbose_runs_log_each_transition_in_a_readable_line(tmp_path: Path) -> None:
@@ -212,24 +214,27 @@ def test_verbose_runs_log_each_transition_in_a_readable_line(tmp_path: Path) -> 
     plan = tmp_path / "plan.yaml"
     plan.write_text('agents: {h: {adapter: scripted}}\ntasks: [{id: t, agent: h, prompt: "@run false"}]\n')
     where = ("--workdir", tmp_path, "--state-dir", tmp_path / "state")
-    lines = [line.partition(" ")[2] for line in cli("run", plan, "-v", *where).err.splitlines()]
+    lines = [line.partition(" ")[2] for line in cli("run", plan, "-vv", *where).err.splitlines()]
     assert lines[0] == "INFO workstream:plan: new -> planned, by plan"
     for one in (
+        "DEBUG job:t: pending -> queued, by plan",
+        "DEBUG session t: Ended, in Stopped, by t",
         "INFO task:t: OPEN -> CLAIMED, by plan: agent h",
         "INFO session t: Spawning -> Running, by scripted",
         "INFO turn t:t1: SPAWNING -> RUNNING, by t",
         'INFO tool call t:t1:c1 "false": ended, failed, by scripted',
     ):
         assert one in lines
-    more = cli("run", plan, "-vv", *where).err
-    assert "DEBUG job:t-2: pending -> queued, by plan" in more
-    assert "DEBUG session t-2: Ended, in Stopped, by t-2" in more
 
 
-def test_a_deleted_working_directory_is_said(tmp_path: Path) -> None:
+def test_a_deleted_working_directory_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A command that needs the working directory says that it was deleted, and what to do."""
     (tmp_path / "plan.yaml").write_text(AGENTS + TWO_TASKS)
-    script = f"mkdir gone; cd gone; rmdir ../gone; exec {sys.executable} -m supervisor run {tmp_path}/plan.yaml"
-    ran = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert execute(supervisor, ["run", str(tmp_path / "plan.yaml")]) == 2
     words = "the working directory has been deleted: change to another one (`cd`)"
-    assert (ran.returncode, ran.stderr) == (2, f"supervisor: {words}\n")
+    assert capsys.readouterr().err == f"supervisor: {words}\n"

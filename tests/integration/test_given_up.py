@@ -58,7 +58,8 @@ async def test_a_cancelled_plan_ends_its_sessions(tmp_path: Path) -> None:
 async def test_a_lost_task_run_does_not_keep_its_task_from_its_end(tmp_path: Path) -> None:
     """If the actor of a task run is lost before its plan is cancelled, task and job are recorded as cancelled all the
     same."""
-    plan = plan_of(task("a", "sleep 60"))
+    policy = quick_settings(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
+    plan = plan_of(task("a", "sleep 60"), policy=policy)
     async with open_supervisor(settings=plan.settings, agents=plan.agents, workdir=tmp_path) as sup:
         runner = PlanRunner(sup.core)
         async with anyio.create_task_group() as group:

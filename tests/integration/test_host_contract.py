@@ -208,7 +208,7 @@ async def test_a_failed_run_is_raised_by_its_await() -> None:
     async with host() as sup:
         run = run_plan(sup, PLAN)
         for _ in range(2):
-            with pytest.raises(ValueError, match="^agent: .*'sh'"):
+            with pytest.raises(ValueError, match=r"^agent: .*'sh'"):
                 await run
 
 

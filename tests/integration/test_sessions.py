@@ -355,6 +355,16 @@ async def test_a_missing_program_is_named(tmp_path: Path) -> None:
     assert states_of(run.events(), "s:t1") == ["IDLE", "CLAIMING", "FAILED", "REAPED"]
 
 
+async def test_an_agent_that_refuses_the_protocol_is_launched_once(tmp_path: Path) -> None:
+    """An agent that does not know the handshake of its protocol fails its session at once: another launch would not
+    know it either."""
+    agents = {"echo": AgentConfig(adapter="acp", command=("cat",))}
+    async with supervising(tmp_path, agents=agents) as run:
+        result = await (await run.sup.start_session("s", agent="echo")).run("hello")
+    assert result.error == "the agent refused to open a session: method not found: initialize (code -32601)"
+    assert len(agent_pids(run.events(), "s")) == 1
+
+
 @pytest.mark.parametrize(
     ("adapter", "error"),
     [

@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from supervisor.agents.protocols.json_rpc import ProtocolError
+from supervisor.agents.protocols.json_rpc import ConfigurationRefused, ProtocolError
 from supervisor.ports import Malformed, Out, ToolClosed, ToolOpened, TurnEnded
 
 LINE_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -318,7 +318,7 @@ class Conversation(CodecDefaults, ABC):
                 outs += self._on_line(line) if line.strip() else []
             except ProtocolError as error:
                 self._over = True
-                outs.append(Malformed(str(error)))
+                outs.append(Malformed(str(error), permanent=isinstance(error, ConfigurationRefused)))
                 break
         return outs
 

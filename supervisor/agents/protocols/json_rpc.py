@@ -33,6 +33,11 @@ class ProtocolError(Exception):
     """Exception: a message breaks the protocol; the text names the field."""
 
 
+class ConfigurationRefused(ProtocolError):
+    """Exception: the agent cannot work with its present configuration: a setting that it does not offer, a login, a
+    version of the protocol. Another launch fails in the same way."""
+
+
 class JsonRpcMessage(msgspec.Struct, rename="camel"):
     """Base of all messages and parts of messages. Undeclared fields are ignored, because agents add fields."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from supervisor.cli.options import say
+from supervisor.cli.options import examples, say
 from supervisor.control.error_messages import DONE, INTERRUPTED, WORK_FAILED, BadInput
 from supervisor.simulation.commands.options import Progress, as_json, jobs, refuse_unwritable, unwritable
 
@@ -32,15 +32,19 @@ Differing = dict[str, dict[str, str | None]]
 A_DIRECTORY = "give a directory of your own"
 
 
-@click.command("bench")
-@click.option("--suite", "suite_name", default="failures", show_default=True, help="A suite, or a FILE.toml.")
-@click.option("--seeds", type=click.IntRange(min=1), help=f"How many.  [default: {SEEDS}]")
-@click.option("--first-seed", type=click.IntRange(min=0), help="The first of them.  [default: 1]")
+@click.command("bench", epilog=examples("supervisor simulate bench --seeds 20 --out results"))
+@click.option("--suite", "suite_name", default="failures", show_default=True, help="Name of a suite, or a FILE.toml.")
+@click.option("--seeds", type=click.IntRange(min=1), help=f"Number of seeds.  [default: {SEEDS}]")
+@click.option("--first-seed", type=click.IntRange(min=0), help="First seed.  [default: 1]")
 @jobs
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Write the JSON and the pictures there.")
-@click.option("--policy", "policies", multiple=True, metavar="NAME=KEY=VALUE,...", help="One more to compare.")
-@click.option("--verify", is_flag=True, help="Hold the files against the digests kept beside the suite.")
-@click.option("--write-digests", is_flag=True, help=f"Keep new digests there ({KEPT_SEEDS} seeds, unless told).")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Directory for the JSON and the pictures."
+)
+@click.option("--policy", "policies", multiple=True, metavar="NAME=KEY=VALUE,...", help="Compare this policy, too.")
+@click.option("--verify", is_flag=True, help="Compare the files with the digests beside the suite.")
+@click.option(
+    "--write-digests", is_flag=True, help=f"Write new digests beside the suite (by default of {KEPT_SEEDS} seeds)."
+)
 @as_json
 def command(
     suite_name: str,

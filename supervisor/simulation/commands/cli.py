@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from supervisor.cli.options import say
+from supervisor.cli.options import examples, say
 from supervisor.control.error_messages import BadInput
 from supervisor.simulation.commands import bench_cli, shrink_cli, soak_cli
 from supervisor.simulation.commands.options import ScenarioGroup, StepWatch, as_json, finish, scenario, schedule
@@ -23,11 +23,15 @@ SHOWN = 10
 KIB_PER_MIB = 1024
 
 
-@click.group("simulate", cls=ScenarioGroup, invoke_without_command=True)
-@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="The run.")
+@click.group(
+    "simulate", cls=ScenarioGroup, invoke_without_command=True, epilog=examples("supervisor simulate --seed 1 --trace")
+)
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Seed of the run.")
 @scenario
-@click.option("--sessions", type=click.IntRange(1, 10**6), metavar="N", help="How many customers, one session each.")
-@click.option("--hours", type=click.FloatRange(0, 10_000), metavar="H", help="Their turns are spread over H hours.")
+@click.option(
+    "--sessions", type=click.IntRange(1, 10**6), metavar="N", help="Number of simulated users, each with one session."
+)
+@click.option("--hours", type=click.FloatRange(0, 10_000), metavar="H", help="Hours over which their turns are spread.")
 @schedule
 @click.option("--trace", is_flag=True, help="Print every line of the trace (with --json: on standard error).")
 @as_json
@@ -42,10 +46,8 @@ def group(
     trace: bool,
     as_json: bool,
 ) -> int:
-    """A seed always gives the same run, to the bit.
-
-    Without a command, one run: `supervisor simulate --seed 1`. Exit status 1 if anything happened that must not.
-    """
+    """The same seed always gives exactly the same run. Without a command, one run takes place. Exit status 1: an
+    invariant was violated."""
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return 0

@@ -30,13 +30,15 @@ runner = click.make_pass_decorator(Runner, ensure=True)
 """Decorator that passes the runner, which is the object of the command group, to a command as the first argument."""
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 scenario = click.option(
-    "--scenario", metavar="NAME|FILE.toml", help="What happens: a scenario of the library, or one of a file."
+    "--scenario", metavar="NAME|FILE.toml", help="Scenario of the library, or file with a scenario."
 )
 schedule = click.option(
-    "--schedule", type=click.Choice([one.value for one in Schedule]), help="Who orders the steps; the seed draws one."
+    "--schedule",
+    type=click.Choice([one.value for one in Schedule]),
+    help="Order of the steps; by default the seed draws one.",
 )
 first_seed = click.option(
-    "--first-seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S", help="The first of them."
+    "--first-seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S", help="First seed."
 )
 jobs = click.option(
     "--jobs",
@@ -44,7 +46,7 @@ jobs = click.option(
     default=lambda: os.cpu_count() or 1,
     show_default="one per processor",
     metavar="J",
-    help="How many processes.",
+    help="Number of processes.",
 )
 
 
@@ -61,7 +63,12 @@ class ScenarioGroup(click.Group):
 def seeds(default: int) -> Callable[[Any], Any]:
     """Return the command line option ``--seeds`` for the number of seeds."""
     return click.option(
-        "--seeds", type=click.IntRange(1, 10**9), default=default, show_default=True, metavar="N", help="How many."
+        "--seeds",
+        type=click.IntRange(1, 10**9),
+        default=default,
+        show_default=True,
+        metavar="N",
+        help="Number of seeds.",
     )
 
 

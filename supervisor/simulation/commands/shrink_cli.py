@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from supervisor.cli.options import examples
 from supervisor.control.error_messages import BadInput
 from supervisor.simulation.commands.options import (
     StepWatch,
@@ -27,13 +28,13 @@ from supervisor.simulation.search.shrink import NothingViolated, Shrunk, fails_a
 A_FILE = "give the path of a file in a directory there is"
 
 
-@click.command("shrink")
-@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="The run that failed.")
+@click.command("shrink", epilog=examples("supervisor simulate shrink --seed 7 --save small.toml"))
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Seed of the run that failed.")
 @scenario
-@click.option("--sessions", type=click.IntRange(1, 10**6), metavar="N", help="As it was run.")
-@click.option("--hours", type=click.FloatRange(0, 10_000), metavar="H", help="As it was run.")
+@click.option("--sessions", type=click.IntRange(1, 10**6), metavar="N", help="Value of the run that failed.")
+@click.option("--hours", type=click.FloatRange(0, 10_000), metavar="H", help="Value of the run that failed.")
 @schedule
-@click.option("--save", type=click.Path(path_type=Path), metavar="FILE.toml", help="Keep it as a scenario.")
+@click.option("--save", type=click.Path(path_type=Path), metavar="FILE.toml", help="Save the small run as a scenario.")
 @click.option("--within", "within_s", type=click.FloatRange(min=0), default=60.0, show_default=True, metavar="SECONDS")
 @as_json
 @runner

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from supervisor.cli.options import examples
 from supervisor.simulation.commands.options import (
     Progress,
     as_json,
@@ -27,12 +28,12 @@ SHOWN = 20
 """Number of failing seeds that are printed; JSON contains all failing seeds."""
 
 
-@click.command("soak")
+@click.command("soak", epilog=examples("supervisor simulate soak --seeds 200"))
 @seeds(1000)
 @first_seed
 @jobs
 @scenario
-@click.option("--must-reach", type=click.Choice(["all"]), help="Fail if a fault, a transition or an abort never came.")
+@click.option("--must-reach", type=click.Choice(["all"]), help="Fail if a fault, transition or abort never occurred.")
 @as_json
 @runner
 def command(

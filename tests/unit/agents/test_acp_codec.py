@@ -216,7 +216,8 @@ def test_a_wrong_answer_to_initialize_is_named(result: Any, why: str) -> None:
     error about a missing or wrong field names the field."""
     codec = AcpCodec()
     codec.start("/work")
-    assert codec.feed(said({"id": 1, "result": result})) == [Malformed(why)]
+    [malformed] = codec.feed(said({"id": 1, "result": result}))
+    assert malformed == Malformed(why, permanent="install a version" in why)
 
 
 @pytest.mark.parametrize("step", [1, 2])
@@ -237,12 +238,12 @@ def test_a_wrong_answer_to_initialize_is_named(result: Any, why: str) -> None:
 )
 def test_a_refused_opening_is_named(step: int, error: dict[str, Any], why: str) -> None:
     """An error response to ``initialize`` or ``session/new`` ends the conversation; the report has the agent's
-    message."""
+    message. A demand for a login is permanent: another launch would get it, too."""
     codec = AcpCodec()
     codec.start("/work")
     if step == 2:
         codec.feed(said({"id": 1, "result": HELLO}))
-    assert codec.feed(said({"id": step, "error": error})) == [Malformed(why)]
+    assert codec.feed(said({"id": step, "error": error})) == [Malformed(why, permanent="authentication" in why)]
 
 
 # ------------------------------------------------------------------------------------------------ the turn

@@ -108,8 +108,10 @@ def test_a_task_between_two_tries_says_what_is_waited_for() -> None:
     """The text of a task between two attempts shows the time of the next attempt or probe, and the command that makes
     it now."""
     words = {
-        "RETRYING": f"attempt 2 of 5 ended, the next one begins at {time_of_day(6.5)} ({RESET}); it broke",
-        "CIRCUIT_OPEN": f"2 attempts, circuit open, the next probe begins at {time_of_day(62.5)} ({RESET}); it broke",
+        "RETRYING": f"attempt 2 of 5 ended, the next one comes not before {time_of_day(6.5)} ({RESET}); it broke",
+        "CIRCUIT_OPEN": (
+            f"2 attempts, circuit open, the next probe comes not before {time_of_day(62.5)} ({RESET}); it broke"
+        ),
         "HALF_OPEN": "2 attempts, circuit half open, probe 1 of 3; it broke",
         "PENDING": "waits for a worker",
     }
@@ -126,6 +128,13 @@ def test_a_task_says_that_its_work_is_checked_or_merged() -> None:
     checked = (task(1, "a", "IN_PROGRESS", claimed_by="a"), run(2, "a", "VALIDATING", attempts=1))
     assert said(*checked)["task:a"] == f"held by a, its work is checked since {time_of_day(2.5)}"
     assert said(task(1, "a", "DONE"))["task:a"] == "its work is being merged"
+
+
+def test_a_task_that_is_to_be_claimed_again_says_when() -> None:
+    """The text of an open task with a delay shows the time before which nobody claims the task."""
+    rows = (task(1, "a", "OPEN", delay_s=4.0), run(2, "a-2", "PENDING"))
+    assert said(*rows)["task:a"] == f"is tried again not before {time_of_day(5.5)} ({RESET})"
+    assert said(task(1, "a", "CLAIMED", delay_s=4.0, claimed_by="a"))["task:a"] == "held by a"
 
 
 def test_a_delay_counts_from_the_entry_into_the_state() -> None:
@@ -209,12 +218,12 @@ def test_a_workstream_counts_its_tasks() -> None:
         (
             "RETRYING",
             {"attempts": 1, "delay_s": 2.5, "last_error": "x"},
-            f"attempt 1 of 5 ended, the next one begins at {time_of_day(4.0)} ({RESET}), x",
+            f"attempt 1 of 5 ended, the next one comes not before {time_of_day(4.0)} ({RESET}), x",
         ),
         (
             "CIRCUIT_OPEN",
             {"attempts": 5, "probes": 2, "timed_out": True},
-            f"5 attempts, circuit open, the next probe begins at {time_of_day(61.5)} ({RESET})",
+            f"5 attempts, circuit open, the next probe comes not before {time_of_day(61.5)} ({RESET})",
         ),
         ("CIRCUIT_OPEN", {"attempts": 5, "probes": 3}, "5 attempts, circuit open for good"),
         ("CIRCUIT_OPEN", {"attempts": 1, "permanent": True}, "1 attempt, circuit open for good"),

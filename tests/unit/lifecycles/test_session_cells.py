@@ -383,6 +383,11 @@ def once_cases() -> Iterator[Case]:
     failure: dict[str, Any] = {"concluded": 3, "consecutive_errors": 2, "total_errors": 8, "last_error": "bad"}
     kept = replace(FIRST, once=True, reason="bad")
     yield case("once", S.RUNNING, exited(ERROR), at, backoff(4.0), data=once, spent=True, current=kept, **failure)
+    lost = Verdict(exit=Exit.ERROR, error="lost", transition_reason=TransitionReason.ORPHAN_RECOVERED)
+    told = session(current=replace(FIRST, reason="bad"))
+    changed: dict[str, Any] = {"concluded": 3, "last_error": "lost"}
+    yield case("lost", S.RUNNING, exited(lost), at, backoff(2.0), current=replace(FIRST, reason="lost"), **changed)
+    yield case("lost, told why", S.RUNNING, exited(lost), at, backoff(2.0), data=told, **changed)
     spent = replace(BETWEEN, spent=True)
     yield case("spent", at, BackoffElapsed(), at, data=spent, cooled=True)
     reaped = TurnReaped(turn_id="s:t4", completed=False, error="bad")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ from supervisor.lifecycles import job, task_run
 from supervisor.lifecycles.job import Job, JobData
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.ports import Append
-from supervisor.runtime.entity import Refused
+from supervisor.recovery.restore import record_end_of_work
+from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.entity_types import JOB_KIND, RUN_KIND
 from supervisor.runtime.journal_writer import BATCH_MAX, Cause
@@ -129,6 +131,20 @@ async def test_events_of_one_entity_are_steps_one_after_the_other(tmp_path: Path
         assert registry.entity("run:a").state is TaskRun.RETRYING
         assert registry.entity("run:a").data.failures == 1
         registry.apply(("run:a", task_run.Cancelled()), ("job:a", job.UserCancelled()), cause=BY_TEST)
+        await registry.journal_writer.flush()
+
+
+async def test_left_work_ends_although_a_part_of_it_refuses_its_end(tmp_path: Path) -> None:
+    """Of several jobs that no plan continues, one that has ended already refuses its end: the others end."""
+    async with supervising(tmp_path, journal=Batches, refused=True) as run:
+        registry = run.sup.core.registry
+        jobs: list[Entity] = []
+        for one in ("a", "b"):
+            more: dict[str, Any] = {"parent_id": f"task:{one}", "contained": False, "cause": BY_TEST}
+            jobs.append(registry.create_entity(JOB_KIND, f"job:{one}", state=Job.PENDING, data=JobData(), **more))
+        registry.apply(("job:a", job.UserCancelled()), cause=BY_TEST)
+        record_end_of_work(registry, jobs)
+        assert [one.state for one in jobs] == [Job.CANCELLED, Job.CANCELLED]
         await registry.journal_writer.flush()
 
 

@@ -15,7 +15,15 @@ import msgspec
 from msgspec import Raw
 
 from supervisor.agents.protocols.acp import messages
-from supervisor.agents.protocols.json_rpc import JsonRpcMessage, ProtocolError, RpcError, read
+from supervisor.agents.protocols.json_rpc import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    ConfigurationRefused,
+    JsonRpcMessage,
+    ProtocolError,
+    RpcError,
+    read,
+)
 from supervisor.ports import AgentOptions, McpServer
 
 
@@ -253,12 +261,12 @@ class Handshake:
             return answer
         login = yield HandshakeRequest("authenticate", {"methodId": self._login_method(answer)})
         if isinstance(login, RpcError):
-            raise ProtocolError(
+            raise ConfigurationRefused(
                 f"the agent refused to log in by {self._agent_options.auth!r}: {login.text} (code {login.code})"
             )
         answer = yield request
         if isinstance(answer, RpcError) and answer.code == messages.AUTHENTICATION_NEEDED:
-            raise ProtocolError(
+            raise ConfigurationRefused(
                 f"the agent still needs authentication after a login by {self._agent_options.auth!r}: {answer.text}"
             )
         return answer
@@ -269,10 +277,10 @@ class Handshake:
             return self._agent_options.auth
         said = f"the agent needs authentication: {why.text}: log in with the agent's own program, then start it again"
         if not methods:
-            raise ProtocolError(said)
+            raise ConfigurationRefused(said)
         ways = ", ".join(f"{method!r} ({name})" for method, name in methods.items())
         unknown = f"it does not offer {self._agent_options.auth!r}; " if self._agent_options.auth else ""
-        raise ProtocolError(
+        raise ConfigurationRefused(
             f"{said}, or let the supervisor log in ({unknown}`auth:` of the plan's agent may be {ways})"
         )
 
@@ -281,7 +289,7 @@ class Handshake:
         transport = server.transport if server.url else "stdio"
         if not self.agent.connects(transport):
             why = f"the agent {self.agent.info or 'in use'} does not support the transport {transport}"
-            raise ProtocolError(f"mcp_servers: {server.name}: {why}; give a command, or another transport")
+            raise ConfigurationRefused(f"mcp_servers: {server.name}: {why}; give a command, or another transport")
         if server.url:
             return {"type": transport, "name": server.name, "url": server.url, "headers": _pairs(server.headers)}
         program, *args = server.command
@@ -329,7 +337,7 @@ class Handshake:
         for one in self._offered.config_options or ():
             if one.category == category:
                 return one
-        raise ProtocolError(
+        raise ConfigurationRefused(
             f"{category}: the agent {self.agent.info} does not let clients choose it; remove it".replace("  ", " ")
         )
 
@@ -347,23 +355,26 @@ class Handshake:
 
 def _require_success(answer: Raw | RpcError, what: str) -> Raw:
     if isinstance(answer, RpcError):
-        raise ProtocolError(f"the agent refused to {what}: {answer.text} (code {answer.code})")
+        refusal = ConfigurationRefused if answer.code in (METHOD_NOT_FOUND, INVALID_PARAMS) else ProtocolError
+        raise refusal(f"the agent refused to {what}: {answer.text} (code {answer.code})")
     return answer
 
 
 def _check_version(agent: Initialized) -> Initialized:
-    """Return *agent* if the agent uses our version of the protocol; otherwise raise ``ProtocolError``."""
+    """Return *agent* if the agent uses our version of the protocol; otherwise raise ``ConfigurationRefused``."""
     theirs, ours = agent.protocol_version, messages.PROTOCOL_VERSION
     if theirs != ours:
         what = f"the agent speaks ACP version {theirs}; this supervisor speaks version {ours}"
-        raise ProtocolError(f"{what}: install a version of the agent that speaks ACP {ours}")
+        raise ConfigurationRefused(f"{what}: install a version of the agent that speaks ACP {ours}")
     return agent
 
 
 def _check_offered(field: str, wished: str, offered: Iterable[str]) -> None:
     names = list(offered)
     if wished not in names:
-        raise ProtocolError(f"{field}: the agent does not offer {wished!r}; use one of: {', '.join(names) or 'none'}")
+        raise ConfigurationRefused(
+            f"{field}: the agent does not offer {wished!r}; use one of: {', '.join(names) or 'none'}"
+        )
 
 
 def _pairs(values: dict[str, str]) -> list[dict[str, str]]:

@@ -25,7 +25,7 @@ from supervisor.agents.protocols.claude.calls import ClaudeToolCalls
 from supervisor.agents.protocols.claude.messages import MessageHead
 from supervisor.agents.protocols.claude.updates import ClaudeUsageMeter, describe_call, kind_of, problem_of, verdict_of
 from supervisor.agents.protocols.codec_base import LINE_BYTES_MAX, Conversation
-from supervisor.agents.protocols.json_rpc import ProtocolError, read
+from supervisor.agents.protocols.json_rpc import ConfigurationRefused, ProtocolError, read
 from supervisor.ports import (
     AgentOptions,
     CallNotEnded,
@@ -275,7 +275,7 @@ class ClaudeCodec(Conversation):
 
     def _on_tool_servers_set(self, answer: messages.ControlResult) -> list[Out]:
         if answer.subtype != "success":
-            raise ProtocolError(f"the agent refused its tool servers: {answer.error or answer.subtype}")
+            raise ConfigurationRefused(f"the agent refused its tool servers: {answer.error or answer.subtype}")
         return self._begin()
 
     def _begin(self) -> list[Out]:
