@@ -51,7 +51,18 @@ def written(where: Path, workspace: str, *, rollback: bool = False, again: bool 
 
 @contextmanager
 def running(where: Path, backend: str, *options: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "supervisor", "run", "../plan.yaml", "--workdir", ".", "--backend", backend]
+    command = [
+        sys.executable,
+        "-m",
+        "supervisor",
+        "run",
+        "../plan.yaml",
+        "--json",
+        "--workdir",
+        ".",
+        "--backend",
+        backend,
+    ]
     with subprocess.Popen(
         [*command, *options], cwd=where, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -65,7 +76,7 @@ def killed_when(pipe: Path, process: subprocess.Popen[str]) -> None:
     """Kill the run with SIGKILL when an agent has opened *pipe*, and the start of the agent's task is recorded."""
     assert process.stdout is not None
     with pipe.open("rb"):
-        assert any("task:t" in line and " started " in line for line in process.stdout)
+        assert any('"entity_id":"task:t' in line and '"event":"started"' in line for line in process.stdout)
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=DEADLINE_S)
 

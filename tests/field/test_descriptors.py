@@ -47,7 +47,7 @@ def plan_of(scratch: Scratch, tasks: int) -> None:
 def started(scratch: Scratch, *, tasks: int, limit: int, backend: str) -> Running:
     """Start a run of such a plan under a limit of descriptors; return when its first session has started."""
     plan_of(scratch, tasks)
-    run = scratch.start("run", "plan.yaml", "--backend", backend, **limited(limit))
+    run = scratch.start("run", "plan.yaml", "--json", "--backend", backend, **limited(limit))
     until(lambda: "SessionStarted" in run.out)
     return run
 

@@ -213,10 +213,10 @@ def interrupted_run(workdir: Path, backend: str, *, orphans: str = "open", memor
     variable = "SCRIPTED_MEMORY" if memory else "NO_MEMORY"
     plan = PLAN.format(memory=workdir / "memory", variable=variable, orphans=orphans)
     (workdir / "plan.yaml").write_text(plan)
-    with subprocess.Popen(run_command(workdir, backend), cwd=ROOT, stdout=subprocess.PIPE) as first:
+    with subprocess.Popen(run_command(workdir, backend, "--json"), cwd=ROOT, stdout=subprocess.PIPE) as first:
         assert first.stdout is not None
         for line in first.stdout:
-            if b"task:second" in line and b"started" in line:
+            if b'"entity_id":"task:second"' in line and b'"event":"started"' in line:
                 break
         first.send_signal(signal.SIGKILL)
     (workdir / "gate").touch()
@@ -278,10 +278,10 @@ def interrupted_in_worktrees(workdir: Path, backend: str, *, memory: bool) -> No
     (workdir / "memory").mkdir()
     plan = WORKTREES.format(folder=workdir, variable="SCRIPTED_MEMORY" if memory else "NO_MEMORY")
     (workdir / "plan.yaml").write_text(plan)
-    with subprocess.Popen(run_command(workdir, backend), cwd=ROOT, stdout=subprocess.PIPE) as first:
+    with subprocess.Popen(run_command(workdir, backend, "--json"), cwd=ROOT, stdout=subprocess.PIPE) as first:
         assert first.stdout is not None
         for line in first.stdout:
-            if b"task:second" in line and b"started" in line:
+            if b'"entity_id":"task:second"' in line and b'"event":"started"' in line:
                 break
         while not (workdir / "sd" / "worktrees" / "second" / "here").exists():
             assert first.poll() is None
@@ -324,9 +324,9 @@ def test_stopped_sessions_leave_tasks_as_they_are(tmp_path: Path) -> None:
     """With ``recovery: {sessions: stop}`` a closed task stays closed and a cancelled one cancelled after a kill; the
     others go on with new sessions, and the terminal says with what the run goes on."""
     (tmp_path / "plan.yaml").write_text(STOPPED)
-    with subprocess.Popen(run_command(tmp_path, "asyncio"), cwd=ROOT, stdout=subprocess.PIPE) as first:
+    with subprocess.Popen(run_command(tmp_path, "asyncio", "--json"), cwd=ROOT, stdout=subprocess.PIPE) as first:
         assert first.stdout is not None
-        assert any(b"task:held" in line and b" started " in line for line in first.stdout)
+        assert any(b'"entity_id":"task:held"' in line and b'"event":"started"' in line for line in first.stdout)
         words = ("reject", "unwanted", "--reason", "not now", "--state-dir", tmp_path / "sd")
         assert support.run_command(*words).status == 0
         first.send_signal(signal.SIGKILL)

@@ -49,7 +49,10 @@ GIVEN_UP = words(
 )
 """Private words of earlier versions, each replaced by a standard term. Two words stand together: ``UnderWay``."""
 
-KEPT = {"Lane": "a priority lane of a mailbox, in the public API of actors; the given-up word was that of a partition"}
+KEPT = {
+    "Lane": "a priority lane of a mailbox, in the public API of actors; the given-up word was that of a partition",
+    **dict.fromkeys(("worst_case", "WorstCase"), "the usual term; the given-up word was that of a run"),
+}
 """Names with a word of GIVEN_UP that stay, with the reason."""
 
 NOT_RENAMED = words(
