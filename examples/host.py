@@ -36,7 +36,7 @@ PLAN = Plan(
 async def until(sup: Supervisor, *events: str) -> None:
     """Wait until the journal has a record of each of *events*."""
     left = set(events)
-    async with sup.subscribe(after_seq=0) as records:  # noqa: ASYNC110 - another process makes the file
+    async with sup.subscribe(after_seq=0) as records:
         async for record in records:
             left.discard(record.event)
             if not left:
