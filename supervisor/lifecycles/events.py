@@ -154,10 +154,12 @@ class OperatorStop(Event, frozen=True, kw_only=True):
 
 
 class FatalError(Event, frozen=True, kw_only=True):
-    """Event: an error occurred after which the session cannot go on."""
+    """Event: an error occurred after which the session cannot go on. *incarnation* is the launch that failed; ``None``
+    if the error is not one of a launch."""
 
     spelled = "FatalError"
     message: str
+    incarnation: int | None = None
 
 
 class TurnReaped(Event, frozen=True, kw_only=True):

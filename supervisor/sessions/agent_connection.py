@@ -166,8 +166,11 @@ class AgentConnection(Connection):
     def _report_not_started(self, verdict: Verdict) -> None:
         """Report that the agent could not become ready: the session launches another one, or, after a permanent error,
         fails at once."""
-        exited = SessionExited(incarnation=self._incarnation, verdict=verdict)
-        self._send(self.session.session_id, FatalError(message=verdict.error) if verdict.permanent else exited)
+        incarnation = self._incarnation
+        if verdict.permanent:
+            self._send(self.session.session_id, FatalError(message=verdict.error, incarnation=incarnation))
+        else:
+            self._send(self.session.session_id, SessionExited(incarnation=incarnation, verdict=verdict))
 
     # ------------------------------------------------------------------ the turn
     def _begin(self, turn_id: str, incarnation: int) -> bool:

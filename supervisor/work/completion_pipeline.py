@@ -57,6 +57,9 @@ _log = get_logger()
 
 SUBTASKS_COMPLETED: Final = task.SubtasksCompleted(reason="its subtasks are closed")
 
+DEAD_LETTERED: Final = "DeadLettered"
+"""Fact of a task: its failure is final, so that only a person can have the task tried again."""
+
 MERGED: Final = "Merged"
 MERGE_REFUSED: Final = "MergeRefused"
 """Facts of a workstream about the late merge of a task that was closed in an earlier workstream before its work was
@@ -83,6 +86,7 @@ class CompletionPipeline:
     async def check(self, execution: TaskExecution) -> None:
         """Check the work of the task's session, and then deliver it, fail the task, or cancel the task."""
         session_id = execution.session_id
+        session = self._sup.registry.sessions.get(session_id)
         try:
             # First the commit: it is what is tested, reviewed and merged. Whatever is written from here on is not.
             rejection: Rejection | None = None
@@ -102,7 +106,8 @@ class CompletionPipeline:
                 )
                 reason, rules, findings = verdict.words, verdict.findings, self._findings(verdict.report)
         except (NoSuchEntity, Refused) as refusal:
-            await self.cancel(execution, str(refusal))
+            stopped = session.stop_request if session is not None else None
+            await self.cancel(execution, execution.cancel_reason or (stopped.reason if stopped else str(refusal)))
             return
         if reason:
             failed = task.Failed(reason=reason, findings=findings)
@@ -314,14 +319,22 @@ class CompletionPipeline:
         """Settle a failed task that only a person can have tried again."""
         await self._settle(execution, error, await self.leave_workspace(execution))
 
+    async def resettle_failed(self, execution: TaskExecution, error: str) -> None:
+        """Settle a failed task whose failure, with the text *error*, was recorded and reported before a takeover."""
+        await self.leave_workspace(execution)
+        await self._end_failed(execution, error)
+
     async def _settle(self, execution: TaskExecution, error: str, branch: str = "") -> None:
         """Settle the task as failed. The slot is released just before, so that no other task that ends because of this
         failure is given the slot. *branch* is the branch with the task's work, if the work is left."""
         error = f"{error}; its work is on the branch {branch}" if branch else error
         attempts = execution.run_data.attempts if execution.has_run else 0  # the run may have ended before a takeover
         told = {"attempts": attempts, "claims": execution.data.claims, "error": error}
-        execution.note("DeadLettered", told, error)
+        execution.note(DEAD_LETTERED, told, error)
         _log.error("a task has failed", task=execution.name, reason=error)
+        await self._end_failed(execution, error)
+
+    async def _end_failed(self, execution: TaskExecution, error: str) -> None:
         if self._plan_run.is_critical(execution):
             await self._plan_run.workstream.record_failed(execution, error, self._plan_run.results)
         await self._plan_run.give_back(execution)
