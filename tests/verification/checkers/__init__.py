@@ -152,7 +152,7 @@ class _Work(Checker):
                 self.account.planned(plan)
             case checkers.PlanResumed(tasks):
                 self.account.checkpoints.resumed(tasks)
-            case checkers.PlanEnded(results, at_s):
+            case checkers.PlanEnded(results):
                 self.account.plan_ended(results)
             case checkers.PlannedTasksListed(planned, known):
                 self.account.shown(planned, known)
