@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import anyio
 
-from supervisor import AbortPolicy, AgentConfig, Plan, StageBudgets, TaskConfig, open_supervisor, run_plan
+from supervisor import AgentConfig, AgentTurn, Plan, Supervisor, TaskConfig, open_supervisor, run_plan
 
-FIRST_TRY_HANGS = "if [ -e tried ]; then echo built > built.txt; else touch tried; sleep 600; fi"
+BUILDS: list[str] = []
+
+
+async def builder(turn: AgentTurn) -> str:
+    """Build, but for the first time, when the build hangs."""
+    BUILDS.append(turn.prompt)
+    if len(BUILDS) == 1:
+        await turn.call("a build that hangs", anyio.sleep_forever)
+    return "built"
+
 
 PLAN = Plan(
-    agents={"sh": AgentConfig(adapter="command", command=["sh", "-c", "{prompt}"])},
-    policy=AbortPolicy(ladder=StageBudgets(request_s=0.2, cancel_s=0.2)),  # `sh` ends only when it is killed
+    agents={"builder": builder, "sh": AgentConfig(adapter="command", command=["sh", "-c", "{prompt}"])},
     tasks=[
-        TaskConfig(id="build", agent="sh", prompt=FIRST_TRY_HANGS),
+        TaskConfig(id="build", agent="builder", prompt="Build it."),
         TaskConfig(id="test", agent="sh", prompt="echo tested", depends_on=["build"]),
         TaskConfig(id="measure", agent="sh", prompt="echo measured", depends_on=["build"]),
         TaskConfig(id="deploy", agent="sh", prompt="echo deployed", depends_on=["build"], approval="before"),
@@ -25,10 +33,14 @@ PLAN = Plan(
 )
 
 
-async def until_hanging() -> None:
-    """Wait until the task ``build`` has made its file; the rest of its prompt takes too long."""
-    while not await anyio.Path("tried").exists():
-        await anyio.sleep(0.05)
+async def until(sup: Supervisor, *events: str) -> None:
+    """Wait until the journal has a record of each of *events*."""
+    left = set(events)
+    async with sup.subscribe(after_seq=0) as records:
+        async for record in records:
+            left.discard(record.event)
+            if not left:
+                return
 
 
 async def main() -> None:
@@ -39,7 +51,7 @@ async def main() -> None:
         await run.cancel_task("measure", by="ops", reason="no machine is free")
         parts = [TaskConfig(id=name, agent="sh", prompt=f"echo {name}") for name in ("unit-tests", "lint")]
         await run.split("test", parts, by="ops", reason="two can work on it")
-        await until_hanging()
+        await until(sup, "started", "tool_started")
         await run.requeue("build", by="ops", reason="it hangs")
         result = await run
         for name in sorted(result.tasks):
