@@ -69,7 +69,7 @@ def test_the_block_for_the_second_terminal_works_as_typed(tmp_path: Path) -> Non
         "no permission waits",
         "everything is being aborted",
     ]
-    argv = ["supervisor", "run", "long.yaml"]
+    argv = ["supervisor", "run", "--json", "long.yaml"]
     with subprocess.Popen(argv, cwd=tmp_path, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE) as run:
         try:
             assert run.stdout is not None
