@@ -120,7 +120,7 @@ class Verification:
         except (OSError, Refused) as error:
             return Rejection(f"the acceptance tests could not be run: {error}")
         if self._workspace.temporary:
-            await self._cleanup.clean_up(workspace_id, f"what the tests of {workspace_id} left")
+            await self._cleanup.clean_up(workspace_id, f"Files written by the tests of {workspace_id}")
         if not done:
             return Rejection("the acceptance tests were stopped before their end")
         last = done[-1]

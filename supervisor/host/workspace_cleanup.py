@@ -77,7 +77,7 @@ class WorkspaceCleanup:
     def _remove_recorded(self, session: LiveSession) -> None:
         if not session.workspace_spec.kept:
             session_id = session.session_id
-            self._queue(session_id, partial(self.clean_up, session_id, f"what {session_id} left"))
+            self._queue(session_id, partial(self.clean_up, session_id, f"Uncommitted changes of session {session_id}"))
 
     def remove_left(self) -> None:
         """Queue the removal of workspaces that an earlier supervisor left, and whose sessions are not alive any
@@ -88,7 +88,7 @@ class WorkspaceCleanup:
     async def _remove_left(self) -> None:
         for session_id in await self._workspace.list_sessions():
             if session_id not in self._registry.sessions:
-                await self.clean_up(session_id, f"what {session_id} left")
+                await self.clean_up(session_id, f"Uncommitted changes of session {session_id}")
 
     def _queue(self, session_id: str, remove: Callable[[], Awaitable[object]]) -> None:
         if self._given_up:  # the sessions that the failure of the services ends come here after it

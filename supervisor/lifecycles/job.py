@@ -79,11 +79,13 @@ class ExecutionCompleted(Event, frozen=True, kw_only=True):
 
 
 class ExecutionFailed(Event, frozen=True, kw_only=True):
-    """Event: the execution failed or timed out; *final*: the task run makes no further attempt."""
+    """Event: the execution failed or timed out; *final*: the task run makes no further attempt. *charged* is false if
+    the model's provider is to blame."""
 
     spelled = "execution_failed"
     error: str
     final: bool = False
+    charged: bool = True
 
 
 class WorkerLost(Event, frozen=True, kw_only=True):
@@ -139,6 +141,10 @@ def retries_left(data: JobData, event: ExecutionFailed) -> bool:
     return data.retry_count < data.max_retries and not event.final
 
 
+def uncharged(data: JobData, event: ExecutionFailed) -> bool:
+    return not event.charged
+
+
 def all_rules_pass(data: JobData, event: ValidationPassed) -> bool:
     return not event.failed_rules
 
@@ -178,6 +184,7 @@ def note_completion(data: JobData, event: Event) -> Out:
 
 
 CANCEL = "a cancel must find every state that has not ended"
+UNCHARGED = "trouble of the model's provider is charged to nobody; the job waits without a worker"
 LOST = "a lost worker requeues its job, uncharged; the specification would leave it running without one"
 
 J = Job
@@ -190,6 +197,14 @@ JOB: Machine[Job, JobData] = Machine(
         rule(SchedulerAssigned, J.PENDING, J.QUEUED, when=dependencies_satisfied, do=[note_creation]),
         rule(WorkerStarted, J.QUEUED, J.RUNNING, when=worker_capable, do=[assign_worker]),
         rule(ExecutionCompleted, J.RUNNING, J.VALIDATING, when=exit_code_zero, do=[release_worker]),
+        rule(
+            ExecutionFailed,
+            J.RUNNING,
+            J.RETRYING,
+            when=uncharged,
+            do=[keep_error, release_worker],
+            extension=UNCHARGED,
+        ),
         rule(
             ExecutionFailed,
             J.RUNNING,

@@ -52,15 +52,18 @@ class TaskRunData(msgspec.Struct, frozen=True, kw_only=True):
 
     ``attempts`` counts launches, ``failures`` charged failures, ``same_error`` how often in a row the last signature
     has been seen, ``probes`` the probes admitted since the circuit first opened, ``relaunches`` the launches that the
-    session repeated by itself, since the agent was not ready. ``delay_s`` is the wait that the last decision imposed,
-    ``timed_out`` tells whether the last charged failure was a time-out or a stall, ``permanent`` rules out retries and
-    probes, ``probe`` marks the attempt under way as a probe, ``skipped`` is the reason why the run was never started,
-    ``task`` is the id of the task that the run executes. ``saved_in`` is the state for which the last checkpoint was
-    saved, after ``saved_attempt`` attempts, ``saved_as`` the commit or copy that holds the checkpoint; ``""`` where the
-    work stays in place. ``resumed_from`` is the run with whose checkpoint this run begins, ``resumed_at`` the commit or
-    copy that holds it. ``waits_for`` names the processes of the turn that must end before the result is judged,
-    ``until`` is the end of that wait (Unix time). ``judged`` is the commit that was tested. ``last_error`` is
-    the error of the last attempt, ``charged_error`` that of the last attempt whose failure was charged to the run.
+    session repeated by itself, since the agent was not ready. ``provider_errors`` counts the errors of the model's
+    provider in a row, which are not charged, ``provider_since`` is the time of the first one without an announced wait
+    (the journal's seconds), ``wait_s`` the wait that the last one announced. ``delay_s`` is the wait that the last
+    decision imposed, ``timed_out`` tells whether the last charged failure was a time-out or a stall, ``permanent``
+    rules out retries and probes, ``probe`` marks the attempt under way as a probe, ``skipped`` is the reason why the
+    run was never started, ``task`` is the id of the task that the run executes. ``saved_in`` is the state for which the
+    last checkpoint was saved, after ``saved_attempt`` attempts, ``saved_as`` the commit or copy that holds the
+    checkpoint; ``""`` where the work stays in place. ``resumed_from`` is the run with whose checkpoint this run begins,
+    ``resumed_at`` the commit or copy that holds it. ``waits_for`` names the processes of the turn that must end before
+    the result is judged, ``until`` is the end of that wait (Unix time). ``judged`` is the commit that was tested.
+    ``last_error`` is the error of the last attempt, ``charged_error`` that of the last attempt whose failure was
+    charged to the run.
     """
 
     max_attempts: int = 5
@@ -70,12 +73,17 @@ class TaskRunData(msgspec.Struct, frozen=True, kw_only=True):
     max_error_repeats: int = 2
     probes_max: int = 1
     cooldown_s: float = 60.0
+    provider_patience_s: float = 3600.0
+    provider_wait_max_s: float = 86_400.0
     timeout_s: float = 300.0
     attempts: int = 0
     failures: int = 0
     same_error: int = 0
     probes: int = 0
     relaunches: int = 0
+    provider_errors: int = 0
+    provider_since: float | None = None
+    wait_s: float = 0.0
     delay_s: float = 0.0
     timed_out: bool = False
     permanent: bool = False
@@ -126,13 +134,15 @@ class ExecutionCompleted(Event, frozen=True, kw_only=True):
 
 class ExecutionFailed(Event, frozen=True, kw_only=True):
     """Event: the attempt failed with *error*; equal *signature* means the same error. *charged* is false for a lost
-    worker."""
+    worker, and for trouble of the model's *provider*, which may have announced how long to wait (*wait_s*)."""
 
     spelled = "execution_failed"
     error: str
     signature: str = ""
     category: ErrorCategory = ErrorCategory.UNKNOWN
     charged: bool = True
+    provider: bool = False
+    wait_s: float = 0.0
 
 
 class ExecutionTimedOut(Event, frozen=True, kw_only=True):
@@ -295,13 +305,14 @@ def end_probe(data: TaskRunData, event: Event) -> Out:
 def charge(data: TaskRunData, event: ExecutionFailed | ExecutionTimedOut) -> Out:
     """Count a failure, and the number of times in a row that the same error has been seen."""
     if isinstance(event, ExecutionFailed) and not event.charged:
-        return replace(data, last_error=event.error), ()
+        return _note_uncharged(data, event), ()
     permanent = isinstance(event, ExecutionFailed) and event.category is ErrorCategory.PERMANENT
     signature = event.signature or event.error
     repeated = data.failures > 0 and signature == data.last_signature
     return replace(
         data,
         failures=data.failures + 1,
+        provider_errors=0,
         same_error=data.same_error + 1 if repeated else 1,
         timed_out=isinstance(event, ExecutionTimedOut),
         permanent=data.permanent or permanent,
@@ -309,6 +320,21 @@ def charge(data: TaskRunData, event: ExecutionFailed | ExecutionTimedOut) -> Out
         charged_error=event.error,
         last_signature=signature,
     ), ()
+
+
+def _note_uncharged(data: TaskRunData, event: ExecutionFailed) -> TaskRunData:
+    """Keep the error. For trouble of the provider also count it, and keep the announced wait, or the time since which
+    the provider has failed without announcing one."""
+    if not event.provider:
+        return replace(data, last_error=event.error, provider_errors=0)
+    since = event.at if data.provider_since is None else data.provider_since
+    return replace(
+        data,
+        last_error=event.error,
+        provider_errors=data.provider_errors + 1,
+        provider_since=None if event.wait_s else since,
+        wait_s=min(event.wait_s, data.provider_wait_max_s),
+    )
 
 
 def charge_for_good(data: TaskRunData, event: TestsFailed) -> Out:
@@ -325,7 +351,12 @@ def keep_error(data: TaskRunData, event: ProbeFailed) -> Out:
 
 
 def set_delay(data: TaskRunData, event: RetryDecided) -> Out:
-    return replace(data, delay_s=retry_delay_s(data, event.jitter)), ()
+    """Set the delay before the next attempt. While the provider fails, the provider's errors count instead of the
+    failures of the run, and an announced wait is waited out."""
+    if not data.provider_errors:
+        return replace(data, delay_s=retry_delay_s(data, event.jitter)), ()
+    backoff_s = retry_delay_s(replace(data, failures=data.provider_errors), event.jitter)
+    return replace(data, delay_s=max(data.wait_s, backoff_s)), ()
 
 
 def keep_checkpoint(data: TaskRunData, event: CheckpointSaved) -> Out:
@@ -350,6 +381,8 @@ def start_afresh(data: TaskRunData, event: ManualReset) -> Out:
         same_error=counters.same_error,
         probes=counters.probes,
         relaunches=counters.relaunches,
+        provider_errors=counters.provider_errors,
+        provider_since=counters.provider_since,
         delay_s=counters.delay_s,
         timed_out=counters.timed_out,
         permanent=counters.permanent,

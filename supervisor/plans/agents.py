@@ -84,7 +84,8 @@ class AgentConfig(Model):
     named in *inherit_env*, and no other variables. *mode*, *model*, *auth*, *options* and *mcp_servers* are settings in
     the agent's own words, for adapters that can pass them on. *servers* names programs that the agent keeps from turn
     to turn, such as language servers, and that nothing waits for. *unguarded* confirms that *permissions* are not
-    effective for this agent, which may act without asking.
+    effective for this agent, which may act without asking. *provider* names the provider of the agent's model: agents
+    with the same provider wait for it together.
     """
 
     known: Name | None = None
@@ -98,6 +99,7 @@ class AgentConfig(Model):
     permissions: Permissions = PermissionsConfig()
     operates: Several[Literal["abort", "answer", "compact", "send", "stop", "tasks"]] = ()
     unguarded: Flag = False
+    provider: Text = ""
     network: Flag = False
     mode: Text = ""
     model: Text = ""

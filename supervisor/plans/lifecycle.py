@@ -1,7 +1,7 @@
 """Retries of tasks, as a plan writes them: the ``task_lifecycle`` block of spec 002 with its names and defaults.
 
-The names of the specification have no units: all times are in seconds. ``probes_max`` is not in the specification; with
-it, the probes of a circuit end some day.
+The names of the specification have no units: all times are in seconds. ``probes_max`` and the two keys about providers
+are not in the specification.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class TaskLifecycle(Model):
     base_retry_delay: Seconds = _RUN.base_delay_s
     max_retry_delay: Seconds = _RUN.max_delay_s
     jitter_percentage: Percentage = _RUN.jitter * 100
+    provider_patience_s: Seconds = _RUN.provider_patience_s
+    provider_wait_max_s: Seconds = _RUN.provider_wait_max_s
     circuit_breaker: CircuitBreakerConfig = CircuitBreakerConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     cleanup_on_cancel: Flag = True
@@ -75,6 +77,8 @@ class TaskLifecycle(Model):
             max_error_repeats=circuit.max_error_repeats if circuit.enabled else self.max_attempts,
             probes_max=circuit.probes_max if circuit.enabled else 0,
             cooldown_s=circuit.cooldown_period,
+            provider_patience_s=self.provider_patience_s,
+            provider_wait_max_s=self.provider_wait_max_s,
             timeout_s=self.default_timeout,
         )
 

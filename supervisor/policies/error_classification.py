@@ -31,7 +31,7 @@ class Failure(NamedTuple):
 
     ``provider``: the provider of the model failed or refused, whatever the task was; the provider breaker counts such
     failures. ``why`` is the reason for the category, for people. ``met``: the model error monitor recorded the error
-    when it happened.
+    when it happened. ``wait_s``: the seconds that the error asks to wait, 0 if it names none.
     """
 
     category: ErrorCategory
@@ -39,6 +39,12 @@ class Failure(NamedTuple):
     provider: bool
     why: str
     met: bool = False
+    wait_s: float = 0.0
+
+    @property
+    def passes(self) -> bool:
+        """Whether the provider is to blame, and may work again later: the run waits, and is not charged."""
+        return self.provider and self.category is ErrorCategory.TRANSIENT
 
 
 class ErrorRule(NamedTuple):
@@ -357,7 +363,20 @@ def classify(
         PROBLEMS[model.problem] if model else _verdict(error, abort_reason, transition_reason, exit_status)
     )
     said = signature_of(error) or _unsaid(abort_reason, transition_reason, exit_status)
-    return Failure(category, said, provider, why, met=model is not None)
+    return Failure(category, said, provider, why, met=model is not None, wait_s=wait_of(error) if provider else 0.0)
+
+
+_WAIT: Final = re.compile(
+    r"(?:retry[ _-]?after|(?:re)?try(?: again)? in|wait)\W{1,4}(\d{1,9}(?:\.\d{1,9})?) ?(ms|m(?:in)?|h)?", re.IGNORECASE
+)
+_UNITS_S: Final = {"ms": 0.001, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def wait_of(error: str) -> float:
+    """Return the seconds that the text of an error asks to wait (``retry-after: 15``, ``try again in 2 min``); 0 if the
+    text names none."""
+    found = _WAIT.search(ends_of(error))
+    return float(found[1]) * _UNITS_S.get((found[2] or "").lower(), 1.0) if found else 0.0
 
 
 def _verdict(

@@ -290,6 +290,8 @@ class EntityRegistry:
             session.stopped_by_seq = cause.seq
             session.advance(SessionPhase.STOP_REQUESTED)
             self.send(session_id, stop, cause=cause)
+            if session.assigned_task is not None:
+                session.assigned_task.note_stop(request)
             return joined
         if stop.now and not session.kill_at_once and session.phase < SessionPhase.FINISHED:
             self.send(session_id, stop, cause=cause)

@@ -340,20 +340,35 @@ class AttemptRunner:
             model=how.model if how is not None else None,
         )
         # A session that has given up has had all its tries. One whose agent hung is followed by another one.
-        if not (self._plan_run.lives(execution.session_id) or _is_timed_out(outcome)):
+        if not (self._plan_run.lives(execution.session_id) or _is_timed_out(outcome) or failure.passes):
             failure = failure._replace(category=ErrorCategory.PERMANENT)
         failure = await plugin_policies.reclassify_failure(self._plan_run, execution, failure, outcome.error)
         self._plan_run.note_ended(execution, failure)
         if _is_timed_out(outcome) and failure.category is not ErrorCategory.PERMANENT:
             return task_run.ExecutionTimedOut(error=outcome.error, signature=failure.signature)
-        return task_run.ExecutionFailed(error=outcome.error, signature=failure.signature, category=failure.category)
+        error, signature, data = outcome.error, failure.signature, execution.run_data
+        if not failure.passes:
+            return task_run.ExecutionFailed(error=error, signature=signature, category=failure.category)
+        waited_s = 0.0 if data.provider_since is None else self._plan_run.now() - data.provider_since
+        if waited_s < data.provider_patience_s or failure.wait_s:
+            return task_run.ExecutionFailed(
+                error=error,
+                signature=signature,
+                category=failure.category,
+                charged=False,
+                provider=True,
+                wait_s=failure.wait_s,
+            )
+        error = f"{error} (the provider has failed for {waited_s:.0f} s; provider_patience_s is over)"
+        return task_run.ExecutionFailed(error=error, signature=signature, category=ErrorCategory.PERMANENT)
 
     async def _plan_next(self, execution: TaskExecution, outcome: Outcome, failed: Event) -> bool:
         """Decide about the run that ends with the event *failed*: another attempt, now or later, or none. Return
         whether the task waits in its slot for another attempt."""
         error, model = outcome.error, outcome.how.model if outcome.how is not None else None
         spent = f"the model of its agent has had its tries ({model.problem})" if model and model.final else ""
-        decision = await self._plan_run.decide_retry(execution, failed, spent=spent)
+        charged = not (isinstance(failed, task_run.ExecutionFailed) and failed.provider)
+        decision = await self._plan_run.decide_retry(execution, failed, charged=charged, spent=spent)
         if self.is_spent(decision.state, decision.data):
             ends = (*decision.events, job.ExecutionFailed(error=error, final=True))
             await self._pipeline.fail(execution, decision.explain(error), *ends)
@@ -361,8 +376,9 @@ class AttemptRunner:
         if decision.state is TaskRun.CIRCUIT_OPEN:
             probe_in_s = decision.data.cooldown_s
             _log.warning("a task waits for its last try", task=execution.name, reason=error, probe_in_s=probe_in_s)
-        in_slot = execution.job_data.retry_count >= execution.job_data.max_retries
-        await execution.post(*decision.events, *(() if in_slot else (job.ExecutionFailed(error=error),)))
+        in_slot = charged and execution.job_data.retry_count >= execution.job_data.max_retries
+        job_events = () if in_slot else (job.ExecutionFailed(error=error, charged=charged),)
+        await execution.post(*decision.events, *job_events)
         await self._plan_run.take_back_failed(execution)
         if not in_slot:
             await self._plan_run.give_back(execution)

@@ -33,7 +33,7 @@ PARTIAL: Final = frozenset({TaskRun.FAILED, TaskRun.TIMEOUT, TaskRun.CANCELLED})
 
 def left_at(execution: TaskExecution) -> str:
     """Return the commit message for changes that the task left uncommitted."""
-    return f"what the task {execution.name} left"
+    return f"Uncommitted changes of task {execution.name}"
 
 
 def workspace_of(sup: SupervisorCore, execution: TaskExecution, starts_at: str = "") -> WorkspaceSpec:

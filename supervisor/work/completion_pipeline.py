@@ -420,7 +420,9 @@ class CompletionPipeline:
     async def _end_session(self, execution: TaskExecution) -> None:
         if execution.session_id:
             with suppress(NoSuchEntity, Refused, JournalError):
-                reason = SESSION_ENDS.get(execution.state, "its task goes on without it")
+                reason = "its work is merged"
+                if execution.is_opened:  # else only the merge was left to do
+                    reason = SESSION_ENDS.get(execution.state, "its task goes on without it")
                 await self._sup.close_session(execution.session_id, reason=reason, cause=execution.cause)
 
 

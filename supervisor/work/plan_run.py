@@ -39,9 +39,10 @@ from supervisor.lifecycles.job import Job, JobData, SchedulerAssigned
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.task import Retried, Task
 from supervisor.lifecycles.task_run import RUN, TaskRun, TaskRunData
-from supervisor.lifecycles.types import Kind, ModelFailure, TimeLimit
+from supervisor.lifecycles.types import AbortReason, Kind, ModelFailure, TimeLimit
 from supervisor.plans.plan import Plan
 from supervisor.plans.task_control import CommandResult
+from supervisor.policies.abort_request import AbortRequest
 from supervisor.policies.error_classification import PROBLEMS, Failure
 from supervisor.policies.fallback_agent import next_agent
 from supervisor.policies.retry_budget import RetryBudget
@@ -52,7 +53,7 @@ from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work import checkpoints
 from supervisor.work.backlog import Backlog
 from supervisor.work.previous_run import PreviousRun
-from supervisor.work.providers import BreakerTransition, ProviderBreakers, provider_key
+from supervisor.work.providers import BreakerTransition, ProviderBreakers
 from supervisor.work.results import TaskResult, describe_circuit
 from supervisor.work.task_execution import Phase, TaskExecution
 from supervisor.work.timeouts import Complexity, Durations, TaskKind, TaskSize, Timeouts
@@ -110,13 +111,20 @@ class ClaimDelayed(NamedTuple):
     execution: TaskExecution
 
 
+class SessionAborted(NamedTuple):
+    """Event: the session of a task was aborted on purpose between two attempts, for that *reason*."""
+
+    execution: TaskExecution
+    reason: str
+
+
 class SubtasksAwaited(NamedTuple):
     """Event: a task that was blocked waits for its subtasks again."""
 
     execution: TaskExecution
 
 
-PlanEvent: TypeAlias = TaskSettled | TaskReleased | ClaimDelayed | SubtasksAwaited
+PlanEvent: TypeAlias = TaskSettled | TaskReleased | ClaimDelayed | SessionAborted | SubtasksAwaited
 
 
 class OwnTaskCommands(Protocol):
@@ -360,7 +368,17 @@ class PlanRun:
         if session is not None:
             split, state_dir = (self._commands.split, self.sup.state_dir) if may_split else (None, "")
             block, charge = self._commands.block_own, partial(self._charge_launch, execution)
-            session.assigned_task = AssignedTask(execution.name, split, block, charge, state_dir)
+            stopped = partial(self._session_stopped, execution, execution.session_id)
+            session.assigned_task = AssignedTask(execution.name, split, block, charge, stopped, state_dir)
+
+    def _session_stopped(self, execution: TaskExecution, session_id: str, request: AbortRequest) -> None:
+        """Publish that a person or the host has aborted the session of a task that waits for its next attempt. (The
+        abort of a session within an attempt ends the attempt.)"""
+        waits = execution.knows_run and execution.run in (TaskRun.RETRYING, TaskRun.CIRCUIT_OPEN)
+        own = request.abort_id is None or request.abort_reason == AbortReason.TIMEOUT or self.sup.stopping.is_set()
+        over = execution.is_over or execution.cancel_reason or execution.session_id != session_id
+        if waits and not own and not over:
+            self.publish(SessionAborted(execution, request.reason))
 
     def directory_of(self, execution: TaskExecution) -> str:
         """Return the directory in which the task's agent is configured to work."""
@@ -448,12 +466,10 @@ class PlanRun:
 
     # ------------------------------------------------------------------ providers
     def provider_of(self, agent: str) -> str:
-        """Return the provider of an agent: agents that run the same program with the same adapter have the same
-        provider."""
+        """Return the provider of an agent: the name that the plan gives it, else the known agent, else the agent's own
+        name, so that agents that are started by the same program do not wait for each other."""
         config = self.plan.agent_configs.get(agent)
-        if config is None:
-            return ""
-        return provider_key(config.adapter, agent if config.function else config.command[0] if config.command else "")
+        return "" if config is None else config.provider or config.known or agent
 
     def note_claimed(self, execution: TaskExecution) -> None:
         """Count the task as the probe of its provider, if the provider's breaker is open: no other task is launched

@@ -1,7 +1,7 @@
 """A breaker for each provider of models: while a provider fails for all agents, no agent is launched against that
 provider, and the agents of other providers go on.
 
-A provider is identified by the adapter that runs its agents, and a name. Only errors of the provider count
+A provider is identified by a name (``PlanRun.provider_of``). Only errors of the provider count
 (``Failure.provider``), so that one bad task stops no other task. An attempt that fails for any other reason shows
 nothing about the provider; an attempt that succeeds shows that the provider works. A failure that an agent meets and
 retries by itself counts when the agent meets it. A transition of a breaker is returned, so that the caller can record
@@ -15,11 +15,6 @@ from typing import NamedTuple
 
 from actors.breaker import Answered, Breaker, BreakerLimits, Circuit, Failed, Launched, Withdrawn
 from supervisor.policies.error_classification import Failure
-
-
-def provider_key(adapter: str, provider: str) -> str:
-    """Return the key of a provider: agents with the same *adapter* and *provider* share one breaker."""
-    return f"{adapter}:{provider}"
 
 
 class BreakerTransition(NamedTuple):

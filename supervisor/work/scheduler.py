@@ -35,6 +35,7 @@ from supervisor.work.plan_run import (
     ClaimDelayed,
     PlanEvent,
     PlanRun,
+    SessionAborted,
     SubtasksAwaited,
     TaskReleased,
     TaskSettled,
@@ -268,6 +269,8 @@ class TaskScheduler:
                 self.consider_all([execution])
             case ClaimDelayed(execution):
                 self.attempt_runner.wait_again(execution)
+            case SessionAborted(execution, reason):
+                self._cancel_all([execution], reason)
             case SubtasksAwaited(execution):  # a subtask that was considered while its parent was open was not due
                 self.consider_all((*execution.subtasks, execution))
 

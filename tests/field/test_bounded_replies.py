@@ -40,7 +40,7 @@ def reply_to(number):
     return next(one for one in map(json.loads, sys.stdin) if one.get("id") == number and "method" not in one)
 
 def prompted(words):
-    way, _, count = words.partition(" ")
+    way, _, count = words.splitlines()[0].partition(" ")
     numbers = range(1000, 1000 + int(count))
     method, params = "fs/read_text_file", {"path": os.path.abspath("big.txt")}
     if way == "outputs":

@@ -366,7 +366,8 @@ async def test_a_second_attempt_in_the_same_session(repository: Path, rollback: 
     if rollback:
         (taken,) = facts(repository, "RolledBack")
         held = taken.metadata["saved_as"]
-        assert git(repository, "log", "--format=%s", f"main..{held}").splitlines() == ["what the task t left", "mine"]
+        kept = git(repository, "log", "--format=%s", f"main..{held}").splitlines()
+        assert kept == ["Uncommitted changes of task t", "mine"]
         assert git(repository, "for-each-ref", "--format=%(objectname)", "refs/supervisor").splitlines() == [held]
 
 

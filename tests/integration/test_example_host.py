@@ -19,9 +19,12 @@ def test_the_example_host_steers_its_plan(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout.splitlines() == [
+        "announce: aborted",
         "build: completed",
         "deploy: completed",
-        "announce: aborted",
+        "lint: completed",
+        "measure: aborted",
+        "test: completed",
+        "unit-tests: completed",
         "announce ended by plan: rejected by ops: nothing to announce",
     ]
-    assert (tmp_path / "built.txt").read_text() == "built\n"

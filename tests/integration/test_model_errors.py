@@ -30,7 +30,7 @@ from supervisor.policies.turn_outcome import decide_verdict, model_failure_verdi
 from supervisor.policies.usage import UsageTotals
 from supervisor.ports import ModelErrorReported
 from supervisor.work.plan_handle import run_plan
-from tests.support import Run, quick_settings, stdout_of, supervising, wait_for_record
+from tests.support import Run, quick_settings, states_of, stdout_of, supervising, wait_for_record
 
 P = ModelProblem
 FAILED = model_failure_verdict("it failed", ModelFailure(problem=P.SERVER, status=500))
@@ -339,8 +339,8 @@ async def test_usage_of_a_plan_is_read_from_the_journal(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_retries_of_an_agent_open_its_providers_breaker(tmp_path: Path) -> None:
-    """Retries of the model API within one agent open the provider's breaker for all sessions, and the task run starts
-    no further attempt."""
+    """Retries of the model API within one agent open the provider's breaker for all sessions; the turn that the monitor
+    ends for them is charged to nobody, and the task run waits."""
     told = TaskConfig.model_validate({"id": "a", "agent": "a", "prompt": "@trouble overloaded 529 50"})
     plan = Plan(
         agents={"a": AgentConfig(adapter="scripted")}, tasks=(told,), model_trouble=ModelErrorsConfig(retries_max=6)
@@ -348,13 +348,14 @@ async def test_retries_of_an_agent_open_its_providers_breaker(tmp_path: Path) ->
     async with supervising(tmp_path, agents=plan.agents, settings=plan.settings) as run:
         async with anyio.create_task_group() as group:
             group.start_soon(run_plan(run.sup, plan).wait)
-            await wait_for_record(run.sup, "circuit_opened", "run:a")
+            await wait_for_record(run.sup, "retry_decided", "run:a")
             group.cancel_scope.cancel()
         (breaker,) = facts(run, "task:a", "ProviderBreaker")
-        assert (breaker["provider"], breaker["circuit"]) == ("scripted:", "open")
+        assert (breaker["provider"], breaker["circuit"]) == ("a", "open")
         assert len(run.transitions("executor_started")) == 1
-        (opened,) = run.transitions("circuit_opened")
-        assert "has had its tries (overloaded)" in str(opened.metadata["reason"])
+        (failed,) = run.transitions("execution_failed", "run:a")
+        assert (failed.metadata["charged"], failed.metadata["provider"]) == (False, True)
+        assert states_of(run.events(), "run:a")[:4] == ["PENDING", "IN_PROGRESS", "FAILED", "RETRYING"]
 
 
 # ---------------------------------------------------------------------------------------------------- what ACP tells

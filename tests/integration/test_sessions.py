@@ -416,7 +416,7 @@ async def test_a_turn_that_takes_too_long_is_interrupted(tmp_path: Path) -> None
         session = await run.sup.start_session("s", agent="scripted")
         result = await session.run("@hang")
         assert (result.outcome, "(1 in a row, 2 in all)" in result.error) == ("failed", True)
-        assert "longer than turn_timeout_s (0.2 s)" in result.error
+        assert "longer than 0.2 s" in result.error
     assert [one.abort_reason for one in run.transitions("task_failed")] == ["timeout"] * 2
     assert len(agent_pids(run.events(), "s")) == 1
 

@@ -23,6 +23,7 @@ from supervisor.embedding.runtime import open_supervisor
 from supervisor.host.verification import Verification
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.ports import Merge, WorkspaceSpec
@@ -306,6 +307,19 @@ async def test_a_reset_ends_the_wait_for_the_next_try(tmp_path: Path, gate: Gate
         assert (await plan.commands.reset("a", by=ME)).state == state
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
+
+
+async def test_an_abort_between_two_attempts_cancels_the_task(tmp_path: Path) -> None:
+    """A session that is aborted while its task waits for the next attempt takes the task with it: the task is
+    cancelled, and no further attempt is made."""
+    lifecycle = {"max_attempts": 2, "base_retry_delay": 3600, "max_retry_delay": 3600}
+    limits = quick_settings().limits
+    async with running_plan(tmp_path, plan_of(task("a", "exit 3"), lifecycle=lifecycle, limits=limits)) as plan:
+        await plan.until("execution_failed", "job:a")
+        await plan.run.sup.abort("a", AbortScope.SESSION, reason="enough")
+    assert plan.outcomes() == {"a": "aborted"}
+    assert plan.path("a")[-1] == "CANCELLED"
+    assert "enough" in plan.result.tasks["a"].error
 
 
 async def test_a_stopping_supervisor_does_not_retry_a_reset_task(tmp_path: Path) -> None:

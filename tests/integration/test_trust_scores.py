@@ -110,7 +110,7 @@ async def test_a_late_merge_changes_trust(
         raise RuntimeError
 
     plan = plan_of({"id": "t", "prompt": prompt})
-    with monkeypatch.context() as patched, pytest.raises(ExceptionGroup):
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError):
         patched.setattr(CompletionPipeline, "deliver", breaks)
         await carried_out(plan, repository)
     async with open_supervisor(

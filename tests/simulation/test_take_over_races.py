@@ -581,9 +581,9 @@ class CancelDuringTakeOver(Intruder):
 def test_a_host_that_is_cancelled_within_a_take_over_loses_no_answer() -> None:
     """If the host is cancelled during a takeover, before the actor of a session has received the end of its agent, the
     next supervisor delivers that end, and no result is lost."""
-    agents = '[agents]\nacp = 0.0\ncommand = 1.0\ninprocess = 0.0\n[faults.rates]\n"process.spawn_error" = 1.0'
+    agents = '[agents]\nacp = 0.0\ncommand = 1.0\ninprocess = 0.0\n[faults.rates]\n"process.fast_exit" = 1.0'
     load, world = "turns = 1\nplans = 0.0\narrival_s = 0.0", "commit_s = 0.05\ncrashes_max = 0"
-    drawn = scenario(FIFO, world, agents, RESTART, load=load, kinds='"process.spawn_error"', customers=3).draw(1)
+    drawn = scenario(FIFO, world, agents, RESTART, load=load, kinds='"process.fast_exit"', customers=3).draw(1)
     states = set[str]()
     for after in range(180, 420, 4):  # each race takes 50 ms; ``sweep`` cancels at every step
         race(drawn, intruder := CancelDuringTakeOver(after))

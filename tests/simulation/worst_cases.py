@@ -128,6 +128,7 @@ def ways() -> tuple[Way, ...]:
         ),
         Way("a completion signal is missing", EVERY, task={"completion": [{"answer_contains": "§"}]}, function=answers),
         Way("the agent hangs", EVERY, "process.hang", function=hangs),
+        Way("the provider of the model fails, and announces no wait", ("acp", "command"), "agent.provider_error"),
         Way("the agent works on without end", ("inprocess",), function=works_on),
         Way("the agent exits before it is ready", ("acp",), "process.fast_exit", seed=3),
         Way("the agent says nothing at its start", ("acp",), shape={"start_s": (100_000.0, 100_000.0)}),

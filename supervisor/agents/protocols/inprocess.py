@@ -394,12 +394,12 @@ class FunctionConnection(AgentConnection):
         self.session.progressed = True
         self._made += 1
         call_id = f"call-{self._made}"
-        tool_id = await self._open_call(call_id, title, "other")
-        ctx = self.registry.system.context(tool_id) if tool_id is not None else None
-        if ctx is None:
-            raise ToolAborted(title, _NO_CALL)
-        call = self._results[call_id] = _Call()
+        call = self._results[call_id] = _Call()  # an abort may come before the call's function is started
         try:
+            tool_id = await self._open_call(call_id, title, "other")
+            ctx = self.registry.system.context(tool_id) if tool_id is not None else None
+            if ctx is None:
+                raise ToolAborted(title, call.reason or _NO_CALL)
             self.session.start(ctx, self._run_call, call, fn, args)
             await self._returned(call)
         except ActorStopped:

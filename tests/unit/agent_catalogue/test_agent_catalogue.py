@@ -152,7 +152,11 @@ def test_an_embedding_program_names_an_agent_of_the_catalogue(tmp_path: Path) ->
         ("{adapter: acp, command: [git], mapping: no.toml}", {}, "agents.w.mapping: adapter 'acp' has none"),
         ("{adapter: scripted, arguments: [a]}", {}, "agents.w.arguments: the scripted agent takes none"),
         ("{adapter: scripted}", {"w": "clawde"}, "agents.w.known: 'clawde' is not in the catalogue"),
-        ("{adapter: scripted}", {"x": "pi"}, "--agent x=pi: 'x' is not an agent of this plan; the agents are w"),
+        (
+            "{adapter: scripted}",
+            {"x": "pi"},
+            "'pi' cannot replace 'x', which is not an agent of this plan; the agents",
+        ),
         (
             "{adapter: command, command: [git], quirks: {exit_status_lies: true}}",
             {},

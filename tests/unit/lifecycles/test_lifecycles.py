@@ -290,6 +290,29 @@ def test_run_failed_probe_opens_the_circuit_whatever_the_budget() -> None:
     assert step.state is R.CIRCUIT_OPEN
 
 
+def test_run_waits_for_a_provider_uncharged() -> None:
+    """Errors of the provider change no counter of failures; the delay doubles with each of them, and an announced wait
+    is waited out. A charged failure begins with the first delay again."""
+    state, data, delays = R.IN_PROGRESS, task_run.TaskRunData(attempts=1), list[float]()
+    for at, wait_s in ((10.0, 0.0), (20.0, 0.0), (30.0, 900.0), (40.0, 0.0)):
+        trouble = task_run.ExecutionFailed(at=at, error="429", charged=False, provider=True, wait_s=wait_s)
+        step = walk(task_run.RUN, state, data, trouble, task_run.RetryDecided(), task_run.BackoffCompleted())
+        waited = walk(task_run.RUN, state, data, trouble, task_run.RetryDecided())
+        delays.append(waited.data.delay_s)
+        state, data = step.state, step.data
+    assert delays == [2.0, 4.0, 900.0, 16.0]
+    assert (data.failures, data.provider_errors, data.provider_since) == (0, 4, 40.0)
+    charged = walk(task_run.RUN, state, data, failed("exit status 3"), task_run.RetryDecided())
+    assert (charged.data.failures, charged.data.provider_errors, charged.data.delay_s) == (1, 0, 2.0)
+
+
+def test_job_waits_for_a_provider_without_a_retry() -> None:
+    """An execution that failed because of the provider leaves the retries of the job as they are."""
+    uncharged = job.ExecutionFailed(error="429", charged=False)
+    step = job.JOB.step(J.RUNNING, job.JobData(max_retries=0, worker_id="w1"), uncharged)
+    assert (step.state, step.data.retry_count, step.data.worker_id) == (J.RETRYING, 0, None)
+
+
 def test_run_only_a_time_out_is_probed() -> None:
     """The circuit is probed where the last charged failure was a time-out; after an error, the run is settled."""
     timed_out, limits = task_run.ExecutionTimedOut(), task_run.TaskRunData(max_attempts=1)
@@ -694,6 +717,10 @@ def test_worker_drains_what_it_holds() -> None:
                 "max_error_repeats": 2,
                 "probes_max": 1,
                 "cooldown_s": 60,
+                "provider_patience_s": 3600,
+                "provider_wait_max_s": 86_400,
+                "provider_errors": 0,
+                "wait_s": 0,
                 "until": 0,
                 "timeout_s": 300,
                 "attempts": 0,

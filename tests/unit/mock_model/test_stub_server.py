@@ -342,7 +342,6 @@ def test_the_plugin_costs_nothing_to_those_who_do_not_use_it() -> None:
         "import supervisor.mock_model.pytest_plugin\n"
         "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
         "print(*sorted(new & {'trio', 'anyio', 'asyncio', 'pydantic', 'msgspec', 'h11'}))\n"
-        "print(*sorted(name for name in sys.modules if name.startswith('supervisor')))\n"
     )
     loaded = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
-    assert loaded.stdout.splitlines() == ["", "supervisor supervisor.mock_model supervisor.mock_model.pytest_plugin"]
+    assert loaded.stdout == "\n"

@@ -115,7 +115,7 @@ def test_a_task_that_says_nothing_needs_nothing() -> None:
 
 
 def test_a_task_lifecycle_has_the_names_and_the_defaults_of_the_seed() -> None:
-    """``task_lifecycle`` has the keys and values of spec 002, and ``probes_max``."""
+    """``task_lifecycle`` has the keys and values of spec 002, ``probes_max``, and two keys about providers."""
     assert TaskLifecycle().model_dump() == {
         "default_timeout": 300,
         "validation_timeout": 30,
@@ -123,6 +123,8 @@ def test_a_task_lifecycle_has_the_names_and_the_defaults_of_the_seed() -> None:
         "base_retry_delay": 2,
         "max_retry_delay": 60,
         "jitter_percentage": 25,
+        "provider_patience_s": 3600,
+        "provider_wait_max_s": 86_400,
         "circuit_breaker": {"enabled": True, "max_error_repeats": 2, "cooldown_period": 60, "probes_max": 1},
         "checkpoint": {"enabled": True, "save_on_states": (TaskRun.COMPLETED, TaskRun.FAILED, TaskRun.CIRCUIT_OPEN)},
         "cleanup_on_cancel": True,

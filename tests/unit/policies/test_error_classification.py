@@ -17,6 +17,7 @@ from supervisor.policies.error_classification import (
     classify,
     problem_of,
     signature_of,
+    wait_of,
 )
 
 OWN = {ModelProblem.CONTEXT_LENGTH, ModelProblem.NOT_FOUND, ModelProblem.REFUSED}
@@ -384,3 +385,19 @@ def test_a_status_that_is_no_error_says_nothing(status: int | None) -> None:
     assert problem_of("it broke", status) is None
     assert problem_of("overloaded_error", status) is ModelProblem.OVERLOADED
     assert problem_of("it broke", 529) is ModelProblem.OVERLOADED
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [
+        ("429 rate limit exceeded (retry-after: 15)", 15.0),
+        ("Retry-After: 1.5", 1.5),
+        ("overloaded, try again in 20 min", 1200.0),
+        ("rate limited; retry in 250ms", 0.25),
+        ("rate limit exceeded", 0.0),
+        ("exit status 3: try again in vain", 0.0),
+    ],
+)
+def test_an_error_says_how_long_to_wait(error: str, seconds: float) -> None:
+    """The wait that an error's text asks for is read in its unit; other texts ask for none."""
+    assert wait_of(error) == seconds

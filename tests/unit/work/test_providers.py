@@ -7,9 +7,9 @@ import pytest
 from actors.breaker import BreakerLimits, Circuit
 from actors.machine import IllegalTransition
 from supervisor.policies.error_classification import classify
-from supervisor.work.providers import BreakerTransition, ProviderBreakers, provider_key
+from supervisor.work.providers import BreakerTransition, ProviderBreakers
 
-A, B = provider_key("acp", "anthropic"), provider_key("acp", "openai")
+A, B = "anthropic", "openai"
 OVERLOADED = classify("overloaded")
 BAD_TASK = classify("syntax error")
 
@@ -20,11 +20,6 @@ def failing(times: int = 2) -> ProviderBreakers:
         providers.launched(A, f"run{number}", 0.0)
         providers.ended(A, f"run{number}", 1.0, OVERLOADED)
     return providers
-
-
-def test_keys() -> None:
-    """Adapter and name together identify a provider: the same name with another adapter is another provider."""
-    assert len({A, B, provider_key("command", "anthropic")}) == 3
 
 
 def test_unknown_providers_are_allowed() -> None:

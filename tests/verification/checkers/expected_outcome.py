@@ -32,6 +32,8 @@ SLACK_S: Final = 5.0
 """Seconds until an agent has its prompt and the first sign of its activity is seen."""
 WATCHED: Final = Liveness()
 """Default times at which an agent is woken."""
+PROVIDER_TRIES_MAX: Final = 20
+"""Number of tries, of a minute each at least after the fifth, in which the patience with a provider does not end."""
 LARGE: Final = frozenset({"large", "xl"})
 
 
@@ -141,6 +143,11 @@ class _Expectation:
                 return True
             if way is Try.PERMANENT:
                 return False
+            if way is Try.OVERLOADED:  # charged to the provider (rule 33), for an hour at most
+                self.in_time = self.in_time or tries.attempts > PROVIDER_TRIES_MAX
+                if self.in_time:
+                    return False
+                continue
             same = same + 1 if error == last and failures else 1
             failures, last = failures + 1, error
             if self._gives_up(failures, way):

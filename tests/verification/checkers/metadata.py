@@ -394,6 +394,7 @@ class MetadataChecker:
 
     def _wait_for_delay(self, job_id: str, run: _Run) -> None:
         seconds = float(run.limits["cooldown_s" if run.state == "CIRCUIT_OPEN" else "max_delay_s"])
+        seconds = max(seconds, run.delay_s)  # a provider may have announced a longer wait
         self._wait(job_id, "delay", seconds, "waits for another try")
 
 
