@@ -81,6 +81,9 @@ def _describe(raised: BaseException, function: AgentFunction) -> str:
     own = [place for place in frames if not place[0].startswith((*_LIBRARIES, "<frozen"))]
     code = getattr(inspect.unwrap(function), "__code__", None)
     defined = [(code.co_filename, code.co_firstlineno)] if code is not None else []
+    defined = [
+        place for place in defined if not place[0].startswith(_PACKAGE)
+    ]  # records must not hold a checkout's path
     at = "".join(f" ({file}, line {line})" for file, line in (own or defined or frames)[-1:])
     words = _words(_as_error(error))
     return f"{type(error).__name__}: {words}{at}" if words else f"{type(error).__name__}{at}"
