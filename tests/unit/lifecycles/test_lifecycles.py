@@ -137,6 +137,14 @@ def test_task_counts_its_claims() -> None:
         data = walk(task.TASK, step.state, step.data, task.Unclaimed()).data
 
 
+@pytest.mark.parametrize(("findings", "told"), [("", "lost"), ("no test", "no test")])
+def test_task_tells_its_next_agent_of_the_loss(findings: str, told: str) -> None:
+    """The loss of an agent is the failure that the next prompt tells, unless that prompt has findings to tell."""
+    before = task.TaskData(failure=findings, has_findings=bool(findings))
+    after = task.TASK.step(task.Task.IN_PROGRESS, before, task.Orphaned(reason="lost")).data
+    assert (after.failure, after.has_findings) == (told, bool(findings))
+
+
 def test_task_default_is_three_retries() -> None:
     """The default of a task's ``max_retries`` is 3, as in the specification."""
     assert task.TaskData().max_retries == 3
