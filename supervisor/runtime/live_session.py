@@ -24,7 +24,7 @@ from supervisor.policies.call_processes import ProcessSeen
 from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.loop_detection import FinishedCall
 from supervisor.policies.permissions import Decision, PermissionPolicy, PermissionRequest
-from supervisor.policies.retry_reason import executes_prompt
+from supervisor.policies.retry_reason import may_execute_prompt
 from supervisor.ports import NO_WORKSPACE, AgentOptions, Out, ProcessReport, TranscriptSink
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.journal_writer import Cause
@@ -66,10 +66,16 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[str, ...] = ()
     """Names of the programs that the agent keeps running from turn to turn, such as language servers."""
 
+    explain_retries: bool | None = None
+    """Whether the agent's prompts may tell why a request is tried again; ``None``: unless the adapter is ``command``
+    and the command may execute its prompt."""
+
     @property
-    def executes_prompt(self) -> bool:
-        """Whether an interpreter executes the prompt as a program, so that no text may be added to the prompt."""
-        return self.adapter == "command" and executes_prompt(self.command)
+    def explains_retries(self) -> bool:
+        """Whether the reason of a retry may be added to the agent's prompts."""
+        if self.explain_retries is not None:
+            return self.explain_retries
+        return self.adapter != "command" or not may_execute_prompt(self.command)
 
 
 class Outcome(NamedTuple):
