@@ -293,15 +293,16 @@ class AssignedTask(NamedTuple):
     ``None`` unless the plan lets the agent split its task.
 
     ``charge_launch`` charges the next launch, which follows a launch that failed, to the plan: it is called with the
-    error, and returns the reason why there is no next launch, or ``""``. ``note_stop`` is called with the request that
-    ends the session. ``state_dir`` is the state directory by which the agent's own process can reach these operations;
-    ``""`` if it cannot.
+    error, and returns the reason why there is no next launch, or ``""``. ``charge_child`` does the same for a retry of
+    a session below. ``note_stop`` is called with the request that ends the session. ``state_dir`` is the state
+    directory by which the agent's own process can reach these operations; ``""`` if it cannot.
     """
 
     name: str
     split: Callable[..., Awaitable[Any]] | None
     block: Callable[..., Awaitable[Any]]
     charge_launch: Callable[[str], str]
+    charge_child: Callable[[], str]
     note_stop: Callable[[AbortRequest], None]
     state_dir: str
 

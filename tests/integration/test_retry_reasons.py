@@ -10,6 +10,7 @@ import pytest
 from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.plans import AgentConfig, Plan
+from supervisor.plans.lifecycle import RetryBudgetConfig
 from supervisor.work.plan_handle import run_plan
 from tests.integration.test_task_commands import running_plan
 from tests.support import Run, quick_settings, supervising
@@ -219,3 +220,13 @@ async def test_a_long_reason_has_its_ends_and_no_secret(tmp_path: Path) -> None:
     assert told.endswith("\n> 101000\n> the end")
     quoted = told.removeprefix(AGAIN).splitlines()
     assert 3_900 < len("\n".join(line.removeprefix("> ") for line in quoted)) <= 4_000
+
+
+async def test_the_retries_of_a_review_use_the_retry_budget(tmp_path: Path) -> None:
+    """A reviewer that fails is not launched again when the plan has no retry left."""
+    critic = {"critic": AgentConfig(adapter="command", command=("sh", "-c", f"echo >> {tmp_path}/launches; exit 3"))}
+    plan = plan_of(tmp_path / "prompts", "true", agents=critic, review={"agent": "critic"}, max_retries=0)
+    plan = plan.model_copy(update={"retry_budget": RetryBudgetConfig(share=0, least=1)})
+    error, _ = await outcome_of(tmp_path, plan)
+    assert "no further try: the workstream's retry budget is spent (1 of 1 retries)" in error
+    assert len((tmp_path / "launches").read_text().splitlines()) == 3
