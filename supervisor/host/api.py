@@ -45,7 +45,7 @@ class Supervisor:
     def __repr__(self) -> str:
         where = self.core.state_dir or "in memory"
         state = "stopping" if self.stopping.is_set() else "running"
-        return f"<Supervisor {where}, {state}, {len(self.core.registry.sessions)} sessions>"
+        return f"<Supervisor {where}, {state}, sessions: {len(self.core.registry.sessions)}>"
 
     # ------------------------------------------------------------------ sessions
     async def start_session(

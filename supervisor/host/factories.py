@@ -79,6 +79,7 @@ def profile_of(name: str, agent: AgentConfig | AgentFunction, workdir: Path) -> 
         quirks=config.quirks,
         servers=tuple(config.servers),
         function=config.function,
+        explain_retries=config.explain_retries,
     )
 
 

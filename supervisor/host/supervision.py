@@ -181,9 +181,9 @@ class SupervisorCore:
         self.services = Services(system, self._service_failed)
 
     def explains_retries(self, profile: AgentProfile) -> bool:
-        """Return whether the prompts of an agent tell why a request is tried again: unless the settings forbid that, or
-        an interpreter executes the agent's prompt."""
-        return self.settings.explain_retries and not profile.executes_prompt
+        """Return whether the prompts of an agent tell why a request is tried again: unless the settings or
+        the agent's own setting forbid that, or the agent may execute its prompt."""
+        return self.settings.explain_retries and profile.explains_retries
 
     def configure(self, agents: Mapping[str, AgentProfile], settings: Settings) -> None:
         """Set the agents and settings for every session that starts from now on.

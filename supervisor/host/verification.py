@@ -60,6 +60,9 @@ class Verification:
         """Whether sessions work in the directory itself, so that nothing has to be merged."""
         return not self._workspace.temporary
 
+    def _redact(self, text: str) -> str:
+        return self._registry.journal_writer.redactor.text(text)  # the present one: a plan that begins may add secrets
+
     async def check(self, session_id: str, tests: Sequence[AcceptanceTest]) -> Rejection | None:
         """Run acceptance tests on a session's work; return their rejection, ``None`` if the work is accepted. Output
         goes to the transcript.
@@ -89,7 +92,7 @@ class Verification:
         try:
             with scope:
                 done = await run_acceptance_tests(
-                    self._processes, tests, session.directory, session.profile.env, self._verify
+                    self._processes, tests, session.directory, session.profile.env, self._verify, self._redact
                 )
                 for one in done:
                     output = f"{one.output}\n" if one.output else ""
@@ -125,7 +128,12 @@ class Verification:
             return Rejection("the acceptance tests were stopped before their end")
         last = done[-1]
         if not last.passed:
-            _log.warning("not accepted", workspace=workspace_id, test=last.test.title, output=last.output[-OUTPUT_MAX:])
+            _log.warning(
+                "not accepted",
+                workspace=workspace_id,
+                test=last.test.title,
+                output=self._redact(last.output)[-OUTPUT_MAX:],
+            )
         return last.rejection
 
     async def _accepted(
@@ -140,7 +148,7 @@ class Verification:
                 group.cancel_scope.cancel()
 
             group.start_soon(stop)
-            done = await run_acceptance_tests(self._processes, tests, where, {}, self._verify)
+            done = await run_acceptance_tests(self._processes, tests, where, {}, self._verify, self._redact)
             group.cancel_scope.cancel()
         return done
 

@@ -16,6 +16,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from supervisor.policies.retry_reason import without_colours
 from supervisor.ports import Launch, ProcessHost
 from supervisor.ports.path_safety import absent
 from supervisor.processes.helper_programs import CompletedCommand, run_command
@@ -77,20 +78,30 @@ class Rejection(NamedTuple):
 
 
 async def run_acceptance_tests(
-    host: ProcessHost, tests: Sequence[AcceptanceTest], directory: str, env: Mapping[str, str], verify: Verify
+    host: ProcessHost,
+    tests: Sequence[AcceptanceTest],
+    directory: str,
+    env: Mapping[str, str],
+    verify: Verify,
+    redact: Callable[[str], str],
 ) -> list[AcceptanceResult]:
     """Run *tests* in *directory* up to the first that fails; return the results. All tests passed if the last result
-    passed."""
+    passed. *redact* replaces the secrets in the line of the output that a problem quotes."""
     done: list[AcceptanceResult] = []
     for test in tests:
-        done.append(await _checked(host, test, directory, dict(env), verify))
+        done.append(await _checked(host, test, directory, dict(env), verify, redact))
         if not done[-1].passed:
             break
     return done
 
 
 async def _checked(
-    host: ProcessHost, test: AcceptanceTest, directory: str, env: dict[str, str], verify: Verify
+    host: ProcessHost,
+    test: AcceptanceTest,
+    directory: str,
+    env: dict[str, str],
+    verify: Verify,
+    redact: Callable[[str], str],
 ) -> AcceptanceResult:
     if test.kind == "verifier":
         began = anyio.current_time()
@@ -101,7 +112,7 @@ async def _checked(
         return AcceptanceResult(test=test, problem=problem, output="", took_s=0.0)
     launch = Launch(argv=_argv(test), cwd=directory, env=env)
     ran = await run_command(host, launch, timeout_s=test.timeout_s)
-    return AcceptanceResult(test=test, problem=_problem(ran), output=ran.output, took_s=ran.took_s)
+    return AcceptanceResult(test=test, problem=_problem(ran, redact), output=ran.output, took_s=ran.took_s)
 
 
 def _argv(test: AcceptanceTest) -> tuple[str, ...]:
@@ -114,11 +125,11 @@ def _argv(test: AcceptanceTest) -> tuple[str, ...]:
             return test.words
 
 
-def _problem(ran: CompletedCommand) -> str:
+def _problem(ran: CompletedCommand, redact: Callable[[str], str]) -> str:
     if ran.problem:
         return ran.problem
     if ran.status == 0:
         return ""
     how = f"exited with {ran.status}" if ran.status is None or ran.status >= 0 else f"was ended by signal {-ran.status}"
-    last = ran.output.strip().rpartition("\n")[2]
+    last = redact(without_colours(ran.output.strip().rpartition("\n")[2]))  # cut afterwards: half a secret is not found
     return f"{how}: {last[:200]}" if last else how

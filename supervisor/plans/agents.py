@@ -85,7 +85,8 @@ class AgentConfig(Model):
     the agent's own words, for adapters that can pass them on. *servers* names programs that the agent keeps from turn
     to turn, such as language servers, and that nothing waits for. *unguarded* confirms that *permissions* are not
     effective for this agent, which may act without asking. *provider* names the provider of the agent's model: agents
-    with the same provider wait for it together.
+    with the same provider wait for it together. *explain_retries* says whether the agent's prompts may tell why a task
+    is tried again; the default follows from adapter and command (``AgentProfile.explains_retries``).
     """
 
     known: Name | None = None
@@ -101,6 +102,7 @@ class AgentConfig(Model):
     unguarded: Flag = False
     provider: Text = ""
     network: Flag = False
+    explain_retries: Flag | None = None
     mode: Text = ""
     model: Text = ""
     auth: Text = ""

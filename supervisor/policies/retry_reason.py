@@ -15,14 +15,15 @@ of the task. Example::
     > not accepted: command make check: exited with 2: no rule
     > make: *** no rule to make target 'check'
 
-A prompt that an interpreter executes (``executes_prompt``) never gets a reason: the interpreter would execute the text
-of a failed test. Pure.
+A prompt that may be executed as a program (``may_execute_prompt``) gets no reason, unless the plan says that the agent
+only reads its prompt: a shell would execute the text of a failed test. Pure.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import dropwhile
 from pathlib import PurePath
 from typing import Final
 
@@ -53,11 +54,52 @@ _VARIES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
 """Patterns of the parts of a finding that differ from run to run, with their replacements: times, ids, and the
 directory of a file, which has the name of the session where each session has a worktree."""
 
-_INTERPRETERS: Final = re.compile(
-    r"(?:ba|da|z|k|mk|fi|c|tc)?sh|python[\d.]*|pypy[\d.]*|node|deno|bun|perl|ruby|php|pwsh"
+_SHELLS: Final = frozenset(
+    {
+        *("sh", "ash", "bash", "csh", "dash", "elvish", "fish", "hush", "ksh", "mksh", "nu", "osh", "rbash"),
+        *("tcsh", "yash", "zsh"),
+    }
 )
-_TAKES_PROGRAM: Final = re.compile(r"-\w*[cepr]|-E|--(?:command|eval|print)")
-"""Option of an interpreter whose argument is the program."""
+_SCRIPT_RUNNERS: Final = _SHELLS | frozenset(
+    {
+        *("python", "pypy", "perl", "ruby", "node", "nodejs", "bun", "lua", "luajit", "php", "Rscript"),
+        *("julia", "tclsh", "pwsh", "powershell", "xonsh", "groovy", "elixir"),
+    }
+)
+"""Names, without a version, of interpreters that execute a script file if one is their first argument, and else their
+standard input or the argument of an option."""
+_EXECUTORS: Final = frozenset(
+    {
+        *("env", "su", "sudo", "doas", "runuser", "setpriv", "chroot", "unshare", "nsenter", "flock"),
+        *("busybox", "toybox", "xargs", "parallel", "watch", "script", "expect", "ssh", "rsh", "mosh"),
+        *("sshpass", "docker", "podman", "nerdctl", "kubectl", "oc", "lxc", "machinectl", "systemd-run"),
+        *("tmux", "screen", "at", "batch", "crontab", "ipython", "bpython", "ptpython", "deno", "tsx"),
+        *("ts-node", "R", "octave", "ghci", "scala", "clojure", "clj", "bb", "jshell", "erl", "iex", "guile"),
+        *("racket", "sbcl", "ocaml", "swift", "osascript", "wish", "awk", "gawk", "mawk", "nawk", "sed", "ed"),
+        *("ex", "vi", "vim", "nvim", "emacs", "make", "gmake", "just", "gdb", "bc", "dc", "jq", "psql"),
+        *("mysql", "mariadb", "sqlite", "sqlplus", "duckdb", "mongo", "mongosh", "redis-cli", "cypher-shell"),
+        *("cmd", "nix", "nix-shell", "uv", "npm"),
+    }
+)
+"""Names, without a version, of other programs that may execute their input, or start a program that does."""
+_VERSION: Final = re.compile(r"-?[\d.]*(?:\.exe)?$")
+_SHELL_FLAGS: Final = re.compile(r"-[euxv]+")
+_FLAGS: Final = re.compile(r"-[uBvw]+")
+_TAKES_PROGRAM: Final = re.compile(r"-\w*[ce]=?|--(?:call|command|eval|exec|execute)=?")
+"""Option whose argument is a program, also of a program that is not listed."""
+_EXECUTING_MODULES: Final = frozenset(
+    {
+        *("code", "asyncio", "timeit", "pdb", "profile", "cProfile", "trace", "runpy", "sqlite3", "IPython"),
+        *("bpython", "ptpython", "xonsh"),
+    }
+)
+"""Modules of Python that execute their input."""
+
+
+def without_colours(text: str) -> str:
+    """Return *text* without the control sequences that colour it. They are removed before secrets are redacted, since
+    the parts of a secret on both sides of a colour are joined then."""
+    return _COLOURS.sub("", text)
 
 
 def bounded(text: str, chars_max: int = REASON_CHARS_MAX) -> str:
@@ -82,16 +124,19 @@ def join_reasons(*reasons: str) -> str:
     return bounded("\n\n".join(told))
 
 
-def make_findings(summary: str, details: str = "") -> str:
+def make_findings(summary: str, details: str, redact: Callable[[str], str]) -> str:
     """Return the text of findings, ready to be recorded: the *summary*, and then the *details*, such as the output of a
-    failed test, in lines that no terminal acts on. Both must be free of secrets."""
-    clean = printable(_COLOURS.sub("", details).replace("\r\n", "\n").strip(), lines=True)
-    return bounded(f"{summary}\n{clean}" if clean else summary)
+    failed test, in lines that no terminal acts on, with secrets replaced by *redact*.
+
+    The text is cut after the secrets are replaced, since half a secret is not found.
+    """
+    clean = redact(without_colours(f"{summary}\n{details.strip()}").replace("\r\n", "\n").strip())
+    return bounded(printable(clean, lines=True))
 
 
 def quote_reason(reason: str) -> str:
     """Return the part of a prompt with the *reason* of the retry, each of its lines quoted."""
-    lines = printable(_COLOURS.sub("", bounded(reason)), lines=True).split("\n")
+    lines = printable(without_colours(bounded(reason)), lines=True).split("\n")
     return "\n".join([HEADING, *(f"> {line}".rstrip() for line in lines)])
 
 
@@ -107,17 +152,40 @@ def _essence(findings: str) -> str:
     return findings.strip()
 
 
-def executes_prompt(command: Sequence[str], placeholder: str = "{prompt}") -> bool:
-    """Return whether an interpreter executes the prompt of this *command* as a program: ``sh -c {prompt}``, or a bare
-    ``python3`` that reads its standard input. A script that takes the prompt as an argument, or reads the prompt, does
-    not count: ``sh agent.sh``, ``sh -c 'exec agent "$1"' sh {prompt}``."""
-    names = [PurePath(word).name for word in command]
-    at = next((number for number, word in enumerate(command) if placeholder in word), len(command))
-    first = next((number for number, name in enumerate(names[:at]) if _INTERPRETERS.fullmatch(name)), None)
-    if first is None:
-        return "ssh" in names[:at] and at < len(command)
-    between = command[first + 1 : at]
-    if at == len(command):
-        return all(word.startswith("-") for word in between)
-    has_script = "-m" in between or any("." in word or "/" in word for word in between if not word.startswith("-"))
-    return not has_script and bool(between) and _TAKES_PROGRAM.fullmatch(between[-1]) is not None
+def may_execute_prompt(command: Sequence[str], placeholder: str = "{prompt}") -> bool:
+    """Return whether this *command* may execute its prompt, as ``sh -c {prompt}`` does, and a ``python3`` that reads
+    its standard input.
+
+    A command is trusted not to execute its prompt if no executor (``_SCRIPT_RUNNERS``, ``_EXECUTORS``) is named before
+    the prompt, other than one that runs a script file or a module, and if the prompt is not the argument of an option
+    that takes a program: ``claude -p {prompt}``, ``sh agent.sh``, ``python3 -m aider -c {prompt}``.
+    """
+    at = max((number for number, word in enumerate(command) if placeholder in word), default=len(command))
+    prefix = command[at].partition(placeholder)[0] if at < len(command) else ""
+    words = [part for word in (*command[:at], prefix) for part in word.split()]
+    if at < len(command) and not words:
+        return True
+    scripts = [number for number in range(len(words)) if _runs_script(words[number:])]
+    if any(_names_executor(word) and number not in scripts for number, word in enumerate(words)):
+        return True
+    return at < len(command) and not scripts and _TAKES_PROGRAM.fullmatch(words[-1]) is not None
+
+
+def _names_executor(word: str) -> bool:
+    name = _VERSION.sub("", PurePath(word).name)
+    return name in _SCRIPT_RUNNERS or name in _EXECUTORS
+
+
+def _runs_script(words: Sequence[str]) -> bool:
+    """Return whether *words* begin with an interpreter that runs a script file or a module. Before the script only
+    options without an argument are accepted: the argument of another option may look like a file."""
+    name = _VERSION.sub("", PurePath(words[0]).name)
+    if name not in _SCRIPT_RUNNERS:
+        return False
+    flags = _SHELL_FLAGS if name in _SHELLS else _FLAGS
+    rest = [*dropwhile(lambda word: flags.fullmatch(word) is not None, words[1:]), "", ""]
+    if rest[0] == "-m" and name in ("python", "pypy"):
+        return bool(rest[1]) and rest[1].partition(".")[0] not in _EXECUTING_MODULES
+    is_file = "." in rest[0] or "/" in rest[0]
+    is_device = not {"dev", "proc"}.isdisjoint(PurePath(rest[0]).parts)
+    return is_file and not rest[0].startswith("-") and not is_device and not _names_executor(rest[0])

@@ -24,7 +24,7 @@ from supervisor.policies.call_processes import ProcessSeen
 from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.loop_detection import FinishedCall
 from supervisor.policies.permissions import Decision, PermissionPolicy, PermissionRequest
-from supervisor.policies.retry_reason import executes_prompt
+from supervisor.policies.retry_reason import may_execute_prompt
 from supervisor.ports import NO_WORKSPACE, AgentOptions, Out, ProcessReport, TranscriptSink
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.journal_writer import Cause
@@ -66,10 +66,16 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[str, ...] = ()
     """Names of the programs that the agent keeps running from turn to turn, such as language servers."""
 
+    explain_retries: bool | None = None
+    """Whether the agent's prompts may tell why a request is tried again; ``None``: unless the adapter is ``command``
+    and the command may execute its prompt."""
+
     @property
-    def executes_prompt(self) -> bool:
-        """Whether an interpreter executes the prompt as a program, so that no text may be added to the prompt."""
-        return self.adapter == "command" and executes_prompt(self.command)
+    def explains_retries(self) -> bool:
+        """Whether the reason of a retry may be added to the agent's prompts."""
+        if self.explain_retries is not None:
+            return self.explain_retries
+        return self.adapter != "command" or not may_execute_prompt(self.command)
 
 
 class Outcome(NamedTuple):
@@ -287,8 +293,9 @@ class AssignedTask(NamedTuple):
     ``None`` unless the plan lets the agent split its task.
 
     ``charge_launch`` charges the next launch, which follows a launch that failed, to the plan: it is called with the
-    error, and returns the reason why there is no next launch, or ``""``. ``note_stop`` is called with the request that
-    ends the session, and the cause of the request. ``state_dir`` is the state directory by which the agent's own
+    error, and returns the reason why there is no next launch, or ``""``. ``charge_child`` does the same for a retry of
+    a session below. ``note_stop`` is called with the request that ends the session, and the cause of the request. ``state_dir`` is the state
+    directory by which the agent's own
     process can reach these operations; ``""`` if it cannot.
     """
 
@@ -296,6 +303,7 @@ class AssignedTask(NamedTuple):
     split: Callable[..., Awaitable[Any]] | None
     block: Callable[..., Awaitable[Any]]
     charge_launch: Callable[[str], str]
+    charge_child: Callable[[], str]
     note_stop: Callable[[AbortRequest, Cause], None]
     state_dir: str
 

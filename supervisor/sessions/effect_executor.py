@@ -303,7 +303,8 @@ class EffectExecutor:
         data = entity.data
         intensity = Intensity(data.limits.restarts_max, data.limits.restarts_within_s)
         session.crashes = tuple(at for at in session.crashes if entity.since_s - at <= intensity.period_s)
-        is_launch = data.incarnation != session.prompted and data.total_errors > session.errors_charged
+        is_charged = data.total_errors > session.errors_charged
+        is_launch = is_charged and data.incarnation != session.prompted
         session.errors_charged = data.total_errors
         if session.monitor is not None:
             session.monitor.start_request()  # what the next launch repeats is no repetition of the agent
@@ -317,9 +318,27 @@ class EffectExecutor:
             counted = f"{len(session.crashes)} failures within {intensity.period_s:g} s"
             message = f"restart limit exceeded ({counted}): {data.last_error}"
             self._registry.send(session.session_id, FatalError(message=message), cause=cause)
-        elif is_launch and (own := session.assigned_task) is not None and (why := own.charge_launch(data.last_error)):
+        elif why := self._charge_retry(
+            session, data.last_error, is_launch=is_launch, is_charged=is_charged and not data.spent
+        ):
             message = f"{data.last_error} (no further try: {why})"
             self._registry.send(session.session_id, FatalError(message=message), cause=cause)
+
+    def _charge_retry(self, session: LiveSession, error: str, *, is_launch: bool, is_charged: bool) -> str:
+        """Charge a retry of the session, after a failure with *error*, to the plan for whose task the session, or a
+        session above it, works. Return the reason why no retry is left, or ``""``.
+
+        The plan decides about the attempts of its own session, and charges them itself: only a launch that failed is
+        charged here. A review or another child session tries again by itself: each of its failures is charged here.
+        """
+        if (own := session.assigned_task) is not None:
+            return own.charge_launch(error) if is_launch else ""
+        above = session.parent
+        while above is not None and above.assigned_task is None:
+            above = above.parent
+        if above is None or above.assigned_task is None or not is_charged:
+            return ""
+        return above.assigned_task.charge_child()
 
     # ------------------------------------------------------------------ from the turn to its agent
     def _open_turn(self, session: LiveSession, effect: OpenTurn, cause: Cause) -> None:

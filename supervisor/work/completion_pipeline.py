@@ -121,10 +121,8 @@ class CompletionPipeline:
         return [test.value(timeout_s) for test in execution.task.acceptance]
 
     def _findings(self, summary: str, details: str = "") -> str:
-        """Return the findings that the next claim is given. Secrets go before the text is cut: half a secret is not
-        found."""
-        clean = self._sup.journal_writer.redactor.text
-        return make_findings(clean(summary), clean(details))
+        """Return the findings that the next claim is given, without secrets."""
+        return make_findings(summary, details, self._sup.journal_writer.redactor.text)
 
     async def _pass_checks(self, execution: TaskExecution) -> None:
         """Record that run and job have passed their checks and that the task is done; then deliver the work."""
@@ -310,7 +308,8 @@ class CompletionPipeline:
         if agent != execution.agent or not data.has_findings:
             return agent != execution.agent, ""
         if profile is not None and not self._sup.explains_retries(profile):
-            return False, "its prompt cannot hold the findings"
+            key = f"agents.{agent}.explain_retries" if self._sup.settings.explain_retries else "explain_retries"
+            return False, f"its prompt cannot hold the findings: {key} is not true"
         if not findings_differ(data.failure, data.findings_before):
             return False, "the findings are those of the claim before"
         return True, ""

@@ -373,7 +373,9 @@ class PlanRun:
             split, state_dir = (self._commands.split, self.sup.state_dir) if may_split else (None, "")
             block, charge = self._commands.block_own, partial(self._charge_launch, execution)
             stopped = partial(self._session_stopped, execution, execution.session_id)
-            session.assigned_task = AssignedTask(execution.name, split, block, charge, stopped, state_dir)
+            session.assigned_task = AssignedTask(
+                execution.name, split, block, charge, self.spend_retry, stopped, state_dir
+            )
 
     def _session_stopped(self, execution: TaskExecution, session_id: str, request: AbortRequest, cause: Cause) -> None:
         """Publish that a person or the host has ended the session of a task, unless an attempt is under way, whose

@@ -345,11 +345,12 @@ class PlanRunner:
             where, until = str(self._sup.workdir), self._sup.stop_now
             rejection = await self._sup.verification.inspect("validation", tests, where, until)
             problem = rejection.problem if rejection is not None else ""
-            output = self._sup.journal_writer.redactor.text(rejection.output) if rejection is not None else ""
+            output = rejection.output if rejection is not None else ""
             await workstream.record_validated(problem)
         await plan_run.worker_pool.stop()
         await export_workstream(plan_run)
-        return PlanResult(self.results, not_accepted(problem), output=make_findings("", output).strip())
+        redact = self._sup.journal_writer.redactor.text
+        return PlanResult(self.results, redact(not_accepted(problem)), output=make_findings("", output, redact))
 
     # ------------------------------------------------------------------ more tasks
     def check(self, plan: Plan) -> list[str]:

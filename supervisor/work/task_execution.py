@@ -339,11 +339,14 @@ class TaskExecution:
         )
 
     def result_of(self, outcome: str, error: str) -> TaskResult:
-        """Return the result that the task has if it ends now."""
+        """Return the result that the task has if it ends now, without secrets."""
+        redact = self._sup.journal_writer.redactor.text
         took_s = round(anyio.current_time() - self._born_s, 6)
-        remarks = tuple(dict.fromkeys(self.remarks))
+        remarks = tuple(map(redact, dict.fromkeys(self.remarks)))
         findings = self.data.failure if outcome == "failed" and self.data.has_findings else ""
-        return TaskResult(self.name, self.session_id, outcome, error, took_s, self.rest, remarks, findings=findings)
+        return TaskResult(
+            self.name, self.session_id, outcome, redact(error), took_s, self.rest, remarks, findings=findings
+        )
 
     @staticmethod
     def _opened(entity: Entity | None) -> Entity:

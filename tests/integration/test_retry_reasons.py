@@ -10,6 +10,7 @@ import pytest
 from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.plans import AgentConfig, Plan
+from supervisor.plans.lifecycle import RetryBudgetConfig
 from supervisor.work.plan_handle import run_plan
 from tests.integration.test_task_commands import running_plan
 from tests.support import Run, quick_settings, supervising
@@ -28,7 +29,8 @@ def plan_of(recorded: Path, first: str, then: str = "true", **more: Any) -> Plan
     *first* after the first prompt, and *then* after each later one."""
     recorded.mkdir(exist_ok=True)
     script = f"n=$(ls {recorded} | wc -l); cat > {recorded}/$n; if [ $n = 0 ]; then {first}; else {then}; fi"
-    agents = {"worker": AgentConfig(adapter="command", command=("sh", "-c", script)), **more.pop("agents", {})}
+    worker = AgentConfig(adapter="command", command=("sh", "-c", script), explain_retries=True)
+    agents = {"worker": worker, **more.pop("agents", {})}
     settings = {"limits": BOUNDS.limits, "policy": BOUNDS.policy, "task_lifecycle": NO_DELAY}
     for name in ("workspace", "explain_retries"):
         if name in more:
@@ -128,7 +130,8 @@ async def test_a_merge_conflict(repository: Path, tmp_path: Path) -> None:
 
 async def test_another_agent_is_told_too(tmp_path: Path) -> None:
     """A claim by another agent is given the error that ended the claim before."""
-    other = {"other": AgentConfig(adapter="command", command=("sh", "-c", f"cat > {tmp_path}/prompts/9"))}
+    command = ("sh", "-c", f"cat > {tmp_path}/prompts/9")
+    other = {"other": AgentConfig(adapter="command", command=command, explain_retries=True)}
     recorded = tmp_path / "prompts"
     plan = plan_of(recorded, "exit 127", agents=other, fallback_agents=["other"])
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -167,7 +170,7 @@ async def test_reasons_can_be_switched_off(tmp_path: Path) -> None:
     """With ``explain_retries: false`` the second prompt is the first, and findings give no claim."""
     assert await second_prompt(tmp_path, "exit 3", explain_retries=False) == "Write a.txt"
     error, _ = await outcome_of(tmp_path, plan_of(tmp_path / "2", "true", acceptance=[FAILS], explain_retries=False))
-    assert error.endswith("(no further try: its prompt cannot hold the findings)")
+    assert error.endswith("(no further try: its prompt cannot hold the findings: explain_retries is not true)")
 
 
 async def test_a_prompt_that_is_a_program_stays_as_it_is(tmp_path: Path) -> None:
@@ -177,6 +180,33 @@ async def test_a_prompt_that_is_a_program_stays_as_it_is(tmp_path: Path) -> None
     error, run = await outcome_of(tmp_path, plan.model_copy(update={"agents": agents}))
     asked = [one.metadata["prompt"] for one in run.events() if one.event == "PromptReady"]
     assert (error, len(asked), len(set(asked))) == ("", 2, 1)
+
+
+async def test_a_prompt_on_the_input_of_a_shell_stays_as_it_is(tmp_path: Path) -> None:
+    """The output of a failed test is not executed by an agent that is a shell; the error names the key to set."""
+    test = {"command": ["sh", "-c", f"echo '; touch {tmp_path}/executed'; exit 1"]}
+    plan = plan_of(tmp_path / "prompts", "true", prompt="true", acceptance=[test])
+    agents = {"worker": AgentConfig(adapter="command", command=("bash", "-eo", "pipefail"))}
+    error, _ = await outcome_of(tmp_path, plan.model_copy(update={"agents": agents}))
+    assert error.endswith("its prompt cannot hold the findings: agents.worker.explain_retries is not true)")
+    assert not (tmp_path / "executed").exists()
+
+
+async def test_no_secret_reaches_a_result(tmp_path: Path) -> None:
+    """Errors, findings and output in the results of a plan run are without secrets, also where a secret has colours
+    in it or is longer than the quoted line of the output."""
+    key = f"sk-ant-api03-{'Qx7' * 70}"
+    shown = tmp_path / "shown"
+    shown.write_text(f"{key[:30]}\033[0m{key[30:]}\n{'x' * 3900}\n{'y' * 180} {key}")
+    test = {"command": ["sh", "-c", f"cat {shown}; exit 1"]}
+    plan = plan_of(tmp_path / "prompts", "true", max_retries=0, acceptance=[test])
+    plan = plan.model_copy(update={"validation": plan.tasks[0].acceptance})
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        failed = await run_plan(run.sup, plan)
+        task = plan.tasks[0].model_copy(update={"acceptance": ()})
+        invalid = await run_plan(run.sup, plan.model_copy(update={"tasks": (task,)}))
+    texts = [failed.tasks["t"].error, failed.tasks["t"].findings, invalid.error, invalid.output]
+    assert all("[redacted]" in text and "Qx7" not in text for text in texts), texts
 
 
 async def test_a_long_reason_has_its_ends_and_no_secret(tmp_path: Path) -> None:
@@ -190,3 +220,13 @@ async def test_a_long_reason_has_its_ends_and_no_secret(tmp_path: Path) -> None:
     assert told.endswith("\n> 101000\n> the end")
     quoted = told.removeprefix(AGAIN).splitlines()
     assert 3_900 < len("\n".join(line.removeprefix("> ") for line in quoted)) <= 4_000
+
+
+async def test_the_retries_of_a_review_use_the_retry_budget(tmp_path: Path) -> None:
+    """A reviewer that fails is not launched again when the plan has no retry left."""
+    critic = {"critic": AgentConfig(adapter="command", command=("sh", "-c", f"echo >> {tmp_path}/launches; exit 3"))}
+    plan = plan_of(tmp_path / "prompts", "true", agents=critic, review={"agent": "critic"}, max_retries=0)
+    plan = plan.model_copy(update={"retry_budget": RetryBudgetConfig(share=0, least=1)})
+    error, _ = await outcome_of(tmp_path, plan)
+    assert "no further try: the workstream's retry budget is spent (1 of 1 retries)" in error
+    assert len((tmp_path / "launches").read_text().splitlines()) == 3

@@ -225,7 +225,7 @@ async def test_what_a_host_prints_says_what_it_is() -> None:
 
     async with open_supervisor(agents={"w": echo}) as sup:
         session = await sup.start_session("s", agent=agent)
-        assert repr(sup) == "<Supervisor in memory, running, 1 sessions>"
+        assert repr(sup) == "<Supervisor in memory, running, sessions: 1>"
         await session.run("")
         assert (repr(session), turns) == ("<Session 's', SessionComplete>", ["<AgentTurn 's:t1'>"])
         await session.close()

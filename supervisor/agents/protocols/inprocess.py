@@ -15,6 +15,7 @@ stops the supervisor.
 from __future__ import annotations
 
 import inspect
+import os
 import sysconfig
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -65,9 +66,10 @@ def _words(error: BaseException) -> str:
         return f"(its __str__ raised {type(fault).__name__})"
 
 
-_PACKAGE: Final = str(Path(__file__).parents[2])
-_LIBRARIES: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
-"""Directories of code that is not the agent's own: Python's library and installed packages."""
+_PACKAGE: Final = str(Path(__file__).parents[2]) + os.sep
+_LIBRARIES: Final = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
+"""Directories of code that is not the agent's own: Python's library and installed packages. Each ends with a separator,
+so that ``supervisor_demo.py`` beside ``supervisor`` is the agent's own."""
 
 
 def _describe(raised: BaseException, function: AgentFunction) -> str:

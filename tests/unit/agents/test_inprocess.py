@@ -14,6 +14,7 @@ import anyio
 import msgspec
 import pytest
 
+import supervisor
 from supervisor import Session, Supervisor, open_supervisor, run_plan
 from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
 from supervisor.journal.reader import JournalReader
@@ -186,6 +187,19 @@ async def test_a_programming_error_fails_at_once(
     transcript = StateDir.open(tmp_path / "sd").transcript("s").read_text()
     assert error in transcript
     assert (f'File "{__file__}"' in transcript) == (error.startswith("NameError"))
+
+
+async def test_code_beside_the_package_is_the_agents_own(tmp_path: Path) -> None:
+    """The traceback of a file whose path begins with the path of the package, such as ``supervisor_demo.py`` beside
+    ``supervisor``, is kept."""
+    file = f"{Path(supervisor.__file__).parent}_demo.py"
+    names: dict[str, Any] = {}
+    exec(compile("async def agent(turn):\n    return undefined_name", file, "exec"), names)
+    async with open_supervisor(tmp_path / "sd", settings=quick_settings()) as sup:
+        session = await sup.start_session("s", agent=names["agent"])
+        result = await session.run("")
+    assert result.error == f"NameError: name 'undefined_name' is not defined ({file}, line 2)"
+    assert f'File "{file}", line 2' in StateDir.open(tmp_path / "sd").transcript("s").read_text()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ ENV = {"PATH": os.environ["PATH"]}
 
 async def check(directory: Path, *tests: AcceptanceTest) -> list[AcceptanceResult]:
     async with ShimHost() as host:
-        return await run_acceptance_tests(host, tests, str(directory), ENV, Plugins().verified)
+        return await run_acceptance_tests(host, tests, str(directory), ENV, Plugins().verified, str)
 
 
 def one(kind: str, *words: str, timeout_s: float = 30.0) -> AcceptanceTest:

@@ -7,10 +7,10 @@ import pytest
 from supervisor.policies.retry_reason import (
     REASON_CHARS_MAX,
     bounded,
-    executes_prompt,
     findings_differ,
     join_reasons,
     make_findings,
+    may_execute_prompt,
     quote_reason,
 )
 
@@ -43,7 +43,7 @@ def test_a_reason_is_told_once() -> None:
 
 def test_findings_without_output_are_their_summary() -> None:
     """Output that consists of white space adds nothing to the findings."""
-    assert make_findings("not merged: in conflict", " \r\n") == "not merged: in conflict"
+    assert make_findings("not merged: in conflict", " \r\n", str) == "not merged: in conflict"
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,30 @@ def test_times_ids_and_directories_make_no_difference(findings: str, before: str
         "node --input-type=module -e {prompt}",
         "docker exec -i box sh",
         "ssh host {prompt}",
+        "ssh host",
+        "ssh host claude -p {prompt}",
+        "su u -c {prompt}",
+        "env A=1 agent {prompt}",
+        "bash -o pipefail",
+        "bash -eo pipefail",
+        "bash -s x",
+        "bash /dev/stdin",
+        "bash --rcfile /x.sh -c {prompt}",
+        "python3 -W ignore",
+        "python3.12 -m timeit {prompt}",
+        "ash -c {prompt}",
+        "fish --command={prompt}",
+        "lua5.4 -e {prompt}",
+        "psql -c {prompt}",
+        "unknown -e {prompt}",
+        "sh agent.sh bash -c {prompt}",
+        "sh -c agent {prompt}",
+        "{prompt}",
     ],
 )
 def test_prompts_that_are_programs(command: str) -> None:
-    """An interpreter executes the prompt: as the argument of its option, or from standard input."""
-    assert executes_prompt(command.split())
+    """A program may execute the prompt: as the argument of an option, or from standard input."""
+    assert may_execute_prompt(command.split())
 
 
 @pytest.mark.parametrize(
@@ -92,12 +111,14 @@ def test_prompts_that_are_programs(command: str) -> None:
         "",
         "claude -p {prompt}",
         "sh agent.sh",
-        "sh -c agent {prompt}",
+        "bash -eu ./agent {prompt}",
+        "python3 -u agent.py",
         "python3 agent.py -c {prompt}",
         "python3 -m aider -c {prompt}",
         "git hash-object -- {prompt}",
+        "codex exec {prompt}",
     ],
 )
 def test_prompts_that_are_read(command: str) -> None:
     """A program reads the prompt, also where an interpreter runs that program."""
-    assert not executes_prompt(command.split())
+    assert not may_execute_prompt(command.split())
