@@ -356,8 +356,9 @@ def classify(
 ) -> Failure:
     """Classify an error from its text (the agent's or the runtime's) and the other facts about the end of the attempt.
 
-    *exit_status* is in Python's form (negative: the signal that ended the process). Never raises; an error without a
-    rule is unknown.
+    *exit_status* is in Python's form (negative: the signal that ended the process). With an exit status the text is the
+    last output of a process, and blames the provider only if *model* or *abort_reason* does. Never raises; an error
+    without a rule is unknown.
     """
     category, provider, why = (
         PROBLEMS[model.problem] if model else _verdict(error, abort_reason, transition_reason, exit_status)
@@ -367,16 +368,23 @@ def classify(
 
 
 _WAIT: Final = re.compile(
-    r"(?:retry[ _-]?after|(?:re)?try(?: again)? in|wait)\W{1,4}(\d{1,9}(?:\.\d{1,9})?) ?(ms|m(?:in)?|h)?", re.IGNORECASE
+    r"(?:retry[ _-]?after|(?:re)?try(?: again)? in|wait)\W{1,4}(\d{1,9}(?:\.\d{1,9})?)(?![.,:]?\d)"
+    r"(?: ?(?:(?P<ms>ms|milliseconds?)|(?P<s>s|secs?|seconds?)|(?P<m>m|mins?|minutes?)|(?P<h>h|hours?))(?![a-z])"
+    r"|(?! ?[a-z]))",
+    re.IGNORECASE,
 )
-_UNITS_S: Final = {"ms": 0.001, "m": 60.0, "min": 60.0, "h": 3600.0}
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def wait_of(error: str) -> float:
-    """Return the seconds that the text of an error asks to wait (``retry-after: 15``, ``try again in 2 min``); 0 if the
-    text names none."""
+    """Return the seconds that the text of an error asks to wait (``retry-after: 15``, ``try again in 2 minutes``); 0 if
+    the text names none.
+
+    A number without a unit counts as seconds, unless a word follows (``wait 5 more requests``). A number of more than 9
+    digits is a point in time, and no wait.
+    """
     found = _WAIT.search(ends_of(error))
-    return float(found[1]) * _UNITS_S.get((found[2] or "").lower(), 1.0) if found else 0.0
+    return float(found[1]) * _UNITS_S[found.lastgroup or "s"] if found else 0.0
 
 
 def _verdict(
@@ -391,7 +399,9 @@ def _verdict(
     read = ends_of(error)
     for row in TABLE:
         if row.words.search(read):
-            return row.category, row.provider, row.why
+            # The last output of a process may be a test's output about statuses and limits.
+            blamed = row.provider and (status is None or abort is AbortReason.PROVIDER_ERROR)
+            return row.category, blamed, row.why
     if abort is not None and abort in ENDED:
         return ENDED[abort]
     return STATUSES.get(status or 0, (UNKNOWN, False, "nothing is known about such an error"))

@@ -129,7 +129,9 @@ def decide_verdict(
         return Verdict(exit=Exit.SUCCESS, status=status)
     if intent is not None:
         return intent
-    if problem is None and stop in ("error", "end_turn"):
+    # The last output of a process that failed proves nothing about the model, except in the form that agents give it.
+    is_told = not status or http_status is not None or spoken_failure(error)
+    if problem is None and is_told and stop in ("error", "end_turn"):
         problem = problem_of(error, http_status)
     if problem is not None:
         return model_failure_verdict(error, ModelFailure(problem=problem, status=http_status), status)
