@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from supervisor.lifecycles.task_run import ErrorCategory
-from supervisor.lifecycles.types import AbortReason, ModelFailure, ModelProblem, TransitionReason
+from supervisor.lifecycles.types import PROVIDER_TROUBLE, AbortReason, ModelFailure, ModelProblem, TransitionReason
 from supervisor.policies.error_classification import (
     DECIDED,
     PROBLEMS,
@@ -428,3 +428,8 @@ def test_the_last_output_of_a_process_blames_no_provider(output: str) -> None:
     assert classify(output, exit_status=1, abort_reason=AbortReason.PROVIDER_ERROR).passes
     assert classify(output, exit_status=1, model=ModelFailure(problem=ModelProblem.SERVER)).passes
     assert decide_verdict("error", "[API Error: 529 overloaded]", status=1).model is not None
+
+
+def test_a_session_is_charged_for_the_same_problems_as_a_run() -> None:
+    """The problems that are charged to no session are those that are charged to no run."""
+    assert {one for one in ModelProblem if classify("", model=ModelFailure(problem=one)).passes} == PROVIDER_TROUBLE
