@@ -69,13 +69,16 @@ def test_the_block_for_the_second_terminal_works_as_typed(tmp_path: Path) -> Non
         "no permission waits",
         "everything is being aborted",
     ]
-    argv = ["supervisor", "run", "long.yaml"]
-    with subprocess.Popen(argv, cwd=tmp_path, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE) as run:
+    argv = ["supervisor", "run", "-v", "long.yaml"]  # the log says when both tool calls have started
+    quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
+    with subprocess.Popen(argv, cwd=tmp_path, env=ENVIRONMENT, text=True, stdout=quiet, stderr=pipe) as run:
         try:
-            assert run.stdout is not None
+            assert run.stderr is not None
             calls = 0
             while calls < 2:
-                calls += "tool_started" in run.stdout.readline()
+                line = run.stderr.readline()
+                assert line, "the run has ended"
+                calls += ": started, " in line
             for line, words in zip(block.splitlines(), expected, strict=True):
                 one = typed(line, tmp_path)
                 assert (one.returncode, one.stderr, words in one.stdout) == (0, "", True), f"{line}: {one.stdout}"

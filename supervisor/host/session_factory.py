@@ -82,8 +82,10 @@ class SessionFactory:
             name = encodable(getattr(agent, "__name__", "function"))
             return AgentProfile(name=name, adapter="inprocess", function=agent)
         if agent not in agents:
-            known = ", ".join(sorted(agents)) or "none"
-            raise InvalidArgument(f"agent: no agent is named {agent!r}; known: {known}")
+            known = ", ".join(sorted(agents)) or "none, since open_supervisor was given no agents"
+            raise InvalidArgument(
+                f"agent: no agent is named {agent!r}; known: {known}; open_supervisor(agents=...) takes them"
+            )
         return agents[agent]
 
     def create(

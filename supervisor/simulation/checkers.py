@@ -150,7 +150,6 @@ class PlanEnded(Fact, frozen=True):
     """Fact: the host received the results of a plan."""
 
     results: Sequence[TaskResult]
-    at_s: float
 
 
 class PlannedTasksListed(Fact, frozen=True):

@@ -347,7 +347,7 @@ class Host:
             await self._run_plan(customer)
             return
         if not self._was_killed:
-            self._oracle.observe(PlanEnded(results, self.world.now()))
+            self._oracle.observe(PlanEnded(results))
             customer.plan = None
             for one in results:
                 self._count(customer, one.outcome)

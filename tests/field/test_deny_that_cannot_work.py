@@ -53,7 +53,7 @@ def test_a_reload_that_denies_what_cannot_be_denied_changes_nothing(scratch: Scr
     goes on unchanged."""
     entry = "{{adapter: command, command: [sh, -c, 'cat > /dev/null; until [ -e go ]; do sleep 0.02; done']{more}}}"
     scratch.write("plan.yaml", PLAN.format(entry=entry.format(more="")))
-    run = scratch.start("run", "plan.yaml")
+    run = scratch.start("run", "--json", "plan.yaml")
     until(lambda: "executor_started" in run.out)
     scratch.write("plan.yaml", PLAN.format(entry=entry.format(more=", permissions: deny")))
     run.process.send_signal(signal.SIGHUP)

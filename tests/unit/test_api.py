@@ -195,6 +195,7 @@ async def test_a_wrong_type_is_named_with_its_value_and_the_right_type() -> None
     ("arguments", "message"),
     [
         ({"agents": {"w": 5}}, "agents['w']: 5 is of type int; give an AgentConfig or an async function"),
+        ({"agents": {"w": anyio.sleep_forever}}, "agents['w']: sleep_forever cannot be called with one argument"),
         ({"settings": {}}, "settings: {} is of type dict; give a Settings"),
         ({"plugins": "tidy"}, "plugins: 'tidy' is of type str; give a list of object"),
         ({"on_permission": True}, "on_permission: True is of type bool; give a function"),
@@ -202,7 +203,7 @@ async def test_a_wrong_type_is_named_with_its_value_and_the_right_type() -> None
 )
 async def test_a_supervisor_with_a_wrong_argument_does_not_start(arguments: dict[str, Any], message: str) -> None:
     """`open_supervisor` with an argument of a wrong type raises a TypeError that says what to give."""
-    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}"):
         async with open_supervisor(**arguments):
             pass
 

@@ -204,7 +204,7 @@ def test_a_failed_task_must_be_a_dead_letter() -> None:
     checked.hear("w0t0-2", "Born", "OPEN", outcome="born", max_retries=3, needs_approval=False, **born)
     checked.hear("w0t0", "failed", "FAILED")
     checked.hear("w0", "settled", "completed", kind="workstream")
-    checked.account.plan_ended([TaskResult("w0t0", "", "failed", "", 0.0)], 1.0)
+    checked.account.plan_ended([TaskResult("w0t0", "", "failed", "", 0.0)])
     assert checked.found == [
         ("honest_ends", "task:w0t0", "has failed, and no record says that it is a dead letter"),
     ]

@@ -81,6 +81,9 @@ def _describe(raised: BaseException, function: AgentFunction) -> str:
     own = [place for place in frames if not place[0].startswith((*_LIBRARIES, "<frozen"))]
     code = getattr(inspect.unwrap(function), "__code__", None)
     defined = [(code.co_filename, code.co_firstlineno)] if code is not None else []
+    defined = [
+        place for place in defined if not place[0].startswith(_PACKAGE)
+    ]  # records must not hold a checkout's path
     at = "".join(f" ({file}, line {line})" for file, line in (own or defined or frames)[-1:])
     words = _words(_as_error(error))
     return f"{type(error).__name__}: {words}{at}" if words else f"{type(error).__name__}{at}"
@@ -394,12 +397,12 @@ class FunctionConnection(AgentConnection):
         self.session.progressed = True
         self._made += 1
         call_id = f"call-{self._made}"
-        tool_id = await self._open_call(call_id, title, "other")
-        ctx = self.registry.system.context(tool_id) if tool_id is not None else None
-        if ctx is None:
-            raise ToolAborted(title, _NO_CALL)
-        call = self._results[call_id] = _Call()
+        call = self._results[call_id] = _Call()  # an abort may come before the call's function is started
         try:
+            tool_id = await self._open_call(call_id, title, "other")
+            ctx = self.registry.system.context(tool_id) if tool_id is not None else None
+            if ctx is None:
+                raise ToolAborted(title, call.reason or _NO_CALL)
             self.session.start(ctx, self._run_call, call, fn, args)
             await self._returned(call)
         except ActorStopped:

@@ -152,8 +152,8 @@ class _Work(Checker):
                 self.account.planned(plan)
             case checkers.PlanResumed(tasks):
                 self.account.checkpoints.resumed(tasks)
-            case checkers.PlanEnded(results, at_s):
-                self.account.plan_ended(results, at_s)
+            case checkers.PlanEnded(results):
+                self.account.plan_ended(results)
             case checkers.PlannedTasksListed(planned, known):
                 self.account.shown(planned, known)
             case checkers.TaskAnswered(name, state):
