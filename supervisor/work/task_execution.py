@@ -342,7 +342,8 @@ class TaskExecution:
         """Return the result that the task has if it ends now."""
         took_s = round(anyio.current_time() - self._born_s, 6)
         remarks = tuple(dict.fromkeys(self.remarks))
-        findings = self.data.failure if outcome == "failed" and self.data.has_findings else ""
+        has_findings = outcome == "failed" and self.is_opened and self.data.has_findings
+        findings = self.data.failure if has_findings else ""
         return TaskResult(self.name, self.session_id, outcome, error, took_s, self.rest, remarks, findings=findings)
 
     @staticmethod
