@@ -53,8 +53,8 @@ class TaskRunData(msgspec.Struct, frozen=True, kw_only=True):
     ``attempts`` counts launches, ``failures`` charged failures, ``same_error`` how often in a row the last signature
     has been seen, ``probes`` the probes admitted since the circuit first opened, ``relaunches`` the launches that the
     session repeated by itself, since the agent was not ready. ``provider_errors`` counts the errors of the model's
-    provider in a row, which are not charged, ``provider_since`` is the time of the first one since the last success (the
-    journal's seconds), ``wait_s`` the wait that the last one announced. ``delay_s`` is the wait that the last
+    provider in a row, which are not charged, ``provider_since`` is the time of the first one since the last success
+    (the journal's seconds), ``wait_s`` the wait that the last one announced. ``delay_s`` is the wait that the last
     decision imposed, ``timed_out`` tells whether the last charged failure was a time-out or a stall, ``permanent``
     rules out retries and probes, ``probe`` marks the attempt under way as a probe, ``skipped`` is the reason why the
     run was never started, ``task`` is the id of the task that the run executes. ``saved_in`` is the state for which the
