@@ -356,9 +356,8 @@ def classify(
 ) -> Failure:
     """Classify an error from its text (the agent's or the runtime's) and the other facts about the end of the attempt.
 
-    *exit_status* is in Python's form (negative: the signal that ended the process). With an exit status the text is the
-    last output of a process, and blames the provider only if *model* or *abort_reason* does. Never raises; an error
-    without a rule is unknown.
+    *exit_status* is in Python's form (negative: the signal that ended the process). Never raises; an error without a
+    rule is unknown.
     """
     category, provider, why = (
         PROBLEMS[model.problem] if model else _verdict(error, abort_reason, transition_reason, exit_status)
@@ -399,9 +398,7 @@ def _verdict(
     read = ends_of(error)
     for row in TABLE:
         if row.words.search(read):
-            # The last output of a process may be a test's output about statuses and limits.
-            blamed = row.provider and (status is None or abort is AbortReason.PROVIDER_ERROR)
-            return row.category, blamed, row.why
+            return row.category, row.provider, row.why
     if abort is not None and abort in ENDED:
         return ENDED[abort]
     return STATUSES.get(status or 0, (UNKNOWN, False, "nothing is known about such an error"))

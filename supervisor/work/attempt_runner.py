@@ -339,6 +339,8 @@ class AttemptRunner:
             exit_status=how.status if how is not None else None,
             model=how.model if how is not None else None,
         )
+        if how is None or how.model is None:  # a text alone may be a test's output about statuses and limits
+            failure = failure._replace(provider=False)
         # A session that has given up has had all its tries. One whose agent hung is followed by another one.
         if not (self._plan_run.lives(execution.session_id) or _is_timed_out(outcome) or failure.passes):
             failure = failure._replace(category=ErrorCategory.PERMANENT)

@@ -117,3 +117,11 @@ async def test_a_budget_that_is_spent_during_a_cool_down_is_named(tmp_path: Path
         result = await carry_out(run, *tasks, task_lifecycle=lifecycle, retry_budget={"share": 0, "least": 1})
     assert sorted(one.error.count("no further try") for one in result.tasks.values()) == [0, 1]
     assert sorted(one.launches for one in result.tasks.values()) == [1, 2]
+
+
+async def test_the_last_output_of_a_failed_command_is_charged(tmp_path: Path) -> None:
+    """A command that prints the texts of a provider uses up its attempts, as any other command does."""
+    bad = {"id": "bad", "prompt": "echo 'Error: 429 rate limit, retry after 900 seconds' >&2; exit 1"}
+    async with supervising(tmp_path, agents=AGENTS, settings=SETTINGS) as run:
+        result = await carry_out(run, bad)
+    assert (result.tasks["bad"].launches, result.tasks["bad"].outcome) == (2, "failed")

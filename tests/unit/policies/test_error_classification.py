@@ -422,12 +422,10 @@ def test_an_error_says_how_long_to_wait(error: str, seconds: float) -> None:
 def test_the_last_output_of_a_process_blames_no_provider(output: str) -> None:
     """A test's output about statuses and limits is a failure of the task; a structured report of the provider's failure
     is not."""
-    verdict = decide_verdict("error", output, status=1)
-    assert (verdict.model, verdict.status) == (None, 1)
-    assert not classify(output, exit_status=1, abort_reason=verdict.abort_reason).passes
-    assert classify(output, exit_status=1, abort_reason=AbortReason.PROVIDER_ERROR).passes
-    assert classify(output, exit_status=1, model=ModelFailure(problem=ModelProblem.SERVER)).passes
-    assert decide_verdict("error", "[API Error: 529 overloaded]", status=1).model is not None
+    verdict = decide_verdict("error", "exit status 1", last_words=output)
+    assert (verdict.model, verdict.error) == (None, f"exit status 1; its last words: {output}")
+    assert decide_verdict("error", "exit status 1", problem=ModelProblem.SERVER, last_words=output).model is not None
+    assert decide_verdict("error", "exit status 1", last_words="[API Error: 529 overloaded]").model is not None
 
 
 def test_a_session_is_charged_for_the_same_problems_as_a_run() -> None:
