@@ -228,6 +228,7 @@ class AgentConnection(Connection):
         *,
         problem: ModelProblem | None = None,
         http_status: int | None = None,
+        last_words: str = "",
     ) -> None:
         """Report the end of the turn; a second call for the same turn has no effect."""
         turn_id, self.turn_id = self.turn_id, None
@@ -252,6 +253,7 @@ class AgentConnection(Connection):
             problem=problem,
             http_status=http_status,
             text=self.session.text,
+            last_words=last_words,
         )
         if verdict is not self._intent and self.session.monitor is not None:
             verdict = self.session.monitor.model.judge(verdict)

@@ -49,7 +49,7 @@ from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.work import authorization, plugin_policies
 from supervisor.work.checkpoints import left_at, take_back, workspace_of
 from supervisor.work.plan_run import STOPPING, PlanRun
-from supervisor.work.results import remark_of_rest
+from supervisor.work.results import remark_of_rest, with_end
 from supervisor.work.review import review_work
 from supervisor.work.task_execution import Phase, TaskExecution
 
@@ -299,7 +299,7 @@ class CompletionPipeline:
                 execution.agent = agent
                 await plan_run.delay_claim(execution, f"try {retries + 1}")
                 return
-            error = f"{error} (no further try: {why})" if why else error
+            error = with_end(error, why)
         await self._settle(execution, error, left)
 
     def _is_claim_due(self, execution: TaskExecution, agent: str) -> tuple[bool, str]:
@@ -344,7 +344,7 @@ class CompletionPipeline:
         if execution.run is TaskRun.PENDING:  # no attempt was made: nobody failed
             await self.cancel(execution, why)
             return
-        error = f"{execution.run_data.last_error} (no further try: {why})"
+        error = with_end(execution.run_data.last_error, why)
         if task.Failed not in TASK.allowed(execution.state):  # it was taken from its worker: nobody failed
             await self.cancel(execution, error)
             return

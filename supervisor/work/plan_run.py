@@ -55,7 +55,7 @@ from supervisor.work import checkpoints
 from supervisor.work.backlog import Backlog
 from supervisor.work.previous_run import PreviousRun
 from supervisor.work.providers import BreakerTransition, ProviderBreakers
-from supervisor.work.results import TaskResult, describe_circuit
+from supervisor.work.results import TaskResult, describe_circuit, with_end
 from supervisor.work.task_execution import Phase, TaskExecution
 from supervisor.work.timeouts import Complexity, Durations, TaskKind, TaskSize, Timeouts
 from supervisor.work.workers import Heartbeat, WorkerPool
@@ -90,7 +90,7 @@ class RetryDecision(NamedTuple):
     def explain(self, error: str) -> str:
         """Return *error*, with the reason that opened the circuit although the table of the run granted a retry."""
         why = next((one.reason for one in self.events if isinstance(one, task_run.CircuitOpened)), "")
-        return f"{error} (no further try: {why})" if why else error
+        return with_end(error, why)
 
 
 class TaskSettled(NamedTuple):

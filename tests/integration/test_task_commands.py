@@ -356,8 +356,8 @@ async def test_a_close_by_the_host_between_two_attempts_cancels_the_task(tmp_pat
 
 
 async def test_a_stopping_supervisor_does_not_retry_a_reset_task(tmp_path: Path) -> None:
-    """When the supervisor is stopped after the reset of a task's circuit, the task fails without a retry, and its task
-    run is cancelled."""
+    """When the supervisor is stopped after the reset of a task's circuit, the task and its task run are cancelled
+    without a retry."""
     lifecycle = {**QUICK, "max_attempts": 1, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
     async with running_plan(
         tmp_path, plan_of(task("a", **SILENT), lifecycle=lifecycle, limits=quick_settings().limits)
@@ -365,7 +365,7 @@ async def test_a_stopping_supervisor_does_not_retry_a_reset_task(tmp_path: Path)
         await plan.until("execution_timed_out", "run:a")
         assert (await plan.commands.reset("a", by=ME)).state == "PENDING"
         await plan.run.sup.stop()
-    assert plan.outcomes() == {"a": "failed"}
+    assert plan.outcomes() == {"a": "aborted"}
     assert plan.run.row("run:a").state == "CANCELLED"
 
 
