@@ -125,6 +125,16 @@ def test_ps_watch_ends_with_the_supervisor(twice: Path) -> None:
     assert "events --follow --json" in cli("ps", "--watch", "--json", "--state-dir", twice).err
 
 
+def test_ps_watch_that_draws_nothing_clears_nothing(twice: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal ``ps --watch`` without a running supervisor leaves the screen of the user as it was."""
+    out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stdout", out)
+    assert execute(supervisor, ["ps", "--watch", "--state-dir", str(twice)]) == 0
+    assert "\x1b" not in out.getvalue()
+    assert "workstream" in out.getvalue()
+
+
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
