@@ -129,6 +129,9 @@ class AbortService:
         self._registry = registry
         self._journal = journal
         self._wait_finished = wait_finished
+        self.task_enders: list[Callable[[str, str], Awaitable[str]]] = []
+        """Functions that cancel the task of a plan, by the id of the session that worked for the task last, with a
+        reason; each returns the name of the task, or ``""`` if it has no such task that is not settled."""
         self.slack_s = 2 * SLACK_S
         """Seconds after a plan's deadline at which the receipt is returned, whether or not every node has ended."""
 
@@ -166,12 +169,26 @@ class AbortService:
             fates = session.fates if session is not None else ()
             survivors = total_survivors({one.pid: one.survivors for one in fates if one.owner == target}.values())
             return Receipt(
-                abort_id="", target=target, scope=scope, reason="already_ended", already_ended=True, survivors=survivors
+                abort_id="",
+                target=target,
+                scope=scope,
+                reason="already_ended",
+                already_ended=True,
+                survivors=survivors,
+                cancelled_task=await self.end_task(target, reason) if scope is AbortScope.SESSION else None,
             )
         if plan_id is not None and plan_id not in self._plan_ids(plan, now):
             words = f"plan {plan_id} would not be carried out: the tree has changed since, the plan is {plan.id} now"
             raise Refused(f"{words}; plan the abort again")
         return await self._carry_out(_RunningAbort(plan, self._new_id(), reason, actor, now or plan.now, within_s))
+
+    async def end_task(self, session_id: str, reason: str) -> str | None:
+        """Cancel the task that the session, which has ended or is ending, worked for last; return the name of the task;
+        ``None`` if there is no such task, or the task is settled. Wait for the cancellation at most ``slack_s``."""
+        for end in self.task_enders:
+            if name := await end(session_id, reason):
+                return name
+        return None
 
     def abort_session(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
         """Abort a session, and everything below it, because of the record *because*; without a receipt, and without an
@@ -249,6 +266,7 @@ class AbortService:
         self._add_cause(request, causes)
         first = sessions.get(plan.ending[0].id) if plan.ending else None
         joined = first.stop_request.abort_id if first is not None and first.stop_request is not None else None
+        cancelled = await self.end_task(plan.target, request.reason) if plan.scope is AbortScope.SESSION else None
         survivors, recorded = list[Survivors](), True
         for session in [sessions[one.id] for one in plan.ending if one.id in sessions]:
             recorded = await self._wait_finished(session) and recorded
@@ -261,6 +279,7 @@ class AbortService:
             already_ended=True,
             survivors=total_survivors(survivors),
             joined=joined,
+            cancelled_task=cancelled,
             outage=None if recorded else self._outage,
         )
 

@@ -226,7 +226,10 @@ def receipt_text(receipt: Receipt, namesakes: Sequence[str] = ()) -> str:
         joined = f"; it was ending by {receipt.joined}, and has ended" if receipt.joined is not None else ""
         late = f"; not recorded yet: {printable(receipt.outage)}" if receipt.outage is not None else ""
         left = f"; survivors: {receipt.survivors}" if receipt.survivors else ""
-        return f"{head}: {_over(namesakes)}{joined}{left}{late}"
+        over = _over(namesakes)
+        if receipt.cancelled_task is not None:
+            over = f"it had already ended; its task {printable(receipt.cancelled_task)} is cancelled"
+        return f"{head}: {over}{joined}{left}{late}"
     lines = [f"{head} ({receipt.abort_id}): {printable(receipt.reason)}"]
     lines += [f"  {_ended_node(one)}" for one in receipt.nodes]
     lines += [f"  {_ended_process(one)}" for one in receipt.processes]

@@ -252,8 +252,11 @@ def checkpoint_name(saved_as: str) -> str:
 
 
 def _attempts(data: Mapping[str, Any]) -> str:
-    """Return a text about the current or last attempt; a probe is not counted among the attempts of a run."""
-    attempt = _probes(data) if data.get("probe") else f"attempt {data.get('attempts')} of {data.get('max_attempts')}"
+    """Return a text about the current or last attempt; a probe, and an attempt that failed uncharged, are not counted
+    among the attempts of a run."""
+    limits = msgspec.convert(data, TaskRunData)
+    number = min(limits.attempts, limits.failures + 1, limits.max_attempts)
+    attempt = _probes(data) if limits.probe else f"attempt {number} of {limits.max_attempts}"
     return f"{attempt}, {waits}" if (waits := settling(data)) else attempt
 
 

@@ -554,13 +554,15 @@ class SupervisorCore:
     # ------------------------------------------------------------------ ends
     async def close_session(self, session_id: str, *, reason: str, cause: Cause = HOST) -> None:
         """End a session as completed, and wait until everything below the session has ended; do nothing if the session
-        has ended.
+        has ended. A close by the host (*cause*) also cancels the task that the session was the last to work for.
 
         Raises:
             JournalError: the journal was lost meanwhile; nevertheless the session was ended.
         """
         check_type("reason", reason, str)
         session = self.registry.sessions.get(session_id)
+        if cause == HOST and (session is None or session.is_stopping):
+            await self.aborts.end_task(session_id, reason)
         if session is None:
             return
         stop = OperatorStop(reason=reason, outcome="completed", transition_reason="completed")

@@ -7,7 +7,7 @@ nothing else.
 from __future__ import annotations
 
 from actors.machine import Event
-from supervisor.lifecycles.types import DeliveryPoint, Exit, Survivors, ToolOutcome, Verdict
+from supervisor.lifecycles.types import PROVIDER_TROUBLE, DeliveryPoint, Exit, Survivors, ToolOutcome, Verdict
 
 
 # ---------------------------------------------------------------------------------------------------- session (003)
@@ -71,6 +71,11 @@ class SessionExited(Event, frozen=True, kw_only=True):
     verdict: Verdict
     due_s: float | None = None
     most_s: float | None = None
+
+    @property
+    def charged(self) -> bool:
+        """Whether the end is a failure of the session, unless the model's provider is to blame and may work again."""
+        return self.verdict.model is None or self.verdict.model.problem not in PROVIDER_TROUBLE
 
 
 class SessionStable(Event, frozen=True, kw_only=True):
@@ -154,10 +159,12 @@ class OperatorStop(Event, frozen=True, kw_only=True):
 
 
 class FatalError(Event, frozen=True, kw_only=True):
-    """Event: an error occurred after which the session cannot go on."""
+    """Event: an error occurred after which the session cannot go on. *incarnation* is the launch that failed; ``None``
+    if the error is not one of a launch."""
 
     spelled = "FatalError"
     message: str
+    incarnation: int | None = None
 
 
 class TurnReaped(Event, frozen=True, kw_only=True):

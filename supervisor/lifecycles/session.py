@@ -226,6 +226,13 @@ def not_charged(data: SessionData, event: SessionExited) -> bool:
     return event.verdict.transition_reason is TransitionReason.SHORTAGE or supervisor_lost(data, event)
 
 
+def provider_failed(data: SessionData, event: SessionExited) -> bool:
+    """Whether the model's provider is to blame for the end of a turn that was requested once: the requester waits for
+    the provider, and bounds that wait. A request that the session repeats by itself is bounded by the session's counts,
+    so those failures are charged."""
+    return not event.charged and data.current is not None and data.current.once
+
+
 def clean_and_threshold_reached(data: SessionData, event: SessionExited) -> bool:
     return exited_clean(data, event) and threshold_reached(data, event)
 
@@ -656,6 +663,7 @@ BEFORE_READY = "a clean exit before it was ready is an error"
 ONCE = "a failure after the start is charged to the run: it launches again when the run asks"
 LOST = "what ended with its supervisor is tried again, and charged to no agent"
 NOT_CHARGED = "what ended with its supervisor, or lacked descriptors to start, is tried again, and charged to no agent"
+PROVIDER = "trouble of the model's provider is charged to no session; the requester of the turn waits for the provider"
 JOINED = "Stopped is committed at once; what was below it is joined afterwards"
 
 SESSION: Machine[Session, SessionData] = Machine(
@@ -718,6 +726,14 @@ SESSION: Machine[Session, SessionData] = Machine(
             when=supervisor_lost,
             do=[conclude, note_loss, keep_reason, back_off],
             extension=LOST,
+        ),
+        rule(
+            SessionExited,
+            S.RUNNING,
+            S.COOLING_DOWN,
+            when=provider_failed,
+            do=[conclude, note_loss, keep_reason, spend, back_off],
+            extension=PROVIDER,
         ),
         rule(SessionExited, S.RUNNING, S.SESSION_COMPLETE, when=exited_clean, do=[conclude, count_success]),
         rule(

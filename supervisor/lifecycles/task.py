@@ -315,6 +315,11 @@ def keep_findings(data: TaskData, event: Failed | VerificationRejected | Approva
     ), ()
 
 
+def keep_loss(data: TaskData, event: Orphaned) -> Out:
+    """Keep the loss of the agent as the failure that the next prompt tells, unless that prompt has findings to tell."""
+    return replace(data, failure=data.failure if data.has_findings else event.reason), ()
+
+
 def keep_unmerged(data: TaskData, event: Closed | ApprovalGranted) -> Out:
     return replace(data, unmerged=event.unmerged, rest=event.rest), ()
 
@@ -392,7 +397,11 @@ TASK: Machine[Task, TaskData] = Machine(
         rule(Requeued, T.IN_PROGRESS, T.OPEN, do=[release], trigger="Force-requeue for different agent"),
         rule(Cancelled, T.IN_PROGRESS, T.CANCELLED, trigger="Manual cancellation"),
         rule(
-            Orphaned, T.IN_PROGRESS, T.ORPHANED, do=[keep_failure], trigger="Heartbeat timeout / agent crash detected"
+            Orphaned,
+            T.IN_PROGRESS,
+            T.ORPHANED,
+            do=[keep_failure, keep_loss],
+            trigger="Heartbeat timeout / agent crash detected",
         ),
         rule(Recovered, T.ORPHANED, T.DONE, do=[keep_summary], trigger="Partial work saved and merged"),
         rule(RecoveryFailed, T.ORPHANED, T.FAILED, do=[keep_failure], trigger="Crash recovery failed"),

@@ -53,7 +53,7 @@ class TaskRunData(msgspec.Struct, frozen=True, kw_only=True):
     ``attempts`` counts launches, ``failures`` charged failures, ``same_error`` how often in a row the last signature
     has been seen, ``probes`` the probes admitted since the circuit first opened, ``relaunches`` the launches that the
     session repeated by itself, since the agent was not ready. ``provider_errors`` counts the errors of the model's
-    provider in a row, which are not charged, ``provider_since`` is the time of the first one without an announced wait
+    provider in a row, which are not charged, ``provider_since`` is the time of the first one since the last success
     (the journal's seconds), ``wait_s`` the wait that the last one announced. ``delay_s`` is the wait that the last
     decision imposed, ``timed_out`` tells whether the last charged failure was a time-out or a stall, ``permanent``
     rules out retries and probes, ``probe`` marks the attempt under way as a probe, ``skipped`` is the reason why the
@@ -271,10 +271,11 @@ def retry_allowed(data: TaskRunData, event: Event) -> bool:
     """Whether another attempt may be made: attempts are left, nothing is permanent, no probe runs, and the last error
     came at most ``max_error_repeats`` times in a row.
 
-    With the defaults the third identical error in a row, or the fifth failure, opens the circuit.
+    With the defaults the third identical error in a row, or the fifth failure, opens the circuit. An attempt that
+    failed because of the provider is made again in any case, a probe as a probe.
     """
     exhausted = data.failures >= data.max_attempts or data.same_error > data.max_error_repeats
-    return not (exhausted or data.permanent or data.probe)
+    return not data.permanent and (data.provider_errors > 0 or not (exhausted or data.probe))
 
 
 def probes_left(data: TaskRunData, event: Event) -> bool:
@@ -323,16 +324,15 @@ def charge(data: TaskRunData, event: ExecutionFailed | ExecutionTimedOut) -> Out
 
 
 def _note_uncharged(data: TaskRunData, event: ExecutionFailed) -> TaskRunData:
-    """Keep the error. For trouble of the provider also count it, and keep the announced wait, or the time since which
-    the provider has failed without announcing one."""
+    """Keep the error. For trouble of the provider also count it, and keep the announced wait, and the time since which
+    the provider has failed. Announced waits lie within that time, so that their sum is bounded."""
     if not event.provider:
         return replace(data, last_error=event.error, provider_errors=0)
-    since = event.at if data.provider_since is None else data.provider_since
     return replace(
         data,
         last_error=event.error,
         provider_errors=data.provider_errors + 1,
-        provider_since=None if event.wait_s else since,
+        provider_since=event.at if data.provider_since is None else data.provider_since,
         wait_s=min(event.wait_s, data.provider_wait_max_s),
     )
 
@@ -422,7 +422,7 @@ RUN: Machine[TaskRun, TaskRunData] = Machine(
         rule(RetryDecided, R.FAILED, R.RETRYING, when=retry_allowed, do=[set_delay], trigger="Retry Available"),
         rule(RetryDecided, R.FAILED, R.CIRCUIT_OPEN, do=[end_probe], trigger="Max Retries Reached"),
         rule(BackoffCompleted, R.RETRYING, R.IN_PROGRESS, do=[begin_attempt], trigger="Backoff Complete"),
-        rule(CircuitOpened, R.RETRYING, R.CIRCUIT_OPEN, trigger="Circuit Opens"),
+        rule(CircuitOpened, R.RETRYING, R.CIRCUIT_OPEN, do=[end_probe], trigger="Circuit Opens"),
         rule(
             CooldownExpired, R.CIRCUIT_OPEN, R.HALF_OPEN, when=probes_left, do=[admit_probe], trigger="Cooldown Expires"
         ),

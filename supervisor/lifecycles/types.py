@@ -227,6 +227,19 @@ class AbortPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ladder: StageBudgets = StageBudgets()
 
 
+PROVIDER_TROUBLE: Final = frozenset(
+    {
+        ModelProblem.RATE_LIMIT,
+        ModelProblem.OVERLOADED,
+        ModelProblem.SERVER,
+        ModelProblem.CONNECTION,
+        ModelProblem.UNKNOWN,
+    }
+)
+"""Model problems for which the provider is to blame, and which may pass by themselves: no task run and no session is
+charged for them."""
+
+
 class ModelFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The model's part in the failure of a turn: problem, HTTP status if known, and the agent's own retries in that
     turn, as far as the agent reports them. ``final``: another attempt at the same request would fail too."""

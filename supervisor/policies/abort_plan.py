@@ -186,7 +186,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     live, ``unknown`` if that is not known; ``processes`` lists every process.
 
     ``already_ended``: the target had ended or was terminating; ``joined`` is the id of the abort by which the target
-    was terminating already. ``spared`` sessions live on.
+    was terminating already. ``cancelled_task``: name of the task that the abort cancels, since the session that had
+    ended was the last one to work for the task. ``spared`` sessions live on.
     """
 
     abort_id: str
@@ -200,6 +201,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     killed_at: float | None = None
     recorded_at: float | None = None
     joined: str | None = None
+    cancelled_task: str | None = None
     spared: tuple[SparedNode, ...] = ()
     outage: str | None = None
 

@@ -367,16 +367,23 @@ def classify(
 
 
 _WAIT: Final = re.compile(
-    r"(?:retry[ _-]?after|(?:re)?try(?: again)? in|wait)\W{1,4}(\d{1,9}(?:\.\d{1,9})?) ?(ms|m(?:in)?|h)?", re.IGNORECASE
+    r"(?:retry[ _-]?after|(?:re)?try(?: again)? in|wait)\W{1,4}(\d{1,9}(?:\.\d{1,9})?)(?![.,:]?\d)"
+    r"(?: ?(?:(?P<ms>ms|milliseconds?)|(?P<s>s|secs?|seconds?)|(?P<m>m|mins?|minutes?)|(?P<h>h|hours?))(?![a-z])"
+    r"|(?! ?[a-z]))",
+    re.IGNORECASE,
 )
-_UNITS_S: Final = {"ms": 0.001, "m": 60.0, "min": 60.0, "h": 3600.0}
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def wait_of(error: str) -> float:
-    """Return the seconds that the text of an error asks to wait (``retry-after: 15``, ``try again in 2 min``); 0 if the
-    text names none."""
+    """Return the seconds that the text of an error asks to wait (``retry-after: 15``, ``try again in 2 minutes``); 0 if
+    the text names none.
+
+    A number without a unit counts as seconds, unless a word follows (``wait 5 more requests``). A number of more than 9
+    digits is a point in time, and no wait.
+    """
     found = _WAIT.search(ends_of(error))
-    return float(found[1]) * _UNITS_S.get((found[2] or "").lower(), 1.0) if found else 0.0
+    return float(found[1]) * _UNITS_S[found.lastgroup or "s"] if found else 0.0
 
 
 def _verdict(

@@ -116,11 +116,14 @@ def decide_verdict(
     problem: ModelProblem | None = None,
     http_status: int | None = None,
     text: str = "",
+    last_words: str = "",
 ) -> Verdict:
     """Decide the verdict on a turn from the agent's claim (*stop*, *error*, *problem*, *http_status*) and known facts.
 
     *intent* is the reason for which the supervisor asked the agent to stop; that reason explains every end but a
-    success that came first. *text* is all text of the agent: if the text is an error of the agent's model, the turn is
+    success that came first. *last_words* is the last output of a process that failed; it becomes part of the error, and
+    proves nothing about the model unless it has the form of an agent's report: a failed test prints such texts too.
+    *text* is all text of the agent: if the text is an error of the agent's model, the turn is
     no success.
     """
     if stop == "end_turn" and not error and problem is None and spoken_failure(text):
@@ -130,7 +133,9 @@ def decide_verdict(
     if intent is not None:
         return intent
     if problem is None and stop in ("error", "end_turn"):
-        problem = problem_of(error, http_status)
+        problem = problem_of(last_words if spoken_failure(last_words) else error, http_status)
+    if last_words:
+        error = f"{error}; its last words: {last_words}"
     if problem is not None:
         return model_failure_verdict(error, ModelFailure(problem=problem, status=http_status), status)
     if stop == "end_turn" and not error:

@@ -291,7 +291,7 @@ class EntityRegistry:
             session.advance(SessionPhase.STOP_REQUESTED)
             self.send(session_id, stop, cause=cause)
             if session.assigned_task is not None:
-                session.assigned_task.note_stop(request)
+                session.assigned_task.note_stop(request, cause)
             return joined
         if stop.now and not session.kill_at_once and session.phase < SessionPhase.FINISHED:
             self.send(session_id, stop, cause=cause)

@@ -166,8 +166,11 @@ class AgentConnection(Connection):
     def _report_not_started(self, verdict: Verdict) -> None:
         """Report that the agent could not become ready: the session launches another one, or, after a permanent error,
         fails at once."""
-        exited = SessionExited(incarnation=self._incarnation, verdict=verdict)
-        self._send(self.session.session_id, FatalError(message=verdict.error) if verdict.permanent else exited)
+        incarnation = self._incarnation
+        if verdict.permanent:
+            self._send(self.session.session_id, FatalError(message=verdict.error, incarnation=incarnation))
+        else:
+            self._send(self.session.session_id, SessionExited(incarnation=incarnation, verdict=verdict))
 
     # ------------------------------------------------------------------ the turn
     def _begin(self, turn_id: str, incarnation: int) -> bool:
@@ -225,6 +228,7 @@ class AgentConnection(Connection):
         *,
         problem: ModelProblem | None = None,
         http_status: int | None = None,
+        last_words: str = "",
     ) -> None:
         """Report the end of the turn; a second call for the same turn has no effect."""
         turn_id, self.turn_id = self.turn_id, None
@@ -249,6 +253,7 @@ class AgentConnection(Connection):
             problem=problem,
             http_status=http_status,
             text=self.session.text,
+            last_words=last_words,
         )
         if verdict is not self._intent and self.session.monitor is not None:
             verdict = self.session.monitor.model.judge(verdict)

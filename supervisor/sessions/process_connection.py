@@ -628,19 +628,19 @@ class ProcessConnection(AgentConnection):
         *,
         problem: ModelProblem | None = None,
         http_status: int | None = None,
+        last_words: str = "",
     ) -> None:
         if self.turn_id is not None:
             self._permissions.withdraw(self.turn_id, "its turn is over")
-        super()._conclude(stop, error, status, problem=problem, http_status=http_status)
+        super()._conclude(stop, error, status, problem=problem, http_status=http_status, last_words=last_words)
 
     async def _on_turn_ended(self, ended: TurnEnded) -> None:
         if self._cut_short is not None:  # an agent may say that it has stopped, and leave its tools running
             await self._terminations.before_end(self._cut_short)
         await self._close_stopped()
         await self._compact(Compaction(active=False))
-        error = ended.error
-        if ended.stop == "error" and self._phase >= ConnectionPhase.EXITED and self._last_error_line:
-            error = f"{error}; its last words: {self._last_error_line}"
+        has_exited = ended.stop == "error" and self._phase >= ConnectionPhase.EXITED
+        last_words = self._last_error_line if has_exited else ""
         if ended.stop == "cancelled" and self._numbers and self.session.profile.quirks.cancel_leaves_tool:
             # Its tools still run: they end with the agent. The next agent loads the conversation, if it can.
             self.session.resume_id = self._conversation
@@ -648,7 +648,14 @@ class ProcessConnection(AgentConnection):
             self.kill(Verdict(exit=Exit.ERROR, error=why, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
         # Only a status that says more than the agent's words do, such as 127: there is no such program.
         status = self._exit_status if ended.stop == "error" and self._exit_status in STATUSES else None
-        self._conclude(ended.stop, error, status, problem=ended.problem, http_status=ended.status)
+        self._conclude(
+            ended.stop,
+            ended.error,
+            status,
+            problem=ended.problem,
+            http_status=ended.status,
+            last_words=last_words,
+        )
         if self._phase is ConnectionPhase.CLOSING:
             self.close_when_idle()
 

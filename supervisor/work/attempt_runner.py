@@ -339,6 +339,8 @@ class AttemptRunner:
             exit_status=how.status if how is not None else None,
             model=how.model if how is not None else None,
         )
+        if how is None or how.model is None:  # a text alone may be a test's output about statuses and limits
+            failure = failure._replace(provider=False)
         # A session that has given up has had all its tries. One whose agent hung is followed by another one.
         if not (self._plan_run.lives(execution.session_id) or _is_timed_out(outcome) or failure.passes):
             failure = failure._replace(category=ErrorCategory.PERMANENT)
@@ -350,7 +352,7 @@ class AttemptRunner:
         if not failure.passes:
             return task_run.ExecutionFailed(error=error, signature=signature, category=failure.category)
         waited_s = 0.0 if data.provider_since is None else self._plan_run.now() - data.provider_since
-        if waited_s < data.provider_patience_s or failure.wait_s:
+        if waited_s < data.provider_patience_s:
             return task_run.ExecutionFailed(
                 error=error,
                 signature=signature,
@@ -362,10 +364,12 @@ class AttemptRunner:
         error = f"{error} (the provider has failed for {waited_s:.0f} s; provider_patience_s is over)"
         return task_run.ExecutionFailed(error=error, signature=signature, category=ErrorCategory.PERMANENT)
 
-    async def _plan_next(self, execution: TaskExecution, outcome: Outcome, failed: Event) -> bool:
+    async def _plan_next(
+        self, execution: TaskExecution, outcome: Outcome, failed: task_run.ExecutionFailed | task_run.ExecutionTimedOut
+    ) -> bool:
         """Decide about the run that ends with the event *failed*: another attempt, now or later, or none. Return
         whether the task waits in its slot for another attempt."""
-        error, model = outcome.error, outcome.how.model if outcome.how is not None else None
+        error, model = failed.error, outcome.how.model if outcome.how is not None else None
         spent = f"the model of its agent has had its tries ({model.problem})" if model and model.final else ""
         charged = not (isinstance(failed, task_run.ExecutionFailed) and failed.provider)
         decision = await self._plan_run.decide_retry(execution, failed, charged=charged, spent=spent)
@@ -398,16 +402,8 @@ class AttemptRunner:
         where the run was reset and counts its attempts anew, until the run may try again. Return whether to make
         another attempt."""
         await self._plan_run.sleep(delay_of(execution)[0])
-        why = self._charge_probe(execution)
-        if why and execution.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
+        if why := self._charge_probe(execution):
             await self._pipeline.give_up(execution, why)
-            return False
-        if why:
-            error = execution.run_data.last_error
-            ends = (await self._plan_run.decide_retry(execution, spent=why)).events
-            if execution.run is TaskRun.PENDING:  # the run was reset, and nothing is begun any more
-                ends = (task_run.Cancelled(reason=why),)
-            await self._pipeline.fail(execution, error, *ends, job.ExecutionFailed(error=error, final=True))
             return False
         if execution.run is TaskRun.CIRCUIT_OPEN:  # the run was not reset meanwhile
             await execution.post(task_run.CooldownExpired())

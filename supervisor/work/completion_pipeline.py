@@ -49,13 +49,16 @@ from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.work import authorization, plugin_policies
 from supervisor.work.checkpoints import left_at, take_back, workspace_of
 from supervisor.work.plan_run import STOPPING, PlanRun
-from supervisor.work.results import remark_of_rest
+from supervisor.work.results import remark_of_rest, with_end
 from supervisor.work.review import review_work
 from supervisor.work.task_execution import Phase, TaskExecution
 
 _log = get_logger()
 
 SUBTASKS_COMPLETED: Final = task.SubtasksCompleted(reason="its subtasks are closed")
+
+DEAD_LETTERED: Final = "DeadLettered"
+"""Fact of a task: its failure is final, so that only a person can have the task tried again."""
 
 MERGED: Final = "Merged"
 MERGE_REFUSED: Final = "MergeRefused"
@@ -83,6 +86,7 @@ class CompletionPipeline:
     async def check(self, execution: TaskExecution) -> None:
         """Check the work of the task's session, and then deliver it, fail the task, or cancel the task."""
         session_id = execution.session_id
+        session = self._sup.registry.sessions.get(session_id)
         try:
             # First the commit: it is what is tested, reviewed and merged. Whatever is written from here on is not.
             try:
@@ -104,7 +108,8 @@ class CompletionPipeline:
                 )
                 reason, rules, findings = verdict.words, verdict.findings, self._findings(verdict.report)
         except (NoSuchEntity, Refused) as refusal:
-            await self.cancel(execution, str(refusal))
+            stopped = session.stop_request if session is not None else None
+            await self.cancel(execution, execution.cancel_reason or (stopped.reason if stopped else str(refusal)))
             return
         if reason:
             failed = task.Failed(reason=reason, findings=findings)
@@ -296,7 +301,7 @@ class CompletionPipeline:
                 execution.agent = agent
                 await plan_run.delay_claim(execution, f"try {retries + 1}")
                 return
-            error = f"{error} (no further try: {why})" if why else error
+            error = with_end(error, why)
         await self._settle(execution, error, left)
 
     def _is_claim_due(self, execution: TaskExecution, agent: str) -> tuple[bool, str]:
@@ -315,14 +320,22 @@ class CompletionPipeline:
         """Settle a failed task that only a person can have tried again."""
         await self._settle(execution, error, await self.leave_workspace(execution))
 
+    async def resettle_failed(self, execution: TaskExecution, error: str) -> None:
+        """Settle a failed task whose failure, with the text *error*, was recorded and reported before a takeover."""
+        await self.leave_workspace(execution)
+        await self._end_failed(execution, error)
+
     async def _settle(self, execution: TaskExecution, error: str, branch: str = "") -> None:
         """Settle the task as failed. The slot is released just before, so that no other task that ends because of this
         failure is given the slot. *branch* is the branch with the task's work, if the work is left."""
         error = f"{error}; its work is on the branch {branch}" if branch else error
         attempts = execution.run_data.attempts if execution.has_run else 0  # the run may have ended before a takeover
         told = {"attempts": attempts, "claims": execution.data.claims, "error": error}
-        execution.note("DeadLettered", told, error)
+        execution.note(DEAD_LETTERED, told, error)
         _log.error("a task has failed", task=execution.name, reason=error)
+        await self._end_failed(execution, error)
+
+    async def _end_failed(self, execution: TaskExecution, error: str) -> None:
         if self._plan_run.is_critical(execution):
             await self._plan_run.workstream.record_failed(execution, error, self._plan_run.results)
         await self._plan_run.give_back(execution)
@@ -333,7 +346,7 @@ class CompletionPipeline:
         if execution.run is TaskRun.PENDING:  # no attempt was made: nobody failed
             await self.cancel(execution, why)
             return
-        error = f"{execution.run_data.last_error} (no further try: {why})"
+        error = with_end(execution.run_data.last_error, why)
         if task.Failed not in TASK.allowed(execution.state):  # it was taken from its worker: nobody failed
             await self.cancel(execution, error)
             return

@@ -45,7 +45,7 @@ from supervisor.runtime.live_session import NoSuchEntity, Outcome
 from supervisor.work import authorization
 from supervisor.work.attempt_runner import AttemptRunner, as_timed_out, delay_of, is_delayed
 from supervisor.work.checkpoints import take_back, workspace_of
-from supervisor.work.completion_pipeline import CompletionPipeline, job_end
+from supervisor.work.completion_pipeline import DEAD_LETTERED, CompletionPipeline, job_end
 from supervisor.work.plan_run import PlanRun, TaskReleased
 from supervisor.work.results import TaskResult, unmerged_of
 from supervisor.work.task_execution import ACTOR, Phase, TaskExecution, checkpoint_after
@@ -207,6 +207,18 @@ class PlanRecovery:
             after, reason = page[-1].seq, page[-1].reason
         return reason
 
+    async def _dead_letter(self, task_id: str) -> str | None:
+        """Return the error with which the present failure of a failed task was settled; ``None`` if it was not."""
+        error, after = None, 0
+        while page := await self._sup.journal.events(entity_id=task_id, after_seq=after):
+            after = page[-1].seq
+            for one in page:
+                if one.event == DEAD_LETTERED:
+                    error = one.reason
+                elif one.to_status != one.from_status:
+                    error = None
+        return error
+
     async def go_on(self) -> list[TaskExecution]:
         """Continue every task from its recorded state. Return the tasks that only wait for other tasks."""
         for session_id in await self.unclaimed():
@@ -293,6 +305,8 @@ class PlanRecovery:
                 self._plan_run.publish(TaskReleased(execution))
             case Task.DONE:
                 await self._pipeline.deliver(execution)
+            case Task.FAILED if (error := await self._dead_letter(execution.id)) is not None:
+                await self._pipeline.resettle_failed(execution, error)
             case Task.FAILED if execution.data.last_failure == ORPHANED:  # tried again only by a person
                 await self._pipeline.settle_failed(execution, ORPHANED)
             case Task.FAILED:

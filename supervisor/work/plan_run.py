@@ -33,7 +33,7 @@ from anyio.abc import TaskGroup
 
 from actors import IllegalTransition
 from actors.machine import Event
-from supervisor.host.supervision import SupervisorCore
+from supervisor.host.supervision import HOST, SupervisorCore
 from supervisor.lifecycles import task_run
 from supervisor.lifecycles.job import Job, JobData, SchedulerAssigned
 from supervisor.lifecycles.session import Session as SessionState
@@ -48,13 +48,14 @@ from supervisor.policies.fallback_agent import next_agent
 from supervisor.policies.retry_budget import RetryBudget
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
+from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import AssignedTask
 from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work import checkpoints
 from supervisor.work.backlog import Backlog
 from supervisor.work.previous_run import PreviousRun
 from supervisor.work.providers import BreakerTransition, ProviderBreakers
-from supervisor.work.results import TaskResult, describe_circuit
+from supervisor.work.results import TaskResult, describe_circuit, with_end
 from supervisor.work.task_execution import Phase, TaskExecution
 from supervisor.work.timeouts import Complexity, Durations, TaskKind, TaskSize, Timeouts
 from supervisor.work.workers import Heartbeat, WorkerPool
@@ -89,7 +90,7 @@ class RetryDecision(NamedTuple):
     def explain(self, error: str) -> str:
         """Return *error*, with the reason that opened the circuit although the table of the run granted a retry."""
         why = next((one.reason for one in self.events if isinstance(one, task_run.CircuitOpened)), "")
-        return f"{error} (no further try: {why})" if why else error
+        return with_end(error, why)
 
 
 class TaskSettled(NamedTuple):
@@ -112,7 +113,8 @@ class ClaimDelayed(NamedTuple):
 
 
 class SessionAborted(NamedTuple):
-    """Event: the session of a task was aborted on purpose between two attempts, for that *reason*."""
+    """Event: a person or the host aborted or closed the session of a task, for that *reason*, at a time when no attempt
+    reports the end of the session."""
 
     execution: TaskExecution
     reason: str
@@ -191,6 +193,7 @@ class PlanRun:
         """Use *group* for all asynchronous tasks that are started from now on."""
         self._group = group
         self.sup.monitors.on_model_failed.append(self._model_failed)
+        self.sup.aborts.task_enders.append(self._end_task_of)
 
     def end(self) -> None:
         """Start no asynchronous task any more."""
@@ -198,6 +201,7 @@ class PlanRun:
         self.over.set()
         if self._model_failed in self.sup.monitors.on_model_failed:
             self.sup.monitors.on_model_failed.remove(self._model_failed)
+            self.sup.aborts.task_enders.remove(self._end_task_of)
 
     def start(self, fn: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
         """Start an asynchronous task of the run; do nothing if the run has ended or is ending. (A command may outlive
@@ -373,14 +377,33 @@ class PlanRun:
                 execution.name, split, block, charge, self.spend_retry, stopped, state_dir
             )
 
-    def _session_stopped(self, execution: TaskExecution, session_id: str, request: AbortRequest) -> None:
-        """Publish that a person or the host has aborted the session of a task that waits for its next attempt. (The
-        abort of a session within an attempt ends the attempt.)"""
-        waits = execution.knows_run and execution.run in (TaskRun.RETRYING, TaskRun.CIRCUIT_OPEN)
-        own = request.abort_id is None or request.abort_reason == AbortReason.TIMEOUT or self.sup.stopping.is_set()
-        over = execution.is_over or execution.cancel_reason or execution.session_id != session_id
-        if waits and not own and not over:
-            self.publish(SessionAborted(execution, request.reason))
+    def _session_stopped(self, execution: TaskExecution, session_id: str, request: AbortRequest, cause: Cause) -> None:
+        """Publish that a person or the host has ended the session of a task, unless an attempt is under way, whose
+        outcome then reports the end. (An attempt that is being decided does not.)"""
+        own = (request.abort_id is None and cause != HOST) or request.abort_reason == AbortReason.TIMEOUT
+        is_decided = execution.active is not None and not execution.active.decided.is_set()
+        if execution.session_id == session_id and not own and (is_decided or not execution.works):
+            self._end_on_purpose(execution, request.reason)
+
+    def _end_on_purpose(self, execution: TaskExecution, reason: str) -> None:
+        if self.running and not (self.sup.stopping.is_set() or execution.is_over or execution.cancel_reason):
+            self.publish(SessionAborted(execution, reason))
+
+    async def _end_task_of(self, session_id: str, reason: str) -> str:
+        """Cancel the task that the session, which has ended or is ending, worked for last, unless the task is settled;
+        wait for that a limited time. Return the name of the task, or ``""`` if no task was cancelled. (An abort that
+        ends the session has ended the task already.)"""
+        session = self.sup.registry.sessions.get(session_id)
+        if session is not None and session.stop_request is not None and session.stop_request.abort_id is not None:
+            return ""
+        for execution in self.executions.values():
+            if execution.session_id == session_id and not execution.is_over and execution.is_opened:
+                self._end_on_purpose(execution, reason)
+                with self.sup.timers.limit(self.sup.aborts.slack_s):
+                    await execution.settled.wait()
+                is_aborted = execution.result is None or execution.result.outcome == "aborted"
+                return execution.name if execution.cancel_reason and is_aborted else ""
+        return ""
 
     def directory_of(self, execution: TaskExecution) -> str:
         """Return the directory in which the task's agent is configured to work."""

@@ -3,9 +3,9 @@ close.
 
 A closed task stays closed and counts as done for the tasks that depend on it; a task that was closed before its merge
 counts once it is merged. A task that was cancelled or given up is a new task with a new run, which begins from the
-checkpoint of the last run; a task that cannot be merged is a new task too, which begins from the target branch, as
-after any conflict. Each task, and each task that it depends on, must be in the plan unchanged (same id, agent, prompt,
-dependencies and tests), else it is a new task. Pure: the rows of the journal are arguments.
+checkpoint of the last run; a task that cannot be merged is a new task too, which begins from the target branch. Each
+task, and each task that it depends on, must be in the plan unchanged (same id, agent, prompt, dependencies and tests),
+else it is a new task. Pure: the rows of the journal are arguments.
 """
 
 from __future__ import annotations

@@ -85,6 +85,12 @@ def _named(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_NAMED_MAX])}{more}"
 
 
+def with_end(error: str, why: str) -> str:
+    """Return *error*, with the reason *why* there is no further try, unless *error* gives the reason already."""
+    end = f"(no further try: {why})"
+    return error if not why or error.endswith(end) else f"{error} {end}"
+
+
 def describe_circuit(data: TaskRunData) -> list[str]:
     """Return a sentence about the bound that opened the circuit of a task run; none if the error of the run says
     enough, since no retry could have helped."""
@@ -93,11 +99,12 @@ def describe_circuit(data: TaskRunData) -> list[str]:
     probes = f", {data.probes} of them as {'a probe' if data.probes == 1 else 'probes'}" if data.probes else ""
     if data.same_error > data.max_error_repeats:
         why = f"the same error came {data.same_error} times in a row"
-    elif data.attempts >= data.max_attempts:
+    elif data.failures >= data.max_attempts:
         why = f"max_attempts is {data.max_attempts}"
     else:
         why = "no retry was left"
-    return [f"its circuit is open after {data.attempts} attempts{probes}: {why}"]
+    attempts = "1 attempt" if data.attempts == 1 else f"{data.attempts} attempts"
+    return [f"its circuit is open after {attempts}{probes}: {why}"]
 
 
 def not_accepted(problem: str) -> str:

@@ -343,7 +343,8 @@ class TaskExecution:
         redact = self._sup.journal_writer.redactor.text
         took_s = round(anyio.current_time() - self._born_s, 6)
         remarks = tuple(map(redact, dict.fromkeys(self.remarks)))
-        findings = self.data.failure if outcome == "failed" and self.data.has_findings else ""
+        has_findings = outcome == "failed" and self.is_opened and self.data.has_findings
+        findings = self.data.failure if has_findings else ""
         return TaskResult(
             self.name, self.session_id, outcome, redact(error), took_s, self.rest, remarks, findings=findings
         )

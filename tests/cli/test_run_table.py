@@ -135,7 +135,7 @@ def test_a_line_says_what_is_waited_for_until_when_and_what_to_type() -> None:
     assert line.doing == f"waits for a human until {until}: supervisor answer a:t1:p1 allow (rm x)"
 
     held = task("a", "IN_PROGRESS", claimed_by="a")
-    delayed = run("a", "RETRYING", attempts=2, delay_s=4.0, last_error="exit status 3")
+    delayed = run("a", "RETRYING", attempts=2, failures=2, delay_s=4.0, last_error="exit status 3")
     (line,) = lines_of(held, delayed, session("a", "CoolingDown"), agent("a", "dead"))
     words = f"attempt 2 of 5 ended, the next one comes not before {time_of_day(6.0)} ({RESET}), exit status 3"
     assert (line.group, line.doing) == (Group.WAITS, words)
@@ -152,7 +152,9 @@ def test_a_later_attempt_is_named_with_the_output() -> None:
     """From the second attempt on, the line of a session begins with the attempt."""
     held = task("a", "IN_PROGRESS", claimed_by="a")
     for attempts, words in ((1, "hello"), (2, "attempt 2 of 5, hello")):
-        table = table_of(held, run("a", "IN_PROGRESS", attempts=attempts), session("a"), agent("a"))
+        table = table_of(
+            held, run("a", "IN_PROGRESS", attempts=attempts, failures=attempts - 1), session("a"), agent("a")
+        )
         table.last_lines["a"] = "hello"
         assert table.lines(now=3.0)[0].doing == words
 

@@ -74,3 +74,54 @@ async def test_a_task_has_what_its_agents_used(tmp_path: Path) -> None:
         result = await carry_out(run, {"id": "dear", "agent": "scripted", "prompt": "@use 300 50 0.25"}, {"id": "free"})
     used = [(one.launches, one.tokens, one.cost_usd) for one in result.tasks.values()]
     assert used == [(1, 350, 0.25), (1, 0, 0.0)]
+
+
+async def test_a_provider_that_fails_for_too_long_fails_the_task(tmp_path: Path) -> None:
+    """Errors of the provider are charged neither to the run nor to the session. When the patience is over, the result
+    says so, and only another agent gives a new claim."""
+    lifecycle = {**QUICK, "base_retry_delay": 0.2, "max_retry_delay": 0.2, "provider_patience_s": 0.3}
+    words = "@model-fails rate_limit 429"
+    agents = {**AGENTS, "s": AgentConfig(adapter="scripted")}
+    settings = quick_settings(max_total_errors=2, max_consecutive_errors=2, restarts_max=1)
+    bounds = {"limits": settings.limits, "agents": agents, "task_lifecycle": lifecycle}
+    async with supervising(tmp_path, agents=agents, settings=settings) as run:
+        alone, other = (
+            {"id": "alone", "agent": "scripted", "prompt": words},
+            {"id": "other", "agent": "s", "prompt": words},
+        )
+        other |= {"fallback_agents": ["sh"], "max_retries": 2}
+        result = await carry_out(run, alone, other, **bounds)
+    assert "provider_patience_s is over)" in result.tasks["alone"].error
+    assert "too many errors" not in result.tasks["alone"].error
+    assert result.tasks["alone"].remarks == ()
+    assert len(run.transitions("claimed", "task:alone")) == 1
+    assert len(run.transitions("claimed", "task:other")) == 2
+
+
+async def test_a_spent_retry_budget_is_named_once(tmp_path: Path) -> None:
+    """A task that has a fallback agent left names the spent budget once."""
+    bad = {"id": "bad", "prompt": "exit 3", "fallback_agents": ["sh2"], "max_retries": 1}
+    agents = {**AGENTS, "sh2": AGENTS["sh"]}
+    async with supervising(tmp_path, agents=agents, settings=SETTINGS) as run:
+        result = await carry_out(run, bad, agents=agents, retry_budget={"share": 0, "least": 0})
+    assert result.tasks["bad"].error.count("no further try") == 1
+    assert result.tasks["bad"].remarks == ("its circuit is open after 1 attempt: no retry was left",)
+
+
+async def test_a_budget_that_is_spent_during_a_cool_down_is_named(tmp_path: Path) -> None:
+    """Of two tasks that wait for a probe, the one that finds the retry budget spent says so."""
+    lifecycle = {**QUICK, "max_attempts": 1, "circuit_breaker": {"cooldown_period": 0.2}}
+    hang = {"prompt": "exec sleep 1000", "timeout_s": 0.2}
+    async with supervising(tmp_path, agents=AGENTS, settings=SETTINGS) as run:
+        tasks = {"id": "a", **hang}, {"id": "b", **hang}
+        result = await carry_out(run, *tasks, task_lifecycle=lifecycle, retry_budget={"share": 0, "least": 1})
+    assert sorted(one.error.count("no further try") for one in result.tasks.values()) == [0, 1]
+    assert sorted(one.launches for one in result.tasks.values()) == [1, 2]
+
+
+async def test_the_last_output_of_a_failed_command_is_charged(tmp_path: Path) -> None:
+    """A command that prints the texts of a provider uses up its attempts, as any other command does."""
+    bad = {"id": "bad", "prompt": "echo 'Error: 429 rate limit, retry after 900 seconds' >&2; exit 1"}
+    async with supervising(tmp_path, agents=AGENTS, settings=SETTINGS) as run:
+        result = await carry_out(run, bad)
+    assert (result.tasks["bad"].launches, result.tasks["bad"].outcome) == (2, "failed")

@@ -145,6 +145,10 @@ async def carry_out(workdir: Path, store: MemoryStore, plan: Plan, operator: Ope
     assert journal.found == []
     left = [f"{row.id} {row.state}" for row in store.entities.values() if row.kind == Kind.TASK and row.state in GOING]
     assert left == []
+    for row in [row for row in store.entities.values() if row.kind == Kind.TASK]:
+        events = store.logs[row.id].after(0, 10_000)
+        failures = [one for one in events if one.to_status == "FAILED" != one.from_status]
+        assert len([one for one in events if one.event == "DeadLettered"]) <= len(failures)  # each is told once
     return journal
 
 

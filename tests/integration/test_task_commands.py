@@ -18,6 +18,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from supervisor.agents.protocols.inprocess import AgentTurn
+from supervisor.cli.rendering import receipt_text
 from supervisor.diagnostics.causal_trace import why
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.host.verification import Verification
@@ -322,9 +323,41 @@ async def test_an_abort_between_two_attempts_cancels_the_task(tmp_path: Path) ->
     assert "enough" in plan.result.tasks["a"].error
 
 
+@pytest.mark.parametrize("state", ["before its next claim", "before its approval"])
+async def test_an_abort_of_the_last_session_cancels_the_task(tmp_path: Path, state: str) -> None:
+    """An abort of the session that worked last for a task which is not settled cancels the task, although the session
+    has ended, and the receipt says so. A second abort does nothing."""
+    lifecycle = {"base_retry_delay": 3600, "max_retry_delay": 3600}
+    wanted = task("a", agent="reader", acceptance=[{"command": ["false"]}], max_retries=1)
+    event = "retried"
+    if state == "before its approval":
+        wanted, event = task("a", approval="after"), "approval_requested"
+    # The task b keeps the run going until the second abort has been answered.
+    plan = plan_of(wanted, task("b", approval="before"), lifecycle=lifecycle)
+    async with running_plan(tmp_path, plan) as running:
+        await running.until(event, "task:a")
+        await running.until("Ended", "a")
+        receipt = await running.run.sup.abort("a", AbortScope.SESSION, reason="enough")
+        again = await running.run.sup.abort("a", AbortScope.SESSION, reason="enough")
+        await running.commands.reject("b", by=ME, reason="no")
+    assert (receipt.already_ended, receipt.cancelled_task, again.cancelled_task) == (True, "a", None)
+    assert "its task a is cancelled" in receipt_text(receipt)
+    assert (running.outcomes()["a"], running.result.tasks["a"].error) == ("aborted", "enough")
+
+
+async def test_a_close_by_the_host_between_two_attempts_cancels_the_task(tmp_path: Path) -> None:
+    """A host that closes the session of a task which waits for its next attempt ends the task."""
+    lifecycle = {"max_attempts": 2, "base_retry_delay": 3600, "max_retry_delay": 3600}
+    limits = quick_settings().limits
+    async with running_plan(tmp_path, plan_of(task("a", "exit 3"), lifecycle=lifecycle, limits=limits)) as plan:
+        await plan.until("execution_failed", "job:a")
+        await plan.run.sup.session("a").close("no longer needed")
+    assert (plan.outcomes(), plan.result.tasks["a"].error) == ({"a": "aborted"}, "no longer needed")
+
+
 async def test_a_stopping_supervisor_does_not_retry_a_reset_task(tmp_path: Path) -> None:
-    """When the supervisor is stopped after the reset of a task's circuit, the task fails without a retry, and its task
-    run is cancelled."""
+    """When the supervisor is stopped after the reset of a task's circuit, the task and its task run are cancelled
+    without a retry."""
     lifecycle = {**QUICK, "max_attempts": 1, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
     async with running_plan(
         tmp_path, plan_of(task("a", **SILENT), lifecycle=lifecycle, limits=quick_settings().limits)
@@ -332,7 +365,7 @@ async def test_a_stopping_supervisor_does_not_retry_a_reset_task(tmp_path: Path)
         await plan.until("execution_timed_out", "run:a")
         assert (await plan.commands.reset("a", by=ME)).state == "PENDING"
         await plan.run.sup.stop()
-    assert plan.outcomes() == {"a": "failed"}
+    assert plan.outcomes() == {"a": "aborted"}
     assert plan.run.row("run:a").state == "CANCELLED"
 
 

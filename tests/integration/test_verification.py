@@ -81,7 +81,7 @@ async def test_an_abort_ends_the_acceptance_tests_too(tmp_path: Path) -> None:
             async with await anyio.open_file(held, "rb") as pipe:  # opens when the test has opened the other end
                 await run.sup.abort("write", AbortScope.SESSION, reason="enough")
                 assert await pipe.read() == b""  # ends when nobody holds that any more
-    assert results[0].tasks["write"].outcome == "aborted"
+    assert (results[0].tasks["write"].outcome, results[0].tasks["write"].error) == ("aborted", "enough")
     assert states_of(run.events(), "task:write")[-1] == "CANCELLED"
 
 

@@ -7,12 +7,13 @@ birth.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from supervisor.diagnostics.invariants.catalogue import ReportViolation
 from supervisor.diagnostics.invariants.shadow_state import SessionShadow
 from supervisor.lifecycles.effects import SendPrompt
-from supervisor.lifecycles.types import Exit, LifecycleEvent, TransitionReason
+from supervisor.lifecycles.types import PROVIDER_TROUBLE, Exit, LifecycleEvent, TransitionReason
 
 _GIVEN_UP = "restart limit exceeded"
 """Beginning of the message of a session that stops because of too many restarts."""
@@ -53,6 +54,9 @@ class ErrorCounterInvariants:
             case "Spawning" if verdict.get("transition_reason") == TransitionReason.SHORTAGE:
                 if record.to_status != "CoolingDown":
                     self._report("counted_right", shadow.id, f"goes to {record.to_status} for want of descriptors")
+            case "Running" if _is_providers(verdict, shadow):
+                if record.to_status != "CoolingDown":
+                    self._report("counted_right", shadow.id, f"goes to {record.to_status} for its provider's trouble")
             case "Running" | "Spawning":
                 self._charge(record, shadow)
         self._compare(shadow)
@@ -122,6 +126,13 @@ class ErrorCounterInvariants:
         if shadow.consecutive >= limits.max_consecutive_errors or shadow.total >= limits.max_total_errors:
             counted = f"{shadow.consecutive} errors in a row, {shadow.total} in all"
             self._report("counted_right", shadow.id, f"launches again after {counted}")
+
+
+def _is_providers(verdict: Mapping[str, Any], shadow: SessionShadow) -> bool:
+    """Return whether the model's provider is to blame for the end of a turn that was requested once."""
+    problem = (verdict.get("model") or {}).get("problem")
+    asked = shadow.data.current if shadow.data is not None else None
+    return problem in PROVIDER_TROUBLE and asked is not None and asked.once
 
 
 def _backoff_s(errors: int, limits: Any) -> float:

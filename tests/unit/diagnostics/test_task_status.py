@@ -45,7 +45,7 @@ def test_a_held_task_says_by_whom_and_at_which_attempt() -> None:
     rows = (
         task(1, "build", "IN_PROGRESS", claimed_by="build-2", retries=1),
         run(2, "build", "CIRCUIT_OPEN", attempts=5),
-        run(3, "build-2", "IN_PROGRESS", attempts=2),
+        run(3, "build-2", "IN_PROGRESS", attempts=2, failures=1),
     )
     assert said(*rows)["task:build"] == "held by build-2, attempt 2 of 5, retry 1 of 3"
     claimed = task(1, "build", "CLAIMED", claimed_by="build")
@@ -118,7 +118,7 @@ def test_a_task_between_two_tries_says_what_is_waited_for() -> None:
     for state, expected in words.items():
         rows = (
             task(1, "a", "OPEN"),
-            run(2, "a", state, attempts=2, delay_s=4.0, probes=1, timed_out=True, last_error="it broke"),
+            run(2, "a", state, attempts=2, failures=2, delay_s=4.0, probes=1, timed_out=True, last_error="it broke"),
         )
         assert said(*rows)["task:a"] == expected
 
@@ -228,7 +228,8 @@ def test_a_workstream_counts_its_tasks() -> None:
         ("CIRCUIT_OPEN", {"attempts": 5, "probes": 3}, "5 attempts, circuit open for good"),
         ("CIRCUIT_OPEN", {"attempts": 1, "permanent": True}, "1 attempt, circuit open for good"),
         ("HALF_OPEN", {"attempts": 5, "probes": 2}, "5 attempts, circuit half open, probe 2 of 3"),
-        ("COMPLETED", {"attempts": 2, "last_error": "x"}, "attempt 2 of 5"),
+        ("COMPLETED", {"attempts": 2, "failures": 1, "last_error": "x"}, "attempt 2 of 5"),
+        ("IN_PROGRESS", {"attempts": 3, "max_attempts": 1}, "attempt 1 of 1"),  # two failed uncharged
     ],
 )
 def test_a_run_says_its_attempts_and_its_circuit(state: str, data: dict[str, Any], words: str) -> None:

@@ -137,6 +137,14 @@ def test_task_counts_its_claims() -> None:
         data = walk(task.TASK, step.state, step.data, task.Unclaimed()).data
 
 
+@pytest.mark.parametrize(("findings", "told"), [("", "lost"), ("no test", "no test")])
+def test_task_tells_its_next_agent_of_the_loss(findings: str, told: str) -> None:
+    """The loss of an agent is the failure that the next prompt tells, unless that prompt has findings to tell."""
+    before = task.TaskData(failure=findings, has_findings=bool(findings))
+    after = task.TASK.step(task.Task.IN_PROGRESS, before, task.Orphaned(reason="lost")).data
+    assert (after.failure, after.has_findings) == (told, bool(findings))
+
+
 def test_task_default_is_three_retries() -> None:
     """The default of a task's ``max_retries`` is 3, as in the specification."""
     assert task.TaskData().max_retries == 3
@@ -292,7 +300,8 @@ def test_run_failed_probe_opens_the_circuit_whatever_the_budget() -> None:
 
 def test_run_waits_for_a_provider_uncharged() -> None:
     """Errors of the provider change no counter of failures; the delay doubles with each of them, and an announced wait
-    is waited out. A charged failure begins with the first delay again."""
+    is waited out, and counts as time in which the provider fails. A charged failure begins with the first delay
+    again."""
     state, data, delays = R.IN_PROGRESS, task_run.TaskRunData(attempts=1), list[float]()
     for at, wait_s in ((10.0, 0.0), (20.0, 0.0), (30.0, 900.0), (40.0, 0.0)):
         trouble = task_run.ExecutionFailed(at=at, error="429", charged=False, provider=True, wait_s=wait_s)
@@ -301,9 +310,22 @@ def test_run_waits_for_a_provider_uncharged() -> None:
         delays.append(waited.data.delay_s)
         state, data = step.state, step.data
     assert delays == [2.0, 4.0, 900.0, 16.0]
-    assert (data.failures, data.provider_errors, data.provider_since) == (0, 4, 40.0)
+    assert (data.failures, data.provider_errors, data.provider_since) == (0, 4, 10.0)
     charged = walk(task_run.RUN, state, data, failed("exit status 3"), task_run.RetryDecided())
     assert (charged.data.failures, charged.data.provider_errors, charged.data.delay_s) == (1, 0, 2.0)
+
+
+def test_run_probes_again_after_trouble_of_the_provider() -> None:
+    """A probe that fails because of the provider is made again, after a delay; the probe's own failure opens the
+    circuit."""
+    limits = task_run.TaskRunData(max_attempts=1, failures=1, timed_out=True)
+    trouble = task_run.ExecutionFailed(error="429", charged=False, provider=True)
+    probing = (task_run.CooldownExpired(), task_run.ProbeStarted(), trouble, task_run.RetryDecided())
+    waits = walk(task_run.RUN, R.CIRCUIT_OPEN, limits, *probing)
+    assert (waits.state, waits.data.probe, waits.data.probes, waits.data.delay_s) == (R.RETRYING, True, 1, 2.0)
+    again = (task_run.BackoffCompleted(), failed(), task_run.RetryDecided())
+    step = walk(task_run.RUN, waits.state, waits.data, *again)
+    assert (step.state, step.data.probe, step.data.failures) == (R.CIRCUIT_OPEN, False, 2)
 
 
 def test_job_waits_for_a_provider_without_a_retry() -> None:

@@ -667,7 +667,16 @@ def test_more_errors_than_the_limit_are_enough(state: S, counted: dict[str, int]
 
 # ---------------------------------------------------------------------------------------------------- staleness
 @pytest.mark.parametrize(
-    "name", ["AgentLaunched", "SessionStarted", "SessionExited", "SessionStable", "BoundaryReached", "GraceExceeded"]
+    "name",
+    [
+        "AgentLaunched",
+        "SessionStarted",
+        "SessionExited",
+        "SessionStable",
+        "BoundaryReached",
+        "GraceExceeded",
+        "FatalError",
+    ],
 )
 @pytest.mark.parametrize(
     ("incarnation", "concluded", "late"),
@@ -679,7 +688,7 @@ def test_stale(name: str, incarnation: int, concluded: int, late: bool) -> None:
     assert stale(session(concluded=concluded), event) is late
 
 
-@pytest.mark.parametrize("name", [one for one in EVENTS if not hasattr(EVENTS[one], "incarnation")])
+@pytest.mark.parametrize("name", [one for one in EVENTS if getattr(EVENTS[one], "incarnation", None) is None])
 def test_never_stale(name: str) -> None:
     """An event that belongs to no incarnation never comes too late."""
     assert not any(stale(data, EVENTS[name]) for data in DATA.values())

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from supervisor.lifecycles.task_run import ErrorCategory
-from supervisor.lifecycles.types import AbortReason, ModelProblem, TransitionReason
+from supervisor.lifecycles.types import PROVIDER_TROUBLE, AbortReason, ModelFailure, ModelProblem, TransitionReason
 from supervisor.policies.error_classification import (
     DECIDED,
     PROBLEMS,
@@ -19,6 +19,7 @@ from supervisor.policies.error_classification import (
     signature_of,
     wait_of,
 )
+from supervisor.policies.turn_outcome import decide_verdict
 
 OWN = {ModelProblem.CONTEXT_LENGTH, ModelProblem.NOT_FOUND, ModelProblem.REFUSED}
 """Model problems that lie in the request itself: another request may succeed."""
@@ -396,8 +397,37 @@ def test_a_status_that_is_no_error_says_nothing(status: int | None) -> None:
         ("rate limited; retry in 250ms", 0.25),
         ("rate limit exceeded", 0.0),
         ("exit status 3: try again in vain", 0.0),
+        ("retry after 500 milliseconds", 0.5),
+        ("retry after 30 seconds, please", 30.0),
+        ("try again in 2 Hours.", 7200.0),
+        ("Please retry in 6m0s", 360.0),
+        ("wait 5 more requests", 0.0),
+        ("wait 10:30 UTC", 0.0),
+        ("retry-after: 1795790634", 0.0),
     ],
 )
 def test_an_error_says_how_long_to_wait(error: str, seconds: float) -> None:
     """The wait that an error's text asks for is read in its unit; other texts ask for none."""
     assert wait_of(error) == seconds
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "expected 200 but got 503 Service Unavailable",
+        "AssertionError: rate limit not enforced",
+        "server overloaded() is not defined",
+    ],
+)
+def test_the_last_output_of_a_process_blames_no_provider(output: str) -> None:
+    """A test's output about statuses and limits is a failure of the task; a structured report of the provider's failure
+    is not."""
+    verdict = decide_verdict("error", "exit status 1", last_words=output)
+    assert (verdict.model, verdict.error) == (None, f"exit status 1; its last words: {output}")
+    assert decide_verdict("error", "exit status 1", problem=ModelProblem.SERVER, last_words=output).model is not None
+    assert decide_verdict("error", "exit status 1", last_words="[API Error: 529 overloaded]").model is not None
+
+
+def test_a_session_is_charged_for_the_same_problems_as_a_run() -> None:
+    """The problems that are charged to no session are those that are charged to no run."""
+    assert {one for one in ModelProblem if classify("", model=ModelFailure(problem=one)).passes} == PROVIDER_TROUBLE
