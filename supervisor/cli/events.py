@@ -29,7 +29,9 @@ from supervisor.lifecycles.types import LifecycleEvent
 @click.command("events", epilog=examples("supervisor events fix -f"))
 @click.argument("entity_id", metavar="[ID]", required=False, shell_complete=complete_ids())
 @click.option("-f", "--follow", is_flag=True, help="Continue until the supervisor ends.")
-@click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only records after this number.")
+@click.option(
+    "--after", type=click.IntRange(0, INTEGER_MAX), default=0, metavar="SEQ", help="Only records after this number."
+)
 @state_dir_option
 @json_option
 def events(entity_id: str | None, follow: bool, after: int, state_dir: Path, as_json: bool) -> None:
@@ -92,7 +94,7 @@ class _Records:
     async def follow(self, after: int) -> None:
         """Print records as they happen until the supervisor ends; return at once if none runs."""
         from supervisor.control.client import ReplyLost, request
-        from supervisor.control.requests import Follow
+        from supervisor.control.requests import INTEGER_MAX, Follow
 
         asked = Follow(after=after, id=self._entity)
         try:
