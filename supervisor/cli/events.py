@@ -23,7 +23,7 @@ from supervisor.diagnostics.tree_view import tool_calls
 from supervisor.journal.history import History
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import INTEGER_MAX, LifecycleEvent
 
 
 @click.command("events", epilog=examples("supervisor events fix -f"))
@@ -94,7 +94,7 @@ class _Records:
     async def follow(self, after: int) -> None:
         """Print records as they happen until the supervisor ends; return at once if none runs."""
         from supervisor.control.client import ReplyLost, request
-        from supervisor.control.requests import INTEGER_MAX, Follow
+        from supervisor.control.requests import Follow
 
         asked = Follow(after=after, id=self._entity)
         try:

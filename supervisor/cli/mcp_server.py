@@ -2,8 +2,8 @@
 
 The operations of the control socket are tools: name, parameters, and description come from the table of the operations,
 and the result is the reply. Two more tools, ``list`` and ``why``, read the journal. A refusal is a tool error with the
-same text as on the command line; if only some tasks of a command were refused, the result has both. The required library
-is installed by the extra ``mcp``.
+same text as on the command line; if only some tasks of a command were refused, the result has both. The required
+library is installed by the extra ``mcp``.
 """
 
 from __future__ import annotations

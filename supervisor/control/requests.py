@@ -15,12 +15,10 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, Strict, ValidationError, model_validator
 
 from supervisor.control.error_messages import BadInput
-from supervisor.lifecycles.types import AbortScope, DeliveryPoint, Verb
+from supervisor.lifecycles.types import INTEGER_MAX, AbortScope, DeliveryPoint, Verb
 
 Flag = Annotated[bool, Strict()]
 Seconds = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False)]
-INTEGER_MAX: Final = 2**63 - 1
-"""Largest integer that the journal can store or compare (SQLite)."""
 Number = Annotated[int, Strict(), Field(ge=0, le=INTEGER_MAX)]
 _SHOWN_MAX: Final = 60
 """Maximal number of characters of a value in an error message."""
