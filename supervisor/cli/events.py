@@ -23,13 +23,15 @@ from supervisor.diagnostics.tree_view import tool_calls
 from supervisor.journal.history import History
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import INTEGER_MAX, LifecycleEvent
 
 
 @click.command("events", epilog=examples("supervisor events fix -f"))
 @click.argument("entity_id", metavar="[ID]", required=False, shell_complete=complete_ids())
 @click.option("-f", "--follow", is_flag=True, help="Continue until the supervisor ends.")
-@click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only records after this number.")
+@click.option(
+    "--after", type=click.IntRange(0, INTEGER_MAX), default=0, metavar="SEQ", help="Only records after this number."
+)
 @state_dir_option
 @json_option
 def events(entity_id: str | None, follow: bool, after: int, state_dir: Path, as_json: bool) -> None:

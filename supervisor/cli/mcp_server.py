@@ -2,7 +2,8 @@
 
 The operations of the control socket are tools: name, parameters, and description come from the table of the operations,
 and the result is the reply. Two more tools, ``list`` and ``why``, read the journal. A refusal is a tool error with the
-same text as on the command line. The required library is installed by the extra ``mcp``.
+same text as on the command line; if only some tasks of a command were refused, the result has both. The required
+library is installed by the extra ``mcp``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
 from mcp_types import ToolAnnotations
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, create_model
 
 from supervisor import __version__
 from supervisor.cli.query import seen_entities
@@ -28,18 +29,14 @@ from supervisor.cli.why import explained
 from supervisor.control.client import answers_to
 from supervisor.control.error_messages import BadInput, ControlError, NotRunning
 from supervisor.control.operations import OPERATIONS, Effect, Lines, Operation
-from supervisor.control.requests import Command
+from supervisor.control.requests import BadRequest, Command, unknown_field
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.ports import JournalError
 
 ACTOR: Final = "mcp"
 """Name of the actor in the records of commands that come by MCP."""
 _REFUSALS: Final = (BadInput, NotRunning, ControlError, StateDirError, JournalError)
-_ANNOTATIONS: Final = {
-    Effect.READS: ToolAnnotations(read_only_hint=True, open_world_hint=False),
-    Effect.CHANGES: ToolAnnotations(destructive_hint=False, open_world_hint=False),
-    Effect.ENDS: ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False),
-}
+_READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _INSTRUCTIONS: Final = (
     "A supervisor of AI agent sessions. `list` shows what there is; ids look like lead (a session), lead:t1 (a turn), "
     "lead:t1:c2 (a tool call), lead:t1:p1 (a permission). Give `abort` dry_run=true first: it lists what would end."
@@ -72,6 +69,19 @@ async def _tool_errors() -> AsyncIterator[None]:
         raise ToolError(str(error)) from error
 
 
+def _annotations(operation: Operation) -> ToolAnnotations:
+    if operation.effect is Effect.READS:
+        return _READS
+    is_end = operation.effect is Effect.ENDS
+    return ToolAnnotations(destructive_hint=is_end, idempotent_hint=operation.idempotent, open_world_hint=False)
+
+
+def _check_not_refused(lines: list[dict[str, Any]]) -> None:
+    """Raise ToolError if the reply names tasks, and the command was refused for each of them."""
+    if lines and all("refused" in one for one in lines):
+        raise ToolError("\n".join(f"{one['task']}: {one['refused']['message']}" for one in lines))
+
+
 class _Arguments(ArgModelBase):
     """Arguments of a tool as they come: the request checks them, with errors that name field, value and fix."""
 
@@ -94,13 +104,21 @@ class _Tools:
 
         async def call(**given: Any) -> Any:
             async with _tool_errors():
+                for name in given:
+                    if name not in schema["properties"]:  # not even the name of the sender, which the model has
+                        raise BadRequest(unknown_field(name, operation.name, schema["properties"]))
                 asked = operation.request.model_validate({**given, **sender})
                 lines = await answers_to(StateDir(self._state_dir).control_socket, asked)
+                _check_not_refused(lines)
             return lines if operation.lines is Lines.MANY else lines[0]
 
         schema = operation.request.model_json_schema()
         schema["properties"] = {name: one for name, one in schema["properties"].items() if name not in ("do", "by")}
-        arguments: dict[str, Any] = dict.fromkeys(schema["properties"], (Any, None))
+        # The library decodes a string as JSON unless the field is a str: only a list may come as JSON text.
+        arguments: dict[str, Any] = {
+            name: (Any if one.get("type") == "array" else SkipValidation[str], None)
+            for name, one in schema["properties"].items()
+        }
         return Tool(
             fn=call,
             name=operation.name,
@@ -114,7 +132,7 @@ class _Tools:
             ),
             is_async=True,
             context_kwarg=None,
-            annotations=_ANNOTATIONS[operation.effect],
+            annotations=_annotations(operation),
         )
 
     async def _read(self, read: Callable[[], Any]) -> Any:
@@ -147,8 +165,8 @@ def server_of(state_dir: Path) -> MCPServer[Any]:
     server = MCPServer[Any](
         "supervisor", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING", tools=called
     )
-    server.tool("list", annotations=_ANNOTATIONS[Effect.READS])(tools.listed)
-    server.tool("why", annotations=_ANNOTATIONS[Effect.READS])(tools.why)
+    server.tool("list", annotations=_READS)(tools.listed)
+    server.tool("why", annotations=_READS)(tools.why)
     return server
 
 

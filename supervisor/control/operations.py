@@ -68,7 +68,7 @@ _KINDS: Final[tuple[tuple[type[Exception], str], ...]] = (
 
 
 class Effect(StrEnum):
-    """Effect of an operation on the supervisor and its sessions."""
+    """Largest effect that an operation can have on the supervisor and its sessions."""
 
     READS = "reads"
     CHANGES = "changes"
@@ -85,13 +85,14 @@ class Lines(StrEnum):
 
 class Operation(NamedTuple):
     """Row of the table: *handle* returns the lines of the reply. ``access`` is the rule for callers that are no
-    operators; ``None``: all of them may call."""
+    operators; ``None``: all of them may call. ``idempotent``: a second call with the same arguments changes nothing."""
 
     request: type[Request]
     handle: Callable[[Supervisor, Any], Replies]
     effect: Effect
     access: Access | None = None
     lines: Lines = Lines.ONE
+    idempotent: bool = False
 
     @property
     def name(self) -> str:
@@ -259,10 +260,10 @@ _TABLE: Final = (
     Operation(Follow, follow, Effect.READS, lines=Lines.ENDLESS),
     Operation(Send, send, Effect.CHANGES, Access("send", within=within_sessions)),
     Operation(Answer, answer, Effect.CHANGES, Access("answer", never=own_permission)),
-    Operation(Steer, steer, Effect.CHANGES, Access("tasks"), Lines.MANY),
+    Operation(Steer, steer, Effect.ENDS, Access("tasks"), Lines.MANY),  # a cancelled task ends its session
     Operation(Split, split, Effect.CHANGES, Access("tasks", within=own_task)),
     Operation(Compact, compact, Effect.CHANGES, Access("compact")),
-    Operation(Abort, abort, Effect.ENDS, Access("abort", within=within_sessions)),
+    Operation(Abort, abort, Effect.ENDS, Access("abort", within=within_sessions), idempotent=True),
     Operation(Stop, stop, Effect.ENDS, Access("stop")),
 )
 OPERATIONS: Final[Mapping[str, Operation]] = {one.name: one for one in _TABLE}

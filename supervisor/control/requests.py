@@ -9,16 +9,17 @@ A request with an invalid field cannot be made: the error names the field, the v
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, Strict, ValidationError, model_validator
 
 from supervisor.control.error_messages import BadInput
-from supervisor.lifecycles.types import AbortScope, DeliveryPoint, Verb
+from supervisor.lifecycles.types import INTEGER_MAX, AbortScope, DeliveryPoint, Verb
 
 Flag = Annotated[bool, Strict()]
 Seconds = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False)]
-Number = Annotated[int, Strict(), Field(ge=0)]
+Number = Annotated[int, Strict(), Field(ge=0, le=INTEGER_MAX)]
 _SHOWN_MAX: Final = 60
 """Maximal number of characters of a value in an error message."""
 
@@ -176,9 +177,14 @@ class Stop(Command):
 class Compact(Request):
     do: Literal["compact"] = "compact"
     keep_s: Seconds | None = Field(None, description="the seconds for which entities are kept after their end")
-    records_max: Annotated[int, Strict(), Field(ge=1)] | None = Field(
+    records_max: Annotated[int, Strict(), Field(ge=1, le=INTEGER_MAX)] | None = Field(
         None, description="the largest number of records to keep, 1 or more"
     )
+
+
+def unknown_field(name: str, do: str, fields: Iterable[str]) -> str:
+    """Return the error text for a field that the operation *do*, which has *fields*, does not have."""
+    return f"{name}: unknown field; the fields of {do} are: {', '.join(fields) or 'none'}"
 
 
 def _error_text(error: ValidationError, model: type[Request]) -> str:
@@ -188,13 +194,13 @@ def _error_text(error: ValidationError, model: type[Request]) -> str:
     for one in error.errors(include_url=False):
         field, value = str(one["loc"][0]) if one["loc"] else "", repr(one["input"])
         shown = value if len(value) <= _SHOWN_MAX else f"{value[: _SHOWN_MAX - 3]}..."
-        wanted = fields[field].description or f"{field!r}" if field in fields else ""
+        wanted = fields[field].description or repr(fields[field].default) if field in fields else ""
         match one["type"]:
             case "missing":
                 texts.append(f"{field}: missing; give {wanted}")
             case "extra_forbidden":
-                known = ", ".join(name for name in fields if name != "do") or "none"
-                texts.append(f"{field}: unknown field; the fields of {fields['do'].default} are: {known}")
+                known = [name for name in fields if name != "do"]
+                texts.append(unknown_field(field, fields["do"].default, known))
             case _:
                 texts.append(f"{field}: {shown} is not valid; give {wanted}")
     return "\n".join(texts)

@@ -10,6 +10,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+INTEGER_MAX: Final = 2**63 - 1
+"""Largest integer that a journal can store, such as the number of a record (SQLite)."""
+
 
 class Kind(StrEnum):
     """Kinds of entities that have a log of their own."""

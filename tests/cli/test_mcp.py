@@ -18,11 +18,14 @@ from supervisor.cli.commands import mcp
 from supervisor.cli.mcp_server import server_of
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.host.api import Supervisor
+from supervisor.journal.statedir import StateDir
 from supervisor.plans import AgentConfig
 from supervisor.plans.permissions import PermissionsConfig
 from supervisor.policies.permissions import Decision
 from supervisor.sessions.handle import Session
 from tests.support import quick_settings, wait_for_record
+from tests.unit.control.test_control import Played, served
+from tests.unit.control.test_task_operations import Work
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +74,9 @@ async def test_the_parameters_of_a_tool_are_the_fields_of_the_request(tmp_path: 
     assert (list(schema["properties"]), schema["required"]) == (["id", "text", "urgent", "at"], ["id", "text"])
     assert all(one["description"] for one in schema["properties"].values())
     assert tools["abort"].annotations is not None
-    assert tools["abort"].annotations.destructive_hint
+    hints = {name: one.annotations for name, one in tools.items() if one.annotations is not None}
+    assert {name for name, one in hints.items() if one.destructive_hint} == {"abort", "steer", "stop"}
+    assert {name for name, one in hints.items() if one.idempotent_hint} == {"abort"}
 
 
 async def test_an_agent_drives_a_supervisor(tmp_path: Path) -> None:
@@ -117,8 +122,35 @@ async def test_what_is_refused_is_a_tool_error(tmp_path: Path) -> None:
         assert "tasks: none is named; give at least" in await refused(client, "steer", verb="approve")
         assert "id: missing; give the id of a session" in await refused(client, "send", text="x")
         assert "at: 'soon' is not valid; give the point" in await refused(client, "send", id="a", text="x", at="soon")
-        assert "loud: unknown field" in await refused(client, "stop", loud=True)
+        assert "loud: unknown field; the fields of stop are: now" in await refused(client, "stop", loud=True)
+        assert "by: unknown field" in await refused(client, "stop", by="root")
+        assert "do: unknown field" in await refused(client, "stop", do="ping")
         assert (await called(client, "list"))[0]["id"] == "lead"
+
+
+async def test_a_text_that_is_json_stays_a_text(tmp_path: Path) -> None:
+    """A string argument arrives as the caller wrote it, even if it is valid JSON. Only a list may come as JSON text."""
+    work = Work()
+    supervisor = Played(work)
+    state = StateDir.open(tmp_path / "sd")
+    async with served(state.control_socket, supervisor), Client(server_of(state.root)) as client:
+        for text in ('{"status": "done"}', "null", "[1]"):
+            await called(client, "send", id="lead", text=text)
+            assert text in supervisor.asked[-1]
+        await called(client, "split", task="a", subtasks='[{"id": "x", "agent": "w", "prompt": "go"}]')
+        assert "at: 'null' is not valid" in await refused(client, "send", id="lead", text="x", at="null")
+        await called(client, "steer", verb="approve", tasks='["a", "b"]')
+        assert [one[1] for one in work.asked] == ["a", "a", "b"]
+
+
+async def test_a_command_that_every_task_refused_is_a_tool_error(tmp_path: Path) -> None:
+    """A command is a tool error if it was refused for each task; otherwise the result has an entry for each task."""
+    supervisor = Played(Work())
+    state = StateDir.open(tmp_path / "sd")
+    async with served(state.control_socket, supervisor), Client(server_of(state.root)) as client:
+        assert "open: " in await refused(client, "steer", verb="approve", tasks=["open"])
+        entries = await called(client, "steer", verb="approve", tasks=["open", "a"])
+        assert ["refused" in one for one in entries] == [True, False]
 
 
 async def test_without_a_supervisor(tmp_path: Path) -> None:

@@ -296,6 +296,10 @@ async def test_a_request_that_fails_is_answered_with_the_reason(
         ),
         ({"do": "abort", "scope": "tool"}, "id: missing; give the id of a tool call or session"),
         ({"do": "abort", "id": "lead", "scope": "tool", "within_s": -1}, "within_s: -1 is not valid; give the seconds"),
+        (
+            {"do": "follow", "after": 2**63},
+            "after: 9223372036854775808 is not valid; give the number of the last record",
+        ),
         ({"do": "dance"}, "do: 'dance' is not an operation; give one of ping, inspect, permissions, follow, send,"),
         ({}, "do: None is not an operation; give one of ping"),
         ({"do": "ping", "loudly": True}, "loudly: unknown field; the fields of ping are: none"),
