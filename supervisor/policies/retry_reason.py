@@ -82,7 +82,7 @@ _EXECUTORS: Final = frozenset(
     }
 )
 """Names, without a version, of other programs that may execute their input, or start a program that does."""
-_VERSION: Final = re.compile(r"-?[\d.]*(?:\.exe)?$")
+_VERSION: Final = re.compile(r"(?<![\d.])-?[\d.]*(?:\.exe)?$")
 _SHELL_FLAGS: Final = re.compile(r"-[euxv]+")
 _FLAGS: Final = re.compile(r"-[uBvw]+")
 _TAKES_PROGRAM: Final = re.compile(r"-\w*[ce]=?|--(?:call|command|eval|exec|execute)=?")
