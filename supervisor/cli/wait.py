@@ -10,7 +10,7 @@ import click
 
 from supervisor.cli.completion import complete_ids
 from supervisor.cli.lookup import has_ended, newest_task, open_history, pause, unknown_id
-from supervisor.cli.options import examples, json_option, say, state_dir_option, warn
+from supervisor.cli.options import examples, json_option, say, state_dir_option, state_dir_words, warn
 from supervisor.cli.rendering import json_text
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, TimedOut, WorkFailed
 from supervisor.diagnostics.task_status import data_of
@@ -93,7 +93,8 @@ def _await_end(state: StateDir, reader: History, entity_id: str, timeout_s: floa
             raise WorkFailed(f"{words}; `supervisor run PLAN.yaml` continues an interrupted plan")
         if row.state in _FOR_A_PERSON and not said:
             said = True
-            warn(f"{entity_id} waits for a person: `supervisor approve {data_of(row).get('name')}`, or reject")
+            approve = f"supervisor approve {data_of(row).get('name')}{state_dir_words(state.root)}"
+            warn(f"{entity_id} waits for a person: `{approve}`, or reject")
         if until_s is not None and time.monotonic() >= until_s:
             raise TimedOut(f"{entity_id} has not ended after {timeout_s:g} s: it is {row.state}")
         pause()
