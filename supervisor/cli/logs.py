@@ -17,7 +17,7 @@ from supervisor.control.error_messages import BadInput
 from supervisor.journal.history import History
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from
-from supervisor.lifecycles.types import Kind
+from supervisor.lifecycles.types import Kind, LifecycleEvent
 
 _TRANSCRIPT_LINE: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<source>\w+)\| (?P<text>.*)")
 """Pattern of a line of a transcript; the time of day is UTC. Other lines are notes of the transcript itself."""
@@ -57,22 +57,27 @@ class _Logs:
             UnknownId: nothing has the id.
             BadInput: the id is that of a task without a session.
         """
-        sessions = self._sessions()
-        if not sessions and not (follow and self._goes_on("")):
+        seq = self._reader.live.last_seq
+        sessions, task = self._sessions(), self._task()
+        if not sessions and not (follow and self._goes_on(task, "")):
             raise BadInput(f"{self._id}: no session has worked on this task yet; `supervisor tree` shows why it waits")
         if len(sessions) > 1:
             older = ", ".join(f"`supervisor logs {one} --exact`" for one in sessions[:-1])
             warn(f"{sessions[-1]} is the newest of {len(sessions)} sessions of {self._id}; the older ones: {older}")
         current = self._printer(sessions)
-        seq = self._reader.live.last_seq
         goes_on = follow
         while goes_on:
-            goes_on = self._goes_on(current.session)  # asked first: what was said before the end is still read
-            if seq != (seq := self._reader.live.last_seq) and (newer := self._sessions()) != sessions:
-                sessions = newer
-                current.end()
-                warn(f"{sessions[-1]} works on {self._id} now")
-                current = self._printer(sessions)
+            goes_on = self._goes_on(task, current.session)  # asked first: what was said before the end is still read
+            named = False
+            for event in self._reader.live.events(after_seq=seq):
+                seq, named = event.seq, named or self._names(event)
+            if named:
+                goes_on, task = True, self._task()  # the task may be another one now: asked again after the pause
+                if (newer := self._sessions()) != sessions:
+                    sessions = newer
+                    current.end()
+                    warn(f"{sessions[-1]} works on {self._id} now")
+                    current = self._printer(sessions)
             current.print_new()
             if goes_on:
                 pause()
@@ -82,15 +87,26 @@ class _Logs:
         found = sessions_named(self._reader, self._id)
         return [self._id] if self._exact and self._id in found else found
 
+    def _task(self) -> str:
+        """Return the id of the newest task that *entity_id* means; ``""`` if it means a session."""
+        task = None if self._exact else newest_task(self._reader.live.entities(), self._id)
+        return task.id if task is not None else ""
+
+    def _names(self, event: LifecycleEvent) -> bool:
+        """Return whether a record may change the sessions or the task that *entity_id* means: only then all entities
+        are read again, since a large plan has thousands. The id of a later task or session of a name contains the
+        name."""
+        born = event.event == "Born" and event.entity_type in (Kind.TASK, Kind.SESSION)
+        return (born or event.event == "claimed") and self._id.partition("/")[0] in event.entity_id
+
     def _printer(self, sessions: Sequence[str]) -> _TranscriptPrinter:
         session = sessions[-1] if sessions else ""
         return _TranscriptPrinter(self._state.transcript(session), session, self._as_json)
 
-    def _goes_on(self, session: str) -> bool:
+    def _goes_on(self, task: str, session: str) -> bool:
         """Return whether more output may come: a supervisor runs, and the task, or the session without a task, has not
         ended."""
-        task = None if self._exact else newest_task(self._reader.live.entities(), self._id)
-        row = task or self._reader.entity(session)
+        row = self._reader.entity(task or session)
         return row is not None and not has_ended(self._reader.live, row) and self._state.lock_holder() is not None
 
 

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from supervisor.cli.invocation import execute
 from supervisor.cli.live_view import JsonView, Reporter, RunView
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.host.api import Supervisor
+from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.tables import VERSION
 from supervisor.lifecycles.task_run import TaskRun
@@ -51,7 +52,7 @@ from supervisor.plans import (
 )
 from supervisor.plans.agents import McpServerConfig
 from supervisor.plans.permissions import PermissionRuleConfig
-from supervisor.ports import JournalError
+from supervisor.ports import EntityRow, JournalError
 from supervisor.work.results import PlanResult
 from tests.support import CommandOutput, run_command, stdout_of
 from tests.unit.journal.test_journal_growth import kept_journal
@@ -664,6 +665,24 @@ def test_following_logs_goes_on_to_the_end_of_the_session(running: Running, monk
         r"hello \u001b[31mred\u001b[0m",
         "went on",
     ]
+
+
+def test_following_logs_reads_all_entities_once(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``logs --follow`` reads all entities of the journal at its start, and afterwards only new records and the entity
+    that it follows, since a large plan has thousands of entities."""
+    reads: list[bool] = []
+    entities = JournalReader.entities
+
+    def counted(reader: JournalReader, *, ids: Sequence[str] | None = None, live_only: bool = False) -> list[EntityRow]:
+        reads.append(ids is None)
+        return entities(reader, ids=ids, live_only=live_only)
+
+    steps = iter([reads.clear, *[lambda: None] * 5, lambda: _abort_tool(running), lambda: _close(running)])
+    monkeypatch.setattr("supervisor.cli.logs.pause", lambda: next(steps)())
+    monkeypatch.setattr(JournalReader, "entities", counted)
+    stdout_of("logs", "lead", "--follow", "--state-dir", running.state_dir)
+    assert reads.count(False) > 5
+    assert reads.count(True) == 0
 
 
 def _abort_tool(running: Running) -> None:

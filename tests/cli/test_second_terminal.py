@@ -33,6 +33,7 @@ task_lifecycle: {max_attempts: 1}
 agents:
   worker:
     adapter: command
+    explain_retries: true
     command:
       - sh
       - -euc
