@@ -45,7 +45,8 @@ DATA: Mapping[str, type[msgspec.Struct]] = {name: kind.data for name, kind in KI
 
 AGENTS: Mapping[str, AgentConfig] = {"scripted": AgentConfig(adapter="scripted")}
 
-FIRST_LINE = AgentConfig(adapter="command", command=("sh", "-c", 'eval "$(printf %s "$0" | sed -n 1p)"', "{prompt}"))
+_FIRST_LINE = ("sh", "-c", 'eval "$(printf %s "$0" | sed -n 1p)"', "{prompt}")
+FIRST_LINE = AgentConfig(adapter="command", command=_FIRST_LINE, explain_retries=True)
 """Agent that reads its prompt, and executes the first line: unlike ``sh -c {prompt}``, it can be given a reason for a
 retry, and so another claim of its task."""
 

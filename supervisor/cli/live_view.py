@@ -10,8 +10,9 @@ Two failures must not stop a run:
 
 * The journal cannot be written: the view shows that at once. If the journal cannot be read either, the next update
   tries again.
-* Standard output cannot be written: the run continues without output. If the reader closed the pipe, the result counts
-  as delivered; after any other error it does not, and another run can print it again (``Reporter.end``).
+* Standard output cannot be written, or the view has a defect: the run continues without output, and the log of ``-v``
+  on standard error continues. If the reader closed the pipe, the result counts as delivered; after any other error it
+  does not, and another run can print it again (``Reporter.end``).
 
 No code of this module decides about the run.
 """
@@ -19,6 +20,7 @@ No code of this module decides about the run.
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 import threading
@@ -50,6 +52,7 @@ TICK_S: Final = 0.2
 
 
 RECOVERED: Final = "recovered: the journal can be written again"
+_logger = logging.getLogger("supervisor")
 
 
 # ------------------------------------------------------------------------------------------------------- views
@@ -259,15 +262,15 @@ def view_for(*, as_json: bool, state: StateDir) -> RunView:
 
 # ------------------------------------------------------------------------------------------------------ reporter
 class Reporter:
-    """Reporter that shows the journal's records after number *after* in a view. The methods block; any thread may call
-    them.
+    """Reporter that shows the journal's records after number *after* in a view, and passes each to *log*, the log of
+    ``-v``. The methods block; any thread may call them.
 
-    After the reader of standard output has gone away the run continues without output.
+    After the reader of standard output has gone away the run continues without output, and the log continues.
     """
 
-    def __init__(self, journal: Path, *, after: int) -> None:
-        self._journal, self.last = journal, after
-        self._lock = threading.Lock()
+    def __init__(self, journal: Path, *, after: int, log: Callable[[LifecycleEvent], None] | None = None) -> None:
+        self._journal, self.last, self._log = journal, after, log
+        self._lock = threading.RLock()
         self._view: RunView | None = None
         self._down = False
         self._output_complete = True
@@ -281,19 +284,26 @@ class Reporter:
     def started(self) -> bool:
         return self._reader is not None
 
-    def start(self, view: RunView) -> None:
-        """Begin to report in *view*; the journal must exist.
+    def start(self, make_view: Callable[[], RunView]) -> None:
+        """Begin to report in the view that *make_view* returns; the journal must exist.
 
         Raises:
-            JournalError: the journal cannot be opened.
+            JournalError: the journal cannot be opened. No view was made, so that standard error is as it was.
         """
         self._reader = JournalReader(self._journal)
-        self._view = view
+        self._view = make_view()
 
     def update(self, outage: Outage | None = None) -> None:
         """Show the new records. *outage*: the reason why the journal cannot be written now, or ``None``."""
-        self._with_view(lambda view: self._show_outage(view, outage))
-        self._with_view(self._show_new_records)
+        with self._lock:
+            self._with_view(lambda view: self._show_outage(view, outage))
+            if self._view is None and self._log is None:
+                return
+            events, rows = self._new_records()
+            if self._log is not None:
+                for event in events:
+                    self._log(event)
+            self._with_view(lambda view: view.show(events, rows))
 
     def _show_outage(self, view: RunView, outage: Outage | None) -> None:
         if self._down != (outage is not None):
@@ -307,40 +317,49 @@ class Reporter:
             Whether the result was delivered. It counts as delivered if the reader has closed the pipe, since the reader
             has the exit status; it is not delivered if the disk is full or the terminal is lost.
         """
-        self.update()
-        self._with_view(lambda view: view.end(result))
-        self._close_view()
+        with self._lock:
+            self.update()
+            self._with_view(lambda view: view.end(result))
+            self._end_output()
         if not self._output_complete:
             with suppress(OSError):
                 warn("the result could not be written; run the plan again to print it, no task is repeated for that")
         return self._output_complete
 
-    def _close_view(self) -> None:
+    def _end_output(self) -> None:
         self._with_view(lambda view: view.close())
-        with self._lock:
-            self._view = None
+        self._view = self._log = None
 
     def close(self) -> None:
-        self._close_view()
-        if self._reader is not None:
-            self._reader.close()
+        with self._lock:  # an update may still run in an abandoned thread
+            self._end_output()
+            if self._reader is not None:
+                self._reader.close()
 
     def _with_view(self, call: Callable[[RunView], None]) -> None:
-        with self._lock:
-            if self._view is None:
+        """Call *call* with the view, if there is one. A view that fails is closed and dropped: the output must not end
+        the run, whatever the error is."""
+        if self._view is None:
+            return
+        try:
+            call(self._view)
+        except Exception as error:
+            lost, self._view = self._view, None
+            with suppress(Exception):
+                lost.close()
+            if isinstance(error, BrokenPipeError):
                 return
-            try:
-                call(self._view)
-            except OSError as error:
-                lost, self._view = self._view, None
-                with suppress(OSError):
-                    lost.close()
-                if not isinstance(error, BrokenPipeError):
-                    self._output_complete = False
-                    with suppress(OSError):
-                        warn(f"standard output cannot be written, the run continues without output: {error.strerror}")
+            self._output_complete = False
+            if isinstance(error, OSError):
+                words = f"standard output cannot be written, the run continues without output: {error.strerror}"
+            else:
+                words = f"the output failed, the run continues without output: {type(error).__name__}: {error}"
+                _logger.debug("the output failed", exc_info=error)
+            with suppress(OSError):
+                warn(words)
 
-    def _show_new_records(self, view: RunView) -> None:
+    def _new_records(self) -> tuple[list[LifecycleEvent], list[EntityRow]]:
+        """Return the records that were not shown yet, and the rows of the entities that they are about."""
         assert self._reader is not None, "start() sets the view and the reader"
         events: list[LifecycleEvent] = []
         rows: list[EntityRow] = []
@@ -354,4 +373,4 @@ class Reporter:
                 # The run continues the workstream of an earlier run: the tasks without new records belong to it too.
                 rows, self._begin = self._reader.entities(), 0
             self._changed.clear()
-        view.show(events, rows)
+        return events, rows

@@ -73,26 +73,30 @@ def _watch(state: StateDir, *, all_of_it: bool) -> None:
     """Print the table on a terminal every ``WATCH_S`` seconds, and elsewhere whenever a state has changed, until no
     supervisor runs."""
     shown: object = None
+    is_drawn = False
     while state.lock_holder() is not None:
         _, seen = seen_entities(state.root, all_of_it=all_of_it)
         if sys.stdout.isatty():
             click.clear()
+            is_drawn = True
             say(_fitting(ps_text(sorted(seen, key=lambda one: one.ended))))
         elif shown != (shown := [(one.id, one.state, one.note) for one in seen]):
             say(f"{ps_text(seen)}\n")
         sys.stdout.flush()
         time.sleep(WATCH_S)
-    click.clear()
+    if is_drawn:  # otherwise the screen is the user's
+        click.clear()
 
 
 def _fitting(table: str) -> str:
     """Return the lines of a table that fit on the terminal, and the number of the others."""
+    from rich.cells import chop_cells  # here, since only --watch on a terminal needs it
+
     size = get_terminal_size()
-    lines = [line[: size.columns] for line in table.splitlines()]
-    room = max(2, size.lines - 2)
-    if len(lines) <= size.lines - 1:
-        return "\n".join(lines)
-    return "\n".join([*lines[:room], f"... and {len(lines) - room} more; `supervisor ps` prints all"])
+    lines = table.splitlines()
+    room = len(lines) if len(lines) <= size.lines - 1 else max(2, size.lines - 2)
+    more = [f"... and {len(lines) - room} more; `supervisor ps` prints all"] if len(lines) > room else []
+    return "\n".join([*("".join(chop_cells(line, size.columns)[:1]) for line in lines[:room]), *more])
 
 
 def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow], list[EntityLine]]:

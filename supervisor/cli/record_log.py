@@ -7,16 +7,11 @@ all other records (agents, task runs, jobs, workers, and facts that change no st
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Final
 
 from supervisor.cli.calls import ToolCallIndex
-from supervisor.cli.live_view import RunView
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.redaction import printable
-from supervisor.ports import EntityRow
-from supervisor.runtime.outages import Outage
-from supervisor.work.results import PlanResult
 
 LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 """Level of the runtime's logger by the number of ``-v``."""
@@ -56,24 +51,3 @@ def _line(event: LifecycleEvent, call: str) -> str:
     parts += [event.outcome if event.outcome in ("stale", "refused") else "", event.actor and f"by {event.actor}"]
     line = ", ".join(part for part in parts if part)
     return printable(f"{line}: {event.reason}" if event.reason else line)
-
-
-class LoggedView:
-    """View of a run that also logs each record (implements ``RunView``)."""
-
-    def __init__(self, view: RunView) -> None:
-        self._view, self._log = view, RecordLog()
-
-    def show(self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow]) -> None:
-        for event in events:
-            self._log.take(event)
-        self._view.show(events, rows)
-
-    def outage(self, outage: Outage | None) -> None:
-        self._view.outage(outage)
-
-    def end(self, result: PlanResult) -> None:
-        self._view.end(result)
-
-    def close(self) -> None:
-        self._view.close()

@@ -21,7 +21,7 @@ import click
 from supervisor.cli.live_view import TICK_S, Reporter, view_for
 from supervisor.cli.options import PATH, check_workdir, examples, json_option, state_dir_option, verbose_option, warn
 from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
-from supervisor.cli.record_log import LEVELS, LoggedView
+from supervisor.cli.record_log import LEVELS, RecordLog
 from supervisor.cli.run_controller import RunController
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
 from supervisor.embedding.runtime import close_sessions, open_supervisor, reconfigure
@@ -161,7 +161,7 @@ async def _run(request: _Request, plan: Plan) -> int:
     state = StateDir(request.state_dir)
     if request.resume:
         check_resumable(plan, state)
-    reporter = Reporter(state.journal, after=_last_seq(state))
+    reporter = Reporter(state.journal, after=_last_seq(state), log=RecordLog().take if request.verbose else None)
     try:
         result = await _supervised(request, plan, state, reporter)
     except Exception as error:
@@ -193,13 +193,9 @@ def check_resumable(plan: Plan, state: StateDir) -> None:
 
 
 def _last_seq(state: StateDir) -> int:
-    """Return the number of the last record of earlier runs; 0 if there is no journal, of which a state directory with
-    transcripts is told."""
-    if not os.path.exists(state.journal):  # Path.exists() raises where the name cannot be; opening it says why
-        if os.path.isdir(state.agents):
-            warn(f"starting over: {state.journal} is missing, so no earlier run in {state.root} can be continued")
-        return 0
-    return last_seq_of(state.journal)
+    """Return the number of the last record of earlier runs; 0 if there is no journal."""
+    # Path.exists() raises an error where the name cannot be; opening the journal says why.
+    return last_seq_of(state.journal) if os.path.exists(state.journal) else 0
 
 
 async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: Reporter) -> PlanResult:
@@ -216,8 +212,7 @@ async def _supervised(request: _Request, plan: Plan, state: StateDir, reporter: 
             workdir=request.workdir,
             choose=(lambda rows: ()) if request.fresh else partial(resumed_ids, plan),
         ) as sup:
-            view = view_for(as_json=request.as_json, state=state)
-            reporter.start(LoggedView(view) if request.verbose else view)
+            reporter.start(partial(view_for, as_json=request.as_json, state=state))
             runner = PlanRunner(sup.core)
             controller = RunController(sup.core, runner, load=request.reload, apply=partial(_apply, sup, request))
             controlling = await around.start(controller.run_until_cancelled)
@@ -261,7 +256,10 @@ def _apply(sup: Supervisor, request: _Request, plan: Plan) -> None:
 
 
 async def _update_view(reporter: Reporter, sup: Supervisor) -> None:
-    """Update the output again and again, in a thread, since the reader of the output may be slow."""
+    """Update the output again and again, in a thread, since the reader of the output may be slow. The pause is
+    four times as long as the update, at least ``TICK_S`` and at most 2 s: a table of 10,000 tasks takes 0.2 to 0.5 s,
+    and the sessions need the processor."""
     while True:
+        began_s = anyio.current_time()
         await anyio.to_thread.run_sync(reporter.update, sup.outage, abandon_on_cancel=True)
-        await anyio.sleep(TICK_S)
+        await anyio.sleep(max(TICK_S, min(2.0, 4 * (anyio.current_time() - began_s))))

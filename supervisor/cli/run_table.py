@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Text
 
 from supervisor.cli.rendering import counted, duration
@@ -260,21 +260,17 @@ def fit(lines: Sequence[TableLine], *, width: int, height: int, now: float) -> l
     ]
     age_width = max(map(len, [*ages, "AGE"]))
     left = 2 + name_width + 2 + state_width + 2 + age_width + 2
-    shown: list[list[Text]] = []
-    for line, age in zip(lines, ages, strict=True):
-        cells = [_shortened(line.name, name_width), line.state.ljust(state_width), age.rjust(age_width)]
-        doing = _wrapped(line.doing, max(8, width - left), _WRAPPED_MAX if line.wraps else 1)
-        begin = f"{line.indicator} {'  '.join(cells)}  {doing[0]}".rstrip()
-        shown.append(
-            [Text(begin, style=line.style), *(Text(f"{'':{left}}{more}", style=line.style) for more in doing[1:])]
-        )
     heading = f"  {'SESSION':{name_width}}  {'STATE':{state_width}}  {'AGE':>{age_width}}  DOING"
     rows, count = [Text(heading, style="bold")], 0
     most = sum(line.group is not Group.QUEUED for line in lines) + QUEUED_MAX
-    for number, one in enumerate(shown, 1):
-        if number > most or len(rows) + len(one) + (number < len(shown)) > height:
+    # A line without space is not wrapped: there may be thousands of them in each frame.
+    for number, (line, age) in enumerate(zip(lines[:most], ages, strict=False), 1):
+        cells = [_shortened(line.name, name_width), line.state.ljust(state_width), age.rjust(age_width)]
+        doing = _wrapped(line.doing, max(8, width - left), _WRAPPED_MAX if line.wraps else 1)
+        if len(rows) + len(doing) + (number < len(lines)) > height:
             break
-        rows += one
+        rows.append(Text(f"{line.indicator} {'  '.join(cells)}  {doing[0]}".rstrip(), style=line.style))
+        rows += [Text(f"{'':{left}}{more}", style=line.style) for more in doing[1:]]
         count = number
     if count < len(lines):
         hidden = Counter(line.group for line in lines[count:])
@@ -289,7 +285,8 @@ def _wrapped(text: str, width: int, rows_max: int) -> list[str]:
     whole = printable(text)
     if rows_max == 1:
         return [_shortened_end(whole, width)]
-    rows = textwrap.wrap(whole, width) or [""]
+    is_wide = cell_len(whole) != len(whole)  # textwrap counts characters, and not columns
+    rows = (chop_cells(whole, width) if is_wide else textwrap.wrap(whole, width)) or [""]
     return (
         rows
         if len(rows) <= rows_max
@@ -306,7 +303,7 @@ def _shortened(name: str, width: int) -> str:
     name = printable(name)
     if cell_len(name) > width:
         tail = (width - 1) // 2
-        name = f"{set_cell_size(name, width - 1 - tail)}…{name[-tail:]}"
+        name = f"{set_cell_size(name, width - 1 - tail)}…{set_cell_size(name[::-1], tail)[::-1]}"
     return set_cell_size(name, width)
 
 

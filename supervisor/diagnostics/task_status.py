@@ -107,7 +107,8 @@ class TaskStatus:
             yield f"{states[state.value]} {words}" if states[state.value] else ""
         asked = sum(states[state] for state in _ASKED)
         yield f"{asked} to be approved" if asked else ""
-        yield str(data.get("last_error", ""))
+        error = str(data.get("last_error", ""))
+        yield "" if error == f"{states[Task.FAILED.value]} of {tasks} tasks failed" else error  # named above already
 
     # ------------------------------------------------------------------ tasks
     def _of_task(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:

@@ -242,7 +242,26 @@ def ps(
 
 # ----------------------------------------------------------------------------------------------- visual states
 _GIT_STATUS: Final = {"commit": "committing", "merge": "merging", "rebase": "merging", "push": "pushing"}
-_GIT: Final = re.compile(rf"\bgit\b(?:\s+-\S+(?:\s+[^-\s]\S*)?)*?\s+({'|'.join(_GIT_STATUS)})\b")
+_GIT_VALUED: Final = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env", "--attr-source"})
+"""Options of git, before its command, that have a value as the next argument (manual page of git 2.43)."""
+_WORD: Final = re.compile(r"[^\s;&|()'\"`]+|[;&|()]")
+"""Pattern of an argument or an operator of the shell."""
+
+
+def _git_status(title: str) -> str:
+    """Return the status of an agent while a call with this title runs: ``pushing`` for ``cd x && git -C y push``, or
+    ``""`` if the title runs none of these commands of git. One pass over the words, since an agent writes the title."""
+    is_git = is_value = False
+    for word in _WORD.findall(title):
+        if is_value:
+            is_value = False
+        elif is_git and word.startswith("-"):
+            is_value = word in _GIT_VALUED
+        elif is_git and word in _GIT_STATUS:
+            return _GIT_STATUS[word]
+        else:
+            is_git = word.rpartition("/")[2] == "git"
+    return ""
 
 
 class VisualStates:
@@ -276,8 +295,8 @@ class VisualStates:
             case Kind.TURN if not row.ended:
                 if waiting_permissions(data):
                     at, self._status[session] = self._now, "waiting"
-                elif found := next(filter(None, (_GIT.search(one["title"]) for one in data.get("open") or ())), None):
-                    self._status[session] = _GIT_STATUS[found[1]]
+                elif status := next(filter(None, (_git_status(one["title"]) for one in data.get("open") or ())), ""):
+                    self._status[session] = status
         self._active_at[session] = max(self._active_at.get(session, 0.0), at)
 
     def of(self, row: EntityRow) -> VisualState | None:

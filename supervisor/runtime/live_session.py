@@ -294,9 +294,9 @@ class AssignedTask(NamedTuple):
 
     ``charge_launch`` charges the next launch, which follows a launch that failed, to the plan: it is called with the
     error, and returns the reason why there is no next launch, or ``""``. ``charge_child`` does the same for a retry of
-    a session below. ``note_stop`` is called with the request that ends the session, and the cause of the request. ``state_dir`` is the state
-    directory by which the agent's own
-    process can reach these operations; ``""`` if it cannot.
+    a session below. ``note_stop`` is called with the request that ends the session, and the cause of the request.
+    ``state_dir`` is the state directory by which the agent's own process can reach these operations; ``""`` if it
+    cannot.
     """
 
     name: str

@@ -39,7 +39,7 @@ from supervisor.lifecycles.job import JOB, Job
 from supervisor.lifecycles.task import SESSION_ENDS, TASK, Task, retries_left
 from supervisor.lifecycles.task_run import RUN, SkipCause, TaskRun
 from supervisor.lifecycles.types import AbortScope
-from supervisor.plans.acceptance import AcceptanceTest, Rejection
+from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.policies.retry_reason import findings_differ, make_findings
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
@@ -89,12 +89,14 @@ class CompletionPipeline:
         session = self._sup.registry.sessions.get(session_id)
         try:
             # First the commit: it is what is tested, reviewed and merged. Whatever is written from here on is not.
-            rejection: Rejection | None = None
             try:
                 execution.judged = await self._sup.verification.commit(session_id, _message(execution))
-            except OSError as error:
-                rejection = Rejection(str(error))
-            rejection = rejection or await self._sup.verification.check(session_id, self._acceptance(execution))
+            except OSError as error:  # a full disk says nothing about the work: there are no findings for a new claim
+                why = f"not committed: {error}"
+                await self._fail_checks(execution, why, (why,), task.Failed(reason=why))
+                await self._fail_for_now(execution, why)
+                return
+            rejection = await self._sup.verification.check(session_id, self._acceptance(execution))
             review = self._plan_run.plan.review_of(execution.task)
             reason, rules, findings = "", tuple[str, ...](), ""
             if rejection is not None:

@@ -215,7 +215,7 @@ class PlanRecovery:
             for one in page:
                 if one.event == DEAD_LETTERED:
                     error = one.reason
-                elif one.to_status != one.from_status:
+                elif one.outcome == "transition":
                     error = None
         return error
 

@@ -17,10 +17,12 @@ class TaskResult(NamedTuple):
     """The result of a task; its outcome is ``completed``, ``failed``, ``aborted``, ``skipped`` (its condition was not
     met), or ``blocked`` (by a task that it depends on).
 
-    ``unmerged`` is the branch with changes that were written after the work was checked, and that were not merged;
-    ``remarks`` are sentences about such changes, about processes of the task that had to be ended, and about a circuit
-    that is open. ``launches`` counts the starts of agents for the task, ``tokens`` and ``cost_usd`` are what the agents
-    have reported; all three include the work of earlier supervisors on the same run. ``findings`` are the
+    ``took_s`` is the time in seconds from the first claim of the task in this run to its end; 0 for a task that was not
+    claimed in this run. For a task that ended under an earlier supervisor ``took_s`` is the lifetime of the task's
+    entity. ``unmerged`` is the branch with changes that were written after the work was checked, and that were not
+    merged; ``remarks`` are sentences about such changes, about processes of the task that had to be ended, and about a
+    circuit that is open. ``launches`` counts the starts of agents for the task, ``tokens`` and ``cost_usd`` are what
+    the agents have reported; all three include the work of earlier supervisors on the same run. ``findings`` are the
     findings against the work of a failed task: the output of the failed test, a review, a merge conflict; at most 4,000
     characters.
     """

@@ -184,7 +184,8 @@ class TaskExecution:
         """Whether the workspace has no changes of an attempt that would have to be rolled back."""
         self.checkpoint: Checkpoint | None = None
         """The saved work from which the next run begins."""
-        self._born_s = anyio.current_time()
+        self._claimed_s: float | None = None
+        """Time of the first claim of this run, on the clock of the event loop; ``None`` before."""
         self._entity: Entity | None = None
         self._run: Entity | None = None
         self._job: Entity | None = None
@@ -341,7 +342,7 @@ class TaskExecution:
     def result_of(self, outcome: str, error: str) -> TaskResult:
         """Return the result that the task has if it ends now, without secrets."""
         redact = self._sup.journal_writer.redactor.text
-        took_s = round(anyio.current_time() - self._born_s, 6)
+        took_s = 0.0 if self._claimed_s is None else round(anyio.current_time() - self._claimed_s, 6)
         remarks = tuple(map(redact, dict.fromkeys(self.remarks)))
         has_findings = outcome == "failed" and self.is_opened and self.data.has_findings
         findings = self.data.failure if has_findings else ""
@@ -427,6 +428,8 @@ class TaskExecution:
     def begin_claim(self, claim: Claim) -> ActiveClaim:
         """Enter phase ATTEMPT: an attempt runner now carries out *claim*."""
         self.claim, self.phase, self.active = claim, Phase.ATTEMPT, ActiveClaim()
+        if self._claimed_s is None:
+            self._claimed_s = anyio.current_time()
         return self.active
 
     def end_claim(self) -> None:

@@ -6,6 +6,7 @@ A real supervisor with in-process agents runs in another thread behind its real 
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import logging
 import os
@@ -29,7 +30,7 @@ from pydantic import BaseModel
 from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
 from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
-from supervisor.cli.live_view import Reporter
+from supervisor.cli.live_view import JsonView, Reporter, RunView
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.host.api import Supervisor
 from supervisor.journal.statedir import StateDir
@@ -50,6 +51,7 @@ from supervisor.plans import (
 )
 from supervisor.plans.agents import McpServerConfig
 from supervisor.plans.permissions import PermissionRuleConfig
+from supervisor.ports import JournalError
 from supervisor.work.results import PlanResult
 from tests.support import CommandOutput, run_command, stdout_of
 from tests.unit.journal.test_journal_growth import kept_journal
@@ -1094,9 +1096,46 @@ def test_a_run_goes_on_when_nobody_reads(ended: Path) -> None:
             raise BrokenPipeError
 
     reporter = Reporter(StateDir(ended).journal, after=0)
-    reporter.start(Broken())
+    reporter.start(Broken)
     reporter.update()
     reporter.update()
     reporter.end(PlanResult({}))
     reporter.close()
     assert calls == ["show", "close"]
+
+
+def test_a_defect_of_the_view_does_not_stop_a_run(ended: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A view that raises any error is dropped with one line on standard error; the log of ``-v`` still gets every
+    record, and the result counts as not printed."""
+    logged: list[int] = []
+
+    class Defective(JsonView):
+        def show(self, events: object, rows: object) -> None:
+            raise ValueError("no such column")
+
+    reporter = Reporter(StateDir(ended).journal, after=0, log=lambda event: logged.append(event.seq))
+    reporter.start(lambda: Defective(io.StringIO()))
+    reporter.update()
+    seen = reporter.last
+    assert logged == list(range(1, seen + 1))
+    reporter.last = 0  # as if new records had come
+    reporter.update()
+    assert len(logged) == 2 * seen
+    assert not reporter.end(PlanResult({}))
+    reporter.close()
+    assert capsys.readouterr().err.splitlines()[:-1] == [
+        "supervisor: the output failed, the run continues without output: ValueError: no such column"
+    ]
+
+
+def test_no_view_is_made_without_a_journal(tmp_path: Path) -> None:
+    """A reporter that cannot open the journal makes no view: the message about the error must reach standard error."""
+    made: list[RunView] = []
+
+    def make() -> RunView:
+        made.append(JsonView(io.StringIO()))
+        return made[-1]
+
+    with pytest.raises(JournalError):
+        Reporter(tmp_path / "journal.db", after=0).start(make)
+    assert made == []

@@ -213,3 +213,13 @@ def test_a_long_queue_is_cut_on_a_high_terminal_too() -> None:
     lines = drawn(table_of(*(task(f"t{number:02}", "OPEN", born=number) for number in range(40))), 100, 60)
     assert len(lines) == 10
     assert lines[-1].strip() == "… 32 more rows: 32 queued (all: supervisor ps)"
+
+
+def test_wide_characters_are_wrapped_by_columns() -> None:
+    """A text of characters that take two columns each is wrapped and loses no character; a name keeps its end."""
+    request = "\u5b57" * 30
+    line = TableLine(Group.WAITS, "\u540d" * 20 + "-2", "Running", 0.0, request, wraps=True)
+    rows = fit([line], width=70, height=10, now=3.0)
+    assert "".join(row.plain for row in rows).count("\u5b57") == 30
+    assert all(row.cell_len <= 70 for row in rows)
+    assert "\u540d-2 " in rows[1].plain

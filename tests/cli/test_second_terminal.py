@@ -75,7 +75,7 @@ def test_logs_of_a_name_are_those_of_its_newest_session(twice: Path) -> None:
         ("task:good", 0, "task:good: CLOSED"),
         ("good-2", 0, "good-2: Stopped (completed)"),
         ("bad", 1, "task:bad-2: FAILED (exit status 3, checkpoint in place (CIRCUIT_OPEN))"),
-        ("workstream:plan", 1, "workstream:plan: failed (1 of 2 tasks closed, 1 failed, 1 of 2 tasks failed)"),
+        ("workstream:plan", 1, "workstream:plan: failed (1 of 2 tasks closed, 1 failed)"),
     ],
 )
 def test_wait_for_what_has_ended_tells_its_outcome(twice: Path, name: str, status: int, line: str) -> None:
@@ -157,6 +157,16 @@ def test_ps_watch_ends_with_the_supervisor(twice: Path) -> None:
     """``ps --watch`` without a running supervisor prints the table once; with ``--json`` it is refused."""
     assert cli("ps", "--watch", "--state-dir", twice) == cli("ps", "--state-dir", twice)
     assert "events --follow --json" in cli("ps", "--watch", "--json", "--state-dir", twice).err
+
+
+def test_ps_watch_that_draws_nothing_clears_nothing(twice: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal ``ps --watch`` without a running supervisor leaves the screen of the user as it was."""
+    out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stdout", out)
+    assert execute(supervisor, ["ps", "--watch", "--state-dir", str(twice)]) == 0
+    assert "\x1b" not in out.getvalue()
+    assert "workstream" in out.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_what_a_background_command_writes_is_merged(scratch: Scratch) -> None:
     tasks = "[{id: t, agent: a, prompt: go}, {id: u, agent: cat, prompt: '', depends_on: [t]}]"
     worktree_plan(scratch, "limits: {settle_s: 60}", tasks)
     run = scratch.start("run", "plan.yaml", "--json")
-    until(lambda: shows(scratch, "UTC for sh -c until"))
+    until(lambda: shows(scratch, " for sh -c until"))
     go.touch()
     done = run.wait()
     assert done.status == 0, done.text

@@ -202,8 +202,9 @@ async def test_a_waiting_permission_is_shown(tmp_path: Path) -> None:
         session = await run.sup.start_session("s", agent="a")
         group.start_soon(session.run, PROMPT)
         asked = await waiting(run)
-        assert "s:t1:p1  permission waits for a human  (edit: a.txt)" in tree_text(tree(run.sup.core.registry.rows()))
-        assert "s:t1  turn TOOL_USE  (waits for a human)" in tree_text(tree(run.sup.core.registry.rows()))
+        shown, to_type = tree_text(tree(run.sup.core.registry.rows())), "supervisor answer s:t1:p1 allow"
+        assert f"s:t1:p1  permission waits for a human: {to_type}  (edit: a.txt)" in shown
+        assert f"s:t1  turn TOOL_USE  (waits for a human: {to_type})" in shown
         assert "waits for a human: s:t1:p1" in inspected_text(run.sup.inspect("s:t1"))
         await run.sup.answer(asked.id, allow=True)
     assert [one.to_status for one in run.transitions("PermissionRequested")] == ["TOOL_USE"]

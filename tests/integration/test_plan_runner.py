@@ -90,6 +90,10 @@ async def test_tasks_wait_for_those_they_depend_on(tmp_path: Path) -> None:
     for name, needed in (("b", "a"), ("c", "a"), ("d", "b"), ("d", "c")):
         assert closed[f"task:{needed}"] < born[name]
     assert states_of(run.events(), "task:a") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+    claimed_s = {one.entity_id: one.monotonic_s for one in run.events() if one.to_status == "CLAIMED"}
+    waited_s = claimed_s["task:d"] - claimed_s["task:a"]
+    all_s = run.events()[-1].monotonic_s - claimed_s["task:a"]
+    assert 0 < result.tasks["d"].took_s < all_s - waited_s / 2  # the wait for dependencies does not count
 
 
 async def test_no_more_sessions_than_allowed(tmp_path: Path) -> None:
@@ -119,6 +123,7 @@ async def test_a_failed_task_blocks_its_dependents(tmp_path: Path) -> None:
     assert "exit status 3" in result.tasks["bad"].error
     assert result.tasks["next"].error == "it depends on bad, which did not complete"
     assert (result.tasks["next"].session_id, result.tasks["bad"].session_id) == ("", "bad")
+    assert result.tasks["next"].took_s == 0
     assert [one.name for one in tmp_path.iterdir()] == ["good"]
     assert states_of(run.events(), "task:bad")[-1] == "FAILED"
     assert states_of(run.events(), "task:next") == ["OPEN", "CANCELLED"]

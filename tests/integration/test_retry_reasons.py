@@ -230,3 +230,13 @@ async def test_the_retries_of_a_review_use_the_retry_budget(tmp_path: Path) -> N
     error, _ = await outcome_of(tmp_path, plan)
     assert "no further try: the workstream's retry budget is spent (1 of 1 retries)" in error
     assert len((tmp_path / "launches").read_text().splitlines()) == 3
+
+
+async def test_a_commit_that_fails_gives_no_further_claim(repository: Path, tmp_path: Path) -> None:
+    """Work that cannot be committed, as on a full disk, gives no findings: no agent is launched again for it."""
+    plan = plan_of(tmp_path / "prompts", "rm .git; echo mine > a.txt", workspace="worktree")
+    settings: dict[str, Any] = {"agents": plan.agents, "settings": plan.settings, "workdir": repository}
+    async with open_supervisor(repository / ".sdd", **settings) as sup:
+        result = (await run_plan(sup, plan)).tasks["t"]
+    assert result.error.startswith("not committed: ")
+    assert (result.findings, len(prompts(tmp_path / "prompts"))) == ("", 1)

@@ -624,7 +624,7 @@ async def reported(tmp_path: Path, view_in: Callable[[io.StringIO, StateDir], Ru
     journal = await SqliteJournal.open(state.journal, jsonl=None)
     out = io.StringIO()
     reporter = Reporter(state.journal, after=0)
-    reporter.start(view_in(out, state))
+    reporter.start(lambda: view_in(out, state))
     for now in (None, DOWN, DOWN, None, None):
         reporter.update(now)
     reporter.close()
@@ -646,7 +646,7 @@ async def test_the_progress_tells_of_a_recovery_before_the_end(tmp_path: Path) -
     journal = await SqliteJournal.open(state.journal, jsonl=None)
     out = io.StringIO()
     reporter = Reporter(state.journal, after=0)
-    reporter.start(JsonView(out))
+    reporter.start(lambda: JsonView(out))
     reporter.update(DOWN)
     reporter.end(PlanResult({}))
     reporter.close()
