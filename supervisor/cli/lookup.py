@@ -137,10 +137,10 @@ def near_tasks(state_dir: Path, name: str) -> list[str]:
 
 
 def unended_task(state_dir: Path, name: str) -> str | None:
-    """Return the id of the newest task named *name*, if the task has not ended and nothing has the id *name*."""
+    """Return the id of the newest task named *name*, or ``None`` if that task has ended, or *name* is its id."""
     with open_history(state_dir) as (_, reader):
         task = newest_task(reader.live.entities(), name)
-        return task.id if task is not None and not task.ended and reader.entity(name) is None else None
+    return task.id if task is not None and not task.ended and task.id != name else None
 
 
 def not_living(state_dir: Path, entity_id: str, verb: str) -> BadInput:

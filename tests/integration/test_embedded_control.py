@@ -161,13 +161,16 @@ def test_an_abort_after_the_supervisors_death_fails_with_the_reason(tmp_path: Pa
 
 @pytest.mark.anyio
 async def test_a_task_without_a_session_is_inspected_by_its_name(tmp_path: Path) -> None:
-    """``inspect`` with the name of a task that no session has claimed yet shows the task itself."""
+    """``inspect`` with the name of a task that no session has claimed yet shows the task itself, even if a session had
+    that name earlier."""
 
     async def agent(turn: AgentTurn) -> str:
         return turn.prompt
 
     plan = Plan(agents={"w": agent}, tasks=[TaskConfig(id="b", agent="w", approval="before")])
     async with open_supervisor(tmp_path / "sd", agents=plan.agents) as sup, sup.subscribe() as records:
+        earlier = await sup.start_session("b", agent="w")
+        await earlier.close()
         run = run_plan(sup, plan)
         while (await anext(records)).entity_id != "task:b":
             pass
