@@ -34,7 +34,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from supervisor.cli.options import warn
+from supervisor.cli.options import state_dir_words, warn
 from supervisor.cli.progress import OUTPUT_MAX, OutputFollower, OutputLine, Progress, merged
 from supervisor.cli.rendering import json_line
 from supervisor.cli.results import results_json, results_text
@@ -110,7 +110,7 @@ class PlainView(_LineView):
     def __init__(self, out: TextIO, state: StateDir) -> None:
         super().__init__(out)
         self._state = state
-        self._table = RunTable()
+        self._table = RunTable(state_dir_words(state.root))
         self._progress = Progress(self._table)
         self._output = OutputFollower(state)
         self._sessions: set[str] = set()
@@ -148,7 +148,7 @@ class TableView:
 
     def __init__(self, out: TextIO, state: StateDir, *, now: Callable[[], float] = time.time) -> None:
         self._state, self._now = state, now
-        self._table = RunTable()
+        self._table = RunTable(state_dir_words(state.root))
         self._progress = Progress(self._table)
         self._output = OutputFollower(state)
         self._outage: Outage | None = None

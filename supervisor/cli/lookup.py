@@ -136,6 +136,13 @@ def near_tasks(state_dir: Path, name: str) -> list[str]:
     return get_close_matches(name[:200], names, n=3)
 
 
+def unended_task(state_dir: Path, name: str) -> str | None:
+    """Return the id of the newest task named *name*, or ``None`` if that task has ended, or *name* is its id."""
+    with open_history(state_dir) as (_, reader):
+        task = newest_task(reader.live.entities(), name)
+    return task.id if task is not None and not task.ended and task.id != name else None
+
+
 def not_living(state_dir: Path, entity_id: str, verb: str) -> BadInput:
     """Return the error for an id that ``abort``, ``send`` or ``inspect`` (*verb*) cannot be applied to: what has that
     id, and what to type instead.

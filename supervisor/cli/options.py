@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +45,14 @@ state_dir_option = click.option(
     show_envvar=True,
     help="Directory of the supervisor's journal.",
 )
+
+
+def state_dir_words(state_dir: Path) -> str:
+    """Return the option that a printed command needs to find *state_dir*, with a space before it; ``""`` for the
+    default directory."""
+    return "" if state_dir == DEFAULT else f" --state-dir {shlex.quote(printable(str(state_dir)))}"
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 verbose_option = click.option(
     "-v", "--verbose", count=True, help="Log each transition to standard error; -vv logs every record."

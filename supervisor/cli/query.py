@@ -18,7 +18,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from supervisor.cli.lookup import open_history
-from supervisor.cli.options import examples, json_option, say, state_dir_option, warn
+from supervisor.cli.options import examples, json_option, say, state_dir_option, state_dir_words, warn
 from supervisor.cli.rendering import (
     clock,
     dead_letters_text,
@@ -105,7 +105,8 @@ def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow],
     with open_history(state_dir) as (state, reader):
         rows = _wanted(reader.live.entities(), all_of_it)
         times = _state_times(reader.live, rows)
-    return rows, _aged(ps(rows, now=time.time(), active_at=_last_output_times(state, rows), times=times), rows)
+    active_at, options = _last_output_times(state, rows), state_dir_words(state.root)
+    return rows, _aged(ps(rows, now=time.time(), active_at=active_at, times=times, options=options), rows)
 
 
 def _state_times(reader: JournalReader, rows: Iterable[EntityRow]) -> StateTimes:
@@ -132,7 +133,7 @@ def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
         rows = _wanted(reader.live.entities(), all_of_it)
         used = _used(reader) if as_json else {}
         times = _state_times(reader.live, rows)
-    nodes = tree(rows, used, times)
+    nodes = tree(rows, used, times, state_dir_words(state.root))
     say(tree_json(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
     _warn_of_troubles(state, rows, running)
 
@@ -215,15 +216,16 @@ def dead_letters_command(state_dir: Path, as_json: bool) -> None:
         running = state.lock_holder() is not None
         rows = reader.live.entities()
     live = {row.id for row in rows if row.kind == Kind.WORKSTREAM and not row.ended} if running else set()
-    letters = [(one, _again(one, live=one.workstream in live)) for one in dead_letters(rows)]
+    letters = [(one, _again(one, state_dir, live=one.workstream in live)) for one in dead_letters(rows)]
     if as_json:
         say(json_text([{**to_builtins(one), "try_again": again} for one, again in letters]))
     else:
         say(dead_letters_text(letters) if letters else "no task was given up")
 
 
-def _again(letter: DeadLetter, *, live: bool) -> str:
-    return f"supervisor task reset {letter.task}" if live else "supervisor run PLAN.yaml --resume"
+def _again(letter: DeadLetter, state_dir: Path, *, live: bool) -> str:
+    command = f"supervisor task reset {letter.task}" if live else "supervisor run PLAN.yaml --resume"
+    return command + state_dir_words(state_dir)
 
 
 def ended(state_dir: Path, entity_id: str) -> bool | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from supervisor.cli.options import DEFAULT
+from supervisor.cli.options import DEFAULT, state_dir_words
 from supervisor.cli.rendering import columns, duration, json_line
 from supervisor.policies.redaction import printable
 from supervisor.work.results import WELL, PlanResult, TaskResult
@@ -66,5 +66,4 @@ def _cost(one: TaskResult) -> str:
 
 
 def _logs(session_id: str, state_dir: Path) -> str:
-    where = "" if state_dir == DEFAULT else f" --state-dir {shlex.quote(str(state_dir))}"
-    return f"supervisor logs {shlex.quote(printable(session_id))}{printable(where)}"
+    return f"supervisor logs {shlex.quote(printable(session_id))}{state_dir_words(state_dir)}"

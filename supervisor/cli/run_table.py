@@ -78,9 +78,10 @@ class TableLine(NamedTuple):
 
 
 class RunTable:
-    """State of the sessions and tasks of a plan run."""
+    """State of the sessions and tasks of a plan run. *options* are added to the commands in the texts."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: str = "") -> None:
+        self._options = options
         self.times = StateTimes()
         self.last_lines: dict[str, str] = {}
         """Last line of output of each session."""
@@ -121,7 +122,7 @@ class RunTable:
         """Texts about the entities, as ``tree`` shows them."""
         if self._notes is None:  # made once for all lines between two calls of ``take``
             rows = [*self._rows.values(), *([self._workstream] if self._workstream is not None else [])]
-            self._notes = Notes(sorted(rows, key=lambda row: row.born_seq), self.times)
+            self._notes = Notes(sorted(rows, key=lambda row: row.born_seq), self.times, self._options)
         return self._notes
 
     def _tasks(self) -> list[EntityRow]:

@@ -21,7 +21,7 @@ import click
 import msgspec
 
 from supervisor.cli.completion import complete_ids
-from supervisor.cli.lookup import not_living, pause, running_namesakes
+from supervisor.cli.lookup import not_living, pause, running_namesakes, unended_task
 from supervisor.cli.options import examples, json_option, say, state_dir_option, warn
 from supervisor.cli.query import ended, used_by
 from supervisor.cli.rendering import inspected_text, json_text, plan_text, receipt_text
@@ -184,13 +184,16 @@ def send(session: str, text: str, urgent: bool, at: str | None, state_dir: Path,
 @state_dir_option
 @json_option
 def inspect(entity_id: str, state_dir: Path, as_json: bool) -> None:
-    """ID is the id of a living session, turn, agent, task or tool call. The output includes the stacks of its tasks,
-    which show where an entity is stuck."""
+    """ID is the id of a living session, turn, agent, task or tool call, or the name of a task that no session has
+    claimed yet. The output includes the stacks of its tasks, which show where an entity is stuck."""
     try:
         answer = send_request(state_dir, Inspect(id=entity_id))
     except ControlError as error:
-        raise _explained(state_dir, entity_id, "inspect", error) from None
-    used = used_by(state_dir, entity_id)
+        task = unended_task(state_dir, entity_id) if error.kind == "unknown" else None
+        if task is None:
+            raise _explained(state_dir, entity_id, "inspect", error) from None
+        answer = send_request(state_dir, Inspect(id=task))
+    used = used_by(state_dir, answer["inspected"]["id"])
     document = {**answer["inspected"], "used": used.as_record if used is not None else {}}
     inspected = msgspec.convert(answer["inspected"], Inspected)
     words = inspected_text(inspected) + (f"\n  used: {used.words}" if used is not None and used.words else "")

@@ -10,7 +10,7 @@ import click
 
 from supervisor.cli.completion import complete_ids
 from supervisor.cli.lookup import has_ended, newest_task, open_history, pause, unknown_id
-from supervisor.cli.options import examples, json_option, say, state_dir_option, warn
+from supervisor.cli.options import examples, json_option, say, state_dir_option, state_dir_words, warn
 from supervisor.cli.rendering import json_text
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, TimedOut, WorkFailed
 from supervisor.diagnostics.task_status import data_of
@@ -37,12 +37,16 @@ _FOR_A_PERSON = (Task.PLANNED.value, Task.PENDING_APPROVAL.value)
 @json_option
 def wait_command(entity_id: str | None, timeout_s: float | None, state_dir: Path, as_json: bool) -> int:
     """ID is the name of a task, or the id of a task, a session or a workstream; without ID, the run of the plan is
-    waited for. Exit status: 0 it was completed, 1 it failed or was cancelled or its supervisor has died, 124 it has not
-    ended within --timeout."""
+    waited for. While a supervisor runs, a name and the run are not those of a run that ended before the supervisor
+    began: `wait` waits for a newer one. Without a supervisor they are the newest; a `supervisor run` counts from the
+    moment it has locked the state directory. Exit status: 0 it was completed, 1 it failed or was cancelled or its
+    supervisor has died, 124 it has not ended within --timeout."""
     if timeout_s is not None and not isfinite(timeout_s):
         raise BadInput(f"--timeout: {timeout_s} is not a duration; give seconds, 0 or more")
     with open_history(state_dir) as (state, reader):
-        row = _await_end(state, reader, _find(reader, entity_id).id, timeout_s)
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        row = _await_present(state, reader, entity_id, timeout_s, until_s)
+        row = _await_end(state, reader, row.id, timeout_s, until_s)
         seen = {one.id: one for one in ps(reader.live.entities(), now=time.time())}
     note = seen[row.id].note if row.id in seen else ""  # its rows may have been moved to the archive
     completed = _is_completed(row)
@@ -73,14 +77,47 @@ def _find(reader: History, entity_id: str | None) -> EntityRow:
     return found
 
 
-def _await_end(state: StateDir, reader: History, entity_id: str, timeout_s: float | None) -> EntityRow:
+def _await_present(
+    state: StateDir, reader: History, entity_id: str | None, timeout_s: float | None, until_s: float | None
+) -> EntityRow:
+    """Return the entity to wait for. If the newest one of a name is of a run that ended before the present supervisor
+    began, wait for a newer one: that supervisor is only starting. An id means the same entity at all times.
+
+    Raises:
+        TimedOut: there is no newer one yet at the monotonic time *until_s*, *timeout_s* seconds after the start.
+        WorkFailed: the supervisor has ended, and there is no newer one.
+        UnknownId, BadInput: as for :func:`_find`.
+    """
+    started = False
+    while True:
+        holder = state.lock_holder()  # asked first: all that a supervisor recorded before its end is still seen
+        row = _find(reader, entity_id)
+        if row.id == entity_id or (holder is None and not started):
+            return row
+        stream = row if row.kind == Kind.WORKSTREAM else reader.entity(row.parent_id or row.id)
+        ended_s = stream.changed_at if stream is not None and stream.ended else None
+        if ended_s is None or (holder is not None and holder.since is not None and ended_s >= holder.since):
+            return row
+        words = f"{row.id} ({row.state}) is of an earlier run"
+        if holder is None:
+            raise WorkFailed(f"{words}, and the supervisor on {state.root} has ended without a newer one")
+        if not started:
+            warn(f"{words}: waiting for a newer one, of {holder.words} on {state.root}")
+        if until_s is not None and time.monotonic() >= until_s:
+            raise TimedOut(f"{words}, and there is no newer one after {timeout_s:g} s")
+        started = True
+        pause()
+
+
+def _await_end(
+    state: StateDir, reader: History, entity_id: str, timeout_s: float | None, until_s: float | None
+) -> EntityRow:
     """Wait for the end of an entity, and return its last row. Say once that a task waits for an approval.
 
     Raises:
-        TimedOut: it has not ended within *timeout_s* seconds.
+        TimedOut: it has not ended at the monotonic time *until_s*, *timeout_s* seconds after the start.
         WorkFailed: no supervisor runs that could end it.
     """
-    until_s = None if timeout_s is None else time.monotonic() + timeout_s
     said = False
     while True:
         running = state.lock_holder() is not None  # asked first: the end that a supervisor records last is still seen
@@ -93,7 +130,8 @@ def _await_end(state: StateDir, reader: History, entity_id: str, timeout_s: floa
             raise WorkFailed(f"{words}; `supervisor run PLAN.yaml` continues an interrupted plan")
         if row.state in _FOR_A_PERSON and not said:
             said = True
-            warn(f"{entity_id} waits for a person: `supervisor approve {data_of(row).get('name')}`, or reject")
+            approve = f"supervisor approve {data_of(row).get('name')}{state_dir_words(state.root)}"
+            warn(f"{entity_id} waits for a person: `{approve}`, or reject")
         if until_s is not None and time.monotonic() >= until_s:
             raise TimedOut(f"{entity_id} has not ended after {timeout_s:g} s: it is {row.state}")
         pause()

@@ -48,7 +48,7 @@ class NoReply(ControlError):
 
     def __init__(self, path: Path) -> None:
         root = path.parent.parent
-        holder = StateDir(root).lock_holder() or LockHolder(None)
+        holder = StateDir(root).lock_holder() or LockHolder(None, None)
         super().__init__(
             "failed",
             f"{holder.words} runs on {root} and does not answer: the process is suspended, or too busy; ask again, or "

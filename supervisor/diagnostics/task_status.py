@@ -53,9 +53,11 @@ def plan_name(entity_id: str) -> str:
 
 
 class TaskStatus:
-    """Status texts for the entities *rows*. *times* are the times of entities that wait for a time."""
+    """Status texts for the entities *rows*. *times* are the times of entities that wait for a time; *options* are added
+    to the commands in the texts, for example ``" --state-dir sd"``."""
 
-    def __init__(self, rows: Iterable[EntityRow], times: StateTimes | None = None) -> None:
+    def __init__(self, rows: Iterable[EntityRow], times: StateTimes | None = None, options: str = "") -> None:
+        self._options = options
         self._times = times or StateTimes()
         self._rows = {row.id: row for row in sorted(rows, key=lambda row: row.born_seq) if row.kind in WORK}
         self._data = {row.id: data_of(row) for row in self._rows.values()}
@@ -92,6 +94,12 @@ class TaskStatus:
                 parts = iter(())
         return ", ".join(part for part in parts if part)
 
+    def _command(self, words: str, task_id: str) -> str:
+        """Return the command line that gives a task the command *words*. A command takes the task's name in its plan:
+        ``build`` also for ``task:build-2``, the same task in the second run."""
+        name = self._data.get(task_id, {}).get("name") or plan_name(task_id)
+        return f"supervisor {words} {name}{self._options}"
+
     # ------------------------------------------------------------------ workstream
     def counts(self, row: EntityRow) -> str:
         """Return a text with the numbers of tasks of a workstream by their states, and the workstream's last error."""
@@ -113,7 +121,7 @@ class TaskStatus:
     # ------------------------------------------------------------------ tasks
     def _of_task(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
         if row.state in _ASKED:
-            yield f"{_ASKED[row.state]}: supervisor approve {plan_name(row.id)}"
+            yield f"{_ASKED[row.state]}: {self._command('approve', row.id)}"
         elif row.state in _HELD:
             yield f"held by {data.get('claimed_by')}"
             yield self.step(row)
@@ -121,7 +129,7 @@ class TaskStatus:
             yield "its work is being merged"
         elif not row.ended and row.state != Task.FAILED.value:
             waits = list(self._unmet(row, data))
-            release = f": supervisor task unblock {plan_name(row.id)}" if row.state == Task.BLOCKED.value else ""
+            release = f": {self._command('task unblock', row.id)}" if row.state == Task.BLOCKED.value else ""
             yield f"waits for {', '.join(waits)}{release}" if waits else self._next_attempt(row)
         if row.state == Task.FAILED.value:
             yield str(data.get("last_failure", ""))
@@ -183,7 +191,7 @@ class TaskStatus:
         if task.state != Task.OPEN.value or not delay_s:
             return ""
         at = time_of_day(self._times.entered(task) + delay_s)
-        return f"is tried again not before {at} (at once: supervisor task reset {plan_name(task.id)})"
+        return f"is tried again not before {at} (at once: {self._command('task reset', task.id)})"
 
     # ------------------------------------------------------------------ runs
     def _of_run(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
@@ -202,7 +210,7 @@ class TaskStatus:
         command that launches at once; ``""`` if the run does not wait."""
         data = self._data[run.id]
         limits = msgspec.convert(data, TaskRunData)
-        at_once = f"at once: supervisor task reset {plan_name(str(run.parent_id))}"
+        at_once = f"at once: {self._command('task reset', str(run.parent_id))}"
         match run.state:
             case TaskRun.RETRYING.value:
                 at = time_of_day(self._times.entered(run) + limits.delay_s)

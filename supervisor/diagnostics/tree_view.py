@@ -59,12 +59,16 @@ def newest_run_first(rows: Iterable[EntityRow]) -> list[EntityRow]:
 
 
 def tree(
-    rows: Iterable[EntityRow], used: Mapping[str, Amounts] = NOTHING, times: StateTimes | None = None
+    rows: Iterable[EntityRow],
+    used: Mapping[str, Amounts] = NOTHING,
+    times: StateTimes | None = None,
+    options: str = "",
 ) -> tuple[Node, ...]:
     """Return the root nodes, those of the newest plan run first. An entity whose parent is not among *rows* is a root.
-    *used* is usage by entity id; *times* are the times of entities that wait for a time."""
+    *used* is usage by entity id; *times* are the times of entities that wait for a time; *options* are added to the
+    commands in the texts."""
     ordered = newest_run_first(rows)
-    notes = Notes(ordered, times or StateTimes())
+    notes = Notes(ordered, times or StateTimes(), options)
     known = {row.id for row in ordered}
     below: dict[str, list[EntityRow]] = {}
     for row in ordered:
@@ -132,11 +136,11 @@ def tool_calls(row: EntityRow) -> tuple[str, ...]:
 
 class Notes:
     """Texts for people about the entities *rows*, beside their states. *times* are the times of entities that wait for
-    a time."""
+    a time; *options* are added to the commands in the texts."""
 
-    def __init__(self, rows: Sequence[EntityRow], times: StateTimes) -> None:
-        self._times = times
-        self.task_status = TaskStatus(rows, times)
+    def __init__(self, rows: Sequence[EntityRow], times: StateTimes, options: str = "") -> None:
+        self._times, self._options = times, options
+        self.task_status = TaskStatus(rows, times, options)
 
     def of(self, row: EntityRow, data: Mapping[str, Any]) -> str:
         """Return the text about an entity; ``""`` if its state says everything."""
@@ -182,7 +186,7 @@ class Notes:
         one = _permission_id(turn, request)
         due = self._times.due(one)
         until = "" if due is None else f" until {time_of_day(due)}"
-        return f"waits for a human{until}: supervisor answer {one} allow"
+        return f"waits for a human{until}: supervisor answer {one} allow{self._options}"
 
 
 def session_outcome(session: Mapping[str, Any]) -> tuple[str, str]:
@@ -218,11 +222,14 @@ def ps(
     now: float,
     active_at: Mapping[str, float] | None = None,
     times: StateTimes | None = None,
+    options: str = "",
 ) -> tuple[EntityLine, ...]:
     """Return one line per row, those of the newest plan run first. *active_at* is the time at which each session last
-    produced output; *times* are the times of entities that wait for a time."""
+    produced output; *times* are the times of entities that wait for a time; *options* are added to the commands in the
+    texts."""
     ordered = newest_run_first(rows)
-    notes, visual_states = Notes(ordered, times or StateTimes()), VisualStates(ordered, now, active_at or {})
+    notes = Notes(ordered, times or StateTimes(), options)
+    visual_states = VisualStates(ordered, now, active_at or {})
     return tuple(
         EntityLine(
             id=row.id,

@@ -97,6 +97,7 @@ async def open_supervisor(
     check_types(str, Path, state_dir=state_dir, workdir=workdir)
     check_types(Mapping, agents=agents)
     check_types(Settings, settings=settings)
+    check_types(Journal, journal=journal)
     check_items("plugins", plugins, object)
     check_type("control", control, bool)
     check_type("stop_cancels_host", stop_cancels_host, bool)

@@ -59,7 +59,7 @@ class Supervisor:
         directory: str | None = None,
         budget: Budget | None = None,
         within: BudgetScope | None = None,
-        patience: StallProfileName = StallProfileName.DEFAULT,
+        patience: StallProfileName | str = StallProfileName.DEFAULT,
     ) -> Session:
         """Start a session and wait until its first record is durable. If the name was used before, a number is
         appended.
@@ -75,10 +75,11 @@ class Supervisor:
             directory: working directory of the agent, instead of the configured one.
             budget: amounts that the session and all sessions below it may use; by default the budget of the settings.
             within: budget scope that contains *budget* (:meth:`scope`); by default the scope of the parent.
-            patience: time without a sign of life after which the session counts as stuck.
+            patience: stall profile, which sets the time without a sign of life after which the session counts as stuck.
 
         Raises:
-            ValueError: the name has characters that ids may not have, or there is no such agent or cancel mode.
+            ValueError: the name has characters that ids may not have, or there is no such agent, cancel mode or stall
+                profile.
             TypeError: an argument has a wrong type.
             NoSuchEntity: the parent is not alive.
             Refused: the parent, or the supervisor, is ending. As :class:`Degraded`: the journal cannot be written now.

@@ -215,7 +215,7 @@ class SupervisorCore:
         cause: Cause = HOST,
         budget: Budget | None = None,
         within: BudgetScope | None = None,
-        patience: StallProfileName = StallProfileName.DEFAULT,
+        patience: StallProfileName | str = StallProfileName.DEFAULT,
         workspace_spec: WorkspaceSpec = NO_WORKSPACE,
     ) -> Session:
         """Start a session and wait until its first record is durable. If the name was used before, a number is
@@ -233,11 +233,12 @@ class SupervisorCore:
             cause: record, and actor, that the start follows from.
             budget: amounts that the session and all sessions below it may use; by default the budget of the settings.
             within: budget scope that contains *budget* (:meth:`scope`); by default the scope of the parent.
-            patience: time without a sign of life after which the session counts as stuck.
+            patience: stall profile, which sets the time without a sign of life after which the session counts as stuck.
             workspace_spec: workspace wanted for the session.
 
         Raises:
-            ValueError: the name has characters that ids may not have, or there is no such agent or cancel mode.
+            ValueError: the name has characters that ids may not have, or there is no such agent, cancel mode or stall
+                profile.
             TypeError: an argument has a wrong type.
             NoSuchEntity: the parent is not alive.
             Refused: the parent, or the supervisor, is ending. As :class:`Degraded`: the journal cannot be written now.
@@ -257,11 +258,10 @@ class SupervisorCore:
         check_types(Budget, budget=budget)
         check_types(BudgetScope, within=within)
         check_type("cause", cause, Cause)
-        check_type("patience", patience, StallProfileName)
         check_type("workspace_spec", workspace_spec, WorkspaceSpec)
         if parent is not None or not self.stopping.is_set():
             self.check_disk(f"session {name!r}")
-        allowance = BudgetGrant(budget, within, patience)
+        allowance = BudgetGrant(budget, within, StallProfileName.named(patience))
         session_id = self.session_factory.create(
             name, profile, parent, policy, None, cause, mode, allowance, workspace_spec
         )

@@ -63,9 +63,11 @@ class StateDirBusy(StateDirError):
 
 
 class LockHolder(NamedTuple):
-    """Process that holds the lock of a state directory. ``pid`` is ``None`` until the process has written it."""
+    """Process that holds the lock of a state directory. ``pid`` and ``since`` (wall clock, in seconds) are ``None``
+    until the process has written them."""
 
     pid: int | None
+    since: float | None
 
     @property
     def words(self) -> str:
@@ -173,7 +175,9 @@ class StateDir:
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return LockHolder(_parse_pid(os.pread(fd, 64, 0)))
+            text = os.pread(fd, 64, 0)
+            written = re.fullmatch(rb"\d+ (\d+\.\d+)\n", text)
+            return LockHolder(_parse_pid(text), float(written[1]) if written else None)
         finally:
             os.close(fd)
         return None

@@ -9,21 +9,35 @@ counts as progress. Pure.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Final
 
 import msgspec
+
+from supervisor.lifecycles.types import UnknownValue
 
 ACTOR: Final = "liveness"
 """Actor in the records of a session that is ended because its agent makes no progress."""
 
 
-class StallProfileName(Enum):
+class StallProfileName(StrEnum):
     """Names of the stall profiles; a plan's tasks use one of them."""
 
     DEFAULT = "default"
     LARGE = "large"
     TESTS = "tests"
+
+    @classmethod
+    def named(cls, word: StallProfileName | str) -> StallProfileName:
+        """Return the name of a stall profile that is spelled *word*.
+
+        Raises:
+            UnknownValue: no profile has that name.
+        """
+        try:
+            return cls(word)
+        except ValueError:
+            raise UnknownValue("patience", word, cls) from None
 
 
 class StallProfile(msgspec.Struct, frozen=True, kw_only=True):

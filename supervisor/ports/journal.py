@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -95,6 +95,7 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
     entities_left: int = 0
 
 
+@runtime_checkable
 class Journal(Protocol):
     """Journal with a log per entity and a single writer. ``append`` returns when everything is durable; if it raises,
     the batch may be durable or not."""

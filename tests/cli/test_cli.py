@@ -258,7 +258,7 @@ def test_where_nothing_ever_ran_nothing_can_be_asked(tmp_path: Path, cli: Cli, c
         (["why"], "Missing argument 'ID'"),
         (["send", "lead", "x", "--urgent", "--at", "noon"], "'noon' is not one of 'now', 'tool_boundary', 'turn_end'"),
         (["send", "lead", "x", "--at", "turn_end"], "--at turn_end: only an urgent message is delivered before"),
-        (["events", "--after", "-1"], "-1 is not in the range x>=0"),
+        (["events", "--after", "-1"], "-1 is not in the range 0<=x<="),
         (["run", "plan.yaml", "--backend", "curio"], "'curio' is not one of 'asyncio', 'trio'"),
         (["run", "plan.yaml", "--workdir", "/no/such/place"], "--workdir: no directory '/no/such/place'"),
         (["machines", "toaster"], "machine 'toaster' is unknown; use one of: task"),
@@ -906,7 +906,7 @@ def test_dead_letters_say_what_was_given_up_and_how_to_try_again(cli: Cli, tmp_p
     assert (letter["task"], letter["entity_id"], letter["try_again"]) == (
         "t",
         "task:t",
-        "supervisor run PLAN.yaml --resume",
+        f"supervisor run PLAN.yaml --resume --state-dir {where[1]}",
     )
     assert (letter["attempts"], letter["runs"]) == (1, 1)
     assert "3" in letter["last_error"]

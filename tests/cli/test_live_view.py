@@ -266,9 +266,10 @@ def test_a_failure_is_told_once(tmp_path: Path) -> None:
         ],
         [task("a", "OPEN"), run("a", "CIRCUIT_OPEN", attempts=2)],
     )
+    at_once = f"at once: supervisor task reset a --state-dir {state.root}"
     assert [line[9:] for line in out.getvalue().splitlines()] == [
         "a: attempt failed: exit status 3",
-        f"a: attempt 1 of 5 ended, the next one comes not before {time_of_day(6.0)} (at once: supervisor task reset a)",
+        f"a: attempt 1 of 5 ended, the next one comes not before {time_of_day(6.0)} ({at_once})",
         "a: failed: exit status 3 (no further try: stopped)",
         f"a: is tried again not before {time_of_day(7.0)} (try 2)",
     ]

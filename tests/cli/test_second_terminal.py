@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import apsw
@@ -86,6 +88,38 @@ def test_wait_without_an_id_waits_for_the_run(twice: Path) -> None:
     """``wait`` without an id waits for the newest run of a plan."""
     output = cli("wait", "--json", "--state-dir", twice)
     assert (output.status, output.json["id"], output.json["completed"]) == (1, "workstream:plan-2", False)
+
+
+@pytest.mark.parametrize("name", [[], ["good"]])
+def test_wait_at_the_start_of_a_run_is_for_that_run(
+    twice: Path, tmp_path: Path, name: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a supervisor runs, ``wait`` with a name or without an id does not return the outcome of an earlier run; an
+    id means one entity. If the supervisor ends without a newer run, ``wait`` fails."""
+    state = StateDir.open(tmp_path / "state")
+    state.journal.write_bytes(StateDir(twice).journal.read_bytes())
+    with ExitStack() as lock:
+        lock.enter_context(state.lock())
+        late = cli("wait", *name, "--timeout", "0", "--state-dir", state.root)
+        assert (late.status, late.out) == (124, "")
+        assert "is of an earlier run, and there is no newer one after 0 s" in late.err
+        assert cli("wait", "task:good-2", "--state-dir", state.root).out == "task:good-2: CLOSED\n"
+        monkeypatch.setattr("supervisor.cli.wait.pause", lock.close)
+        output = cli("wait", *name, "--state-dir", state.root)
+    assert (output.status, output.out) == (1, "")
+    assert "has ended without a newer one" in output.err
+
+
+def test_wait_for_a_run_that_ended_meanwhile_tells_its_outcome(twice: Path, tmp_path: Path) -> None:
+    """``wait`` returns the outcome of a run that the running supervisor has ended already."""
+    state = StateDir.open(tmp_path / "state")
+    state.journal.write_bytes(StateDir(twice).journal.read_bytes())
+    with state.lock():
+        with apsw.Connection(str(state.journal)) as db:
+            db.execute("UPDATE entities SET changed_at = ? WHERE id = 'workstream:plan-2'", (time.time() + 1,))
+        db.close()
+        assert cli("wait", "--state-dir", state.root).out.startswith("workstream:plan-2: failed")
+        assert cli("wait", "good", "--state-dir", state.root).out == "task:good-2: CLOSED\n"
 
 
 def test_wait_for_what_nobody_can_end_any_more_fails(twice: Path, tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import anyio.to_thread
 import pytest
 
-from supervisor.journal.statedir import LockHolder, StateDir
+from supervisor import AgentTurn, Plan, TaskConfig, open_supervisor, run_plan
+from supervisor.journal.statedir import StateDir
 from supervisor.processes.shim import children
 from tests.field.field_kit import alive, until
 from tests.support import CommandOutput, run_command
@@ -157,10 +159,34 @@ def test_an_abort_after_the_supervisors_death_fails_with_the_reason(tmp_path: Pa
         assert "worker was not aborted: no supervisor runs on sd" in aborted.err
 
 
+@pytest.mark.anyio
+async def test_a_task_without_a_session_is_inspected_by_its_name(tmp_path: Path) -> None:
+    """``inspect`` with the name of a task that no session has claimed yet shows the task itself, even if a session had
+    that name earlier."""
+
+    async def agent(turn: AgentTurn) -> str:
+        return turn.prompt
+
+    plan = Plan(agents={"w": agent}, tasks=[TaskConfig(id="b", agent="w", approval="before")])
+    async with open_supervisor(tmp_path / "sd", agents=plan.agents) as sup, sup.subscribe() as records:
+        earlier = await sup.start_session("b", agent="w")
+        await earlier.close()
+        run = run_plan(sup, plan)
+        while (await anext(records)).entity_id != "task:b":
+            pass
+        found = await anyio.to_thread.run_sync(run_command, "inspect", "b", "--state-dir", tmp_path / "sd")
+        assert (found.status, found.err) == (0, "")
+        assert found.out.startswith("task task:b: PLANNED")
+        await run.approve("b")
+        assert (await run).ok
+
+
 def test_reading_the_lock_keeps_no_supervisor_out(tmp_path: Path) -> None:
     """Reading which process holds the lock of a state directory does not prevent a supervisor from taking the lock."""
     state = StateDir.open(tmp_path / "sd")
     assert state.lock_holder() is None
     with state.lock():
-        assert StateDir(tmp_path / "sd").lock_holder() == LockHolder(os.getpid())
+        holder = StateDir(tmp_path / "sd").lock_holder()
+        assert holder is not None
+        assert holder.pid == os.getpid()
     assert state.lock_holder() is None

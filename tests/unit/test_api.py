@@ -198,6 +198,7 @@ async def test_a_wrong_type_is_named_with_its_value_and_the_right_type() -> None
         ({"agents": {"w": anyio.sleep_forever}}, "agents['w']: sleep_forever cannot be called with one argument"),
         ({"settings": {}}, "settings: {} is of type dict; give a Settings"),
         ({"plugins": "tidy"}, "plugins: 'tidy' is of type str; give a list of object"),
+        ({"journal": 3}, "journal: 3 is of type int; give a Journal"),
         ({"on_permission": True}, "on_permission: True is of type bool; give a function"),
     ],
 )
@@ -206,6 +207,14 @@ async def test_a_supervisor_with_a_wrong_argument_does_not_start(arguments: dict
     with pytest.raises(TypeError, match=f"^{re.escape(message)}"):
         async with open_supervisor(**arguments):
             pass
+
+
+async def test_a_stall_profile_is_given_by_name() -> None:
+    """`start_session` takes the name of a stall profile as a string; another name is refused with those allowed."""
+    async with open_supervisor(agents={"w": echo}) as sup:
+        assert (await (await sup.start_session("s", agent="w", patience="large")).run("on")).text == "on"
+        with pytest.raises(ValueError, match=r"^patience: 'nope' is unknown; expected default, large or tests$"):
+            await sup.start_session("t", agent="w", patience="nope")
 
 
 def test_a_missing_plan_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

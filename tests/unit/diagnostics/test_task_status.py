@@ -104,6 +104,13 @@ def test_a_task_that_waits_for_a_person_says_so() -> None:
     }
 
 
+def test_a_command_in_a_text_can_be_typed_as_it_stands() -> None:
+    """A command names the task as its plan does, also in a second run, and has the options that the reader needs."""
+    again = row(1, "task", "task:a-2", STREAM, state="PLANNED", data={"workstream": STREAM, "name": "a"})
+    note = TaskStatus([again], options=" --state-dir sd").note(again)
+    assert note == "waits to be approved: supervisor approve a --state-dir sd"
+
+
 def test_a_task_between_two_tries_says_what_is_waited_for() -> None:
     """The text of a task between two attempts shows the time of the next attempt or probe, and the command that makes
     it now."""
