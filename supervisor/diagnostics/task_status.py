@@ -54,7 +54,7 @@ def plan_name(entity_id: str) -> str:
 
 class TaskStatus:
     """Status texts for the entities *rows*. *times* are the times of entities that wait for a time; *options* are added
-    to the commands in the texts, for example ``" --state-dir sd"``."""
+    to the commands in the texts, for example the option with the state directory."""
 
     def __init__(self, rows: Iterable[EntityRow], times: StateTimes | None = None, options: str = "") -> None:
         self._options = options
