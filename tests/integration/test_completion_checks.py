@@ -61,7 +61,8 @@ async def test_files_outside_do_not_count(tmp_path: Path) -> None:
 
 async def test_an_agent_that_stops_too_early_tries_again(tmp_path: Path) -> None:
     """A failed completion check lets the task run retry in the same session and complete; no validation fails."""
-    shell = AgentConfig(adapter="command", command=("sh", "-c", "cat >> asked; [ -e half ] && touch whole; touch half"))
+    script = "cat >> asked; [ -e half ] && touch whole; touch half"
+    shell = AgentConfig(adapter="command", command=("sh", "-c", script), explain_retries=True)
     task = TaskConfig.model_validate(
         {"id": "t", "agent": "sh", "prompt": "go", "completion": [{"glob_exists": "whole"}, {"glob_exists": "half"}]}
     )

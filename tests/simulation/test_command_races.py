@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -19,6 +20,7 @@ from supervisor.lifecycles.types import Verb
 from supervisor.plans import Plan, TaskConfig
 from supervisor.ports import JournalError
 from supervisor.runtime.entity import Refused
+from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.sessions.handle import Session
 from supervisor.simulation import running
@@ -86,7 +88,8 @@ class SplitBetweenSessions(Intruder):
         self.sessions = 1 + ("w0t0-2" in self.rows)
         if run == "RETRYING" and not self.is_closed:
             self.is_closed = True
-            self.host.start(self.host.sup.session("w0t0").close)
+            # Not by the host: a host that closes the session of a task cancels the task.
+            self.host.start(partial(self.host.sup.core.close_session, "w0t0", reason="test", cause=Cause(actor="test")))
         if self.is_closed and job in ("queued", "running"):
             self._left -= 1
             if self._left < 0 and not self.is_split:
