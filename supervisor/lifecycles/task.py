@@ -54,8 +54,9 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     ``unmerged``: the task was closed while not all of its work was merged, because no supervisor ran the plan any more,
     or, if ``rest`` names a branch, because something was written after the work was judged, which is only on that
     branch. ``delay_s`` is the wait before the next claim, from the time of the record that opened the task again.
-    ``failure`` tells the next claim why the last one failed: the findings against its result (``has_findings``), or the
-    error that left no result to judge. ``findings_before`` are the findings of the failed claim before that.
+    ``failure`` is the reason why the last claim failed, for the next prompt: the findings against its result
+    (``has_findings``), or the error that left no result to check. ``findings_before`` are the findings
+    of the failed claim before that.
     """
 
     max_retries: int = 3
@@ -316,7 +317,7 @@ def keep_findings(data: TaskData, event: Failed | VerificationRejected | Approva
 
 
 def keep_loss(data: TaskData, event: Orphaned) -> Out:
-    """Keep the loss of the agent as the failure that the next prompt tells, unless that prompt has findings to tell."""
+    """Keep the loss of the agent as the failure that the next prompt quotes, unless that prompt quotes findings."""
     return replace(data, failure=data.failure if data.has_findings else event.reason), ()
 
 
