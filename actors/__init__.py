@@ -112,7 +112,7 @@ __all__ = [
     "rule",
 ]
 
-_HOMES = {
+_NAMES = {
     "actors.actor": (
         "Abandoned",
         "Actor",
@@ -160,11 +160,12 @@ _HOMES = {
     ),
     "actors.system": ("ActorSystem", "open_system"),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+"""Names of the API, by the module that defines them."""
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    module = _HOME_OF.get(name)
+    module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'actors' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(module), name)

@@ -38,6 +38,7 @@ from supervisor.lifecycles.types import (
     TerminationStage,
     ToolOutcome,
     TransitionReason,
+    choice_of,
 )
 from supervisor.policies.abort_plan import (
     AbortPlan,
@@ -48,7 +49,6 @@ from supervisor.policies.abort_plan import (
     Receipt,
     UnknownTarget,
     plan_abort,
-    scope_of,
     total_survivors,
 )
 from supervisor.policies.argument_checks import check_type, check_types
@@ -156,7 +156,7 @@ class AbortService:
         check_type("now", now, bool)
         check_types(str, plan_id=plan_id)
         check_types(int, float, within_s=within_s)
-        reason, scope = reason or f"aborted by {actor}", scope_of(scope)
+        reason, scope = reason or f"aborted by {actor}", choice_of(AbortScope, "scope", scope)
         if within_s is not None and not within_s >= 0:
             raise ValueError(f"within_s: {within_s!r} is no time to end in; give seconds, 0 or more")
         try:

@@ -37,6 +37,7 @@ from supervisor.lifecycles.types import (
     Kind,
     LifecycleEvent,
     TimeLimit,
+    choice_of,
 )
 from supervisor.plans import Settings
 from supervisor.plans.task_control import WorkControl
@@ -218,35 +219,15 @@ class SupervisorCore:
         patience: StallProfileName | str = StallProfileName.DEFAULT,
         workspace_spec: WorkspaceSpec = NO_WORKSPACE,
     ) -> Session:
-        """Start a session and wait until its first record is durable. If the name was used before, a number is
-        appended.
-
-        If the caller is cancelled meanwhile, the session is ended.
+        """Start a session; implements ``Supervisor.start_session``, where the other arguments are described.
 
         Args:
-            name: id of the session, or the last part of the id below *parent*.
-            agent: name of a configured agent, or an async function; by default the parent's.
-            parent: id of the session that delegates work to the new one.
-            policy: levels that aborts may cross here; by default the parent's policy, or the policy of the settings.
-            cancel_mode: effect of the parent's end on the session (``CancelMode``); only with a parent.
-            directory: working directory of the agent, instead of the configured one.
             cause: record, and actor, that the start follows from.
-            budget: amounts that the session and all sessions below it may use; by default the budget of the settings.
-            within: budget scope that contains *budget* (:meth:`scope`); by default the scope of the parent.
-            patience: stall profile, which sets the time without a sign of life after which the session counts as stuck.
             workspace_spec: workspace wanted for the session.
-
-        Raises:
-            ValueError: the name has characters that ids may not have, or there is no such agent, cancel mode or stall
-                profile.
-            TypeError: an argument has a wrong type.
-            NoSuchEntity: the parent is not alive.
-            Refused: the parent, or the supervisor, is ending. As :class:`Degraded`: the journal cannot be written now.
-            JournalError: the journal was lost before the record was durable; the session is ended.
         """
         check_name(name)
         check_types(str, parent=parent, directory=directory)
-        mode = CancelMode.named(cancel_mode)
+        mode = choice_of(CancelMode, "cancel_mode", cancel_mode)
         if parent is None and mode is not CancelMode.WAIT_COMPLETED:
             raise ValueError(
                 f"cancel_mode: session {name!r} has no parent whose end could mean {mode} to it; leave it out"
@@ -261,7 +242,7 @@ class SupervisorCore:
         check_type("workspace_spec", workspace_spec, WorkspaceSpec)
         if parent is not None or not self.stopping.is_set():
             self.check_disk(f"session {name!r}")
-        allowance = BudgetGrant(budget, within, StallProfileName.named(patience))
+        allowance = BudgetGrant(budget, within, choice_of(StallProfileName, "patience", patience))
         session_id = self.session_factory.create(
             name, profile, parent, policy, None, cause, mode, allowance, workspace_spec
         )

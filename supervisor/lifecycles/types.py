@@ -6,7 +6,7 @@ Nothing here decides anything. Enum values keep the spelling of the specificatio
 from __future__ import annotations
 
 from enum import Enum, StrEnum
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -62,18 +62,6 @@ class CancelMode(StrEnum):
     TRY = "try"
     ABANDON = "abandon"
 
-    @classmethod
-    def named(cls, word: CancelMode | str) -> CancelMode:
-        """Return the cancel mode named *word*.
-
-        Raises:
-            UnknownValue: no mode has that name.
-        """
-        try:
-            return cls(word)
-        except ValueError:
-            raise UnknownValue("cancel_mode", word, cls) from None
-
 
 class ToolOutcome(StrEnum):
     """Result of a tool call. A call given up by a termination is ``aborted``, or ``unknown`` if it is not known whether
@@ -100,6 +88,21 @@ class UnknownValue(InvalidArgument):
     def __init__(self, field: str, given: object, expected: type[StrEnum]) -> None:
         words = [one.value for one in expected]
         super().__init__(f"{field}: {given!r} is unknown; expected {', '.join(words[:-1])} or {words[-1]}")
+
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+def choice_of(expected: type[Choice], field: str, given: str) -> Choice:
+    """Return the value of *expected* that is spelled *given*.
+
+    Raises:
+        UnknownValue: there is no such value; the error names *field* and the values.
+    """
+    try:
+        return expected(given)
+    except ValueError:
+        raise UnknownValue(field, given, expected) from None
 
 
 class DeliveryPoint(StrEnum):

@@ -32,7 +32,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from supervisor.lifecycles.types import AbortPolicy, AbortReason, AbortScope, CancelMode, Survivors, UnknownValue
+from supervisor.lifecycles.types import (
+    AbortPolicy,
+    AbortReason,
+    AbortScope,
+    CancelMode,
+    Survivors,
+    choice_of,
+)
 from supervisor.policies.abort_request import StageDeadlines, call_deadlines, stage_deadlines
 
 
@@ -232,18 +239,6 @@ class NoSiblings(ValueError):
         super().__init__(f"{session_id} is a root session and has no siblings: abort it with the scope session")
 
 
-def scope_of(word: AbortScope | str) -> AbortScope:
-    """Return the scope named *word*.
-
-    Raises:
-        UnknownValue: no scope has that name.
-    """
-    try:
-        return AbortScope(word)
-    except ValueError:
-        raise UnknownValue("scope", word, AbortScope) from None
-
-
 # ------------------------------------------------------------------------------------------------------ the plan
 Tree = Mapping[str, TreeNode]
 
@@ -262,7 +257,7 @@ def plan_abort(
         UnknownValue: no scope has that name.
         NoSiblings: SIBLING of a living root session.
     """
-    scope = scope_of(scope)
+    scope = choice_of(AbortScope, "scope", scope)
     node = tree.get(target)
     if node is None:
         raise UnknownTarget(target)

@@ -14,8 +14,6 @@ from typing import Final
 
 import msgspec
 
-from supervisor.lifecycles.types import UnknownValue
-
 ACTOR: Final = "liveness"
 """Actor in the records of a session that is ended because its agent makes no progress."""
 
@@ -26,18 +24,6 @@ class StallProfileName(StrEnum):
     DEFAULT = "default"
     LARGE = "large"
     TESTS = "tests"
-
-    @classmethod
-    def named(cls, word: StallProfileName | str) -> StallProfileName:
-        """Return the name of a stall profile that is spelled *word*.
-
-        Raises:
-            UnknownValue: no profile has that name.
-        """
-        try:
-            return cls(word)
-        except ValueError:
-            raise UnknownValue("patience", word, cls) from None
 
 
 class StallProfile(msgspec.Struct, frozen=True, kw_only=True):

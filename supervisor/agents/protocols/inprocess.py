@@ -27,7 +27,7 @@ import anyio
 from actors import ActorStopped
 from actors.waiter import RAISED, as_error, is_cancellation
 from supervisor.lifecycles.events import AgentExited, AgentLaunched, ToolCompleted
-from supervisor.lifecycles.types import CancelMode, InvalidArgument, ToolOutcome, Verdict
+from supervisor.lifecycles.types import CancelMode, InvalidArgument, ToolOutcome, Verdict, choice_of
 from supervisor.plans.tasks import TaskConfig
 from supervisor.policies.argument_checks import check_items, check_type
 from supervisor.policies.budgets import COUNT_MAX, Amounts
@@ -237,7 +237,7 @@ class AgentTurn:
         """
         check_type("name", name, str)
         check_type("prompt", prompt, str)
-        return await self._connection.hand_over(name, prompt, agent, CancelMode.named(cancel_mode))
+        return await self._connection.hand_over(name, prompt, agent, choice_of(CancelMode, "cancel_mode", cancel_mode))
 
     async def split(self, subtasks: Sequence[TaskConfig], *, reason: str = "") -> CommandResult:
         """Split this session's task into *subtasks*; the task is completed when all subtasks are completed and this

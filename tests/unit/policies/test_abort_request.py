@@ -15,8 +15,9 @@ from supervisor.lifecycles.types import (
     StageBudgets,
     TerminationStage,
     UnknownValue,
+    choice_of,
 )
-from supervisor.policies.abort_plan import NodeReceipt, Receipt, scope_of
+from supervisor.policies.abort_plan import NodeReceipt, Receipt
 from supervisor.policies.abort_request import (
     CAUSES_MAX,
     AbortRequest,
@@ -105,12 +106,15 @@ def test_rungs_give_way_gentlest_first(within_s: float | None, now: bool, due: t
 def test_unknown_words_name_those_that_are_known() -> None:
     """An unknown scope or cancel mode raises UnknownValue, whose text lists the known ones."""
     with pytest.raises(UnknownValue, match="scope: 'world' is unknown; expected tool, sibling or session"):
-        scope_of("world")
+        choice_of(AbortScope, "scope", "world")
     with pytest.raises(
         UnknownValue, match="cancel_mode: 'x' is unknown; expected wait_completed, wait_requested, try or"
     ):
-        CancelMode.named("x")
-    assert (scope_of("tool"), CancelMode.named("try")) == (AbortScope.TOOL, CancelMode.TRY)
+        choice_of(CancelMode, "cancel_mode", "x")
+    assert (choice_of(AbortScope, "scope", "tool"), choice_of(CancelMode, "cancel_mode", "try")) == (
+        AbortScope.TOOL,
+        CancelMode.TRY,
+    )
 
 
 def test_the_bound_of_a_ladder_is_all_its_rungs() -> None:
