@@ -87,6 +87,7 @@ _IDS: Final = (
     "tool",
     "parent",
     "stop",
+    "total_of",
 )
 _WORDS: Final = ("title", "detail", "error", "info", "why", "words")
 

@@ -25,6 +25,7 @@ from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.loop_detection import FinishedCall
 from supervisor.policies.permissions import Decision, PermissionPolicy, PermissionRequest
 from supervisor.policies.retry_reason import may_execute_prompt
+from supervisor.policies.usage import ConversationTotals
 from supervisor.ports import NO_WORKSPACE, AgentOptions, Out, ProcessReport, TranscriptSink
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.journal_writer import Cause
@@ -267,8 +268,14 @@ class Monitor(Protocol):
         """Record that the agent no longer works on the turn."""
         ...
 
-    def record_usage(self, amounts: Amounts, said: dict[str, Any]) -> None:
-        """Count *amounts* that the agent has used; *said* is the report as the agent wrote it."""
+    @property
+    def totals(self) -> ConversationTotals:
+        """Last usage totals that the agents have reported of their conversations."""
+        ...
+
+    def record_usage(self, amounts: Amounts, said: dict[str, Any], total_of: str | None = None) -> None:
+        """Count *amounts* that the agent has used, or, with *total_of*, the part of the conversation's total *amounts*
+        that was not counted before; *said* is the report as the agent wrote it."""
         ...
 
     def admit_call(self) -> bool:

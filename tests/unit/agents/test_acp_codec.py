@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from supervisor.agent_catalogue.line_rules import UsageScope
 from supervisor.agents.protocols.acp.codec import AcpCodec
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
+    THIS_CONVERSATION,
     CallNotEnded,
     ChildRequested,
     CloseInput,
@@ -66,8 +68,8 @@ def told(outs: list[Out]) -> list[Out]:
 class Conversation:
     """Codec with an open session, and methods that play the agent's part of the conversation."""
 
-    def __init__(self, hello: dict[str, Any] = HELLO, *, silent: bool = True) -> None:
-        self.codec = AcpCodec(silent=silent)
+    def __init__(self, hello: dict[str, Any] = HELLO, *, silent: bool = True, usage_scope: UsageScope = "turn") -> None:
+        self.codec = AcpCodec(silent=silent, usage_scope=usage_scope)
         self.codec.start("/work")
         self.feed({"id": 1, "result": hello})
         self.ready = self.feed({"id": 2, "result": {"sessionId": "s"}})
@@ -1204,18 +1206,16 @@ def use(talk: Conversation, **fields: Any) -> Usage:
 
 
 def test_cost_is_a_total_of_the_conversation(talk: Conversation) -> None:
-    """Each usage update adds the increase of the total cost since the last one, over turns too; a falling total and
-    another currency add nothing."""
-    costs = [(0.5, "USD"), (0.75, "USD"), (0.25, "USD"), (9.0, "EUR"), (0.75, "USD"), (-1.0, "USD"), (1e300, "USD")]
-    added = [use(talk, cost={"amount": amount, "currency": currency}).cost_usd for amount, currency in costs]
-    assert added == [0.5, 0.25, 0.0, 0.0, 0.0, 0.0, 0.0]
-    talk.answer(result={"stopReason": "end_turn"})
-    talk.prompt()
-    assert use(talk, cost={"amount": 1.0, "currency": "USD"}).cost_usd == 0.25
+    """The cost of a usage update is reported as the conversation's total; a cost that is no possible total, or is in
+    another currency, is not counted."""
+    costs = [(0.5, "USD"), (0.75, "USD"), (9.0, "EUR"), (-1.0, "USD"), (1e300, "USD")]
+    found = [use(talk, cost={"amount": amount, "currency": currency}) for amount, currency in costs]
+    assert [one.cost_usd for one in found] == [0.5, 0.75, 0.0, 0.0, 0.0]
+    assert [one.total_of for one in found] == [THIS_CONVERSATION, THIS_CONVERSATION, None, None, None]
 
 
 def test_what_a_loaded_conversation_has_cost_was_counted_before() -> None:
-    """The total cost reported while a conversation is loaded adds nothing; later totals add their increase."""
+    """The total cost reported while a conversation is loaded is not reported again."""
     talk = Conversation(LOADS)
     talk.codec = AcpCodec()
     talk.codec.start("/work", "old")
@@ -1225,7 +1225,29 @@ def test_what_a_loaded_conversation_has_cost_was_counted_before() -> None:
     talk.prompt()
     (later,) = talk.feed(update("usage_update", "old", used=1, size=9, cost={"amount": 2.5, "currency": "USD"}))
     assert isinstance(later, Usage)
-    assert later.cost_usd == 0.5
+    assert (later.cost_usd, later.total_of) == (2.5, THIS_CONVERSATION)
+
+
+@pytest.mark.parametrize(
+    ("scope", "second"),
+    [
+        ("turn", Usage({"input_tokens": 9, "output_tokens": 3}, 4, 1)),
+        ("request", Usage({"input_tokens": 9, "output_tokens": 3}, 9, 3)),
+        ("conversation", Usage({"input_tokens": 9, "output_tokens": 3}, 9, 3, total_of=THIS_CONVERSATION)),
+    ],
+)
+def test_tokens_have_the_scope_that_the_quirk_names(scope: UsageScope, second: Usage) -> None:
+    """The second of two reports of one turn adds its increase, adds itself, or is the total of the conversation, by the
+    scope of the agent's reports; cost and tokens of one update are reported separately."""
+    talk = Conversation(usage_scope=scope)
+    talk.prompt()
+    talk.update("usage_update", used=1, size=9, _meta={"usage": {"inputTokens": 5, "outputTokens": 2}})
+    cost = {"amount": 0.5, "currency": "USD"}
+    outs = talk.update(
+        "usage_update", used=1, size=9, cost=cost, _meta={"usage": {"inputTokens": 9, "outputTokens": 3}}
+    )
+    money = Usage({"used": 1, "size": 9, "cost": cost}, cost_usd=0.5, total_of=THIS_CONVERSATION)
+    assert outs == [money, second]
 
 
 def test_tokens_are_a_total_of_the_turn(talk: Conversation) -> None:
