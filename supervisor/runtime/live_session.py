@@ -64,12 +64,20 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     mapping: LineMapping | None = None
     """Meaning of the lines that the program writes, for adapters that need a line mapping."""
     quirks: Quirks = NO_QUIRKS
+    known: bool = False
+    """Whether the program is an agent of the catalogue."""
     servers: tuple[str, ...] = ()
     """Names of the programs that the agent keeps running from turn to turn, such as language servers."""
 
     explain_retries: bool | None = None
     """Whether the agent's prompts may tell why a request is tried again; ``None``: unless the adapter is ``command``
     and the command may execute its prompt."""
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the agent is one that works by a model: not a script or a function, nor a command of the user, whose
+        exit status is the user's own word."""
+        return self.known or self.adapter not in ("command", "scripted", "inprocess")
 
     @property
     def explains_retries(self) -> bool:

@@ -34,7 +34,7 @@ from msgspec import UNSET, Raw
 
 from supervisor.agent_catalogue.line_rules import UsageScope
 from supervisor.agents.protocols.acp import messages
-from supervisor.agents.protocols.acp.errors import problem_of, problem_of_text
+from supervisor.agents.protocols.acp.errors import problem_of
 from supervisor.agents.protocols.acp.handshake import Handshake, HandshakeRequest, HandshakeSteps
 from supervisor.agents.protocols.acp.messages import Message
 from supervisor.agents.protocols.acp.terminals import METHODS, AcpTerminals
@@ -67,7 +67,6 @@ from supervisor.ports import (
     TurnEnded,
     Usage,
 )
-from supervisor.ports.input_limits import WORDS_CHARS_MAX
 
 _STOPS: Final = {
     "end_turn": "end_turn",
@@ -249,7 +248,7 @@ class AcpCodec(Conversation):
         """``_has_activity``: this turn has reported text, a call or a compaction. ``_needs_no_model``: the turn may end
         without a model's answer (a command of the agent, or a silent script)."""
         self._cancelling = False
-        self._mode = self._plan = self._last_text = ""
+        self._mode = self._plan = ""
         self._calls = ToolCallTable()
         self._meter = AcpUsageMeter(usage_scope)
         self._compacting: dict[str, None] = {}
@@ -271,7 +270,7 @@ class AcpCodec(Conversation):
         if self._session is None or self._prompts:
             raise RuntimeError(f"acp: prompt {'during a turn' if self._prompts else 'before the session is open'}")
         self._cancelling, self._ended = False, None
-        self._plan = self._last_text = ""
+        self._plan = ""
         self._has_activity = False
         self._needs_no_model = self._silent or text.startswith("/")  # a command of the agent
         self._calls.begin_turn()
@@ -444,8 +443,6 @@ class AcpCodec(Conversation):
         cancelled."""
         if response.stop_reason not in _STOPS:
             return TurnEnded("error", f"the agent stopped for an unknown reason, {response.stop_reason!r}")
-        if trouble := problem_of_text(response.stop_reason, self._last_text):
-            return TurnEnded("error", self._last_text.strip(), *trouble)
         has_activity = not response.unanswered and (self._has_activity or any(response.used or ()))
         is_plausible = self._needs_no_model or has_activity
         if response.stop_reason == "end_turn" and self._prompts == 1 and not is_plausible:
@@ -480,11 +477,6 @@ class AcpCodec(Conversation):
         outs = handle(self, read(update.update, kind, name))
         self._has_activity = self._has_activity or any(isinstance(one, Text | ToolOpened | Compaction) for one in outs)
         return outs
-
-    def _message_chunk(self, chunk: messages.Chunk) -> list[Out]:
-        if chunk.content.type == "text" and chunk.content.text:
-            self._last_text = chunk.content.text[:WORDS_CHARS_MAX]
-        return _text("message", chunk)
 
     def _tool(self, tool: messages.ToolUpdate) -> list[Out]:
         kind = "agent" if tool.tool in _AGENTS else tool.kind or "other"
@@ -552,7 +544,7 @@ def _part(text: str, first: int, count: int | None) -> str:
 
 
 _UPDATES: Final[Mapping[str, tuple[type[JsonRpcMessage], Callable[[AcpCodec, Any], list[Out]]]]] = {
-    "agent_message_chunk": (messages.Chunk, AcpCodec._message_chunk),
+    "agent_message_chunk": (messages.Chunk, lambda _, chunk: _text("message", chunk)),
     "agent_thought_chunk": (messages.Chunk, lambda _, chunk: _text("thought", chunk)),
     "tool_call": (messages.ToolUpdate, AcpCodec._tool),
     "tool_call_update": (messages.ToolUpdate, AcpCodec._tool),

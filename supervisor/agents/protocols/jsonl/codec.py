@@ -31,6 +31,7 @@ from supervisor.agent_catalogue.line_rules import (
 from supervisor.agents.protocols.codec_base import LINE_BYTES_MAX, CodecDefaults, LineBuffer, ToolCallTable, exit_words
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.policies.error_classification import problem_of
+from supervisor.policies.text_patterns import matches
 from supervisor.ports import (
     THIS_CONVERSATION,
     CloseInput,
@@ -87,25 +88,8 @@ def _same(found: Any, wanted: Any) -> bool:
     if wanted == "*":
         return found is not None
     if isinstance(wanted, str):
-        return isinstance(found, str) and _like(found, wanted)
+        return isinstance(found, str) and matches(found, wanted)
     return isinstance(found, bool) == isinstance(wanted, bool) and bool(found == wanted)
-
-
-def _like(text: str, pattern: str) -> bool:
-    """Return whether *text* matches *pattern*, in which ``*`` stands for any text."""
-    head, *parts = pattern.split("*")
-    if not parts:
-        return text == head
-    *middle, tail = parts
-    if len(text) < len(head) + len(tail) or not (text.startswith(head) and text.endswith(tail)):
-        return False
-    at, end = len(head), len(text) - len(tail)
-    for part in middle:
-        at = text.find(part, at, end)
-        if at < 0:
-            return False
-        at += len(part)
-    return True
 
 
 def text_at(value: Any, paths: Iterable[str]) -> str:
