@@ -402,29 +402,6 @@ def test_an_error_says_what_was_the_matter_with_the_model(
     assert (ended.stop, ended.problem, ended.status) == ("error", problem, status)
 
 
-@pytest.mark.parametrize(
-    ("stop", "said", "problem"),
-    [
-        ("refusal", "Error: API error from x (model: y): Invalid API key. Please", ModelProblem.AUTH),
-        ("refusal", "Error: API error: status code: 529", ModelProblem.OVERLOADED),
-        ("refusal", "Error: Rate limits exceeded. Please wait a moment before trying again.", ModelProblem.RATE_LIMIT),
-        ("refusal", "I would rather not", None),
-        ("end_turn", "[API Error: 401 no]", ModelProblem.AUTH),
-        ("end_turn", "[API Error: 429] is what I saw", None),
-        ("end_turn", "Error: API error is what I saw", None),
-    ],
-)
-def test_an_agent_may_say_in_words_that_its_model_failed(
-    talk: Conversation, stop: str, said: str, problem: ModelProblem | None
-) -> None:
-    """A last text in the form of an error message of vibe or qwen is a failure; a text that only mentions errors is
-    not."""
-    talk.update("agent_message_chunk", content={"type": "text", "text": said})
-    (ended,) = talk.answer(result={"stopReason": stop})
-    assert isinstance(ended, TurnEnded)
-    assert (ended.stop, ended.problem) == (stop if problem is None else "error", problem)
-
-
 QUEUES = {**HELLO, "agentCapabilities": {"_meta": {"claudeCode": {"promptQueueing": True}}}}
 
 
