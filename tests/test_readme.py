@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import running_program
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -71,7 +73,7 @@ def test_the_block_for_the_second_terminal_works_as_typed(tmp_path: Path) -> Non
     ]
     argv = ["supervisor", "run", "-v", "long.yaml"]  # the log says when both tool calls have started
     quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
-    with subprocess.Popen(argv, cwd=tmp_path, env=ENVIRONMENT, text=True, stdout=quiet, stderr=pipe) as run:
+    with running_program(argv, cwd=tmp_path, env=ENVIRONMENT, text=True, stdout=quiet, stderr=pipe) as run:
         try:
             assert run.stderr is not None
             calls = 0

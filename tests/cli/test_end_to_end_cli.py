@@ -24,6 +24,7 @@ import pytest
 
 from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
+from tests.support import running_program
 
 ROOT = Path(__file__).parents[2]
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -90,7 +91,7 @@ def run(plan: Path, *options: str) -> Iterator[Run]:
     state_dir = plan.parent / "state"
     argv = command(plan, state_dir, "--json", "--workdir", str(plan.parent), *options)
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+    with running_program(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
         try:
             yield Run(process, state_dir)
         finally:
@@ -480,7 +481,7 @@ def _own_terminal(argv: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], in
     terminal, which the block closes."""
     ours, theirs = pty.openpty()
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
-    with subprocess.Popen(
+    with running_program(
         [sys.executable, "-c", TAKES_TERMINAL, *argv], stdin=theirs, stdout=theirs, stderr=theirs, env=env
     ) as process:
         os.close(theirs)
@@ -595,7 +596,7 @@ def on_a_terminal(argv: list[str]) -> tuple[str, int]:
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (40, 120))
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
-    with subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
+    with running_program(argv, stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
         os.close(theirs)
         shown = bytearray()
         with suppress(OSError):  # a terminal whose last user is gone ends with an error
@@ -623,7 +624,7 @@ def test_the_examples_run(tmp_path: Path, tell: Any, name: str) -> None:
     state_dir = tmp_path / "state"
     argv = command(ROOT / "examples" / name, state_dir, "--json", "--workdir", str(tmp_path))
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env) as process:
+    with running_program(argv, stdout=subprocess.PIPE, text=True, env=env) as process:
         one = Run(process, state_dir)
         if name == "plan.yaml":
             while one.until(event="tool_started")["metadata"]["title"] != "sleep 60":

@@ -22,7 +22,7 @@ from supervisor import AgentTurn, Plan, TaskConfig, open_supervisor, run_plan
 from supervisor.journal.statedir import StateDir
 from supervisor.processes.shim import children
 from tests.field.field_kit import alive, until
-from tests.support import CommandOutput, run_command
+from tests.support import CommandOutput, run_command, running_program
 
 HOST = """
 import sys
@@ -67,7 +67,7 @@ def host(where: Path, backend: str, control: str = "control") -> Iterator[Host]:
     (where / "host.py").write_text(HOST)
     earlier = set(children(os.getpid()))
     arguments = [sys.executable, "host.py", backend, control]
-    with subprocess.Popen(arguments, cwd=where, stdout=subprocess.PIPE, text=True) as process:
+    with running_program(arguments, cwd=where, stdout=subprocess.PIPE, text=True) as process:
         one = Host(where, process)
         try:
             assert one.line() == "ready"
