@@ -36,7 +36,7 @@ from supervisor.ports import Append, EntityRow
 from supervisor.processes import shim
 from supervisor.sessions.handle import Session, TurnResult
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 """Seconds after which a test gives up and fails. No test waits until this time has passed."""
 
 T = TypeVar("T")

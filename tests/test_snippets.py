@@ -72,7 +72,7 @@ def test_the_plan_of_the_tutorial_waits_for_the_second_terminal(tmp_path: Path) 
     with running_program([sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as host:
         assert host.stdout is not None
         typed = host.stdout.readline().removeprefix("now type: supervisor ").split()
-        approved = subprocess.run([sys.executable, "-m", "supervisor", *typed], cwd=tmp_path, timeout=60, check=False)
+        approved = subprocess.run([sys.executable, "-m", "supervisor", *typed], cwd=tmp_path, timeout=120, check=False)
         assert approved.returncode == 0
         rest = host.stdout.read().splitlines()
     assert rest == ["{'deploy': 'completed', 'announce': 'aborted'}", "rejected by me: nothing to announce"]

@@ -1080,7 +1080,7 @@ def test_the_plan_on_the_page_of_plans_is_a_plan(tmp_path: Path) -> None:
 def test_a_closed_standard_output_is_silent(ended: Path, closed: str) -> None:
     """A command whose standard output is closed from the start succeeds without a message."""
     command = f"exec {sys.executable} -m supervisor ps --state-dir {ended} {closed}"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -222,7 +222,7 @@ def interrupted_run(workdir: Path, backend: str, *, orphans: str = "open", memor
 
 def second_run(workdir: Path, backend: str, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        run_command(workdir, backend, *options), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        run_command(workdir, backend, *options), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
 
 

@@ -74,7 +74,7 @@ def host(where: Path, backend: str, control: str = "control") -> Iterator[Host]:
             yield one
         finally:
             process.send_signal(signal.SIGINT)
-            process.wait(60)
+            process.wait(120)
             until(lambda: not orphans(earlier))  # a host that was killed leaves shims, which end by themselves
 
 
@@ -111,7 +111,7 @@ def test_the_commands_steer_an_embedded_supervisor(tmp_path: Path, backend: str)
         assert alive(agent)  # its turn is under way
         assert one.command("stop").out == "everything is being aborted\n"
         assert one.line() == "left"
-        assert one.process.wait(60) == 0
+        assert one.process.wait(120) == 0
         assert not alive(agent)
 
 

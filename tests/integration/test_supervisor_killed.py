@@ -32,7 +32,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-GONE_S = 10.0
+GONE_S = 120.0
 
 SUPERVISOR = """
 import sys

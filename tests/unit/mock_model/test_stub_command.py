@@ -34,7 +34,7 @@ def test_the_command_serves_until_it_is_told_to_end(tmp_path: Path, backend: str
         with urllib.request.urlopen(urllib.request.Request(url, body)) as answer:
             assert json.load(answer)["candidates"][0]["content"]["parts"] == [{"text": "hi"}]
         server.send_signal(by)
-        _, errors = server.communicate(timeout=60)
+        _, errors = server.communicate(timeout=120)
     line = json.loads(log.read_text())
     assert (server.returncode, errors) == (0, "1 google 200 say: SAY[[hi]]\n")
     assert (line["dialect"], line["text"], line["answer"]) == ("google", "SAY[[hi]]", "say")

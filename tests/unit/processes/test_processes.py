@@ -38,7 +38,7 @@ PATH = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 VICTIMS = str(Path(__file__).with_name("victims.py"))
 ZOO = tuple(runpy.run_path(VICTIMS)["KINDS"])
 ROOT = Path(__file__).parents[3]
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 def descriptors() -> set[str]:
@@ -345,6 +345,16 @@ async def test_refusal(argv: tuple[str, ...], cwd: str, sentence: str) -> None:
             async with ShimHost() as shims, shims.spawn(launch(*argv, cwd=cwd)):
                 pytest.fail("it started")
         assert repr(argv[0]) in str(caught.value) if argv else True
+
+
+async def test_a_large_launch_is_sent_whole_on_a_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch that is larger than the buffers of the control socket, and takes longer than the time in which launches
+    cannot be cancelled, reaches the shim whole: the program starts."""
+    monkeypatch.setattr(host, "LAUNCH_SHIELD_S", 0.0)
+    large = {f"V{number}": "x" * 100_000 for number in range(12)}
+    with anyio.fail_after(DEADLINE_S):
+        async with ShimHost() as shims, shims.spawn(launch("sh", "-c", "exit ${#V11}", env=large)) as process:
+            assert await process.wait_exit() == 100_000 % 256
 
 
 @pytest.mark.parametrize(
