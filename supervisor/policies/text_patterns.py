@@ -23,8 +23,8 @@ class ReportPattern(NamedTuple):
     unless: Sequence[str] = ()
 
 
-EVERYBODYS: Final = (ReportPattern("[API Error: *]"),)
-"""Reports that several agents give, so that they count for every agent."""
+COMMON: Final = ReportPattern("[API Error: *]")
+"""Report that several agents give."""
 
 
 def matches(text: str, pattern: str) -> bool:
@@ -44,14 +44,11 @@ def matches(text: str, pattern: str) -> bool:
     return True
 
 
-def find_report(text: str, patterns: Iterable[ReportPattern] = ()) -> str:
-    """Return the report of a failed model with which an agent's *text* ends; ``""`` if it ends with none.
-
-    White space counts as one space, since a terminal program breaks its lines where it likes. *patterns* are those of
-    the agent; those of ``EVERYBODYS`` apply besides.
-    """
+def find_report(text: str, patterns: Iterable[ReportPattern]) -> str:
+    """Return the report of a failed model, in one of *patterns*, with which an agent's *text* ends; ``""`` if it ends
+    with none. White space counts as one space, since a terminal program breaks its lines where it likes."""
     end = " ".join(text[-END_CHARS:].split())
-    for pattern in (*patterns, *EVERYBODYS):
+    for pattern in patterns:
         head = pattern.words.partition("*")[0]
         at, tries = end.rfind(head), BEGINNINGS_MAX
         while at >= 0 and tries:

@@ -129,7 +129,7 @@ def decide_verdict(
     error (*reports* are the patterns of the agent's reports), the turn is no success, and the report is evidence about
     the model like an error of a protocol.
     """
-    report = text.strip() if spoken_failure(text) else find_report(text, reports)
+    report = text.strip() if stop == "end_turn" and spoken_failure(text) else find_report(text, reports)
     if report and problem is None and stop in ("end_turn", "refusal", "error"):
         error = f"{error}: {report}" if error and report not in error else error or report
         status_said = http_status or status_in(report)

@@ -25,6 +25,7 @@ from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.loop_detection import FinishedCall
 from supervisor.policies.permissions import Decision, PermissionPolicy, PermissionRequest
 from supervisor.policies.retry_reason import may_execute_prompt
+from supervisor.policies.text_patterns import COMMON, ReportPattern
 from supervisor.policies.usage import ConversationTotals
 from supervisor.ports import NO_WORKSPACE, AgentOptions, Out, ProcessReport, TranscriptSink
 from supervisor.runtime.entity import Entity
@@ -78,6 +79,11 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the agent is one that works by a model: not a script or a function, nor a command of the user, whose
         exit status is the user's own word."""
         return self.known or self.adapter not in ("command", "scripted", "inprocess")
+
+    @property
+    def reports(self) -> tuple[ReportPattern, ...]:
+        """Patterns of the last words by which the agent reports that its model has failed."""
+        return (*self.quirks.reports, COMMON) if self.has_model else self.quirks.reports
 
     @property
     def explains_retries(self) -> bool:

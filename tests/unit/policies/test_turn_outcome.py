@@ -22,7 +22,7 @@ from supervisor.lifecycles.events import (
 from supervisor.lifecycles.session import Message
 from supervisor.lifecycles.types import AbortReason, Exit, ModelProblem, Severity, TransitionReason, Verdict
 from supervisor.lifecycles.types import ModelProblem as P
-from supervisor.policies.text_patterns import ReportPattern, find_report
+from supervisor.policies.text_patterns import COMMON, ReportPattern, find_report
 from supervisor.policies.turn_outcome import abort_reason_of, build_prompt, decide_verdict, describe_status, severity_of
 
 # ------------------------------------------------------------------------------------------------ the last words
@@ -48,7 +48,7 @@ REPORTS = [
 
 
 def reports_of(agent: str) -> tuple[ReportPattern, ...]:
-    return known_agent(agent).variant().quirks.reports
+    return (*known_agent(agent).variant().quirks.reports, COMMON)
 
 
 @pytest.mark.parametrize(("agent", "stop", "text", "problem"), REPORTS)
@@ -96,6 +96,12 @@ def test_a_report_that_names_no_trouble_of_the_provider_is_an_error_of_the_attem
 def test_an_answer_about_errors_is_an_answer(agent: str, text: str) -> None:
     """A text that mentions errors, or an error after which the agent went on, is no report."""
     assert decide_verdict("end_turn", "", text=text, reports=reports_of(agent)).exit is Exit.SUCCESS
+
+
+@pytest.mark.parametrize("text", ["1 failed\n[API Error: 529 overloaded]", "API Error: 529"])
+def test_the_output_of_a_command_that_fails_proves_nothing_about_a_model(text: str) -> None:
+    """A command of the user has no patterns: a test that fails may print such words (rule 33)."""
+    assert decide_verdict("error", "exit status 1", status=1, text=text).model is None
 
 
 def test_a_report_is_found_in_a_text_without_end() -> None:
