@@ -1,5 +1,5 @@
-"""What agents write to the output of their protocol besides messages: half characters, banners, warnings, codes for a
-terminal. None of it may cost the work of a session.
+"""Lines that agents write to the output of their protocol besides messages: half characters, banners, warnings, codes
+for a terminal. None of it may cost the work of a session.
 """
 
 from __future__ import annotations

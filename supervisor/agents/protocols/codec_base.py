@@ -356,11 +356,13 @@ class Conversation(CodecDefaults, ABC):
 
     def feed(self, data: bytes) -> list[Out]:
         outs: list[Out] = []
+        if self._over:
+            return outs
         for line in self._lines.feed(data) if data else self._lines.end():
-            if self._over:
-                break
             outs += self._strays.add(line) if isinstance(line, StrayLine) else self._read_line(line)
             self._over = self._over or self._strays.are_too_many
+            if self._over:
+                break
         return outs
 
     def _read_line(self, line: str) -> list[Out]:

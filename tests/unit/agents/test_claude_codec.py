@@ -161,6 +161,14 @@ def test_a_line_that_is_no_message_costs_nothing(line: bytes) -> None:
     assert told.says("result", subtype="success") == [TurnEnding()]
 
 
+def test_a_control_request_that_cannot_be_read_is_refused() -> None:
+    """A request for a permission without the name of its tool is refused with the name of the field."""
+    told = Told().prompt()
+    assert told.says("control_request", request_id="r", request={"subtype": "can_use_tool"}) == []
+    assert told.sent[-1]["response"]["subtype"] == "error"
+    assert "`tool_name`" in told.sent[-1]["response"]["error"]
+
+
 def test_a_result_that_cannot_be_read_ends_the_conversation() -> None:
     """Without the result of a turn the turn would never end, so one that cannot be read breaks the protocol."""
     told = Told().prompt()

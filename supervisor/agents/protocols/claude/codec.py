@@ -261,10 +261,14 @@ class ClaudeCodec(Conversation):
         return on_answer(answer) if on_answer is not None else []
 
     def _on_control_request(self, asked: messages.ControlRequest) -> list[Out]:
-        what = read(asked.request, messages.ControlRequestHead, "control_request").subtype
-        if what != "can_use_tool":
-            return [messages.control_refusal(asked.request_id, f"this client does not do {what}")]
-        request_id, wanted = asked.request_id, read(asked.request, messages.PermissionRequest, "can_use_tool")
+        request_id = asked.request_id
+        try:
+            what = read(asked.request, messages.ControlRequestHead, "control_request").subtype
+            if what != "can_use_tool":
+                return [messages.control_refusal(request_id, f"this client does not do {what}")]
+            wanted = read(asked.request, messages.PermissionRequest, "can_use_tool")
+        except ProtocolError as error:  # the agent waits for an answer
+            return [messages.control_refusal(request_id, str(error))]
         opened = self._calls.asked(wanted) if self._prompted else []
         question = self._permissions.ask(request_id, wanted)
         if self._prompted and not self._cancelling:
