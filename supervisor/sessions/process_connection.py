@@ -260,6 +260,8 @@ class ProcessConnection(AgentConnection):
         self._last_error_line = ""
         self._errors_read = OneShotEvent()
         self._reported_end = ReportedEnd(registry.system.timers, self._end_settled)
+        self._stayed = ""
+        """Reason why the program was ended although its turn had not failed, for the record of its exit."""
         self._kill_timer: Timer | None = None
         """Timer of the kill of a program that was told to end because it stayed after its result."""
         self._strays = 0
@@ -401,7 +403,7 @@ class ProcessConnection(AgentConnection):
             ended_by=report.ended_by,
             killed=report.killed,
             survivors=report.survivors,
-            reason=intent.error if intent is not None else "",
+            reason=intent.error if intent is not None else self._stayed,
             abort_reason=reason,
             abort_id=self._abort_id,
         )
@@ -679,7 +681,7 @@ class ProcessConnection(AgentConnection):
         if not self._codec.one_shot:
             self._agent_io.put(self._codec.settled())
         elif process is not None:
-            self.registry.record_fact(self.agent_id, "StayedAfterResult", self.session.cause, {"pid": process.pid})
+            self._stayed = "it had reported its result, and did not exit within limits.settle_s"
             process.terminate()
             kill_s = 0.0 if self.session.profile.quirks.needs_kill else self.session.policy.ladder.terminate_s
             self._kill_timer = self.registry.system.timers.set(None, None, kill_s, lambda _: self._kill_stayed(process))

@@ -8,6 +8,7 @@ turn must not be paid a second time.
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 from field_kit import Finished, Scratch
@@ -94,6 +95,11 @@ def prompts(scratch: Scratch) -> int:
     return names(scratch, "t").count("TurnRequested")
 
 
+def exit_of_agent(scratch: Scratch) -> dict[str, Any]:
+    """Return the metadata of the record of the agent's exit."""
+    return next(one["metadata"] for one in scratch.records("t:a1") if one["event"] == "agent_exited")
+
+
 @pytest.mark.parametrize("delay_s", [0.01, 0.3])
 def test_words_after_the_answer_are_the_answer(scratch: Scratch, delay_s: float) -> None:
     """Words that come up to half a second after the reply to the prompt complete the task, after one prompt."""
@@ -135,7 +141,9 @@ def test_a_program_that_stays_after_its_result_is_ended(scratch: Scratch) -> Non
     launched once."""
     done = run_jsonl(scratch, settle_s=0.2)
     assert done.status == 0, done.text
-    assert (prompts(scratch), names(scratch, "t:a1").count("StayedAfterResult")) == (1, 1)
+    assert (prompts(scratch), exit_of_agent(scratch)["ended_by"]) == (1, "terminate")
+    assert "had reported its result, and did not exit" in exit_of_agent(scratch)["reason"]
+    assert scratch.run("validate", ".sdd").status == 0
     assert "the result" in scratch.run("logs", "t").out
 
 
@@ -143,7 +151,8 @@ def test_a_program_that_ignores_sigterm_is_killed(scratch: Scratch) -> None:
     """A program that stays after its result and ignores SIGTERM is killed; its result counts."""
     done = run_jsonl(scratch, "stubborn", settle_s=0.2)
     assert done.status == 0, done.text
-    assert names(scratch, "t:a1").count("StayedAfterResult") == 1
+    assert (prompts(scratch), exit_of_agent(scratch)["ended_by"]) == (1, "kill")
+    assert scratch.run("validate", ".sdd").status == 0
 
 
 def test_a_program_that_goes_on_after_a_failure_is_not_ended(scratch: Scratch) -> None:
