@@ -55,6 +55,7 @@ from supervisor.ports.process import (
     ProcessReport,
     SpawnError,
     SpawnShortage,
+    UnidentifiedProcess,
 )
 from supervisor.ports.transcript import TranscriptSink
 from supervisor.ports.workspace import (
@@ -120,6 +121,7 @@ __all__ = [
     "ToolOpened",
     "TranscriptSink",
     "TurnEnded",
+    "UnidentifiedProcess",
     "Usage",
     "WallClock",
     "Workspace",
