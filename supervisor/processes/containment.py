@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -113,7 +113,16 @@ async def kill_all(find: Callable[[], Collection[int]]) -> Swept:
             clear_rounds = 0 if found else clear_rounds + 1
             killed.update(pid for pid in found if _kill(pid, find))
             await anyio.sleep(ROUND_S)
+    reap_adopted(killed)
     return Swept(len(killed), tuple(sorted(find())))
+
+
+def reap_adopted(pids: Iterable[int]) -> None:
+    """Reap those of *pids* that have ended and are children of this process, which adopts orphans if it is the init of
+    a container, or a subreaper."""
+    for pid in pids:
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
 
 
 async def _wait_for_fork_server(fork_server_file: Path | None) -> None:

@@ -25,7 +25,7 @@ from actors.waiting import to_the_end, within
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import Caller, Launch, ProcessReport, SpawnError, UnidentifiedProcess
 from supervisor.ports.shortages import shortage_of
-from supervisor.processes.containment import TAG_VARIABLE, UNCONTAINED, Containment
+from supervisor.processes.containment import TAG_VARIABLE, UNCONTAINED, Containment, reap_adopted
 from supervisor.processes.descent import caller_at, lineage_of, read_stat
 from supervisor.processes.descriptors import free_descriptors
 from supervisor.processes.losses import is_running
@@ -295,6 +295,7 @@ class ShimProcess:
         if escaped is None:
             return self._unknown(self._order)
         swept = await self._fork_server.losses.sweep(self._fork_server.ours())
+        reap_adopted((self._pid, self.shim_client.pid))
         report = msgspec.structs.replace(self._unknown(self._order), killed=swept.killed)
         if swept.left or any(is_running(process) for process in escaped):
             return report

@@ -175,8 +175,8 @@ class Losses:
         if escaped is None:
             return caller
         why = (
-            f"process {escaped[0]}, from which the request comes, may have escaped from an agent that has lost its shim "
-            "and the fork server: nothing proves who started it. If it is yours, start it again, and ask from there"
+            f"process {escaped[0]}, from which the request comes, may have escaped from an agent whose shim was killed "
+            "with the fork server: nothing proves who started it. If it is yours, start it again, and ask from there"
         )
         return Caller(Origin.UNIDENTIFIED, caller.pid, why=why)
 

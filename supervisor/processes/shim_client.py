@@ -13,10 +13,12 @@ can neither be lost nor fail because of a full buffer.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -47,6 +49,14 @@ EXIT_WAIT_S = 5.0
 
 
 CHUNK_BYTES = 65536
+
+LOSS_S = 1.0
+"""Seconds to wait for the end of shims and fork servers that have closed their sockets; it takes a millisecond."""
+
+LOSS_ROUND_S = 0.0005
+
+HUNG_UP = getattr(select, "POLLRDHUP", select.POLLHUP)
+"""Event of a socket whose far end is closed, whether or not data waits to be read."""
 
 _log = get_logger()
 
@@ -155,16 +165,18 @@ class ForkServerClient:
             OSError: no file descriptor is left; the next call notices the same shims.
         """
         self._notice_own_loss()
-        gone = [shim for shim in self._shims if shim.has_ended]
-        lost = [shim for shim in gone if shim.fork_server.has_ended and not shim.has_reported_end()]
+        lost = [shim for shim in self._shims if shim.is_lost]
         if escaping := [shim for shim in lost if not shim.enclosed]:  # the kernel kills what is in a namespace
+            # Both close their descriptors first, and then the kernel gives their children away.
+            give_up_s = time.monotonic() + LOSS_S
+            while not all(shim.is_gone for shim in escaping) and time.monotonic() < give_up_s:
+                time.sleep(LOSS_ROUND_S)
             born = min(shim.shim[1] for shim in escaping)
             escaped = self.losses.remember(born, {shim.session for shim in escaping}, self.ours())
             for shim in escaping:
                 shim.escaped = escaped
-        for shim in gone:
-            if shim in lost or shim.is_closed:
-                self.remove(shim)
+        for shim in [one for one in self._shims if one in lost or (one.is_closed and one.has_ended)]:
+            self.remove(shim)
         return bool(escaping)
 
     def _notice_own_loss(self) -> None:
@@ -407,6 +419,26 @@ class ShimClient:
         """Whether the shim was started and has ended."""
         return self._watch is not None and self._watch.has_ended
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether both the shim and its fork server have ended."""
+        return self.has_ended and self.fork_server.has_ended
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the shim and its fork server end, or have ended, before one of them has reported that no process of
+        the tree is left. Both hold the far end of the socket, so that the socket hangs up before a process escapes."""
+        if self.is_closed:
+            return self.is_gone
+        poll = select.poll()
+        poll.register(self._control, HUNG_UP)
+        if not poll.poll(0):
+            return False
+        waiting = b""
+        with suppress(OSError):
+            waiting = self._control.recv(CHUNK_BYTES, socket.MSG_PEEK)
+        return not self._end_reported and b'"event":"ended"' not in waiting
+
     async def wait_end(self) -> None:
         """Wait for the end of the shim, which has been started; return at once if it has not."""
         if self._watch is not None:
@@ -415,14 +447,6 @@ class ShimClient:
     def end_watch(self) -> None:
         if self._watch is not None:
             self._watch.close()
-
-    def has_reported_end(self) -> bool:
-        """Return whether the shim, or its fork server, has reported that no process of the tree is left, even if the
-        status was not received yet."""
-        with suppress(OSError):
-            waiting = self._control.recv(CHUNK_BYTES, socket.MSG_PEEK)
-            self._end_reported = self._end_reported or b'"event":"ended"' in waiting
-        return self._end_reported
 
     def close(self) -> None:
         """Close the socket. The shim then kills its tree, and ends once no process is left. A shim that has not ended
