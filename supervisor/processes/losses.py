@@ -171,7 +171,8 @@ class Losses:
         if any(is_marked(pid, self._containment) for pid in own):
             return Caller(Origin.AGENT, caller.pid)
         self.follow()
-        escaped = next((one for one in lineage if one in self._unidentified or self._is_in_session(one)), None)
+        suspects = (one for one in reversed(lineage) if one in self._unidentified or self._is_in_session(one))
+        escaped = next(suspects, None)  # the oldest: that is what a person would have to start again
         if escaped is None:
             return caller
         why = (

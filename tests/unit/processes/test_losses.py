@@ -32,6 +32,7 @@ from tests.support import wait_for_exit
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pidfds and /proc")]
 
+ROOT = Path(__file__).parents[3]
 DEADLINE_S = 60.0
 PATH = {"PATH": os.environ["PATH"]}
 DAEMON = "setsid sh -c 'echo $$; exec sleep 1000' & wait"
@@ -234,6 +235,39 @@ async def test_a_lost_fork_server_is_replaced_at_once(caplog: pytest.LogCaptureF
                 assert shim.is_alive(host.fork_server.pid)
             group.cancel_scope.cancel()
     assert f"pid={lost}" in caplog.text
+
+
+HOST_AS_INIT = """
+import os, signal, subprocess, sys, anyio
+from supervisor.ports import Launch
+from supervisor.processes.host import ShimHost
+
+async def main():
+    launch = Launch(argv=("sh", "-c", sys.argv[1]), cwd="/", env={"PATH": os.environ["PATH"]})
+    async with ShimHost() as host, host.spawn(launch, terminate_s=0.1) as process:
+        daemon = int(await process.receive())
+        child = subprocess.Popen(["sleep", "1000"])
+        for pid in (process.shim_client.pid, host.fork_server.pid):
+            os.kill(pid, signal.SIGKILL)
+        await process.wait_ended()
+        print(os.getpid(), *(host._origin_of(pid).origin.value for pid in (daemon, child.pid)))
+
+anyio.run(main)
+"""
+
+
+def test_a_host_that_is_process_1_knows_its_children() -> None:
+    """The host is the init of its pid namespace, as in a container, and adopts what escapes: the escaped daemon is
+    unidentified, and a child that the host itself has started is an operator."""
+    apart = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    with suppress(FileNotFoundError):
+        if subprocess.run([*apart, "true"], capture_output=True).returncode == 0:
+            command = [*apart, sys.executable, "-c", HOST_AS_INIT, DAEMON]
+            env = {**PATH, "PYTHONPATH": str(ROOT)}
+            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=DEADLINE_S)
+            assert done.stdout.split() == ["1", "unidentified", "operator"], done.stderr
+            return
+    pytest.skip("this machine allows no pid namespaces")
 
 
 # ------------------------------------------------------------------------------------------------ end of output
