@@ -79,7 +79,7 @@ def test_as_json() -> None:
     """With ``--json`` the command prints the list of capabilities and the list of guarantees."""
     told = json.loads(stdout_of("doctor", "--json"))
     assert [one["name"] for one in told["abilities"]] == list(NAMES)
-    assert len(told["guarantees"]) == 6
+    assert len(told["guarantees"]) == 7
 
 
 PACKAGE = Path(shim.__file__).parents[1]

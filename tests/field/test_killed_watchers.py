@@ -48,7 +48,7 @@ DAEMON = """
     while pid != top:
         above.append(pid)
         pid = parent(pid)
-    for pid in above:  # the shim first, as its pid is known best
+    for pid in reversed(above):  # the fork server first: it would end what the shim leaves
         os.kill(pid, signal.SIGKILL)
     commands = {
         "answer": ["answer", "u:t1:p1", "allow"], "abort": ["abort", "u", "--scope", "session"],

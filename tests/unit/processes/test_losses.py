@@ -14,7 +14,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -76,9 +76,9 @@ async def kill_fork_server(host: ShimHost) -> None:
 
 
 def lose(host: ShimHost, process: ShimProcess) -> None:
-    """Kill a shim and the fork server, the shim first as agents do, and wait for their end without the event loop: the
-    supervisor has not noticed anything when this function returns."""
-    for pid in (process.shim_client.pid, host.fork_server.pid):
+    """Kill the fork server and a shim, and wait for their end without the event loop: the supervisor has not noticed
+    anything when this function returns. The fork server would otherwise end what the shim has left."""
+    for pid in (host.fork_server.pid, process.shim_client.pid):
         end = os.pidfd_open(pid)
         os.kill(pid, signal.SIGKILL)
         while not descent.is_ended(end):
@@ -247,7 +247,7 @@ async def main():
     async with ShimHost() as host, host.spawn(launch, terminate_s=0.1) as process:
         daemon = int(await process.receive())
         child = subprocess.Popen(["sleep", "1000"])
-        for pid in (process.shim_client.pid, host.fork_server.pid):
+        for pid in (host.fork_server.pid, process.shim_client.pid):
             os.kill(pid, signal.SIGKILL)
         await process.wait_ended()
         print(os.getpid(), *(host._origin_of(pid).origin.value for pid in (daemon, child.pid)))
