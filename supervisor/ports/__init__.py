@@ -57,6 +57,7 @@ from supervisor.ports.process import (
     ProcessReport,
     SpawnError,
     SpawnShortage,
+    UnidentifiedProcess,
 )
 from supervisor.ports.transcript import TranscriptSink
 from supervisor.ports.workspace import (
@@ -124,6 +125,7 @@ __all__ = [
     "TranscriptSink",
     "TurnEnded",
     "TurnEnding",
+    "UnidentifiedProcess",
     "Usage",
     "WallClock",
     "Workspace",
