@@ -176,10 +176,12 @@ class ModelErrorReported(msgspec.Struct, frozen=True):
 
 
 class Compaction(msgspec.Struct, frozen=True):
-    """Event: the agent began to compact its context (``active``), or ended that."""
+    """Event: the agent began to compact its context (``active``), or ended that. ``failed``: the context is not
+    compacted; ``goes_on``: the agent works on without that, otherwise its turn has failed."""
 
     active: bool
     failed: bool = False
+    goes_on: bool = False
 
 
 class TurnEnding(msgspec.Struct, frozen=True):

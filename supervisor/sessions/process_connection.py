@@ -41,6 +41,7 @@ from supervisor.lifecycles.events import (
     AgentReady,
     AgentStarted,
     CompactionCompleted,
+    CompactionFailed,
     CompactNeeded,
     MessageTakenUp,
     VerifyRequested,
@@ -158,14 +159,14 @@ class CompactionTracker:
     def _report(self, turn_id: str, event: Event) -> Coroutine[Any, Any, int | None]:
         return self._registry.report(turn_id, event, cause=self._session.cause)
 
-    async def update(self, turn_id: str, *, active: bool) -> None:
-        """Report that the running turn begins a compaction (*active*) or has finished it."""
+    async def update(self, turn_id: str, *, active: bool, failed: bool = False) -> None:
+        """Report that the running turn begins a compaction (*active*) or has finished it, or that it *failed*."""
         if active:
             if self._compacting != turn_id and await self._report(turn_id, CompactNeeded()) is not None:
                 self._compacting = turn_id
         elif self._compacting == turn_id:
             self._compacting = None
-            await self._report(turn_id, CompactionCompleted())
+            await self._report(turn_id, CompactionFailed() if failed else CompactionCompleted())
 
     async def update_after_turn(self, done: str | None, *, active: bool) -> None:
         """Report a compaction that happens between turns. *done* is the id of the last turn if that turn succeeded."""
@@ -609,10 +610,10 @@ class ProcessConnection(AgentConnection):
             await self._compacting.update_after_turn(
                 self._concluded if self._succeeded else None, active=compaction.active
             )
-        elif compaction.failed:
+        elif not compaction.failed or compaction.goes_on:
+            await self._compacting.update(self.turn_id, active=compaction.active, failed=compaction.failed)
+        elif self._intent is None:  # else the compaction was given up because the turn ends
             self.interrupt(self.turn_id, _NOT_COMPACTED, None)
-        else:
-            await self._compacting.update(self.turn_id, active=compaction.active)
 
     async def _open_call(self, call_id: str, title: str, tool_kind: str, parent: str = "") -> str | None:
         self._terminations.note_opened(call_id)
@@ -695,7 +696,8 @@ class ProcessConnection(AgentConnection):
         if self._cut_short is not None:  # an agent may say that it has stopped, and leave its tools running
             await self._terminations.before_end(self._cut_short)
         await self._close_stopped()
-        await self._compact(Compaction(active=False))
+        if self.turn_id is None:
+            self._compacting.finish()
         has_exited = ended.stop == "error" and self._phase >= ConnectionPhase.EXITED
         last_words = self._last_error_line if has_exited else ""
         if ended.stop == "cancelled" and self._numbers and self.session.profile.quirks.cancel_leaves_tool:
@@ -703,10 +705,12 @@ class ProcessConnection(AgentConnection):
             self.session.resume_id = self._conversation
             why = "a cancel leaves its tools running: it was ended with them"
             self.kill(Verdict(exit=Exit.ERROR, error=why, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
+        # What an agent reports after its compaction has failed is no success.
+        stop = "cancelled" if self._intent is _NOT_COMPACTED else ended.stop
         # Only a status that says more than the agent's words do, such as 127: there is no such program.
         status = self._exit_status if ended.stop == "error" and self._exit_status in STATUSES else None
         self._conclude(
-            ended.stop,
+            stop,
             ended.error,
             status,
             problem=ended.problem,

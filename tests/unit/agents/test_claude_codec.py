@@ -315,7 +315,7 @@ def test_compaction_begins_and_ends_once() -> None:
     assert told.says("system/status", status="compacting") == [Compaction(True)]
     assert told.says("system/status", status="compacting") == []
     ended = told.says("system/status", status=None, compact_result="failed", compact_error="too short")
-    assert ended[0] == Compaction(False)
+    assert ended[0] == Compaction(False, failed=True, goes_on=True)
     assert told.says("system/compact_boundary") == []
 
 

@@ -345,11 +345,9 @@ class ClaudeCodec(Conversation):
         return [*self._cancel_unread(), *self._end_reported(ended, is_complete=is_complete), *used]
 
     def _turn_over(self, ended: TurnEnded) -> list[Out]:
-        self._prompted = False
-        compacted = [Compaction(False)] if self._compacting else []
-        self._compacting = False
+        self._prompted = self._compacting = False
         unfinished = [] if ended.stop == "end_turn" else self._calls.close_all()
-        return [*compacted, *unfinished, ended]
+        return [*unfinished, ended]
 
     def _cancel_unread(self) -> list[Send]:
         """Cancel the messages that the model has not read: each of these messages would begin a turn of its own."""
@@ -371,8 +369,10 @@ class ClaudeCodec(Conversation):
             return []
         self._compacting = False
         # Where it could not compact it says why, and goes on: whether it can work so is for its model to say.
+        if message.compact_result == "success":
+            return [Compaction(False)]
         why = f"the agent could not compact its context: {message.compact_error}\n"
-        return [Compaction(False), *([] if message.compact_result == "success" else [Text("log", why)])]
+        return [Compaction(False, failed=True, goes_on=True), Text("log", why)]
 
     def _on_compact_boundary(self, _: MessageHead) -> list[Out]:
         over, self._compacting = self._compacting, False
