@@ -106,15 +106,19 @@ class RequestRule(LineRule):
     says: Literal["request"]
 
 
+UsageScope = Literal["request", "turn", "result", "conversation"]
+"""Type of the scope of reported usage: the last ``request`` to the model, the ``turn`` so far, everything since the
+last ``result``, or the whole ``conversation``, also the part of it that earlier processes had."""
+
+
 class UsageRule(LineRule):
-    """Rule for a line that reports usage: since the last report (``each``) or since the start of the program
-    (``total``). ``cost`` is in US dollars."""
+    """Rule for a line that reports usage, of the given scope. ``cost`` is in US dollars."""
 
     says: Literal["usage"]
+    scope: UsageScope
     input: Paths = ()
     output: Paths = ()
     cost: Paths = ()
-    counts: Literal["each", "total"] = "each"
 
 
 class EndRule(LineRule):

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from supervisor.agent_catalogue import LineMapping
+from supervisor.agent_catalogue import NO_QUIRKS, LineMapping, Quirks
 from supervisor.agents.protocols.acp.codec import AcpCodec
 from supervisor.agents.protocols.claude.codec import ClaudeCodec
 from supervisor.agents.protocols.codex.codec import CodexCodec
@@ -31,8 +31,6 @@ _CODECS: Final[Mapping[str, Callable[[], Codec]]] = MappingProxyType(
         "scripted": partial(AcpCodec, silent=True),
     }
 )
-WITH_OPTIONS: Final[Mapping[str, Callable[..., Codec]]] = MappingProxyType({"acp": AcpCodec, "claude": ClaudeCodec})
-"""Adapters whose codec accepts the settings that a plan gives for an agent (model, mode, tool servers)."""
 _NO_OPTIONS: Final = AgentOptions()
 MAPPED: Final = "jsonl"
 """Adapter that needs a line mapping: a description of the meaning of the lines that a program prints."""
@@ -52,23 +50,30 @@ def codec_for(
     *,
     agent_options: AgentOptions = _NO_OPTIONS,
     mapping: LineMapping | None = None,
+    quirks: Quirks = NO_QUIRKS,
 ) -> MakeCodec:
     """Return the factory of codecs for *adapter*, which is an adapter of this module or of *more*, the plug-ins'
     adapters.
 
     Args:
-        agent_options: the plan's settings for the agent; adapters outside ``WITH_OPTIONS`` ignore them.
+        agent_options: the plan's settings for the agent; adapters other than ``acp`` and ``claude`` ignore
+            them.
         mapping: the meaning of the agent's lines, for the adapter ``jsonl``.
+        quirks: the agent's differences from its protocol; of these only the adapter ``acp`` needs one, the scope of the
+            reported usage.
 
     Raises:
         ValueError: no adapter has that name (the message lists the names), or ``jsonl`` was given no mapping.
     """
-    if adapter in WITH_OPTIONS:
-        return partial(WITH_OPTIONS[adapter], agent_options=agent_options)
-    if adapter == MAPPED:
-        if mapping is None:
-            raise ValueError("adapter: 'jsonl' needs a mapping of the program's lines; give one")
-        return partial(JsonlCodec, mapping)
+    match adapter:
+        case "acp":
+            return partial(AcpCodec, agent_options=agent_options, usage_scope=quirks.usage_scope)
+        case "claude":
+            return partial(ClaudeCodec, agent_options=agent_options)
+        case "jsonl":
+            if mapping is None:
+                raise ValueError("adapter: 'jsonl' needs a mapping of the program's lines; give one")
+            return partial(JsonlCodec, mapping)
     made = _CODECS.get(adapter) or more.get(adapter)
     if made is None:
         raise ValueError(f"adapter: unknown name {adapter!r}; use one of: {', '.join([*adapters(), *more])}")

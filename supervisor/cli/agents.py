@@ -163,7 +163,8 @@ def _details(found: InstalledAgent) -> Iterator[str]:
         yield f"  install   {agent.install.command}{least}"
     for variant in agent.ways:
         yield f"  {variant.adapter:<9} {' '.join(variant.command)}"
-        quirks = [name for name, has in variant.quirks.model_dump().items() if has]
+        differs = variant.quirks.model_dump(exclude_defaults=True)
+        quirks = [f"{name}: {value}" if isinstance(value, str) else name for name, value in differs.items()]
         notes = [*quirks, *(["sub_agents"] if variant.sub_agents else []), f"urgent messages: {variant.urgent}"]
         yield f"            {', '.join(notes)}, asks leave: {_ASKS[variant.asks]}"
     if agent.passes:

@@ -77,6 +77,7 @@ def profile_of(name: str, agent: AgentConfig | AgentFunction, workdir: Path) -> 
         agent_options=config.agent_options,
         mapping=config.line_mapping,
         quirks=config.quirks,
+        known=config.known is not None,
         servers=tuple(config.servers),
         function=config.function,
         explain_retries=config.explain_retries,

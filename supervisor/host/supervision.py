@@ -138,7 +138,11 @@ class SupervisorCore:
             parts.processes,
             parts.files,
             lambda profile: codec_for(
-                profile.adapter, plugins.adapters, agent_options=profile.agent_options, mapping=profile.mapping
+                profile.adapter,
+                plugins.adapters,
+                agent_options=profile.agent_options,
+                mapping=profile.mapping,
+                quirks=profile.quirks,
             ),
         )
         self.cleanup = WorkspaceCleanup(self.registry, parts.workspace)

@@ -171,6 +171,14 @@ class Verification:
                 raise Refused(f"session {session_id!r} was ended before its work was committed") from None
             raise
 
+    async def changed_since(self, session_id: str, directory: str, since: float) -> bool:
+        """Return whether something in the workspace of a session may have changed since *since* (Unix time in seconds);
+        also if that cannot be found out."""
+        try:
+            return await self._request(partial(self._workspace.changed_since, session_id, directory, since))
+        except (OSError, Refused):
+            return True
+
     async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
         """Merge *commit* of a session, or all of the session's work. The outcome is ``refused`` unless the merge is
         certain."""

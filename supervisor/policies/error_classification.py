@@ -447,6 +447,15 @@ MORE_PRECISE: Final[dict[ModelProblem, tuple[ModelProblem, ...]]] = {
 """Model problems that an error text proves against the HTTP status: OpenAI reports an empty account as 429, Google an
 overload as 503, and every provider a too long context as 400."""
 
+_STATUS_SAID: Final = re.compile(r"\b(?:status|code|http|error)\b\W{0,4}(?:code\W{0,3})?([45]\d\d)\b", re.IGNORECASE)
+
+
+def status_in(report: str) -> int | None:
+    """Return the HTTP status that an agent names in its report of a failed model, or ``None``."""
+    found = _STATUS_SAID.search(ends_of(report))
+    return int(found[1]) if found else None
+
+
 SPOKEN: Final = re.compile(r"\A\s*\[?API Error\b.{0,4000}\Z", re.IGNORECASE | re.DOTALL)
 """Pattern of the texts that agents (qwen-code 0.15, claude 2.1) give as a normal reply, and report as a success, when
 their model fails."""

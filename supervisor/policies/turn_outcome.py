@@ -23,8 +23,15 @@ from supervisor.lifecycles.types import (
     TransitionReason,
     Verdict,
 )
-from supervisor.policies.error_classification import PERMANENT_STATUSES, is_too_large, problem_of, spoken_failure
+from supervisor.policies.error_classification import (
+    PERMANENT_STATUSES,
+    is_too_large,
+    problem_of,
+    spoken_failure,
+    status_in,
+)
 from supervisor.policies.retry_reason import quote_reason
+from supervisor.policies.text_patterns import ReportPattern, find_report
 
 STOPS: dict[str, tuple[str, TransitionReason | None, AbortReason | None]] = {
     "max_tokens": ("the model reached its output limit", TransitionReason.MAX_OUTPUT_TOKENS, None),
@@ -116,6 +123,7 @@ def decide_verdict(
     problem: ModelProblem | None = None,
     http_status: int | None = None,
     text: str = "",
+    reports: Sequence[ReportPattern] = (),
     last_words: str = "",
 ) -> Verdict:
     """Decide the verdict on a turn from the agent's claim (*stop*, *error*, *problem*, *http_status*) and known facts.
@@ -123,11 +131,18 @@ def decide_verdict(
     *intent* is the reason for which the supervisor asked the agent to stop; that reason explains every end but a
     success that came first. *last_words* is the last output of a process that failed; it becomes part of the error, and
     proves nothing about the model unless it has the form of an agent's report: a failed test prints such texts too.
-    *text* is all text of the agent: if the text is an error of the agent's model, the turn is
-    no success.
+    *text* is all text of the agent: if the text is an error of the agent's model, or ends with a report of such an
+    error (*reports* are the patterns of the agent's reports), the turn is no success, and the report is evidence about
+    the model like an error of a protocol.
     """
-    if stop == "end_turn" and not error and problem is None and spoken_failure(text):
-        error = text.strip()
+    report = text.strip() if stop == "end_turn" and spoken_failure(text) else find_report(text, reports)
+    if report and problem is None and stop in ("end_turn", "refusal", "error"):
+        error = f"{error}: {report}" if error and report not in error else error or report
+        status_said = http_status or status_in(report)
+        stop, problem = "error", problem_of(report, status_said)
+        if problem is ModelProblem.UNKNOWN:  # words about a status that names no trouble of the provider, such as 400
+            problem = None
+        http_status = status_said if problem is not None else None
     if stop == "end_turn" and not error and not open_calls and problem is None:
         return Verdict(exit=Exit.SUCCESS, status=status)
     if intent is not None:

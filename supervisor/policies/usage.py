@@ -1,5 +1,5 @@
 """Usage totals: the usage that agents have reported, summed per turn, session, task and workstream, from the journal's
-records.
+records; and the last totals that the agents of a session have reported of their conversations.
 
 The log of a session holds the usage of its agents so far. Only these records are counted, so the totals do not depend
 on the reader, the time or the number of supervisors. A session's total includes its child sessions, a task's total the
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 
@@ -24,6 +25,55 @@ USAGE_EVENTS: Final = ("Born", USAGE, "claimed")
 NOTHING: Final = Amounts()
 _LEFT_OUT: Final = "/~"
 """Part of an id that replaces the middle of a path that would be too long: such an id does not name the parent."""
+
+
+CONVERSATIONS_MAX: Final = 1_000
+"""Number of conversations of one session whose totals are kept; usage of further conversations is not counted."""
+_TOTALS: Final = ("input_tokens", "output_tokens", "cost_usd", "cached_tokens")
+"""Measures of which an agent may report the total of a conversation."""
+
+
+class ConversationTotals:
+    """Last usage totals of each conversation of a session, by the conversation's id.
+
+    An agent that resumes a conversation in a new process goes on counting where the process before had ended, so the
+    totals belong to the conversation. They are recorded together with the usage of the session, and restored from that
+    record: usage that was counted and the total up to which it was counted always agree.
+
+    The first total of a conversation counts from 0, also that of a fork, whose id is new. A total that is smaller than
+    the last one shows that the agent has begun to count anew, as Claude Code does after a crash: it counts from 0, too.
+    """
+
+    def __init__(self, recorded: Mapping[str, Amounts] = MappingProxyType({})) -> None:
+        self._totals = dict(recorded)
+        self._changed: dict[str, None] = {}
+
+    def increase(self, conversation: str, total: Amounts) -> Amounts:
+        """Return the usage that *total* adds to the last total of the conversation. A measure that is 0 is not
+        reported; ``requests`` are an increase already, and are returned unchanged."""
+        if conversation not in self._totals and len(self._totals) >= CONVERSATIONS_MAX:
+            return Amounts()
+        last = self._totals.get(conversation, NOTHING)
+        reported = {name: amount for name in _TOTALS if (amount := getattr(total, name))}
+        began_anew = any(amount < getattr(last, name) for name, amount in reported.items())
+        base = NOTHING if began_anew else last
+        self._totals[conversation] = msgspec.structs.replace(last, **reported)
+        self._changed[conversation] = None
+        added = {name: amount - getattr(base, name) for name, amount in reported.items()}
+        return Amounts(**added, requests=total.requests)
+
+    def rename(self, before: str, after: str) -> None:
+        """Give the conversation *before*, whose id was not known yet, its id, unless a conversation has that id."""
+        if before in self._totals and after not in self._totals:
+            self._totals[after] = self._totals.pop(before)
+            self._changed.pop(before, None)
+            self._changed[after] = None
+
+    def take_changed(self) -> dict[str, Any]:
+        """Return the totals that have changed since the last call, by conversation, in the form of a record's
+        fields."""
+        changed, self._changed = self._changed, {}
+        return {one: msgspec.to_builtins(self._totals[one]) for one in changed}
 
 
 def _unknown(session_id: str) -> None:

@@ -5,6 +5,7 @@ implementation. Each port is a module of its own; this package exports all of th
 """
 
 from supervisor.ports.agent import (
+    THIS_CONVERSATION,
     AgentOptions,
     CallNotEnded,
     ChildRequested,
@@ -74,6 +75,7 @@ from supervisor.ports.workspace import (
 __all__ = [
     "NO_WORKSPACE",
     "SERVER_VARIABLE",
+    "THIS_CONVERSATION",
     "AgentFiles",
     "AgentOptions",
     "Append",

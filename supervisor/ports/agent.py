@@ -6,7 +6,7 @@ A codec is sans-I/O: bytes in, agent events out; commands in, bytes out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -151,6 +151,10 @@ class Usage(msgspec.Struct, frozen=True):
 
     ``cached_tokens`` are the part of ``input_tokens`` that came from the provider's cache; ``requests`` counts the
     requests to the model that the agent reports: a step that begins is ``Usage({}, requests=1)``.
+
+    With ``total_of`` the tokens and the cost are not an increase but the totals of a whole conversation, which may have
+    begun in an earlier process: of the conversation with that id, or with ``THIS_CONVERSATION`` of the one that the
+    agent is in. A measure that is 0 is not reported. ``requests`` is an increase all the same.
     """
 
     used: dict[str, Any]
@@ -159,6 +163,11 @@ class Usage(msgspec.Struct, frozen=True):
     cost_usd: float = 0.0
     cached_tokens: int = 0
     requests: int = 0
+    total_of: str | None = None
+
+
+THIS_CONVERSATION: Final = ""
+"""Value of ``Usage.total_of`` for the conversation that the agent is in, under whatever id."""
 
 
 class ModelErrorReported(msgspec.Struct, frozen=True):

@@ -95,6 +95,7 @@ _IDS: Final = (
     "tool",
     "parent",
     "stop",
+    "total_of",
 )
 _WORDS: Final = ("title", "detail", "error", "info", "why", "words")
 

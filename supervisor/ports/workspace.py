@@ -114,6 +114,18 @@ class Workspace(Protocol):
         """
         ...
 
+    async def changed_since(self, session_id: str, directory: str, since: float) -> bool:
+        """Return whether a file in the workspace of a session may have been changed, made or removed, or something
+        committed there, since *since* (Unix time in seconds); also if that is unknown.
+
+        Args:
+            directory: the directory in which the session's agent works.
+
+        Raises:
+            OSError: the workspace cannot be read.
+        """
+        ...
+
     async def begin(self, session_id: str, spec: WorkspaceSpec) -> None:
         """Set up the workspace of a session as *spec* requires, before :meth:`prepare`. A second call changes nothing.
 

@@ -25,6 +25,8 @@ from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.loop_detection import FinishedCall
 from supervisor.policies.permissions import Decision, PermissionPolicy, PermissionRequest
 from supervisor.policies.retry_reason import may_execute_prompt
+from supervisor.policies.text_patterns import COMMON, ReportPattern
+from supervisor.policies.usage import ConversationTotals
 from supervisor.ports import NO_WORKSPACE, AgentOptions, Out, ProcessReport, TranscriptSink
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.journal_writer import Cause
@@ -63,12 +65,25 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     mapping: LineMapping | None = None
     """Meaning of the lines that the program writes, for adapters that need a line mapping."""
     quirks: Quirks = NO_QUIRKS
+    known: bool = False
+    """Whether the program is an agent of the catalogue."""
     servers: tuple[str, ...] = ()
     """Names of the programs that the agent keeps running from turn to turn, such as language servers."""
 
     explain_retries: bool | None = None
     """Whether the agent's prompts may tell why a request is tried again; ``None``: unless the adapter is ``command``
     and the command may execute its prompt."""
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the agent is one that works by a model: not a script or a function, nor a command of the user, whose
+        exit status is the user's own word."""
+        return self.known or self.adapter not in ("command", "scripted", "inprocess")
+
+    @property
+    def reports(self) -> tuple[ReportPattern, ...]:
+        """Patterns of the last words by which the agent reports that its model has failed."""
+        return (*self.quirks.reports, COMMON) if self.has_model else self.quirks.reports
 
     @property
     def one_shot(self) -> bool:
@@ -272,8 +287,14 @@ class Monitor(Protocol):
         """Record that the agent no longer works on the turn."""
         ...
 
-    def record_usage(self, amounts: Amounts, said: dict[str, Any]) -> None:
-        """Count *amounts* that the agent has used; *said* is the report as the agent wrote it."""
+    @property
+    def totals(self) -> ConversationTotals:
+        """Last usage totals that the agents have reported of their conversations."""
+        ...
+
+    def record_usage(self, amounts: Amounts, said: dict[str, Any], total_of: str | None = None) -> None:
+        """Count *amounts* that the agent has used, or, with *total_of*, the part of the conversation's total *amounts*
+        that was not counted before; *said* is the report as the agent wrote it."""
         ...
 
     def admit_call(self) -> bool:

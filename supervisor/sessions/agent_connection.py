@@ -256,6 +256,7 @@ class AgentConnection(Connection):
             problem=problem,
             http_status=http_status,
             text=self.session.text,
+            reports=self.session.profile.reports,
             last_words=last_words,
         )
         if verdict is not self._intent and self.session.monitor is not None:

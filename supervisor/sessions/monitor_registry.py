@@ -7,6 +7,7 @@ did not run.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -44,13 +45,16 @@ class RecordedUsage(NamedTuple):
     """Number of model errors in a row at the last record, if no turn has succeeded since."""
     spent: tuple[SpentBudget, int] | None = None
     """The budget that was used up, and the number of the record about it."""
+    totals: Mapping[str, Amounts] = MappingProxyType({})
+    """Last usage total of each conversation of the session, as of the record of ``used``."""
 
     def apply(self, fact: Mapping[str, Any]) -> RecordedUsage:
         """Return the state after the next fact about the session's budget or its used amounts."""
         used = msgspec.convert(fact["used"], Amounts) if "used" in fact else self.used
         patience = StallProfileName(fact["patience"]) if "patience" in fact else self.patience
         scopes, common = fact.get("scopes", self.scopes), fact.get("common", self.common)
-        return RecordedUsage(used, scopes, patience, common, fact.get("in_a_row", self.troubles), self.spent)
+        totals = {**self.totals, **msgspec.convert(fact.get("totals", {}), dict[str, Amounts])}
+        return RecordedUsage(used, scopes, patience, common, fact.get("in_a_row", self.troubles), self.spent, totals)
 
     def counting(self, used: Mapping[str, Amounts]) -> RecordedUsage:
         """Return the state with the used amounts of its scopes raised to at least *used*, which is given by scope
@@ -162,7 +166,7 @@ class MonitorRegistry:
         own = self._scopes.get(session.session_id)
         if recalled.common and own is not None:
             own.bound(rules.session)
-        monitor.recall(recalled.used)
+        monitor.recall(recalled.used, recalled.totals)
         if recalled.spent is not None:
             monitor.recall_spent(*recalled.spent)
         monitor.model.record.in_a_row = recalled.troubles

@@ -63,6 +63,7 @@ from supervisor.policies.error_classification import PERMANENT_STATUSES, STATUSE
 from supervisor.policies.permissions import PermissionRequest
 from supervisor.policies.turn_outcome import abort_reason_of
 from supervisor.ports import (
+    THIS_CONVERSATION,
     AgentFiles,
     CallNotEnded,
     ChildRequested,
@@ -588,6 +589,8 @@ class ProcessConnection(AgentConnection):
         """Record the agent's name for the conversation. After a program that serves one prompt, the next program loads
         the conversation by this name."""
         if resume_id != self._conversation:
+            if self._conversation is None and self.session.monitor is not None:
+                self.session.monitor.totals.rename(self.agent_id, resume_id)
             self._conversation = resume_id
             await self._report(self.agent_id, AgentNamed(resume_id=resume_id))
         if self._codec.one_shot:
@@ -603,7 +606,8 @@ class ProcessConnection(AgentConnection):
                 cached_tokens=usage.cached_tokens,
                 requests=usage.requests,
             )
-            self.session.monitor.record_usage(amounts, usage.used)
+            total_of = (self._conversation or self.agent_id) if usage.total_of == THIS_CONVERSATION else usage.total_of
+            self.session.monitor.record_usage(amounts, usage.used, total_of)
 
     async def _compact(self, compaction: Compaction) -> None:
         if self.turn_id is None:

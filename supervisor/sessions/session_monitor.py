@@ -11,7 +11,7 @@ silence is bounded by the time-out of its turn, and a spent budget ends it at on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from math import inf
@@ -29,7 +29,7 @@ from supervisor.policies.budgets import Amounts, Budget, BudgetLease, BudgetScop
 from supervisor.policies.liveness import ONE_SHOT, Liveness, Stall, StallAction, StallProfileName
 from supervisor.policies.loop_detection import FinishedCall, LoopDetector, LoopLimits
 from supervisor.policies.model_errors import ModelLimits, ModelRecord
-from supervisor.policies.usage import USAGE
+from supervisor.policies.usage import USAGE, ConversationTotals
 from supervisor.ports import (
     ChildRequested,
     Compaction,
@@ -230,6 +230,7 @@ class SessionMonitor:
         self.scope = scope
         self.patience = patience
         self._used = self._recorded = Amounts()
+        self.totals = ConversationTotals()
         self._calls = 0
         """Number of tool calls that ``_used`` does not include yet, for a session whose calls no budget bounds."""
         self._records = 0
@@ -261,9 +262,11 @@ class SessionMonitor:
             self._used, self._calls = self._used + Amounts(tool_calls=self._calls), 0
         return self._used
 
-    def recall(self, used: Amounts) -> None:
-        """Restore the used amounts that were recorded under an earlier supervisor."""
+    def recall(self, used: Amounts, totals: Mapping[str, Amounts]) -> None:
+        """Restore the used amounts that were recorded under an earlier supervisor, and the totals of the session's
+        conversations up to which they were counted."""
         self._used = self._recorded = used
+        self.totals = ConversationTotals(totals)
 
     def recall_spent(self, spent: SpentBudget, because: int) -> None:
         """Restore the fact, from the record *because*, that the budget was used up under an earlier supervisor. In the
@@ -355,10 +358,10 @@ class SessionMonitor:
         self._give_back()
 
     # ------------------------------------------------------------------ use
-    def record_usage(self, amounts: Amounts, said: dict[str, Any]) -> None:
-        """Count amounts that the agent reports in addition to earlier reports; *said* is the report as the agent wrote
-        it."""
-        self._use(amounts)
+    def record_usage(self, amounts: Amounts, said: dict[str, Any], total_of: str | None = None) -> None:
+        """Count amounts that the agent reports in addition to earlier reports, or, with *total_of*, as the totals of
+        the conversation with that id; *said* is the report as the agent wrote it."""
+        self._use(amounts if total_of is None else self.totals.increase(total_of, amounts))
         self._record_use(said)
 
     def admit_call(self) -> bool:
@@ -588,6 +591,8 @@ class SessionMonitor:
         self._records += 1
         self._recorded = self.used
         fact: dict[str, Any] = {"turn": self._turn_id, "used": self.used.as_record}
+        if totals := self.totals.take_changed():
+            fact["totals"] = totals
         if said:
             fact["said"] = said
         if self.scope is not None:

@@ -51,6 +51,7 @@ from supervisor.work import authorization, plugin_policies
 from supervisor.work.budgeting import patience_of, scope_of
 from supervisor.work.checkpoints import left_at, next_workspace, prepare_workspace
 from supervisor.work.completion_pipeline import CompletionPipeline
+from supervisor.work.empty_attempt import find_empty
 from supervisor.work.leases import Claim
 from supervisor.work.plan_run import STOPPING, PlanRun, TaskReleased
 from supervisor.work.settling import settle_turn
@@ -260,7 +261,7 @@ class AttemptRunner:
             found = await self._sup.last_outcome(execution.session_id, once=True)
             if found is None and (told := self._sup.recovered_work.answers.get(execution.session_id)) is not None:
                 found = Outcome(told.outcome, told.error, "", told.seq)
-            if found is not None and found.seq is not None and found.seq < await self._began_seq(execution):
+            if found is not None and found.seq is not None and found.seq < await execution.began_seq():
                 found = None  # the outcome of the attempt before, which has been judged
             outcome = _with_own_abort(found, session) if found is not None else await self._prompt(execution)
             group.cancel_scope.cancel()
@@ -269,13 +270,6 @@ class AttemptRunner:
             outcome = as_failed(outcome, reason)
         execution.seq = outcome.seq or execution.seq
         return outcome
-
-    async def _began_seq(self, execution: TaskExecution) -> int:
-        """Return the number of the record with which the attempt under way began: the run entered IN_PROGRESS."""
-        records = await self._sup.journal.events(entity_id=execution.run_id)
-        return max(
-            (one.seq for one in records if one.to_status == TaskRun.IN_PROGRESS.value != one.from_status), default=0
-        )
 
     async def _note_start(self, execution: TaskExecution) -> None:
         """Record that the task is in progress, once its agent has received the first prompt."""
@@ -311,6 +305,8 @@ class AttemptRunner:
                 outcome = outcome._replace(outcome="aborted", error=why)
         if outcome.outcome == "completed" and (absent := await self._find_missing(execution, outcome)):
             outcome = outcome._replace(outcome="failed", error=f"not complete: {absent}")
+        if outcome.outcome == "completed" and (empty := await find_empty(self._sup, execution, outcome)):
+            outcome = outcome._replace(outcome="failed", error=empty)
         # A task that was split meanwhile leaves the rest to its subtasks, however its own turn ended.
         split = execution.state is Task.WAITING_FOR_SUBTASKS and outcome.outcome != "aborted"
         if outcome.outcome == "completed" or split:

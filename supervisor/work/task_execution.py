@@ -228,6 +228,13 @@ class TaskExecution:
     def run_id(self) -> str:
         return self._opened(self._run).id
 
+    async def began_seq(self) -> int:
+        """Return the number of the record with which the attempt under way began: the run entered IN_PROGRESS."""
+        records = await self._sup.journal.events(entity_id=self.run_id)
+        return max(
+            (one.seq for one in records if one.to_status == TaskRun.IN_PROGRESS.value != one.from_status), default=0
+        )
+
     @property
     def run_data(self) -> TaskRunData:
         data: TaskRunData = self._opened(self._run).data

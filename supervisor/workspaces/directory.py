@@ -15,6 +15,7 @@ import anyio
 
 from supervisor.ports import Changes, Merge, Released, WorkspaceSpec
 from supervisor.workspaces.copies import FileCopies
+from supervisor.workspaces.recent_changes import changed_since
 
 THREADS: Final = 4
 """Number of threads that examine directories. Each new thread has a heap of its own: with a thread for each of forty
@@ -29,7 +30,8 @@ class DirectoryWorkspace:
     """Workspace (``supervisor.ports.Workspace``) in a directory that exists.
 
     Args:
-        copies: the directory for copies of the files that tasks own; ``None``: no copies are made.
+        copies: the directory, within the state directory, for copies of the files that tasks own; ``None``: no copies
+            are made.
     """
 
     temporary: bool = False
@@ -37,6 +39,8 @@ class DirectoryWorkspace:
     def __init__(self, copies: Path | None = None) -> None:
         self._limiter = anyio.CapacityLimiter(THREADS)
         self._copies = FileCopies(copies) if copies is not None else None
+        self._apart = copies.absolute().parent if copies is not None else None
+        """The state directory, whose changes are not those of an agent."""
 
     async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
         path, is_there = await self._thread(_resolve, directory)
@@ -52,6 +56,10 @@ class DirectoryWorkspace:
 
     async def changes(self, session_id: str, message: str, commit: str = "") -> Changes | None:
         return None
+
+    async def changed_since(self, session_id: str, directory: str, since: float) -> bool:
+        changed: bool = await self._thread(changed_since, Path(directory), since, self._apart)
+        return changed
 
     async def begin(self, session_id: str, spec: WorkspaceSpec) -> None:
         """Copy the task's files before an attempt; restore the checkpoint that the attempt begins with.

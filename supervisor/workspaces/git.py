@@ -40,6 +40,7 @@ from supervisor.workspaces.git_command import (
     some_of,
     text_of,
 )
+from supervisor.workspaces.recent_changes import changed_since
 from supervisor.workspaces.stale_locks import locks_of_references, locks_of_worktree, remove_stale_locks
 from supervisor.workspaces.steps import (
     Advance,
@@ -258,6 +259,9 @@ class GitWorkspaces:
         inside = await self._path_in_repository(directory)
         await self._ensure_worktree(root_id, "")
         return str(self._worktree_path(root_id) / inside)
+
+    async def changed_since(self, session_id: str, directory: str, since: float) -> bool:
+        return await anyio.to_thread.run_sync(changed_since, self._worktree_path(session_id), since)
 
     async def begin(self, session_id: str, spec: WorkspaceSpec) -> None:
         """Make the worktree of a session, unless it exists, at the checkpoint of *spec*; lock it if it is to be kept.

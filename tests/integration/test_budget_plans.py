@@ -88,7 +88,7 @@ async def test_the_next_supervisor_knows_what_was_used(tmp_path: Path) -> None:
         session = await run.sup.start_session("s", agent="a", budget=Budget(tokens=1000, turns=9))
         await session.run("@use 300 50 0.25")
         send_prompt(group, session, "@use 100 0\n@write here yes\n@hang")
-        await wait_for_record(run.sup, "Usage", "s", number=5, outcome="fact")
+        await wait_for_record(run.sup, "Usage", "s", number=7, outcome="fact")
         left = copy.deepcopy(run.store)
         await session.abort(reason="it has died")
     had, used = await taken_over(tmp_path, left)

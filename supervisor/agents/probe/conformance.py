@@ -16,6 +16,8 @@ import msgspec
 
 from supervisor.agents.probe.driver import LOOK_S, SETTLE_S, NoResponse, ProbedAgent, is_running, start_agent
 from supervisor.agents.probe.sandbox import Sandbox
+from supervisor.policies.budgets import Amounts
+from supervisor.policies.usage import ConversationTotals
 from supervisor.ports import Out, ProcessHost, SpawnError, ToolClosed, TurnEnded, Usage
 
 TURN_S: Final = 60.0
@@ -248,8 +250,10 @@ def _told(status: int, commands: list[str], marker: str) -> str:
 
 
 def _used(reports: list[Usage]) -> ProbeResult:
-    tokens = sum(one.input_tokens + one.output_tokens for one in reports)
-    cost_usd = sum(one.cost_usd for one in reports)
-    words = [f"{tokens} tokens"] if tokens else []
-    words += [f"{cost_usd:.4f} US dollars"] if cost_usd else []
+    used, totals = Amounts(), ConversationTotals()
+    for one in reports:
+        reported = Amounts(input_tokens=one.input_tokens, output_tokens=one.output_tokens, cost_usd=one.cost_usd)
+        used += reported if one.total_of is None else totals.increase(one.total_of, reported)
+    words = [f"{used.tokens} tokens"] if used.tokens else []
+    words += [f"{used.cost_usd:.4f} US dollars"] if used.cost_usd else []
     return ProbeResult("reports its use", ", ".join(words) or "no", bool(words))

@@ -224,7 +224,7 @@ async def start_agent(
     """
     cwd = str(sandbox.directory)
     report = sandbox.report() if watched else None
-    codec = codec_for(sandbox.variant.adapter, mapping=sandbox.variant.mapping)()
+    codec = codec_for(sandbox.variant.adapter, mapping=sandbox.variant.mapping, quirks=sandbox.variant.quirks)()
     argv = codec.argv(sandbox.command, prompt, str(uuid.uuid4()), resume_id)
     if report is not None:
         watcher = Path(__file__).with_name("orphan_watch.py")

@@ -29,7 +29,7 @@ MAPPING: Final = LineMapping.model_validate(
             {"when": {"type": "said"}, "says": "text", "text": "text"},
             {"when": {"type": "call"}, "says": "tool_begin", "id": "id", "title": "kind", "kind": "kind"},
             {"when": {"type": "called"}, "says": "tool_end", "id": "id", "failed": {"status": "failed"}},
-            {"when": {"type": "used"}, "says": "usage", "input": "tokens"},
+            {"when": {"type": "used"}, "says": "usage", "scope": "request", "input": "tokens"},
             {"when": {"type": "end", "status": "done"}, "says": "end", "stop": "end_turn"},
             {"when": {"type": "end"}, "says": "end", "stop": "error", "words": "error"},
         ],

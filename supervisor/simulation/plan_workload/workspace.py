@@ -43,6 +43,9 @@ class SimulatedWorkspace(DirectoryWorkspace):
         self._workspaces.prepare(session_id)
         return f"{directory}/{session_id}"
 
+    async def changed_since(self, session_id: str, directory: str, since: float) -> bool:
+        return True  # simulated agents report what they do, and need not do anything
+
     async def begin(self, session_id: str, spec: WorkspaceSpec) -> None:
         await self._takes("begin", spec.owner)
         self._workspaces.begin(session_id, spec)

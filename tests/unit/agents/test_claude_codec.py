@@ -10,6 +10,7 @@ import pytest
 from supervisor.agents.protocols.claude.codec import ClaudeCodec
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
+    THIS_CONVERSATION,
     AgentOptions,
     CallNotEnded,
     Compaction,
@@ -320,8 +321,8 @@ def test_compaction_begins_and_ends_once() -> None:
 
 
 def test_what_it_uses_is_counted_once() -> None:
-    """Repeated usage of one message counts once; the totals at the turn's end add the cost and only the tokens that
-    were not reported before."""
+    """Repeated usage of one message counts once; the totals at the turn's end add only the tokens that were not
+    reported before; the cost is a total of the conversation."""
     told = Told().prompt()
     tokens = {"input_tokens": 10, "output_tokens": 1, "cache_read_input_tokens": 5}
     said = {"message": {"id": "m", "content": [], "usage": tokens}}
@@ -330,5 +331,24 @@ def test_what_it_uses_is_counted_once() -> None:
     totals = {"opus": {"inputTokens": 10, "outputTokens": 7, "cacheReadInputTokens": 5}}
     ended = told.says("result", subtype="success", total_cost_usd=0.5, modelUsage=totals)
     assert ended[0] == TurnEnding()
-    assert isinstance(ended[1], Usage)
-    assert (ended[1].input_tokens, ended[1].output_tokens, ended[1].cost_usd) == (0, 6, 0.5)
+    said = {"input_tokens": 15, "output_tokens": 7}
+    cost = Usage({**said, "total_cost_usd": 0.5}, cost_usd=0.5, total_of=THIS_CONVERSATION)
+    assert ended[1:] == [Usage(said, 0, 6), cost]
+
+
+@pytest.mark.parametrize("since", [None, {"opus": {"inputTokens": 10, "outputTokens": 4}}])
+def test_usage_of_a_resumed_conversation_is_counted_since_its_last_result(since: dict[str, Any] | None) -> None:
+    """The totals of a resumed conversation contain the usage of earlier processes: only the usage since the last result
+    counts; a version that does not report this counts by the requests that were seen, and from then on by totals."""
+    told = Told().prompt()
+    told.codec.argv(("claude",), "work", NEW, "old")
+    tokens = {"input_tokens": 10, "output_tokens": 1}
+    told.says("assistant", message={"id": "m", "content": [], "usage": tokens})
+    more = {"model_usage_since_last_result": since} if since else {}
+    totals = {"opus": {"inputTokens": 110, "outputTokens": 24}}
+    found = told.says("result", subtype="success", modelUsage=totals, **more)
+    said = {"input_tokens": 110, "output_tokens": 24}
+    assert [one for one in found if isinstance(one, Usage)] == ([Usage(said, 0, 3)] if since else [])
+    totals = {"opus": {"inputTokens": 120, "outputTokens": 28}}
+    found = told.says("result", subtype="success", modelUsage=totals, **more)
+    assert [(one.input_tokens, one.output_tokens) for one in found if isinstance(one, Usage)] == [(10, 4)]

@@ -87,7 +87,7 @@ def test_a_thread_is_named_before_its_first_prompt() -> None:
 
 
 def test_a_thread_is_loaded_again() -> None:
-    """A thread is resumed without its history; later usage is counted without the tokens of before."""
+    """A thread is resumed without its history; the total that codex reports of the loaded thread is no request."""
     codec = CodexCodec()
     codec.start("/work", "old")
     resume = sent(codec.feed(said({"id": 1, "result": {}})))[1]
@@ -97,12 +97,15 @@ def test_a_thread_is_loaded_again() -> None:
     assert ready == [Ready("old", "codex", steers=True)]
     used = {"inputTokens": 100, "outputTokens": 10}
     usage = {"threadId": "old", "turnId": "x", "tokenUsage": {"total": used, "last": used}}
+    [before] = codec.feed(said({"method": "thread/tokenUsage/updated", "params": usage}))
+    assert isinstance(before, Usage)
+    assert (before.input_tokens, before.output_tokens, before.requests, before.total_of) == (100, 10, 0, "old")
     assert codec.feed(said({"method": "thread/tokenUsage/updated", "params": usage})) == []
     codec.prompt("go on")
     usage["tokenUsage"] = {"total": {"inputTokens": 107, "outputTokens": 11}, "last": {"totalTokens": 8}}
     [more] = codec.feed(said({"method": "thread/tokenUsage/updated", "params": usage}))
     assert isinstance(more, Usage)
-    assert (more.input_tokens, more.output_tokens, more.requests) == (7, 1, 1)
+    assert (more.input_tokens, more.output_tokens, more.requests, more.total_of) == (107, 11, 1, "old")
 
 
 def test_a_thread_that_is_lost_is_begun_anew() -> None:

@@ -17,6 +17,7 @@ from supervisor.agent_catalogue.line_rules import LineMapping
 from supervisor.agents.protocols.jsonl.codec import JsonlCodec, amount_at, fits, look, text_at
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
+    THIS_CONVERSATION,
     CloseInput,
     ConversationNamed,
     ModelErrorReported,
@@ -38,7 +39,7 @@ RULES: list[dict[str, Any]] = [
     {"when": {"type": "say"}, "says": "text", "text": "text"},
     {"when": {"type": "call"}, "says": "tool_begin", "id": "id", "title": "name", "kind": "name", "asked": "with"},
     {"when": {"type": "back"}, "says": "tool_end", "id": "id", "failed": {"ok": False}, "answered": "result"},
-    {"when": {"type": "used"}, "says": "usage", "input": "in", "output": "out", "cost": "usd", "counts": "total"},
+    {"when": {"type": "used"}, "says": "usage", "input": "in", "output": "out", "cost": "usd", "scope": "turn"},
     {"when": {"type": "again"}, "says": "trouble", "status": "code", "attempt": "n", "retry_ms": "ms", "words": "why"},
     {"when": {"type": "over", "text": "[API Error*"}, "says": "end", "stop": "error", "words": "text"},
     {"when": {"type": "over", "good": True}, "says": "end", "stop": "end_turn"},
@@ -197,6 +198,20 @@ def test_of_a_total_only_what_it_adds_counts() -> None:
         (10, 1, 0.5),
         (20, 0, 0.0),
         (0, 0, 0.0),
+    ]
+
+
+@pytest.mark.parametrize("scope", ["request", "result", "conversation"])
+def test_usage_of_another_scope_is_reported_as_it_is(scope: str) -> None:
+    """Usage of a request or of a result is reported unchanged with each line; the total of a conversation too, marked
+    as such, since the codec does not know what earlier processes have reported."""
+    usage = {"when": {"type": "used"}, "says": "usage", "input": "in", "cost": "usd", "scope": scope}
+    lines = [line("used", **{"in": 10, "usd": 0.5}), line("used", **{"in": 10})]
+    used = [one for one in told(lines, rules=[usage, *RULES[-2:]]) if isinstance(one, Usage)]
+    total_of = THIS_CONVERSATION if scope == "conversation" else None
+    assert used == [
+        Usage({"input_tokens": 10, "cost_usd": 0.5}, 10, 0, 0.5, total_of=total_of),
+        Usage({"input_tokens": 10}, 10, total_of=total_of),
     ]
 
 

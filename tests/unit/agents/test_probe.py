@@ -44,7 +44,7 @@ KNOWN = {
                     {"when": {"type": "hello"}, "says": "session", "id": "id"},
                     {"when": {"type": "call"}, "says": "tool_begin", "id": "id", "title": "name"},
                     {"when": {"type": "back"}, "says": "tool_end", "id": "id", "failed": {"ok": False}},
-                    {"when": {"type": "used"}, "says": "usage", "input": "n"},
+                    {"when": {"type": "used"}, "says": "usage", "scope": "request", "input": "n"},
                     {"when": {"type": "over"}, "says": "end", "stop": "end_turn"},
                 ],
             },

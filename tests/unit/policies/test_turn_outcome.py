@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from actors.machine import Event
+from supervisor.agent_catalogue import known_agent
 from supervisor.lifecycles.effects import LogFatal, TerminateSession
 from supervisor.lifecycles.events import (
     AgentExited,
@@ -19,8 +20,96 @@ from supervisor.lifecycles.events import (
     VerifyRequested,
 )
 from supervisor.lifecycles.session import Message
-from supervisor.lifecycles.types import AbortReason, Exit, Severity, TransitionReason, Verdict
+from supervisor.lifecycles.types import AbortReason, Exit, ModelProblem, Severity, TransitionReason, Verdict
+from supervisor.lifecycles.types import ModelProblem as P
+from supervisor.policies.text_patterns import COMMON, ReportPattern, find_report
 from supervisor.policies.turn_outcome import abort_reason_of, build_prompt, decide_verdict, describe_status, severity_of
+
+# ------------------------------------------------------------------------------------------------ the last words
+AIDER_AGAIN = "litellm.InternalServerError: InternalServerError: sorry\nRetrying in 0.2 seconds...\n\n"
+"""Output of aider about a request that it repeats."""
+REPORTS = [
+    ("copilot", "end_turn", "Info: Retrying...Error: Model 'm' not found on provider at x (HTTP 404).", P.NOT_FOUND),
+    ("copilot", "end_turn", "half\nError: Authentication failed with provider at x (HTTP 403).\n  Check it.", P.AUTH),
+    ("copilot", "end_turn", "Error: Failed to get response from the AI model; retried 5 times (total retry wait time:"
+     " 5 seconds) Last error: 429 Rate limit reached", P.RATE_LIMIT),
+    ("copilot", "end_turn", "Error: Failed to get response from the AI model; retried 5 times Last error: 500 The"
+     " server had an error", P.SERVER),
+    ("aider", "end_turn", "Aider v0.86.2\n\nlitellm.AuthenticationError: AuthenticationError: Incorrect \nAPI key"
+     " provided.\nThe API provider is not able to authenticate you.", P.AUTH),
+    ("aider", "end_turn", f"{AIDER_AGAIN}litellm.RateLimitError: RateLimitError: slow down", P.RATE_LIMIT),
+    ("mini", "error", "Exit:\nlitellm.AuthenticationError: AuthenticationError: Incorrect\nAPI key", P.AUTH),
+    ("vibe", "refusal", "Error: API error from x (model: y): Invalid API key. Please", P.AUTH),
+    ("vibe", "refusal", "Error: API error: status code: 529", P.OVERLOADED),
+    ("vibe", "refusal", "Error: Rate limits exceeded. Please wait a moment before trying again.", P.RATE_LIMIT),
+    ("qwen", "end_turn", "I have begun.\n[API Error: 401 no]", P.AUTH),
+]  # fmt: skip
+"""Last words of real agents: agent, the stop that its protocol reports, its text, and the problem of its model."""
+
+
+def reports_of(agent: str) -> tuple[ReportPattern, ...]:
+    return (*known_agent(agent).variant().quirks.reports, COMMON)
+
+
+@pytest.mark.parametrize(("agent", "stop", "text", "problem"), REPORTS)
+def test_an_answer_that_reports_a_failed_model_is_no_success(
+    agent: str, stop: str, text: str, problem: ModelProblem
+) -> None:
+    """Words by which an agent reports that its model failed are a failure of the model, with the problem that the
+    words name, whatever stop the agent reports beside them."""
+    verdict = decide_verdict(stop, "exit status 1" if stop == "error" else "", text=text, reports=reports_of(agent))
+    assert verdict.exit is Exit.ERROR
+    assert verdict.model is not None
+    assert verdict.model.problem is problem
+    assert verdict.abort_reason is AbortReason.PROVIDER_ERROR
+
+
+@pytest.mark.parametrize(
+    ("agent", "text"),
+    [
+        ("copilot", "Error: 400 Bad request"),
+        ("copilot", "Error: Failed to get response from the AI model; Last error: unexpected EOF"),
+        ("mini", "Exit:\nRepeatedFormatError\nSaved trajectory to '/x'"),
+        ("mini", "Exit:\nLimitsExceeded\nSaved trajectory to '/x'"),
+    ],
+)
+def test_a_report_that_names_no_trouble_of_the_provider_is_an_error_of_the_attempt(agent: str, text: str) -> None:
+    """A report without a known problem fails the turn, and proves nothing about the provider."""
+    verdict = decide_verdict("end_turn", "", text=text, reports=reports_of(agent))
+    assert (verdict.exit, verdict.model) == (Exit.ERROR, None)
+    assert " ".join(text.split()) == verdict.error
+
+
+@pytest.mark.parametrize(
+    ("agent", "text"),
+    [
+        ("copilot", "I have mended it: the message was Error: 42 tests failed"),
+        ("aider", f"{AIDER_AGAIN}hello\nTokens: 583 sent, 1 received."),
+        ("aider", "The log says\nlitellm.AuthenticationError: no key\nTokens: 583 sent, 9 received."),
+        ("mini", "Exit:\n\nSaved trajectory to '/x'"),
+        ("mini", "RepeatedFormatError is a class\nExit:\ndone\nSaved trajectory to '/x'"),
+        ("vibe", "I would rather not"),
+        ("qwen", "I saw [API Error: 429] in the log"),
+        ("claude", "Error: API error is what I saw"),
+    ],
+)
+def test_an_answer_about_errors_is_an_answer(agent: str, text: str) -> None:
+    """A text that mentions errors, or an error after which the agent went on, is no report."""
+    assert decide_verdict("end_turn", "", text=text, reports=reports_of(agent)).exit is Exit.SUCCESS
+
+
+@pytest.mark.parametrize("text", ["1 failed\n[API Error: 529 overloaded]", "API Error: 529"])
+def test_the_output_of_a_command_that_fails_proves_nothing_about_a_model(text: str) -> None:
+    """A command of the user has no patterns: a test that fails may print such words (rule 33)."""
+    assert decide_verdict("error", "exit status 1", status=1, text=text).model is None
+
+
+def test_a_report_is_found_in_a_text_without_end() -> None:
+    """A long text in which the beginning of a report occurs again and again takes no time, and only its end counts."""
+    pattern = ReportPattern("Error: *", ("* went on*",))
+    assert find_report("Error: x went on " * 100_000, (pattern,)) == ""
+    assert find_report("Error: x went on " * 100_000 + "Error: y", (pattern,)) == "Error: y"
+
 
 # ------------------------------------------------------------------------------------------------ the exit status
 REASONS: dict[int | None, AbortReason | None] = {

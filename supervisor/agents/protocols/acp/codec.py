@@ -30,10 +30,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import StringIO
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from msgspec import Raw
 
+from supervisor.agent_catalogue.line_rules import UsageScope
 from supervisor.agents.protocols.acp import messages
-from supervisor.agents.protocols.acp.errors import problem_of, problem_of_text
+from supervisor.agents.protocols.acp.errors import problem_of
 from supervisor.agents.protocols.acp.handshake import Handshake, HandshakeRequest, HandshakeSteps
 from supervisor.agents.protocols.acp.messages import Message
 from supervisor.agents.protocols.acp.terminals import METHODS, AcpTerminals
@@ -49,6 +51,7 @@ from supervisor.agents.protocols.json_rpc import (
 )
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
+    THIS_CONVERSATION,
     AgentOptions,
     CallNotEnded,
     ChildRequested,
@@ -65,7 +68,6 @@ from supervisor.ports import (
     TurnEnded,
     Usage,
 )
-from supervisor.ports.input_limits import WORDS_CHARS_MAX
 
 _STOPS: Final = {
     "end_turn": "end_turn",
@@ -166,46 +168,52 @@ def cancelled(rpc_id: RpcId) -> Send:
 
 
 class AcpUsageMeter:
-    """Last usage totals that the agent reported in one conversation; turns each reported total into the difference to
-    the total before.
+    """Usage that the agent reports in one conversation.
 
-    Cost is reported as a total of the conversation. Tokens are reported as a total of the turn, either in the response
-    to a prompt (still a draft of the protocol) or in ``_meta.usage`` of an update. ``used`` and ``size`` of an update
-    describe the context and count for no budget. A total that is smaller than the total before adds nothing.
+    Cost is reported as a total of the conversation. Tokens are reported either in the response to a prompt (still a
+    draft of the protocol) or in ``_meta.usage`` of an update, with the scope that the agent's quirks name: by default
+    as a total of the turn, which is turned into the difference to the total before, and adds nothing if it is smaller.
+    ``used`` and ``size`` of an update describe the context and count for no budget.
     """
 
-    def __init__(self) -> None:
-        self._cost_usd = 0.0
+    def __init__(self, scope: UsageScope) -> None:
+        self._scope = scope
         self._used = messages.TurnUsage()
 
     def begin(self) -> None:
         """Begin another turn, whose token totals count from zero."""
         self._used = messages.TurnUsage()
 
-    def update(self, update: messages.UsageUpdate) -> Usage:
-        """Return the usage that a ``usage_update`` adds to the usage reported before."""
+    def update(self, update: messages.UsageUpdate) -> list[Usage]:
+        """Return the usage that a ``usage_update`` reports: the cost and the tokens separately, since their scopes
+        differ."""
         said: dict[str, Any] = {"used": update.used, "size": update.size}
-        added_usd = 0.0
-        if update.cost is not None:
-            said["cost"] = {"amount": update.cost.amount, "currency": update.cost.currency}
-            if update.cost.currency == "USD" and 0 <= update.cost.amount <= COST_MAX:
-                added_usd = max(0.0, update.cost.amount - self._cost_usd)
-                self._cost_usd += added_usd
-        return self._usage(said, update.turn_used, added_usd)
+        tokens = self._tokens(update.turn_used)
+        if (cost := update.cost) is None:
+            return [msgspec.structs.replace(one, used={**said, **one.used}) for one in tokens] or [Usage(said)]
+        said["cost"] = {"amount": cost.amount, "currency": cost.currency}
+        if cost.currency != "USD" or not 0 <= cost.amount <= COST_MAX:
+            return [Usage(said), *tokens]
+        return [Usage(said, cost_usd=cost.amount, total_of=THIS_CONVERSATION), *tokens]
 
     def at_end(self, answer: messages.PromptResponse) -> list[Usage]:
         """Return the usage that the response to a prompt adds to the earlier updates of the turn."""
-        used = self._usage({}, answer.used)
-        return [used] if used.input_tokens or used.output_tokens or used.requests else []
+        return [used for used in self._tokens(answer.used) if used.input_tokens or used.output_tokens or used.requests]
 
-    def _usage(self, said: dict[str, Any], used: messages.TurnUsage | None, added_usd: float = 0.0) -> Usage:
+    def _tokens(self, used: messages.TurnUsage | None) -> list[Usage]:
         if used is None:
-            return Usage(said, cost_usd=added_usd)
-        before = self._used
-        self._used = messages.TurnUsage(*map(max, used, before))
-        into, out, cached, requests = (now - then for now, then in zip(self._used, before, strict=True))
-        reported = {name: amount for name, amount in used._asdict().items() if amount or name.endswith("put_tokens")}
-        return Usage({**said, **reported}, into, out, added_usd, cached, requests)
+            return []
+        said = {name: amount for name, amount in used._asdict().items() if amount or name.endswith("put_tokens")}
+        if self._scope == "conversation":
+            return [
+                Usage(said, used.input_tokens, used.output_tokens, 0.0, used.cached_tokens, total_of=THIS_CONVERSATION)
+            ]
+        before = messages.TurnUsage()
+        if self._scope == "turn":
+            before, self._used = self._used, messages.TurnUsage(*map(max, used, self._used))
+            used = self._used
+        into, out, cached, requests = (now - then for now, then in zip(used, before, strict=True))
+        return [Usage(said, into, out, 0.0, cached, requests)]
 
 
 class AcpCodec(Conversation):
@@ -213,13 +221,19 @@ class AcpCodec(Conversation):
     queues.
 
     With *silent* a turn without text, calls and tokens is a success: a scripted agent need not report anything.
+    *usage_scope* is the scope of the tokens that the agent reports.
 
     ``prompt`` raises RuntimeError before :class:`Ready` and during a turn: at these times ACP has no way to send a
     prompt.
     """
 
     def __init__(
-        self, line_bytes_max: int = LINE_BYTES_MAX, *, agent_options: AgentOptions = _NO_OPTIONS, silent: bool = False
+        self,
+        line_bytes_max: int = LINE_BYTES_MAX,
+        *,
+        agent_options: AgentOptions = _NO_OPTIONS,
+        silent: bool = False,
+        usage_scope: UsageScope = "turn",
     ) -> None:
         super().__init__(line_bytes_max)
         self._agent_options = agent_options
@@ -236,9 +250,9 @@ class AcpCodec(Conversation):
         thought, a compaction, a request or tokens. ``_needs_no_model``: it may end without a model's answer (a command
         of the agent, or a silent script)."""
         self._cancelling = False
-        self._mode = self._plan = self._last_text = ""
+        self._mode = self._plan = ""
         self._calls = ToolCallTable()
-        self._meter = AcpUsageMeter()
+        self._meter = AcpUsageMeter(usage_scope)
         self._compacting: dict[str, None] = {}
         self._terminals = AcpTerminals(self._calls)
         self._permissions = AcpPermissionRequests(self._calls)
@@ -258,7 +272,7 @@ class AcpCodec(Conversation):
         if self._session is None or self._prompts:
             raise RuntimeError(f"acp: prompt {'during a turn' if self._prompts else 'before the session is open'}")
         self._cancelling, self._ended = False, None
-        self._plan = self._last_text = ""
+        self._plan = ""
         self._has_answer = self._has_activity = False
         self._needs_no_model = self._silent or text.startswith("/")  # a command of the agent
         self._calls.begin_turn()
@@ -429,8 +443,6 @@ class AcpCodec(Conversation):
         cancelled."""
         if response.stop_reason not in _STOPS:
             return TurnEnded("error", f"the agent stopped for an unknown reason, {response.stop_reason!r}")
-        if trouble := problem_of_text(response.stop_reason, self._last_text):
-            return TurnEnded("error", self._last_text.strip(), *trouble)
         is_last = response.stop_reason == "end_turn" and self._prompts == 1
         if is_last and response.unanswered and not self._needs_no_model:
             # Its answer was cut only if there was one: a success without a word says nothing about the provider.
@@ -462,8 +474,6 @@ class AcpCodec(Conversation):
             return []
         name = read(update.update, messages.UpdateName, "session/update").session_update
         if update.session_id == self._opening.loading:
-            if name == "usage_update":  # the cost up to now was counted by an earlier process
-                self._meter.update(read(update.update, messages.UsageUpdate, name))
             return []
         if name not in _UPDATES:
             return []  # commands, titles, settings: no decision of the supervisor needs them
@@ -474,11 +484,6 @@ class AcpCodec(Conversation):
             isinstance(one, ToolOpened) or (isinstance(one, Text) and one.kind == "message") for one in outs
         )
         return outs
-
-    def _message_chunk(self, chunk: messages.Chunk) -> list[Out]:
-        if chunk.content.type == "text" and chunk.content.text:
-            self._last_text = chunk.content.text[:WORDS_CHARS_MAX]
-        return _text("message", chunk)
 
     def _tool(self, tool: messages.ToolUpdate) -> list[Out]:
         kind = "agent" if tool.tool in _AGENTS else tool.kind or "other"
@@ -546,11 +551,11 @@ def _part(text: str, first: int, count: int | None) -> str:
 
 
 _UPDATES: Final[Mapping[str, tuple[type[JsonRpcMessage], Callable[[AcpCodec, Any], list[Out]]]]] = {
-    "agent_message_chunk": (messages.Chunk, AcpCodec._message_chunk),
+    "agent_message_chunk": (messages.Chunk, lambda _, chunk: _text("message", chunk)),
     "agent_thought_chunk": (messages.Chunk, lambda _, chunk: _text("thought", chunk)),
     "tool_call": (messages.ToolUpdate, AcpCodec._tool),
     "tool_call_update": (messages.ToolUpdate, AcpCodec._tool),
-    "usage_update": (messages.UsageUpdate, lambda codec, update: [codec._meter.update(update)]),
+    "usage_update": (messages.UsageUpdate, lambda codec, update: [*codec._meter.update(update)]),
     "session_info_update": (messages.InfoUpdate, lambda _, update: [update.model_error] if update.model_error else []),
     "compaction_update": (messages.CompactionUpdate, AcpCodec._compaction),
     "plan": (messages.PlanUpdate, AcpCodec._planned),

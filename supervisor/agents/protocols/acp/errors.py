@@ -16,7 +16,7 @@ import msgspec
 from supervisor.agents.protocols.acp.messages import AUTHENTICATION_NEEDED
 from supervisor.agents.protocols.json_rpc import RpcError
 from supervisor.lifecycles.types import ModelProblem
-from supervisor.policies.error_classification import ends_of, problem_of_status
+from supervisor.policies.error_classification import ends_of, problem_of_status, status_in
 
 
 def _table(*rows: tuple[ModelProblem, str]) -> tuple[tuple[ModelProblem, re.Pattern[str]], ...]:
@@ -24,11 +24,6 @@ def _table(*rows: tuple[ModelProblem, str]) -> tuple[tuple[ModelProblem, re.Patt
 
 
 _STATUS_KEYS: Final = ("http_status_code", "httpStatusCode", "status", "statusCode", "code")
-_STATUS: Final = re.compile(r"\b(?:status|code|http|error)\b\W{0,4}(?:code\W{0,3})?([45]\d\d)\b", re.I)
-_SAID: Final = {
-    "refusal": re.compile(r"\AError: (?:API error\b|Rate limits exceeded)"),
-    "end_turn": re.compile(r"\A\[API Error: [^\n]*\]\s*\Z"),
-}
 _CLEARER: Final = _table(
     (ModelProblem.CONTEXT_LENGTH, r"context.?(?:window|length)|prompt is too long|too many (?:input )?tokens"),
     (ModelProblem.CONNECTION, r"\Aterminated\b"),
@@ -57,26 +52,11 @@ def problem_of(error: RpcError) -> tuple[ModelProblem | None, int | None]:
     return _named(_CLEARER, words) or problem_of_status(status) or _named(_WORDS, words), status
 
 
-def problem_of_text(stop_reason: str, said: str) -> tuple[ModelProblem, int | None] | None:
-    """Return the model's problem and the HTTP status if the agent's last text, *said*, reports one; ``None`` if not.
-
-    Some agents end a turn with a text instead of an error: Vibe refuses to continue with ``Error: API error ...`` or
-    ``Error: Rate limits exceeded ...``, qwen ends successfully with ``[API Error: ...]``.
-    """
-    if stop_reason not in _SAID or not _SAID[stop_reason].match(said):
-        return None
-    said = ends_of(said)
-    found = _STATUS.search(said)
-    status = int(found[1]) if found else None
-    return _named(_CLEARER, said) or problem_of_status(status) or _named(_WORDS, said) or ModelProblem.UNKNOWN, status
-
-
 def _status(error: RpcError, words: str) -> int | None:
     for code in (error.code, *_codes(_data(error))):
         if 400 <= code < 600:
             return code
-    said = _STATUS.search(words)
-    return int(said[1]) if said else None
+    return status_in(words)
 
 
 def _data(error: RpcError) -> Any:

@@ -177,6 +177,7 @@ class ClaudeCodec(Conversation):
         self, command: Sequence[str], prompt: str, new_id: str = "", resume_id: str | None = None
     ) -> tuple[str, ...]:
         self._stem, self._name = new_id[:24] or _STEM, resume_id or new_id or None
+        self._meter = ClaudeUsageMeter(resumed=resume_id is not None)
         named = ("--resume", resume_id) if resume_id is not None else ("--session-id", new_id) if new_id else ()
         wished = (("--model", self._agent_options.model), ("--permission-mode", self._agent_options.mode))
         return (*command, *_FLAGS, *(word for flag in wished if flag[1] for word in flag), *named)

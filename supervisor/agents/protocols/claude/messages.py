@@ -124,7 +124,7 @@ class User(ClaudeMessage):
 
 
 class ModelUse(ClaudeMessage, rename="camel"):
-    """Usage of one model since the program started; part of :class:`Result`."""
+    """Usage of one model; part of :class:`Result`."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -137,7 +137,8 @@ class Origin(ClaudeMessage):
 
 
 class Result(ClaudeMessage):
-    """Message that ends a turn. ``model_usage`` and the cost are totals since the program started."""
+    """Message that ends a turn. ``model_usage`` and the cost are totals of the conversation, as far as its processes
+    have ended in order; ``since_last_result`` is missing in older versions."""
 
     subtype: str
     is_error: bool = False
@@ -149,6 +150,7 @@ class Result(ClaudeMessage):
     total_cost_usd: float | None = None
     origin: Origin | None = None
     model_usage: dict[str, ModelUse] | None = msgspec.field(default=None, name="modelUsage")
+    since_last_result: dict[str, ModelUse] | None = msgspec.field(default=None, name="model_usage_since_last_result")
 
 
 # ------------------------------------------------------------------------------------------------- system

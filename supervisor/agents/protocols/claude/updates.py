@@ -1,8 +1,8 @@
 """Translate Claude Code's calls, usage and model errors into the values of this package.
 
-Usage is reported twice: each part of a model's answer carries the usage of its request so far, and each turn ends with
-the totals since the program started. Each token is counted once, by differences; a total that is smaller than the total
-before adds nothing. This module writes no messages.
+Usage is reported twice: each part of a model's answer carries the usage of its request so far, and each result the
+usage of the turn, which may include requests that were not seen. Each token is counted once, by differences. This
+module writes no messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from supervisor.agents.protocols.claude import messages
 from supervisor.agents.protocols.codec_base import COST_MAX
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.policies.budgets import COUNT_MAX
-from supervisor.ports import TurnEnded, Usage
+from supervisor.ports import THIS_CONVERSATION, TurnEnded, Usage
 
 AGENT: Final = "agent"
 EXECUTE: Final = "execute"
@@ -159,12 +159,21 @@ _NOTHING: Final = _Amount()
 
 
 class ClaudeUsageMeter:
-    """Usage that one Claude Code process has reported, so that each token is counted once."""
+    """Usage that one Claude Code process has reported, so that each token is counted once.
 
-    def __init__(self) -> None:
+    The cost of a result is the total of the conversation. So are its tokens in older versions; of a process that
+    resumes a conversation, such a total counts from the first result on, whose requests were seen.
+
+    Args:
+        resumed: whether the process resumes a conversation.
+    """
+
+    def __init__(self, *, resumed: bool = False) -> None:
         self._requests: dict[str, _Amount] = {}
         self._counted = _NOTHING
-        self._cost_usd = 0.0
+        """Usage of the requests that were seen since the last result."""
+        self._total = None if resumed else _NOTHING
+        """Total of the last result, in older versions; ``None`` if it is not known."""
 
     def answered(self, request: str | None, tokens: messages.Tokens | None) -> list[Usage]:
         """Return the usage that a part of the model's answer to *request* adds to the usage reported before."""
@@ -181,21 +190,24 @@ class ClaudeUsageMeter:
         return [_usage({}, added, requests=0 if known else 1)]
 
     def at_end(self, result: messages.Result) -> list[Usage]:
-        """Return the usage that the totals at the end of a turn add to the usage reported before."""
+        """Return the usage that the result of a turn adds to the usage reported before, and the conversation's cost."""
         reported = _total(result.model_usage or {})
-        added = reported.beyond(self._counted)
-        self._counted = self._counted.plus(added)
-        cost_usd = result.total_cost_usd if result.total_cost_usd is not None else 0.0
-        added_usd = max(0.0, cost_usd - self._cost_usd) if cost_usd <= COST_MAX else 0.0
-        self._cost_usd += added_usd
-        if not any(added) and not added_usd:
-            return []
-        said = {"input_tokens": reported.into, "output_tokens": reported.out, "total_cost_usd": cost_usd}
-        return [_usage(said, added, cost_usd=added_usd)]
+        if result.since_last_result is not None:
+            used = _total(result.since_last_result)
+        else:
+            used = self._counted if self._total is None else reported.beyond(self._total)
+        added, self._counted, self._total = used.beyond(self._counted), _NOTHING, reported
+        said: dict[str, Any] = {"input_tokens": reported.into, "output_tokens": reported.out}
+        found = [_usage(said, added)] if any(added) else []
+        cost_usd = result.total_cost_usd
+        if cost_usd is not None and 0 < cost_usd <= COST_MAX:
+            said = {**said, "total_cost_usd": cost_usd}
+            found.append(Usage(said, cost_usd=cost_usd, total_of=THIS_CONVERSATION))
+        return found
 
 
-def _usage(said: dict[str, Any], added: _Amount, *, requests: int = 0, cost_usd: float = 0.0) -> Usage:
-    return Usage(said, added.into, added.out, cost_usd, cached_tokens=added.cached, requests=requests)
+def _usage(said: dict[str, Any], added: _Amount, *, requests: int = 0) -> Usage:
+    return Usage(said, added.into, added.out, cached_tokens=added.cached, requests=requests)
 
 
 def _of_request(tokens: messages.Tokens) -> _Amount:

@@ -190,7 +190,7 @@ class CodexCodec(Conversation):
         if resume_id is None:
             return [ready, self._new(cwd)]
         params = {"threadId": resume_id, "cwd": cwd, "excludeTurns": True}
-        return [ready, self._ask("thread/resume", params, self._loaded, lambda error: self._not_loaded(error, cwd))]
+        return [ready, self._ask("thread/resume", params, self._opened, lambda error: self._not_loaded(error, cwd))]
 
     def _new(self, cwd: str) -> Send:
         return self._ask("thread/start", {"cwd": cwd}, self._opened)
@@ -199,11 +199,6 @@ class CodexCodec(Conversation):
         thread = read(result, messages.ThreadOpened, "the answer to thread/start").thread
         self._thread = thread.id
         return [Ready(thread.id, f"codex {thread.cli_version}".strip(), steers=True)]
-
-    def _loaded(self, result: Raw) -> list[Out]:
-        ready = self._opened(result)
-        self._meter.loaded(self._thread or "")
-        return ready
 
     def _not_loaded(self, error: RpcError, cwd: str) -> list[Out]:
         """Report that the earlier conversation could not be loaded, and open a new conversation."""
@@ -417,7 +412,7 @@ class CodexCodec(Conversation):
 
     # ------------------------------------------------------------------------------------------ its model
     def _used(self, notification: messages.TokenUsageUpdated) -> list[Out]:
-        return [*self._meter.add(notification, in_turn=self._prompted)]
+        return [*self._meter.report(notification, in_turn=self._prompted)]
 
     def _on_error(self, notification: messages.ErrorNotification) -> list[Out]:
         """Report a model request that failed and that codex repeats. A failure that is not repeated is reported by the

@@ -68,50 +68,36 @@ def problem_of(info: Any) -> Problem:
     return Problem(problem_of_status(status) or _BY_WORD.get(word, ModelProblem.UNKNOWN), status)
 
 
-_NOTHING = Tokens()
-
-
 class CodexUsageMeter:
-    """Last token totals that codex reported for the threads of one conversation; turns each total into the difference
-    to the total before.
+    """Last token totals that codex reported for its threads, each of which is a conversation with totals of its own.
 
-    The total of a resumed thread counts from the first report after loading. A total that is smaller than the total
-    before adds nothing; an unchanged total does not count as a request.
+    An unchanged total does not count as a request, and neither does the total that codex reports of a thread that it
+    has loaded.
     """
 
     def __init__(self) -> None:
         self._totals: dict[str, Tokens] = {}
-        self._loaded: str | None = None
 
-    def loaded(self, thread_id: str) -> None:
-        """Mark a thread as resumed: an earlier process has counted the earlier usage of this thread."""
-        self._loaded = thread_id
-
-    def add(self, notification: TokenUsageUpdated, *, in_turn: bool) -> list[Usage]:
-        """Return the usage that a ``thread/tokenUsage/updated`` notification adds; an empty list if it adds nothing."""
+    def report(self, notification: TokenUsageUpdated, *, in_turn: bool) -> list[Usage]:
+        """Return the total of a thread that a ``thread/tokenUsage/updated`` notification reports; an empty list if it
+        reports nothing new."""
         thread, total = notification.thread_id, notification.token_usage.total
-        before = self._totals.get(thread) or self._first(notification, in_turn)
-        if thread not in self._totals and len(self._totals) >= THREADS_MAX:
+        before = self._totals.get(thread)
+        if before is None and len(self._totals) >= THREADS_MAX:
             return []
         self._totals[thread] = total
-        into = max(0, total.input_tokens - before.input_tokens)
-        out = max(0, total.output_tokens - before.output_tokens)
-        if not (into or out):
+        if before == total or not (total.input_tokens or total.output_tokens):
             return []
-        cached = max(0, total.cached_input_tokens - before.cached_input_tokens)
-        return [Usage(_summary(notification), into, out, cached_tokens=cached, requests=1)]
-
-    def _first(self, notification: TokenUsageUpdated, in_turn: bool) -> Tokens:
-        if notification.thread_id != self._loaded:
-            return _NOTHING
-        total, last = notification.token_usage.total, notification.token_usage.last
-        if not in_turn:
-            return total
-        return Tokens(
-            input_tokens=max(0, total.input_tokens - last.input_tokens),
-            cached_input_tokens=max(0, total.cached_input_tokens - last.cached_input_tokens),
-            output_tokens=max(0, total.output_tokens - last.output_tokens),
-        )
+        return [
+            Usage(
+                _summary(notification),
+                total.input_tokens,
+                total.output_tokens,
+                cached_tokens=total.cached_input_tokens,
+                requests=1 if in_turn or before is not None else 0,
+                total_of=thread,
+            )
+        ]
 
 
 def _summary(notification: TokenUsageUpdated) -> dict[str, int]:

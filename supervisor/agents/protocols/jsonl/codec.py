@@ -27,6 +27,7 @@ from supervisor.agent_catalogue.line_rules import (
     ToolEndRule,
     TroubleRule,
     UsageRule,
+    UsageScope,
 )
 from supervisor.agents.protocols.codec_base import (
     LINE_BYTES_MAX,
@@ -38,7 +39,9 @@ from supervisor.agents.protocols.codec_base import (
 )
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.policies.error_classification import problem_of
+from supervisor.policies.text_patterns import matches
 from supervisor.ports import (
+    THIS_CONVERSATION,
     CloseInput,
     Compaction,
     ConversationNamed,
@@ -92,25 +95,8 @@ def _same(found: Any, wanted: Any) -> bool:
     if wanted == "*":
         return found is not None
     if isinstance(wanted, str):
-        return isinstance(found, str) and _like(found, wanted)
+        return isinstance(found, str) and matches(found, wanted)
     return isinstance(found, bool) == isinstance(wanted, bool) and bool(found == wanted)
-
-
-def _like(text: str, pattern: str) -> bool:
-    """Return whether *text* matches *pattern*, in which ``*`` stands for any text."""
-    head, *parts = pattern.split("*")
-    if not parts:
-        return text == head
-    *middle, tail = parts
-    if len(text) < len(head) + len(tail) or not (text.startswith(head) and text.endswith(tail)):
-        return False
-    at, end = len(head), len(text) - len(tail)
-    for part in middle:
-        at = text.find(part, at, end)
-        if at < 0:
-            return False
-        at += len(part)
-    return True
 
 
 def text_at(value: Any, paths: Iterable[str]) -> str:
@@ -140,21 +126,23 @@ def bytes_at(value: Any, paths: Iterable[str]) -> bytes:
 
 
 class JsonlUsageMeter:
-    """Last totals that one run of a program reported: input tokens, output tokens and US dollars. A total that is
-    smaller than the total before adds nothing."""
+    """Last totals of the turn that one run of a program reported: input tokens, output tokens and US dollars. A total
+    that is smaller than the total before adds nothing."""
 
     def __init__(self) -> None:
         self._totals = [0.0, 0.0, 0.0]
 
-    def usage(self, tokens_in: float, tokens_out: float, cost_usd: float, *, total: bool) -> Usage:
-        """Return the reported usage, with the amounts that this report adds to the reports before. With *total* the
-        arguments are running totals."""
-        added = reported = [tokens_in, tokens_out, cost_usd]
-        if total:
-            before, self._totals = self._totals, [max(pair) for pair in zip(reported, self._totals, strict=True)]
+    def usage(self, reported: Sequence[float | None], scope: UsageScope) -> Usage:
+        """Return the *reported* usage of that scope: the total of a conversation unchanged, otherwise the amounts that
+        this report adds to the reports before. An amount of ``None`` is not reported."""
+        added = amounts = [one or 0.0 for one in reported]
+        if scope == "turn":
+            before, self._totals = self._totals, [max(pair) for pair in zip(amounts, self._totals, strict=True)]
             added = [now - was for now, was in zip(self._totals, before, strict=True)]
-        used = {"input_tokens": int(tokens_in), "output_tokens": int(tokens_out), "cost_usd": cost_usd}
-        return Usage(used, int(added[0]), int(added[1]), float(added[2]))
+        said = dict(zip(("input_tokens", "output_tokens", "cost_usd"), reported, strict=True))
+        used = {name: amount for name, amount in said.items() if amount is not None}
+        total_of = THIS_CONVERSATION if scope == "conversation" else None
+        return Usage(used, int(added[0]), int(added[1]), added[2], total_of=total_of)
 
 
 class JsonlCodec(CodecDefaults):
@@ -302,7 +290,7 @@ class JsonlCodec(CodecDefaults):
     def _used(self, rule: UsageRule, item: Any) -> Iterator[Out]:
         reported = [amount_at(item, paths) for paths in (rule.input, rule.output, rule.cost)]
         if any(reported):
-            yield self._spent.usage(reported[0] or 0, reported[1] or 0, reported[2] or 0, total=rule.counts == "total")
+            yield self._spent.usage(reported, rule.scope)
 
     def _ended(self, rule: EndRule, item: Any) -> Iterator[Out]:
         words = text_at(item, rule.words)
