@@ -130,6 +130,11 @@ class AgentConfig(Model):
         return self._function
 
     @property
+    def is_command(self) -> bool:
+        """Whether the agent is a program of the adapter ``command`` that is no agent of the catalogue."""
+        return self.adapter == "command" and self.known is None
+
+    @property
     def agent_options(self) -> AgentOptions:
         """Settings of the agent beyond its command."""
         servers = tuple(server.named(name) for name, server in self.mcp_servers.items())

@@ -491,7 +491,8 @@ class PlanRun:
             return TimeLimit(given_s)
         if "turn_timeout_s" in self.sup.settings.limits.model_fields_set:
             return USUAL_TIME
-        return TimeLimit(self._timeouts.without_size(self.plan.agent_configs.get(execution.agent)))
+        config = self.plan.agent_configs.get(execution.agent)
+        return TimeLimit(self._timeouts.without_size(is_command=config is not None and config.is_command))
 
     # ------------------------------------------------------------------ providers
     def provider_of(self, agent: str) -> str:

@@ -17,8 +17,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from supervisor.plans.agents import AgentConfig
-
 KINDS_MAX: Final = 256
 """Maximal number of task kinds whose durations are remembered; the kind that was used longest ago is dropped first."""
 SAMPLES_MAX: Final = 100
@@ -90,10 +88,9 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         wanted_s = self._usual_s(finished) if known else BASES_S[kind.scope] * FACTORS[kind.complexity]
         return min(max(wanted_s, self.min_s), self.max_s)
 
-    def without_size(self, agent: AgentConfig | None) -> float:
-        """Return the limit of an attempt at a task without a size, in seconds: a command that is no known agent has
-        ``command_s``."""
-        is_command = agent is not None and agent.adapter == "command" and agent.known is None
+    def without_size(self, *, is_command: bool) -> float:
+        """Return the limit of an attempt at a task without a size, in seconds; *is_command*: a program that is no agent
+        works on the task."""
         return self.command_s if is_command else self.default_s
 
     def _usual_s(self, finished: Sequence[float]) -> float:

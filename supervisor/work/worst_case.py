@@ -105,4 +105,5 @@ def limit_s(plan: Plan, task: TaskConfig) -> float:
         return given_s
     if "turn_timeout_s" in plan.limits.model_fields_set:
         return plan.limits.turn_timeout_s
-    return Timeouts().without_size(plan.agent_configs.get(task.agent))
+    agent = plan.agent_configs.get(task.agent)
+    return Timeouts().without_size(is_command=agent is not None and agent.is_command)

@@ -35,13 +35,11 @@ def test_scope_times_complexity(scope: str, complexity: str, limit_s: float) -> 
 def test_without_a_scope_it_is_flat() -> None:
     """A task without a size has a limit of half an hour, and one of five minutes if a command that is no known agent
     does it."""
-    command, known = AgentConfig(adapter="command", command=("make",)), AgentConfig(known="aider")
-    assert Timeouts().without_size(command) == 300.0
-    assert [Timeouts().without_size(one) for one in (known, AgentConfig(adapter="acp", command=("a",)), None)] == [
-        1800.0,
-        1800.0,
-        1800.0,
-    ]
+    assert Timeouts().without_size(is_command=False) == 1800.0
+    assert Timeouts().without_size(is_command=True) == 300.0
+    assert AgentConfig(adapter="command", command=("make",)).is_command
+    assert not AgentConfig(known="aider").is_command
+    assert not AgentConfig(adapter="acp", command=("agent",)).is_command
 
 
 def test_medium_is_meant_where_nothing_is_said() -> None:
