@@ -352,7 +352,7 @@ def test_an_older_shim_leaves_more_unproven() -> None:
 
 
 def test_children_of_a_host_that_is_init_stay_proven() -> None:
-    """Where the host is init, escaped processes become its children: those in the host's own session have not
+    """Escaped processes become children of a host that is init: of its children, those in its own session have not
     escaped."""
     table = {
         1: ProcessStat(0, 100, 1),
@@ -371,6 +371,6 @@ def test_a_subreaper_is_the_adopter() -> None:
 
 
 def test_without_a_trial_init_is_the_adopter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no process can be started for the trial, init counts as the adopter."""
+    """Init counts as the adopter if no process can be started for the trial."""
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     assert find_adopter() == INIT
