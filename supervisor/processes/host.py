@@ -37,7 +37,6 @@ from supervisor.processes.shim_client import (
     ShimClient,
     Spawned,
     Status,
-    encode_launch,
 )
 from supervisor.processes.spawn_errors import check_launch, resource_missing, shim_ended_early, step_failed
 
@@ -211,9 +210,11 @@ class ShimProcess:
         """
         # Shielded: a cancellation in between would leave open whether the program has started.
         with anyio.move_on_after(LAUNCH_SHIELD_S, shield=True):
-            await self.shim_client.send(encode_launch(self._launch))
+            await self.shim_client.send_launch(self._launch)
             await self._start_known.wait()
         if not self._start_known.is_set():
+            # The shield may end in the middle of a large launch, of which the shim must get the rest.
+            await self.shim_client.send_launch(self._launch)
             await self._start_known.wait()
         if self._failed is not None:
             raise step_failed(self._launch, self._failed.step, self._failed.errno)

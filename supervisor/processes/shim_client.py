@@ -238,19 +238,21 @@ class ShimClient:
         ours.setblocking(False)
         self._control = ours
         self._fork_server = fork_server
+        self._launch_bytes_sent = 0
         self.pid = 0
         """Process id of the shim; 0 until the shim has reported that it runs."""
         self.shim: Process = (0, 0)
         """Identity of the shim: its pid and its start time."""
 
-    async def send(self, data: bytes) -> None:
-        """Send *data*, the encoded launch, which may be larger than the socket's buffer."""
-        left = memoryview(data)
+    async def send_launch(self, launch: Launch) -> None:
+        """Send *launch*, which may be larger than the socket's buffer; a call after a call that was cancelled sends
+        what is left."""
+        data = encode_launch(launch)
         with suppress(ConnectionError):  # the shim died: ``statuses`` ends without ``spawned``
-            while left:
+            while self._launch_bytes_sent < len(data):
                 with suppress(BlockingIOError):
-                    left = left[self._control.send(left) :]
-                if left:
+                    self._launch_bytes_sent += self._control.send(memoryview(data)[self._launch_bytes_sent :])
+                if self._launch_bytes_sent < len(data):
                     await anyio.wait_writable(self._control)
 
     def order(self, line: bytes) -> bool:

@@ -35,7 +35,7 @@ from supervisor.ports import (
     Usage,
 )
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 Handler = Callable[["Client", Out], Awaitable[None]]
 
 
