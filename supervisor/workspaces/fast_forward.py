@@ -14,6 +14,9 @@ leaves what it has written, and ``index.lock``. So the merge is made in steps th
 4. Git writes the files, and a copy of the index (``GIT_INDEX_FILE``).
 5. The copy replaces the index, the branch moves, and the lock is removed.
 
+A user who commits again and again would always move the branch between (1) and (3). After some tries the lock is made
+before the merge is computed (``hold``).
+
 The branch comes last. Between its move and a later change of the index, a user who removes the lock and commits would
 commit the old index, and thereby revert the merge. In this order, such a commit contains the merge or leaves it alone.
 
@@ -124,8 +127,33 @@ class FastForward:
         self._git = git
         self._steps = steps
 
-    async def advance(self, target: str, head: str, commit: str) -> Merge | None:
-        """Move the target branch to *commit*; return ``None`` if the branch is not at *head* any more.
+    async def hold(self, target: str) -> Advance | None:
+        """Lock the index of the checkout of *target* before a merge is computed, so that the user cannot move the
+        branch meanwhile; return the step that holds the lock, ``None`` if there is no such checkout, or it stays
+        locked.
+
+        Raises:
+            WorkspaceError: git failed.
+        """
+        holders = await self._git.holders(target)
+        if len(holders) != 1:
+            return None
+        step = await self._new_step(holders[0], target)
+        await anyio.to_thread.run_sync(self._steps.begin, step)
+        return step if await self._lock(step) else None
+
+    async def release(self, step: Advance) -> None:
+        """Remove the lock of *step* if it is still there."""
+        await self._unlock(step)
+
+    async def _new_step(self, holder: str, target: str) -> Advance:
+        git_dir = text_of(await self._git.must(holder, "rev-parse", "--absolute-git-dir"))
+        token = f"supervisor {token_hex(16)}\n"
+        return Advance(holder=holder, git_dir=git_dir, target=target, before="", after="", token=token)
+
+    async def advance(self, target: str, head: str, commit: str, held: Advance | None = None) -> Merge | None:
+        """Move the target branch to *commit*; return ``None`` if the branch is not at *head* any more. *held*: the step
+        that holds the lock already.
 
         Raises:
             WorkspaceError: the step could be neither finished nor undone; its record stays.
@@ -141,24 +169,17 @@ class FastForward:
         if len(holders) > 1:
             words = f"{target} is checked out in {some_of(holders)}, and only one of them could be moved on with it"
             return Merge(outcome="refused", why=f"{words}; check out another branch in the others (git switch)")
-        return await self._advance_in(holders[0], target, head, commit)
+        step = held if held is not None else await self._new_step(holders[0], target)
+        return await self._advance_in(msgspec.structs.replace(step, before=head, after=commit))
 
-    async def _advance_in(self, holder: str, target: str, head: str, commit: str) -> Merge | None:
-        git_dir = text_of(await self._git.must(holder, "rev-parse", "--absolute-git-dir"))
-        step = Advance(
-            holder=holder,
-            git_dir=git_dir,
-            target=target,
-            before=head,
-            after=commit,
-            token=f"supervisor {token_hex(16)}\n",
-        )
+    async def _advance_in(self, step: Advance) -> Merge | None:
+        holder = step.holder
         begun = msgspec.structs.replace(step, begun=True)
         for tries in range(LOCK_TRIES):
             await anyio.to_thread.run_sync(self._steps.begin, step)
             if tries:
                 await anyio.sleep(LOCK_WAIT_S)
-            if await anyio.to_thread.run_sync(_lock_of(step).exists):
+            if await anyio.to_thread.run_sync(_is_locked_by_other, step):
                 continue  # a comparison now would be out of date as soon as that git has ended
             known = await anyio.to_thread.run_sync(_identify, step)
             if await self._commit_checked_out(step) != step.before:
@@ -177,7 +198,7 @@ class FastForward:
             if await anyio.to_thread.run_sync(_lock_unchanged, step, known, found.absent):
                 return await to_the_end(partial(self._advance_locked, begun))
             await self._unlock(step)
-        why = f"another git is at work in {holder}, or was killed: {git_dir}/index.lock is there, or the index changes"
+        why = f"another git is at work in {holder}, or was killed: {_lock_of(step)} is there, or the index changes"
         return Merge(outcome="refused", why=f"{why} again and again; remove the lock if no git is running")
 
     async def _advance_locked(self, step: Advance) -> Merge | None:
@@ -431,7 +452,7 @@ def _unfinished_in(step: Advance) -> str:
 def _lock_unchanged(step: Advance, known: list[tuple[int, int, int] | None], absent: Sequence[str]) -> bool:
     """Lock the index if ``HEAD`` and index are as *known*, and the *absent* files still are; return whether that
     succeeded. Git itself examines the other files again before it writes them, and would overwrite ignored ones."""
-    if not _make_lock(step):
+    if not _is_ours(step) and not _make_lock(step):
         return False
     if _identify(step) == known and not any(os.path.lexists(os.path.join(step.holder, path)) for path in absent):
         return True
@@ -491,6 +512,10 @@ def _is_ours(step: Advance) -> bool:
         return _lock_of(step).read_text(errors="replace") == step.token
     except FileNotFoundError:
         return False
+
+
+def _is_locked_by_other(step: Advance) -> bool:
+    return _lock_of(step).exists() and not _is_ours(step)
 
 
 def _remove_lock(step: Advance) -> None:

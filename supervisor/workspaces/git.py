@@ -81,9 +81,12 @@ STEP_FILE: Final = ".step.json"
 GIT_MIN: Final = (2, 38)
 """First version of git that merges without a worktree (``merge-tree --write-tree``)."""
 
-TRIES = 20
-"""Number of tries of a merge whose target moves meanwhile: every try takes some 20 git commands, and a user may commit
-every second."""
+TRIES = 10
+"""Number of tries of a merge whose target moves meanwhile."""
+
+UNLOCKED_TRIES: Final = 5
+"""Number of these tries that lock the user's index only while files are replaced. The others lock it before the merge
+is computed, so that a user who commits more often than some 20 git commands take cannot prevent the merge."""
 
 PAUSES_S: Final = (0.5, 1.0, 2.0, 4.0)
 """Seconds between the tries of a step whose git was killed."""
@@ -412,8 +415,11 @@ class GitWorkspaces:
             work = commit or await self._commit_for_merge(session_id, message, target)
             if isinstance(work, Merge):
                 return work
-            for _ in range(TRIES):
-                merge = await self._merge_once(target, work, message)
+            for tries in range(TRIES):
+                held = await self._forward.hold(target) if tries >= UNLOCKED_TRIES else None
+                merge = await self._merge_once(target, work, message, held)
+                if held is not None:
+                    await self._forward.release(held)
                 if merge is not None:
                     return msgspec.structs.replace(merge, target=target)
             return Merge(outcome="refused", target=target, why=f"it moved {TRIES} times while the merge was made")
@@ -528,7 +534,7 @@ class GitWorkspaces:
             await self._git.must(where, "update-ref", f"refs/heads/{name}", here, before)
         return here
 
-    async def _merge_once(self, target: str, work: str, message: str) -> Merge | None:
+    async def _merge_once(self, target: str, work: str, message: str, held: Advance | None) -> Merge | None:
         """Try to merge *work* into the target; return ``None`` if the target moved meanwhile."""
         head = await self._git.commit_of(self._repository, f"refs/heads/{target}")
         if await self._git.contains(head, work):
@@ -544,7 +550,7 @@ class GitWorkspaces:
         if not tried.ok:
             raise WorkspaceError(f"git merge-tree failed: {error_of(tried)}")
         made = await self._git.must(self._repository, "commit-tree", tree, "-p", head, "-p", work, "-m", message)
-        return await self._forward.advance(target, head, text_of(made))
+        return await self._forward.advance(target, head, text_of(made), held)
 
     async def _changed_inside(self, session_id: str) -> tuple[str, ...]:
         """Return the repositories nested in the worktree that have uncommitted changes."""

@@ -389,6 +389,29 @@ async def test_a_commit_while_the_merge_is_compared_is_kept(
 
 
 @pytest.mark.anyio
+async def test_a_user_who_commits_all_the_time_does_not_prevent_a_merge(
+    repository: Path, in_place_of_git: Callable[[str], None]
+) -> None:
+    """When the user commits during each comparison, the branch moves each time; after some tries the index is locked
+    before, and the work is merged on top of the user's commits."""
+    git(repository, "checkout", "--quiet", "main")
+    in_place_of_git(f"""
+        case " $* " in *" hash-object "*)
+            cd {repository}
+            $git -c user.name=u -c user.email=u@localhost commit --quiet --allow-empty --message own 2>/dev/null
+            cd "$OLDPWD" ;;
+        esac
+    """)
+    async with workspaces(repository) as spaces:
+        place = Path(await spaces.prepare("t", str(repository), root_id="t"))
+        (place / "kept").write_text("changed\n")
+        merged = await spaces.merge("t", "merge")
+    assert merged.outcome == "merged", merged.why
+    assert git(repository, "log", "--first-parent", "--format=%s", "-6").splitlines() == ["merge", *["own"] * 5]
+    assert_nothing_left(repository)
+
+
+@pytest.mark.anyio
 async def test_a_user_who_removes_the_lock_within_a_merge_loses_nothing(
     repository: Path, in_place_of_git: Callable[[str], None]
 ) -> None:
