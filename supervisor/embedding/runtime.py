@@ -90,8 +90,8 @@ async def open_supervisor(
         StateDirBusy, StateDirError: the state directory is in use, or cannot be used.
         JournalError: the journal cannot be read, or was written by a newer version. At the end of the block: the
             journal failed for good, or its disk was still down.
-        JournalLost: at the end of the block: the journal or its lock was deleted or replaced meanwhile. Every session
-            was ended then, and open requests have failed.
+        JournalLost: at the end of the block: the journal or its lock was deleted or replaced meanwhile, or another
+            program has written into the journal. Every session was ended then, and open requests have failed.
         ServiceFailed: at the end of the block: a service of the supervisor crashed too often; every session was ended.
     """
     check_types(str, Path, state_dir=state_dir, workdir=workdir)

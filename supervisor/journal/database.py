@@ -16,9 +16,16 @@ import apsw
 
 from supervisor.journal.chain import BatchEffects, entity_hash, hash_rows, read_end
 from supervisor.journal.files import DISK, JournalFiles
-from supervisor.journal.integrity import SNAPSHOT_EVERY, ChecksumState, read_snapshot, verify_journal, write_snapshot
+from supervisor.journal.integrity import (
+    SNAPSHOT_EVERY,
+    ChecksumState,
+    check_all,
+    read_snapshot,
+    verify_journal,
+    write_snapshot,
+)
 from supervisor.journal.jsonl import TransitionLog
-from supervisor.journal.possession import Possession
+from supervisor.journal.possession import Fingerprint, Possession, content_loss
 from supervisor.journal.schema import (
     ENTITY_FIELDS,
     EVENT_FIELDS,
@@ -31,6 +38,7 @@ from supervisor.journal.schema import (
     effect_rows,
     entity_values,
     event_values,
+    is_damage,
     read_entities,
     read_events,
     read_last_seq,
@@ -40,11 +48,13 @@ from supervisor.journal.schema import (
 )
 from supervisor.journal.tables import TABLES, VERSION
 from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.ports import Append, JournalError
+from supervisor.ports import Append, JournalError, JournalLost
 
 BUSY_MS: Final = 5_000
 """Milliseconds to wait for a lock: only a second writer, or a checkpoint by a reader's tool, ever holds a lock."""
 _PAGE: Final = 1_000
+_OVERWRITTEN: Final = "was truncated or overwritten"
+_LOG_OVERWRITTEN: Final = "has lost its write-ahead log, which was truncated or overwritten"
 _SETTLE: Final = "UPDATE effects SET settled = ? WHERE effect_id = ? AND settled = 0"
 _BY_NO_RECORD: Final = -1
 _OWED: Final = "SELECT effect_id, entity_id, payload FROM effects WHERE settled = 0 ORDER BY seq, rowid"
@@ -69,6 +79,12 @@ class Database:
         self.last_seq = 0
         self._lines: TransitionLog | None = None
         self.lines_error: str | None = None
+        self._fingerprint: Fingerprint | None = None
+        """Fingerprint that this owner's last write has left; ``None`` if it could not be read, or nothing is
+        possessed."""
+        self._log_pages = 0
+        """Number of pages in the write-ahead log after the last commit."""
+        self._make_checkpoints()
 
     def append(self, batch: Sequence[Append]) -> None:
         events = [event_values(one.record) for one in batch]
@@ -132,6 +148,7 @@ class Database:
             apsw.Error, OSError: the disk cannot be read, or its content is damaged; a later try may succeed.
         """
         self.check()
+        self._fingerprint = None  # another connection counts the commits of others from another number
         with suppress(apsw.ConnectionClosedError):  # the last look had got no further
             self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self.db.close()
@@ -139,10 +156,12 @@ class Database:
         self.db = self._files.connect(self.path, apsw.SQLITE_OPEN_READWRITE)
         self.db.set_busy_timeout(BUSY_MS)
         _configure(self.db)
+        self._make_checkpoints()
         check_generation(self.path, self.generation, read_meta(self.db, "generation"))
         self.checksums = verify_journal(self.db, self.boot)
         self.snapshot_seq = self._last_snapshot()
         self.last_seq = read_last_seq(self.db)
+        self._fingerprint = self._read_fingerprint()
         self._follow_on()
         return self.last_seq
 
@@ -153,7 +172,7 @@ class Database:
         try:
             self._catch_up(self._lines)
             self.lines_error = None
-        except OSError as error:
+        except (OSError, JournalError) as error:
             self.lines_error = str(error)
 
     def _last_snapshot(self) -> int:
@@ -175,15 +194,22 @@ class Database:
         it.
 
         Raises:
-            JournalLost: the journal was deleted or replaced.
+            JournalLost: the journal was deleted or replaced, or another program has written into it.
             Fenced: a later supervisor owns the journal.
         """
         self.check()
-        with transaction(self.db):
-            check_generation(self.path, self.generation, read_meta(self.db, "generation"))
-            yield
-        self.check()
+        try:
+            with transaction(self.db):
+                check_generation(self.path, self.generation, read_meta(self.db, "generation"))
+                self.check()  # within the transaction nobody else commits, so what follows is this owner's alone
+                yield
+        finally:
+            self._store_log_fingerprint()
+        self.check_files()
+        if self._log_pages >= self._checkpoint_pages:
+            self._checkpoint()
 
+    # ------------------------------------------------------------------------------------ possession
     def hold(self) -> None:
         """Register the open files for :meth:`check`, once all of them are open.
 
@@ -191,17 +217,113 @@ class Database:
             OSError: one of the files is gone already.
         """
         if self._possession is not None:
+            # Without the file of the locks, SQLite in another process takes itself for the only one.
+            self._possession.hold("shared memory of the journal", Path(f"{self.path}-shm"))
             self._possession.hold("write-ahead log of the journal", Path(f"{self.path}-wal"))
             self._possession.hold("journal", self.path)
+            self._fingerprint = self._read_fingerprint()
 
-    def check(self) -> None:
-        """Check that the journal, its write-ahead log and the lock file lie where they were opened.
+    def check_files(self) -> None:
+        """Check that the journal, the files beside it and the lock file lie where they were opened; on any thread.
 
         Raises:
             JournalLost: one of the files was deleted or replaced.
         """
         if self._possession is not None:
             self._possession.check()
+
+    def check(self) -> None:
+        """Check that the files lie where they were opened, and that no other program has written into them.
+
+        Raises:
+            JournalLost: a file was deleted or replaced, or its content was changed.
+            Fenced: a later supervisor owns the journal.
+        """
+        self.check_files()
+        if self._possession is None or (known := self._fingerprint) is None:
+            return
+        problem = ""
+        try:
+            if Fingerprint.read(self.db) != known:
+                # Read again: a checkpoint of another program may have been half done.
+                problem = self._find_change(known, Fingerprint.read(self.db))
+        except (apsw.Error, OSError, UnicodeDecodeError) as error:
+            # What the disk refuses to show may be there, and is looked at again at the next check. But SQLite says the
+            # same of a log that was cut off.
+            if is_damage(error) or isinstance(error, apsw.NotADBError):
+                problem = _OVERWRITTEN
+            elif self._log_is_cut(known):
+                problem = _LOG_OVERWRITTEN
+        if problem:
+            self._possession.lose(content_loss(self.path, problem))
+            self.check_files()
+
+    def _log_is_cut(self, known: Fingerprint) -> bool:
+        with suppress(OSError):
+            return Path(f"{self.path}-wal").stat().st_size < known.log_size_bytes
+        return False
+
+    def _find_change(self, known: Fingerprint, found: Fingerprint) -> str:
+        """Return what another program has done to the journal; ``""`` if nothing is lost.
+
+        A checkpoint of another program loses nothing. It leaves ``version`` and the log as they are, or increases
+        ``version`` and leaves an empty log. The journal is read as a whole then, which takes some 11 s for a million
+        records: no other way shows that a database file which has changed is sound, and such a checkpoint is rare.
+
+        Raises:
+            Fenced: a later supervisor owns the journal.
+            apsw.Error, OSError: the journal cannot be read.
+        """
+        if found.version != known.version and found.log_size_bytes:
+            check_generation(self.path, self.generation, read_meta(self.db, "generation"))
+            return "was changed by another program"
+        if found.version == known.version and found.log != known.log:
+            return _LOG_OVERWRITTEN
+        with closing(self._files.connect(self.path, apsw.SQLITE_OPEN_READONLY)) as db:  # its cache has no old page
+            db.set_busy_timeout(BUSY_MS)
+            check_generation(self.path, self.generation, read_meta(db, "generation"))
+            if check_all(db) != self.checksums:
+                return _OVERWRITTEN
+        self._fingerprint = found
+        return ""
+
+    def _read_fingerprint(self) -> Fingerprint | None:
+        """Return the present fingerprint; ``None`` if nothing is possessed, or the disk fails: then the content is not
+        checked until the next write."""
+        if self._possession is not None:
+            with suppress(apsw.Error, OSError):
+                return Fingerprint.read(self.db)
+        return None
+
+    def _store_log_fingerprint(self) -> None:
+        """Store the present fingerprint of the log, which a commit has changed, also a commit that has failed.
+
+        The rest stays: a change of the database file, or of ``version``, is not this owner's, and the next check has to
+        find it.
+        """
+        found, known = self._read_fingerprint(), self._fingerprint
+        if found is not None and known is not None:
+            found = known._replace(log_size_bytes=found.log_size_bytes, log_header=found.log_header)
+        self._fingerprint = found
+
+    # ------------------------------------------------------------------------------------ checkpoints
+    def _make_checkpoints(self) -> None:
+        """Make the checkpoints of this connection here, and not within SQLite's commit: the database file changes only
+        then, and :meth:`check` has to know when."""
+        self._checkpoint_pages = int(self.db.pragma("wal_autocheckpoint"))
+        self.db.set_wal_hook(self._count_log_pages)
+
+    def _count_log_pages(self, db: apsw.Connection, name: str, pages: int) -> int:
+        self._log_pages = pages
+        return apsw.SQLITE_OK
+
+    def _checkpoint(self) -> None:
+        """Move the pages of the log to the database file, as far as no reader needs the log."""
+        self.check()  # directly before the database file is written
+        with suppress(apsw.Error):  # as in SQLite, which tries again after the next commit
+            self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        if (known := self._fingerprint) is not None and (found := self._read_fingerprint()) is not None:
+            self._fingerprint = found._replace(version=known.version)
 
     def take_over(self, jsonl: Path | None) -> None:
         """Verify the journal and *jsonl*, and become the journal's next owner."""
@@ -223,15 +345,17 @@ class Database:
         if self._lines is None:
             return
         try:
-            if self.lines_error is None:
+            if self.lines_error is None and not self._lines.is_cut():
                 self._lines.extend(records)
             else:
                 self._catch_up(self._lines)
             self.lines_error = None
-        except OSError as error:  # kept, not logged: a log may lie on the same disk
+        except (OSError, JournalError) as error:  # kept, not logged: a log may lie on the same disk
             self.lines_error = str(error)
 
     def _catch_up(self, lines: TransitionLog) -> None:
+        if lines.is_cut():
+            lines.find_end()
         seq = lines.last_seq
         while page := read_events(self.db, None, seq, _PAGE):
             lines.extend(page)
@@ -241,19 +365,29 @@ class Database:
         """Checkpoint the write-ahead log and close the journal, so that its file is complete by itself.
 
         SQLite makes that checkpoint only when the last connection closes, and a reader may still have one. A journal
-        that was lost is closed without a checkpoint: SQLite would remove the log at that path, which may belong to
-        another journal.
+        that was lost is closed without a checkpoint: SQLite would write into the file, and remove the log, at that
+        path, which may belong to another journal.
+
+        Raises:
+            JournalLost: the loss of the journal is detected only now.
         """
-        if self._possession is not None and not self._possession.holds():
-            self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        else:
-            with suppress(apsw.Error, JournalError):  # without it the next opening has more to verify; nothing is lost
+        lost: JournalLost | None = None
+        if self._possession is None or self._possession.lost is None:
+            try:
                 self._close_sound()
+            except JournalLost as error:
+                lost = error
+            except (apsw.Error, JournalError):
+                pass  # without the checkpoint the next opening has more to verify; nothing is lost
+        if self._possession is not None and self._possession.lost is not None:
+            self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         try:
             if self._lines is not None:
                 self._lines.close()
         finally:
             self.db.close()
+        if lost is not None:
+            raise lost
 
     def _close_sound(self) -> None:
         if not self.generation:

@@ -27,10 +27,13 @@ class JournalFiles:
         """Connect to the database at *path*; *flags* are SQLite's ``SQLITE_OPEN_...``.
 
         A database that is created is readable for its user only, and so are the files that SQLite makes beside it,
-        which have the same mode.
+        which have the same mode. An empty file is no database: SQLite would take the log beside it for a stale one,
+        and delete it, although the log may have all that is left.
         """
         if flags & apsw.SQLITE_OPEN_CREATE:
             touch_private(path)
+        elif path.exists() and not path.stat().st_size:
+            raise apsw.NotADBError("the file is empty")
         return apsw.Connection(str(path), flags=flags)
 
     def remove(self, path: Path) -> None:

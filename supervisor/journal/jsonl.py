@@ -75,8 +75,12 @@ class TransitionLog:
     """The open ``transitions.jsonl``. ``last_seq`` is the number of the last line's record: later records of the
     journal have no line yet."""
 
-    def __init__(self, fd: int, size_bytes: int, last: TransitionLine | None) -> None:
+    def __init__(self, path: Path, fd: int, size_bytes: int, last: TransitionLine | None) -> None:
+        self._path = path
         self._fd = fd
+        self._set_end(size_bytes, last)
+
+    def _set_end(self, size_bytes: int, last: TransitionLine | None) -> None:
         self._size_bytes = size_bytes
         self._timestamp = last.timestamp if last else ""
         self.last_seq = last.seq if last else 0
@@ -102,7 +106,19 @@ class TransitionLog:
         except BaseException:
             os.close(fd)
             raise
-        return cls(fd, size_bytes, last)
+        return cls(path, fd, size_bytes, last)
+
+    def is_cut(self) -> bool:
+        """Return whether another program has shortened the file, so that lines are missing."""
+        return os.fstat(self._fd).st_size < self._size_bytes
+
+    def find_end(self) -> None:
+        """Read the file again; ``last_seq`` is then the number of the last line that is left.
+
+        Raises:
+            JournalError: the file holds other lines only.
+        """
+        self._set_end(*_last_line(self._fd, self._path))
 
     def extend(self, records: Iterable[LifecycleEvent]) -> None:
         """Append a line for each transition among *records*: all of the lines or none.

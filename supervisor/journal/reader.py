@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Self
 import apsw
 
 from supervisor.journal.chain import check_chain, check_entities
+from supervisor.journal.files import DISK
 from supervisor.journal.integrity import ChecksumState, check_all
 from supervisor.journal.schema import (
     check_version,
@@ -48,7 +49,7 @@ def last_seq_of(path: Path) -> int:
     Raises:
         JournalError: another schema, damage, or no journal.
     """
-    with translate_errors(path), closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
+    with translate_errors(path), closing(DISK.connect(path, apsw.SQLITE_OPEN_READONLY)) as db:
         db.set_busy_timeout(_BUSY_MS)
         check_version(db, path)
         return read_last_seq(db)
@@ -66,7 +67,7 @@ class JournalReader:
             raise JournalError(f"no journal at {path}: run `supervisor run` there first, or give --state-dir")
         self._path = path
         with translate_errors(self._path):
-            self._db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+            self._db = DISK.connect(path, apsw.SQLITE_OPEN_READONLY)
         try:
             with translate_errors(self._path):
                 self._db.set_busy_timeout(_BUSY_MS)

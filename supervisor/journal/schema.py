@@ -256,10 +256,11 @@ def translate_errors(path: Path) -> Iterator[None]:
 def _error_class(error: _Errors) -> type[JournalError]:
     if isinstance(error, _THE_DISKS):
         return JournalUnavailable
-    return JournalDamaged if _is_damage(error) else JournalError
+    return JournalDamaged if is_damage(error) else JournalError
 
 
-def _is_damage(error: _Errors) -> bool:
+def is_damage(error: _Errors) -> bool:
+    """Return whether *error* proves that the file is not as the journal was written."""
     lost = isinstance(error, apsw.SQLError) and str(error).startswith(_LOST)
     return lost or isinstance(error, apsw.CorruptError | UnicodeDecodeError)
 
@@ -268,7 +269,7 @@ def _sentence(error: _Errors) -> str:
     match error:
         case apsw.NotADBError():
             return f"is not a journal ({error}); move it away or use another state directory"
-        case _ if _is_damage(error):
+        case _ if is_damage(error):
             return f"is damaged ({error}); restore a copy or use another state directory"
         case apsw.FullError():
             return f"could not be written ({error}); make room on its disk"

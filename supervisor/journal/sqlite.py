@@ -64,7 +64,8 @@ class SqliteJournal:
     async def open(cls, path: Path, *, jsonl: Path | None, possession: Possession | None = None) -> SqliteJournal:
         """Open or create the journal at *path* as its next generation, and bring *jsonl* up to date.
 
-        The opened files are registered in *possession*, which detects when they are deleted or replaced.
+        The opened files are registered in *possession*, which detects when they are deleted, replaced, or written by
+        another program.
 
         Raises:
             JournalError: another version, damage, or another program's file; a journal of another version is unchanged.
@@ -147,7 +148,7 @@ class SqliteJournal:
     async def _next(self, pieces: Iterator[_T], limiter: anyio.CapacityLimiter, exclusive: _Alone) -> _T | None:
         def piece() -> _T | None:
             with exclusive:
-                self._opened().check()  # an archive must not be written into a directory that is another's by now
+                self._opened().check_files()  # an archive must not be written into a directory that is another's by now
                 return next(pieces, None)
 
         return await anyio.to_thread.run_sync(piece, limiter=limiter)

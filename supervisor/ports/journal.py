@@ -20,8 +20,9 @@ class JournalDamaged(JournalError):
 
 
 class JournalLost(JournalError):
-    """Error: the journal, or the lock file beside it, was deleted or replaced while the supervisor had it open.
-    Committed records may be lost; the supervisor stops everything, and writes nothing more into its state directory."""
+    """Error: the journal, or the lock file beside it, was deleted or replaced while the supervisor had it open, or
+    another program has written into the journal. Committed records may be lost; the supervisor stops everything, and
+    writes nothing more into its state directory."""
 
 
 class JournalUnavailable(JournalError):
@@ -128,10 +129,11 @@ class Journal(Protocol):
         ...
 
     async def check(self) -> None:
-        """Check that the journal lies where it was opened. Every write makes the same check.
+        """Check that the journal lies where it was opened, and that no other program has written into it. Every write
+        makes the same check.
 
         Raises:
-            JournalLost: the journal was deleted or replaced.
+            JournalLost: the journal was deleted, replaced or changed.
         """
         ...
 

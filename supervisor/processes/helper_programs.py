@@ -7,6 +7,7 @@ run by this module.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import anyio
 import msgspec
@@ -20,6 +21,9 @@ OUTPUT_MAX = 64 * 1024
 DRAIN_S = 1.0
 """Seconds for which output is still read after the exit of the program: a descendant may hold the pipe open for
 ever."""
+
+
+_SHIM_LOST: Final = "how it ended is not known: its shim was lost"
 
 
 class CompletedCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +42,11 @@ class CompletedCommand(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ok(self) -> bool:
         return self.status == 0
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal has ended the program, or its shim was killed, and the program with it."""
+        return self.problem == _SHIM_LOST or (self.status is not None and self.status < 0)
 
     @property
     def output(self) -> str:
@@ -61,7 +70,7 @@ async def run_command(
             process.close_input()
             if await _read_until_exit(process, out, err, timeout_s):
                 status = await process.wait_exit()
-                problem = "how it ended is not known: its shim was lost" if status is None else ""
+                problem = _SHIM_LOST if status is None else ""
             else:
                 problem = f"it was still running after {timeout_s:g} s"
     except SpawnError as error:

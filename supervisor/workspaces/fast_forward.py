@@ -5,22 +5,30 @@ Theory of operation
 ``git merge --ff-only`` writes the files, then the index, then the branch. A git that is killed, or finds the disk full,
 leaves what it has written, and ``index.lock``. So the merge is made in steps that can be distinguished afterwards:
 
-1. The step (holder, branch, commit before, commit after) is put on durable record (``steps``).
-2. ``index.lock`` is made by the supervisor, with a content that only this step has. While it exists no other git
-   changes the index or the files of that checkout; after a kill it proves that none has.
-3. Each file that the merge is to change must be as the commit before has it, in the index and in the checkout; else the
-   merge is refused, and nothing was touched.
-4. Git merges with a copy of the index (``GIT_INDEX_FILE``): it writes files, copy, branch, in this order.
-5. The copy replaces the index, and the lock is removed.
+1. Each file that the merge is to change must be as the commit before has it, in the index and in the checkout; else the
+   merge is refused, and nothing was touched. This takes many git commands, and nothing is locked meanwhile.
+2. The step (holder, branch, commit before, commit after) is put on durable record (``steps``).
+3. ``index.lock`` is made by the supervisor, with a content that only this step has. While it exists no other git
+   changes the index or the files of that checkout, and a user's ``git commit`` is refused: so the lock is held for what
+   follows only. If index, ``HEAD`` or new files have changed since (1), the lock is removed and (1) begins again.
+4. Git writes the files, and a copy of the index (``GIT_INDEX_FILE``).
+5. The copy replaces the index, the branch moves, and the lock is removed.
 
-After an interruption the branch decides:
+A user who commits again and again would always move the branch between (1) and (3). After some tries the lock is made
+before the merge is computed (``hold``).
 
-* The branch has moved. All files were written before, and the copy too, so the copy replaces the index. If there is no
-  copy, the index was replaced already; if another program has removed the lock, the copy may be out of date. In both
-  cases a new copy is made of the current index, under another name until it has the merge.
-* The branch has not moved. By (3) each file of the merge was as the commit before has it. A file that now has the
-  content of the commit after, or the beginning of it, or is missing, is restored; the merge is then made anew in the
-  ordinary way. Any other content was written by the user meanwhile: it is left, and named.
+The branch comes last. Between its move and a later change of the index, a user who removes the lock and commits would
+commit the old index, and thereby revert the merge. In this order, such a commit contains the merge or leaves it alone.
+
+After an interruption the branch and the index decide, and not which files are left, since the user may have removed
+them:
+
+* The branch contains the commit after: everything was done.
+* The index has the merge, and the branch is at the commit before: the files are written, so the branch is moved.
+* Else the merge is undone, and then made anew in the ordinary way. By (1) each file of the merge was as the commit
+  before has it. A file that now has the content of the commit after, or the beginning of it, or is missing, is
+  restored, and so is its entry in the index, unless a commit of the user has taken it. Any other content was written by
+  the user meanwhile: it is left, and named.
 
 Example: killed with 600 of 6,000 new files written. The 600 are removed, then ``index.lock``, and the checkout is as it
 was.
@@ -47,7 +55,16 @@ from actors.waiting import to_the_end
 from supervisor.ports import Merge
 from supervisor.ports.logs import get_logger
 from supervisor.ports.shortages import shortage_of
-from supervisor.workspaces.git_command import SUBMODULE, Git, WorkspaceError, error_of, names_in_list, some_of, text_of
+from supervisor.workspaces.git_command import (
+    SUBMODULE,
+    Git,
+    GitKilled,
+    WorkspaceError,
+    error_of,
+    names_in_list,
+    some_of,
+    text_of,
+)
 from supervisor.workspaces.steps import Advance, StepFile
 from supervisor.workspaces.worktree_files import branches_rebased_in
 
@@ -59,26 +76,17 @@ minutes."""
 
 LOCK_TRIES = 20
 """Number of tries to lock the index of the checkout: a commit there, or an editor that reads the status, locks the
-index for a moment."""
+index for a moment, and changes it."""
 
 LOCK_WAIT_S = 0.5
 """Seconds between two tries to lock the index."""
 
 _COPY: Final = "supervisor-index"
 """Name of the copy of the index; it lies beside the index, so that it can replace it."""
-_NEW_COPY: Final = "supervisor-new-index"
-"""Name of a copy that is made after the branch has moved, until the merge is in the copy: until then it must not
-replace the index."""
 _NEW_LOCK: Final = "supervisor-lock"
 """Name of the lock file until its content is written."""
-_HOW: Final = (
-    "--ff-only",
-    "--no-squash",
-    "--no-verify-signatures",
-    "--no-overwrite-ignore",
-    "--no-autostash",
-    "--quiet",
-)
+_UNFINISHED: Final = {"MERGE_HEAD": "merge", "CHERRY_PICK_HEAD": "cherry-pick"}
+"""Files that git has beside the index while the user's next commit concludes something, and what that is."""
 _ABSENT: Final = "000000"
 _SYMLINK: Final = "120000"
 
@@ -104,6 +112,14 @@ class _FileStates(NamedTuple):
     """Files with any other content, which the user has written."""
 
 
+class _Comparison(NamedTuple):
+    """Result of the comparison of a checkout with the commit before: the files *in_the_way* of the merge, and the new
+    files of the merge for which there is nothing at their path (*absent*)."""
+
+    in_the_way: list[str]
+    absent: list[str]
+
+
 class FastForward:
     """Fast-forward of the target branch to the result of a merge."""
 
@@ -111,11 +127,37 @@ class FastForward:
         self._git = git
         self._steps = steps
 
-    async def advance(self, target: str, head: str, commit: str) -> Merge | None:
-        """Move the target branch to *commit*; return ``None`` if the branch is not at *head* any more.
+    async def hold(self, target: str) -> Advance | None:
+        """Lock the index of the checkout of *target* before a merge is computed, so that the user cannot move the
+        branch meanwhile; return the step that holds the lock, ``None`` if there is no such checkout, or it stays
+        locked.
+
+        Raises:
+            WorkspaceError: git failed.
+        """
+        holders = await self._git.holders(target)
+        if len(holders) != 1:
+            return None
+        step = await self._new_step(holders[0], target)
+        await anyio.to_thread.run_sync(self._steps.begin, step)
+        return step if await self._lock(step) else None
+
+    async def release(self, step: Advance) -> None:
+        """Remove the lock of *step* if it is still there."""
+        await self._unlock(step)
+
+    async def _new_step(self, holder: str, target: str) -> Advance:
+        git_dir = text_of(await self._git.must(holder, "rev-parse", "--absolute-git-dir"))
+        token = f"supervisor {token_hex(16)}\n"
+        return Advance(holder=holder, git_dir=git_dir, target=target, before="", after="", token=token)
+
+    async def advance(self, target: str, head: str, commit: str, held: Advance | None = None) -> Merge | None:
+        """Move the target branch to *commit*; return ``None`` if the branch is not at *head* any more. *held*: the step
+        that holds the lock already.
 
         Raises:
             WorkspaceError: the step could be neither finished nor undone; its record stays.
+            GitKilled: a git was killed, and the step is undone.
             OSError: the machine lacks file descriptors, and nothing has changed.
         """
         holders = await self._git.holders(target)
@@ -127,61 +169,84 @@ class FastForward:
         if len(holders) > 1:
             words = f"{target} is checked out in {some_of(holders)}, and only one of them could be moved on with it"
             return Merge(outcome="refused", why=f"{words}; check out another branch in the others (git switch)")
-        return await self._advance_in(holders[0], target, head, commit)
+        step = held if held is not None else await self._new_step(holders[0], target)
+        return await self._advance_in(msgspec.structs.replace(step, before=head, after=commit))
 
-    async def _advance_in(self, holder: str, target: str, head: str, commit: str) -> Merge | None:
-        git_dir = text_of(await self._git.must(holder, "rev-parse", "--absolute-git-dir"))
-        step = Advance(
-            holder=holder,
-            git_dir=git_dir,
-            target=target,
-            before=head,
-            after=commit,
-            token=f"supervisor {token_hex(16)}\n",
-        )
-        await anyio.to_thread.run_sync(self._steps.begin, step)
-        if not await self._lock(step):
-            why = f"another git is at work in {holder}, or was killed: {git_dir}/index.lock is there"
-            return Merge(outcome="refused", why=f"{why}; remove it if no git is running")
-        return await to_the_end(partial(self._advance_locked, step))
+    async def _advance_in(self, step: Advance) -> Merge | None:
+        holder = step.holder
+        begun = msgspec.structs.replace(step, begun=True)
+        for tries in range(LOCK_TRIES):
+            await anyio.to_thread.run_sync(self._steps.begin, step)
+            if tries:
+                await anyio.sleep(LOCK_WAIT_S)
+            if await anyio.to_thread.run_sync(_is_locked_by_other, step):
+                continue  # a comparison now would be out of date as soon as that git has ended
+            known = await anyio.to_thread.run_sync(_identify, step)
+            if await self._commit_checked_out(step) != step.before:
+                return None
+            if unfinished := await anyio.to_thread.run_sync(_unfinished_in, step):
+                why = f"a {unfinished} was begun in {holder} and not committed; conclude it (git commit), or abort it"
+                return Merge(outcome="refused", why=why)
+            found = await self._compare(step)
+            if found.in_the_way:
+                named = names_in_list(b"\0".join(map(os.fsencode, found.in_the_way)))
+                return Merge(outcome="refused", why=f"{holder} has changes of its own in the way: {some_of(named)}")
+            await anyio.to_thread.run_sync(_copy_index, step)
+            # Git takes a file for changed if only its time has; in the copy that can be settled without a lock.
+            await self._git.run(holder, "update-index", "-q", "--refresh", index=_copy_of(step))
+            await anyio.to_thread.run_sync(self._steps.begin, begun)
+            if await anyio.to_thread.run_sync(_lock_unchanged, step, known, found.absent):
+                return await to_the_end(partial(self._advance_locked, begun))
+            await self._unlock(step)
+        why = f"another git is at work in {holder}, or was killed: {_lock_of(step)} is there, or the index changes"
+        return Merge(outcome="refused", why=f"{why} again and again; remove the lock if no git is running")
 
     async def _advance_locked(self, step: Advance) -> Merge | None:
-        if await self._commit_checked_out(step) != step.before:
-            await self._unlock(step)
-            return None
-        if in_the_way := await self._changed_files(step):
-            await self._unlock(step)
-            named = names_in_list(b"\0".join(map(os.fsencode, in_the_way)))
-            why = f"{step.holder} has changes of its own in the way: {some_of(named)}"
-            return Merge(outcome="refused", why=why)
-        step = msgspec.structs.replace(step, begun=True)
-        await anyio.to_thread.run_sync(self._steps.begin, step)
-        lacking: OSError | None = None
+        failure: OSError | None = None
         try:
-            await anyio.to_thread.run_sync(_copy_index, step, _copy_of(step))
-            moved = await self._git.run(
-                step.holder, "merge", *_HOW, step.after, timeout_s=FORWARD_S, index=_copy_of(step)
-            )
-            why = "" if moved.ok else error_of(moved)
+            why = await self._replace(step)
+            if why == "":
+                await self._unlock(step)
+                return Merge(outcome="merged", commit=step.after)
         except OSError as error:
-            why, lacking = str(error), error if shortage_of(error) else None
+            why, failure = str(error), error
         foreign = await self.recover(step)
         tip = await self._git.commit_of(self._git.repository, f"refs/heads/{step.target}")
-        if tip == step.after:
+        if await self._git.contains(tip, step.after):
             return Merge(outcome="merged", commit=step.after)
-        if tip != step.before:
+        if tip != step.before or why is None:
             return None
-        if lacking is not None:
-            raise lacking  # no refusal: a shortage of descriptors is waited for, and the merge is made anew
-        why = f"git merge --ff-only {step.after[:12]} failed in {step.holder}, which is as it was before: {why}"
+        if failure is not None and (isinstance(failure, GitKilled) or shortage_of(failure)):
+            raise failure  # no refusal: the merge is made anew
+        why = f"the files of {step.after[:12]} could not be written in {step.holder}, which is as it was before: {why}"
         if foreign:
             why = f"{why}; these were changed there meanwhile, and were left: {some_of(foreign)}"
         return Merge(outcome="refused", why=why)
 
+    async def _replace(self, step: Advance) -> str | None:
+        """Replace files, index and branch, in this order; return ``""`` if that succeeded, else the reason why not;
+        ``None`` if another program has removed the lock meanwhile.
+
+        Raises:
+            OSError: git was killed, or the disk or the machine has failed.
+        """
+        words = ("read-tree", "-m", "-u", "--no-recurse-submodules", step.before, step.after)
+        written = await self._git.run(step.holder, *words, timeout_s=FORWARD_S, index=_copy_of(step))
+        if not written.ok:
+            return error_of(written)
+        if not await anyio.to_thread.run_sync(_replace_index, step):
+            return None
+        return await self._move_branch(step)
+
+    async def _move_branch(self, step: Advance) -> str:
+        words = ("update-ref", "-m", f"merge {step.after}: Fast-forward")
+        moved = await self._git.run(step.holder, *words, f"refs/heads/{step.target}", step.after, step.before)
+        return "" if moved.ok else error_of(moved)
+
     # ------------------------------------------------------------------------------------ after an interruption
     async def recover(self, step: Advance) -> list[str]:
-        """Finish an interrupted fast-forward if the branch has moved, else undo it; return the files that were left to
-        the user.
+        """Finish an interrupted fast-forward if the index has the merge, else undo it; return the files that were left
+        to the user.
 
         Idempotent.
 
@@ -191,57 +256,40 @@ class FastForward:
         if not await anyio.to_thread.run_sync(os.path.isdir, step.git_dir):
             return []  # the checkout is gone, and with it whatever was half done
         is_there = await anyio.to_thread.run_sync(os.path.isdir, step.holder)
-        if not step.begun or not is_there:  # nothing was touched, or the user has removed the checkout meanwhile
+        # Not begun: nothing was touched. Not there: the user has removed the checkout. Contained: all was done.
+        if not step.begun or not is_there or await self._git.contains(f"refs/heads/{step.target}", step.after):
             await self._unlock(step)
             return []
-        had_lock = await anyio.to_thread.run_sync(_is_ours, step)
-        if not had_lock:  # removed by another program, which may have changed the index: the copy is stale
-            await anyio.to_thread.run_sync(_remove_copy, step)
-        if not had_lock and not await self._lock(step):
+        if not await anyio.to_thread.run_sync(_is_ours, step) and not await self._lock(step):
             words = f"the merge of {step.after[:12]} into {step.target} was interrupted in {step.holder}"
             raise WorkspaceError(f"{words}, and another git is at work there ({step.git_dir}/index.lock); let it end")
-        foreign: list[str] = []
-        if await self._git.contains(f"refs/heads/{step.target}", step.after):
-            if not await anyio.to_thread.run_sync(_copy_of(step).exists):
-                await self._advance_index(step)
-            await anyio.to_thread.run_sync(_replace_index, step)
-        elif foreign := await self._restore_files(step):
+        changes = await self._changes(step)
+        is_moved = False
+        if await self._commit_checked_out(step) == step.before and await self._index_has(step, changes):
+            is_moved = not await self._move_branch(step)
+        foreign = [] if is_moved else await self._restore(step, changes)
+        if foreign:
             _log.warning("files of an interrupted merge are left as the user has them", files=foreign, of=step.holder)
         await self._unlock(step)
         return foreign
 
-    async def _advance_index(self, step: Advance) -> None:
-        """Make a copy of the index with the changes of the merge and of the user since, and replace the index by the
-        copy.
+    async def _index_has(self, step: Advance, changes: Sequence[_Change]) -> bool:
+        """Return whether the index was replaced: an index without the merge has the entry of the commit before for some
+        file. A file that the user has staged since has neither."""
+        entries = await self._entries(step.holder, changes)
+        has_after = any(_has_entry(entries, one.path, one.mode_after, one.blob_after) for one in changes)
+        return has_after and not any(_has_entry(entries, one.path, one.mode_before, one.blob_before) for one in changes)
 
-        If the index has the merge already, the copy is equal to it. No copy is made, and the index stays, if the merge
-        and the user have changed the same file, or the user has checked out or committed something else.
-
-        Raises:
-            WorkspaceError: git did not finish; the record of the step stays.
-        """
-        if await self._git.commit_of(step.holder, "HEAD") != step.after:
-            _log.warning("an index is left as the user has it: another commit is checked out there", of=step.holder)
-            return
-        new = _beside_index(step, _NEW_COPY)
-        await anyio.to_thread.run_sync(_copy_index, step, new)
-        made = await self._git.run(step.holder, "read-tree", "-i", "-m", step.before, step.after, index=new)
-        if made.status is None:
-            raise WorkspaceError(f"git read-tree failed in {step.holder}: {error_of(made)}")
-        if made.ok:
-            await anyio.to_thread.run_sync(new.replace, _copy_of(step))
-        else:
-            _log.warning("an index is left as the user has it", of=step.holder, why=error_of(made))
-
-    async def _restore_files(self, step: Advance) -> list[str]:
-        changes = await self._changes(step)
+    async def _restore(self, step: Advance, changes: Sequence[_Change]) -> list[str]:
+        """Restore entries of the index, and files, that have the content of the commit after; return those that have
+        any other."""
         moved_on = await self._list_names(
             step.holder, "diff-tree", "-r", "--no-renames", "--name-only", "-z", step.before, "HEAD"
         )
+        changes = [one for one in changes if one.path not in moved_on]
+        await self._restore_index(step, changes)
         staged = await self._staged_files(step)
-        found = await self._compare_files(
-            step, [one for one in changes if one.path not in moved_on and one.path not in staged]
-        )
+        found = await self._compare_files(step, [one for one in changes if one.path not in staged])
         await anyio.to_thread.run_sync(_remove_files, step.holder, found.added)
         # A file in place of a folder is known to be missing only now.
         again = await self._compare_files(
@@ -252,20 +300,45 @@ class FastForward:
         await self._git.run_over(step.holder, ("checkout-index", "--force", "--quiet"), wanted)
         return [*again.foreign, *sorted(staged & {one.path for one in changes})]
 
+    async def _restore_index(self, step: Advance, changes: Sequence[_Change]) -> None:
+        entries = await self._entries(step.holder, changes)
+        merged = [one.path for one in changes if _has_entry(entries, one.path, one.mode_after, one.blob_after)]
+        if merged:
+            await anyio.to_thread.run_sync(_copy_index, step)
+            words = ("--literal-pathspecs", "reset", "--quiet", "HEAD")
+            await self._git.run_over(step.holder, words, merged, index=_copy_of(step))
+            await anyio.to_thread.run_sync(_replace_index, step)
+
+    async def _entries(self, holder: str, changes: Sequence[_Change]) -> dict[str, tuple[str, str]]:
+        """Return mode and blob of the files in the index of *holder*; a file in conflict has an entry that no commit
+        has."""
+        words = ("--literal-pathspecs", "ls-files", "--stage", "-z")
+        listed = await self._git.run_over(holder, words, [one.path for one in changes])
+        entries = dict[str, tuple[str, str]]()
+        for what, _, path in (entry.partition("\t") for entry in filter(None, os.fsdecode(listed).split("\0"))):
+            mode, blob, stage = what.split()
+            entries[path] = (mode, blob if stage == "0" else "")
+        return entries
+
     # ------------------------------------------------------------------------------------ what is in the checkout
-    async def _changed_files(self, step: Advance) -> list[str]:
-        """Return the files that the merge is to change and that differ in the checkout from the commit before."""
+    async def _compare(self, step: Advance) -> _Comparison:
+        """Compare the files that the merge is to change with the commit before."""
         changes = await self._changes(step)
         found, staged = await self._compare_files(step, changes, unfinished=False), await self._staged_files(step)
         left_out = await self._sparse_files(step.holder, found.changed)
         new = {one.path for one in changes if one.mode_before == _ABSENT}
-        folders = await anyio.to_thread.run_sync(_folders, step.holder, [one for one in found.foreign if one in new])
-        # What is a folder now, and a file afterwards, is for git to look into: its files may be going.
+        gone = {one.path for one in changes if one.mode_after == _ABSENT}
+        # A folder whose place a file is to take is no hindrance if all that is in the folder goes.
+        foreign = [path for path in found.foreign if path in new]
+        inside = await anyio.to_thread.run_sync(_files_inside, step.holder, foreign)
         changed = {*found.added, *found.changed, *found.foreign, *(staged & {one.path for one in changes})}
+        changed -= {folder for folder, files in inside.items() if gone.issuperset(files)}
         # What lies behind a symbolic link that the merge removes is no file of this checkout.
         links = {one.path for one in changes if one.mode_before == _SYMLINK and one.mode_after == _ABSENT}
-        behind = {path for path in found.foreign if path in new and not links.isdisjoint(map(str, Path(path).parents))}
-        return sorted(changed - left_out - folders - behind)
+        behind = {path for path in foreign if not links.isdisjoint(map(str, Path(path).parents))}
+        absent = sorted(new - changed - set(found.foreign))
+        in_place = await anyio.to_thread.run_sync(_files_above, step.holder, absent)
+        return _Comparison(sorted((changed - left_out - behind) | (in_place - gone)), absent)
 
     async def _changes(self, step: Advance) -> list[_Change]:
         listed = await self._git.must(
@@ -359,6 +432,39 @@ def _lock_of(step: Advance) -> Path:
     return Path(step.git_dir, "index.lock")
 
 
+def _identify(step: Advance) -> list[tuple[int, int, int] | None]:
+    """Return what identifies the present ``HEAD`` and index: git replaces both by new files when it changes them."""
+    found: list[tuple[int, int, int] | None] = []
+    for name in ("HEAD", "index"):
+        try:
+            stat = os.stat(os.path.join(step.git_dir, name))
+        except FileNotFoundError:  # nothing was ever added there
+            found.append(None)
+        else:
+            found.append((stat.st_ino, stat.st_mtime_ns, stat.st_size))
+    return found
+
+
+def _unfinished_in(step: Advance) -> str:
+    return next((what for name, what in _UNFINISHED.items() if Path(step.git_dir, name).exists()), "")
+
+
+def _lock_unchanged(step: Advance, known: list[tuple[int, int, int] | None], absent: Sequence[str]) -> bool:
+    """Lock the index if ``HEAD`` and index are as *known*, and the *absent* files still are; return whether that
+    succeeded. Git itself examines the other files again before it writes them, and would overwrite ignored ones."""
+    if not _is_ours(step) and not _make_lock(step):
+        return False
+    if _identify(step) == known and not any(os.path.lexists(os.path.join(step.holder, path)) for path in absent):
+        return True
+    _lock_of(step).unlink()
+    return False
+
+
+def _has_entry(entries: Mapping[str, tuple[str, str]], path: str, mode: str, blob: str) -> bool:
+    """Return whether *path* has in the index the *mode* and *blob* of a commit, or no entry if the commit has none."""
+    return path not in entries if mode == _ABSENT else entries.get(path) == (mode, blob)
+
+
 def _beside_index(step: Advance, name: str) -> Path:
     """Return the path of a file that the step makes beside the index. The file name contains the step's token, since
     another supervisor may take such a step in the same repository."""
@@ -408,6 +514,10 @@ def _is_ours(step: Advance) -> bool:
         return False
 
 
+def _is_locked_by_other(step: Advance) -> bool:
+    return _lock_of(step).exists() and not _is_ours(step)
+
+
 def _remove_lock(step: Advance) -> None:
     """Remove the step's files beside the index, the lock last, which excludes other git commands until then."""
     _remove_copy(step)
@@ -417,21 +527,25 @@ def _remove_lock(step: Advance) -> None:
 
 
 def _remove_copy(step: Advance) -> None:
-    for copy in (_beside_index(step, _NEW_COPY), _copy_of(step)):
-        copy.with_name(f"{copy.name}.lock").unlink(missing_ok=True)
-        copy.unlink(missing_ok=True)
+    copy = _copy_of(step)
+    copy.with_name(f"{copy.name}.lock").unlink(missing_ok=True)
+    copy.unlink(missing_ok=True)
 
 
-def _copy_index(step: Advance, copy: Path) -> None:
+def _copy_index(step: Advance) -> None:
     """Copy the index with its modification time: git re-examines files that are not older than the index."""
     _remove_copy(step)
     with suppress(FileNotFoundError):  # nothing was ever added there
-        shutil.copy2(Path(step.git_dir, "index"), copy)
+        shutil.copy2(Path(step.git_dir, "index"), _copy_of(step))
 
 
-def _replace_index(step: Advance) -> None:
-    with suppress(FileNotFoundError):  # the index stays as the user has it
-        _copy_of(step).replace(Path(step.git_dir, "index"))
+def _replace_index(step: Advance) -> bool:
+    """Replace the index by its copy if it is locked for this step; return whether it is. Without the lock, the user may
+    have changed the index since it was copied."""
+    if not _is_ours(step):
+        return False
+    _copy_of(step).replace(Path(step.git_dir, "index"))
+    return True
 
 
 # ------------------------------------------------------------------------------------------ files of the user
@@ -467,8 +581,24 @@ def _blob_of_link(target: bytes, one: _Change) -> str:
     return new(b"blob %d\0" % len(target) + target).hexdigest()
 
 
-def _folders(holder: str, paths: Sequence[str]) -> set[str]:
-    return {path for path in paths if Path(holder, path).is_dir()}
+def _files_inside(holder: str, paths: Sequence[str]) -> dict[str, list[str]]:
+    """Return the files in each of *paths* that is a folder."""
+    found = dict[str, list[str]]()
+    for path in paths:
+        top = os.path.join(holder, path)
+        if os.path.isdir(top) and not os.path.islink(top):
+            found[path] = [
+                os.path.relpath(os.path.join(folder, name), holder)
+                for folder, folders, files in os.walk(top)
+                for name in (*files, *(one for one in folders if os.path.islink(os.path.join(folder, one))))
+            ]
+    return found
+
+
+def _files_above(holder: str, paths: Sequence[str]) -> set[str]:
+    """Return the files that lie where a folder of *paths* is to be."""
+    folders = {folder for path in paths for folder in Path(path).parents if folder != Path()}
+    return {str(folder) for folder in folders if (Path(holder, folder)).is_file()}
 
 
 def _remove_files(holder: str, paths: Collection[str]) -> None:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import partial, update_wrapper
 from pathlib import Path
-from typing import Final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from urllib.parse import unquote
 
 import anyio
@@ -33,6 +33,7 @@ from supervisor.workspaces.git_command import (
     RAW,
     SHOW_INNER,
     Git,
+    GitKilled,
     WorkspaceError,
     error_of,
     names_in_list,
@@ -72,6 +73,8 @@ from supervisor.workspaces.worktree_files import (
 )
 
 _log = get_logger()
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 STEP_FILE: Final = ".step.json"
 """File name of the record of the current step, beside the worktrees; no session has such a name."""
@@ -79,8 +82,15 @@ STEP_FILE: Final = ".step.json"
 GIT_MIN: Final = (2, 38)
 """First version of git that merges without a worktree (``merge-tree --write-tree``)."""
 
-TRIES = 5
+TRIES = 10
 """Number of tries of a merge whose target moves meanwhile."""
+
+UNLOCKED_TRIES: Final = 5
+"""Number of these tries that lock the user's index only while files are replaced. The others lock it before the merge
+is computed, so that a user who commits more often than some 20 git commands take cannot prevent the merge."""
+
+PAUSES_S: Final = (0.5, 1.0, 2.0, 4.0)
+"""Seconds between the tries of a step whose git was killed."""
 
 _ALL_THAT_IS_THERE: Final = ("-c", "core.sparseCheckout=true", "-c", "sparse.expectFilesOutsideOfPatterns=false")
 """Settings with which git also examines files that it was to leave out of the worktree (sparse checkout,
@@ -92,6 +102,26 @@ _SAVED: Final = "refs/supervisor/checkpoints"
 mistake."""
 NOTHING: Final = "0" * 40
 """Commit id that git uses for a branch that does not exist."""
+
+
+def _repeated(
+    step: Callable[Concatenate[GitWorkspaces, _P], Awaitable[_T]],
+) -> Callable[Concatenate[GitWorkspaces, _P], Coroutine[Any, Any, _T]]:
+    """Make a step of :class:`GitWorkspaces` again when a git of it was killed, at most ``len(PAUSES_S)`` times: a kill
+    says nothing about the work (rule 48). The step was finished or undone before, as after a kill of the
+    supervisor."""
+
+    async def repeated(self: GitWorkspaces, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        for pause_s in PAUSES_S:
+            try:
+                return await step(self, *args, **kwargs)
+            except GitKilled as error:
+                _log.warning("a step in the repository is made again", why=str(error), pause_s=pause_s)
+                await anyio.sleep(pause_s)
+        return await step(self, *args, **kwargs)
+
+    update_wrapper(repeated, step)
+    return repeated
 
 
 class GitWorkspaces:
@@ -111,6 +141,7 @@ class GitWorkspaces:
         self._target = target
         self._one_at_a_time = anyio.Lock()
 
+    @_repeated
     async def check(self) -> None:
         """Check that git and the repository are usable; finish or undo the step of an earlier supervisor.
 
@@ -250,6 +281,7 @@ class GitWorkspaces:
         await anyio.to_thread.run_sync(remove_entries, common, self._root / name, since_ns)
 
     # ------------------------------------------------------------------------------------------ worktrees
+    @_repeated
     async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
         """Make a worktree with a branch of its own; return the directory in it that corresponds to *directory*.
 
@@ -263,6 +295,7 @@ class GitWorkspaces:
     async def changed_since(self, session_id: str, directory: str, since: float) -> bool:
         return await anyio.to_thread.run_sync(changed_since, self._worktree_path(session_id), since)
 
+    @_repeated
     async def begin(self, session_id: str, spec: WorkspaceSpec) -> None:
         """Make the worktree of a session, unless it exists, at the checkpoint of *spec*; lock it if it is to be kept.
 
@@ -359,6 +392,7 @@ class GitWorkspaces:
         return self._target
 
     # ------------------------------------------------------------------------------------------ commit and merge
+    @_repeated
     async def commit(self, session_id: str, message: str) -> str:
         """Commit the uncommitted changes of a session; return the session's commit, ``""`` if :meth:`merge` would
         refuse it.
@@ -373,6 +407,7 @@ class GitWorkspaces:
             checked = await self._commit_for_merge(session_id, message, await self.target())
             return checked if isinstance(checked, str) else ""
 
+    @_repeated
     async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
         """Merge *commit* of a session into the target; with ``""`` commit first the uncommitted changes of the session.
 
@@ -384,8 +419,11 @@ class GitWorkspaces:
             work = commit or await self._commit_for_merge(session_id, message, target)
             if isinstance(work, Merge):
                 return work
-            for _ in range(TRIES):
-                merge = await self._merge_once(target, work, message)
+            for tries in range(TRIES):
+                held = await self._forward.hold(target) if tries >= UNLOCKED_TRIES else None
+                merge = await self._merge_once(target, work, message, held)
+                if held is not None:
+                    await self._forward.release(held)
                 if merge is not None:
                     return msgspec.structs.replace(merge, target=target)
             return Merge(outcome="refused", target=target, why=f"it moved {TRIES} times while the merge was made")
@@ -405,6 +443,7 @@ class GitWorkspaces:
             return Merge(outcome="refused", target=target, files=inside, why=why)
         return work
 
+    @_repeated
     async def changes(self, session_id: str, message: str, commit: str = "") -> Changes | None:
         """Return the session's changes since its branch and the target diverged: up to *commit*, or all changes, which
         are committed first.
@@ -499,7 +538,7 @@ class GitWorkspaces:
             await self._git.must(where, "update-ref", f"refs/heads/{name}", here, before)
         return here
 
-    async def _merge_once(self, target: str, work: str, message: str) -> Merge | None:
+    async def _merge_once(self, target: str, work: str, message: str, held: Advance | None) -> Merge | None:
         """Try to merge *work* into the target; return ``None`` if the target moved meanwhile."""
         head = await self._git.commit_of(self._repository, f"refs/heads/{target}")
         if await self._git.contains(head, work):
@@ -515,7 +554,7 @@ class GitWorkspaces:
         if not tried.ok:
             raise WorkspaceError(f"git merge-tree failed: {error_of(tried)}")
         made = await self._git.must(self._repository, "commit-tree", tree, "-p", head, "-p", work, "-m", message)
-        return await self._forward.advance(target, head, text_of(made))
+        return await self._forward.advance(target, head, text_of(made), held)
 
     async def _changed_inside(self, session_id: str) -> tuple[str, ...]:
         """Return the repositories nested in the worktree that have uncommitted changes."""
@@ -525,6 +564,7 @@ class GitWorkspaces:
         return repositories_listed((await self._git.must(str(worktree), "diff", *RAW)).stdout)
 
     # ------------------------------------------------------------------------------------------ checkpoints
+    @_repeated
     async def save(self, session_id: str, spec: WorkspaceSpec, message: str) -> str:
         """Commit the uncommitted changes of a session, and make its commit a checkpoint.
 
@@ -546,6 +586,7 @@ class GitWorkspaces:
             await self._git.must(self._repository, "update-ref", f"{_SAVED}/{plain_name(session_id)}/{commit}", commit)
         return commit
 
+    @_repeated
     async def roll_back(self, session_id: str, spec: WorkspaceSpec, message: str) -> str:
         """Reset a worktree to the checkpoint with which it began, or to the commit where it and the target diverged.
         The work, and the session's branch, are saved as checkpoints before; files that git ignores are removed.
@@ -578,6 +619,7 @@ class GitWorkspaces:
     async def accept(self, spec: WorkspaceSpec) -> None:
         """Do nothing: no other session works in a worktree."""
 
+    @_repeated
     async def forget(self, spec: WorkspaceSpec) -> None:
         """Remove the references to checkpoints whose commits are in the target.
 
@@ -600,6 +642,7 @@ class GitWorkspaces:
             await self._git.run(self._repository, "update-ref", "-d", name)
 
     # ------------------------------------------------------------------------------------------ clean-up
+    @_repeated
     async def clean_up(self, session_id: str, message: str) -> Released:
         """Commit the uncommitted changes of a session, and remove its worktree; remove its branch too if all of its
         commits are in the target.

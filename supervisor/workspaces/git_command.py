@@ -55,6 +55,11 @@ class WorkspaceError(OSError):
     """Error: a workspace does not exist, or its work is not available; the message gives the reason."""
 
 
+class GitKilled(WorkspaceError):
+    """Error: a git command was killed, by a user, or by a kernel that is out of memory. It gives no answer, and what it
+    has changed is unknown: its step has to be finished or undone, and made again."""
+
+
 class Git:
     """Runner of git commands in one repository and its worktrees."""
 
@@ -124,8 +129,8 @@ class Git:
         """Return the nested repositories in *work* that *base* does not have, or has at another commit."""
         return repositories_listed((await self.must(self.repository, "diff", *RAW, base, work)).stdout)
 
-    async def must(self, where: str, *words: str) -> CompletedCommand:
-        ran = await self.run(where, *words)
+    async def must(self, where: str, *words: str, index: Path | None = None) -> CompletedCommand:
+        ran = await self.run(where, *words, index=index)
         if not ran.ok:
             raise WorkspaceError(f"git {words[0]} failed in {where}: {error_of(ran)}")
         return ran
@@ -148,7 +153,11 @@ class Git:
         self, where: str, *words: str, timeout_s: float | None = None, index: Path | None = None
     ) -> CompletedCommand:
         """Run git and return the result with the whole output; output longer than ``LISTED_MAX`` counts as a failure.
-        *index*: the file that git uses as the index."""
+        *index*: the file that git uses as the index.
+
+        Raises:
+            GitKilled: git was killed.
+        """
         ran = await self.run_bounded(where, *words, timeout_s=timeout_s, index=index)
         if len(ran.stdout) < LISTED_MAX:
             return ran
@@ -163,9 +172,15 @@ class Git:
         index: Path | None = None,
     ) -> CompletedCommand:
         launch = self._launch(where, words, index)
-        return await run_command(self._host, launch, timeout_s=timeout_s or GIT_S, output_max=output_max)
+        ran = await run_command(self._host, launch, timeout_s=timeout_s or GIT_S, output_max=output_max)
+        if ran.was_killed:
+            why = ran.problem or f"signal {-(ran.status or 0)}"
+            raise GitKilled(f"git {words[0]} was killed in {where}: {why}")
+        return ran
 
-    async def run_over(self, where: str, words: Sequence[str], paths: Sequence[str]) -> bytes:
+    async def run_over(
+        self, where: str, words: Sequence[str], paths: Sequence[str], *, index: Path | None = None
+    ) -> bytes:
         """Run one command over many paths, in batches; return its whole output.
 
         Raises:
@@ -173,7 +188,7 @@ class Git:
         """
         said = b""
         for some in _in_batches(paths):
-            said += (await self.must(where, *words, "--", *some)).stdout
+            said += (await self.must(where, *words, "--", *some, index=index)).stdout
         return said
 
     async def begins_like(self, where: str, path: str, blob: str) -> bool:
@@ -213,6 +228,8 @@ async def _is_beginning(path: Path, process: Process) -> bool:
                 return False
             if len(ours) < len(piece):
                 return True
+        if (status := await process.wait_exit()) != 0:
+            raise GitKilled(f"git cat-file ended with {status}")  # its output may be cut off
         return not await file.read(1)
 
 

@@ -27,7 +27,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-WRITING = frozenset({"add", "checkout", "clean", "commit", "merge", "update-index", "update-ref", "worktree"})
+WRITING = frozenset(
+    {"add", "checkout", "clean", "commit", "read-tree", "reset", "update-index", "update-ref", "worktree"}
+)
 """Names of git commands that change something."""
 KILLS_A_ROUND = 3
 LONGEST_S = 120.0

@@ -25,8 +25,10 @@ import apsw
 
 from supervisor.journal.archive import compact_pieces
 from supervisor.journal.database import Database, open_database
+from supervisor.journal.files import JournalFiles
 from supervisor.journal.history import History
 from supervisor.journal.integrity import check_all
+from supervisor.journal.possession import Possession
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, JournalError, Retention
 
@@ -39,6 +41,15 @@ EARLY = "early-acknowledgement"
 CAUGHT_WITHIN = 200
 """Number of kills within which the planted mistake must be found. Eight trials took 2 to 14 kills, so about one kill in
 six finds it; if 200 do not, the test detects nothing."""
+
+
+class FrequentCheckpoints(JournalFiles):
+    """Files of a journal that makes a checkpoint every 20 pages, so that kills fall into checkpoints too."""
+
+    def connect(self, path: Path, flags: int) -> apsw.Connection:
+        db = super().connect(path, flags)
+        db.wal_autocheckpoint(20)
+        return db
 
 
 def entry(seq: int, entity_id: str, entity_seq: int, *, ended: bool) -> Append:
@@ -69,8 +80,8 @@ def compact(folder: Path, database: Database) -> None:
 def write(folder: Path, out: int, chance: random.Random, plant: str | None = None) -> None:
     """Append batches without end; print the last acknowledged number after each commit, or with the planted mistake
     before it."""
-    database = open_database(folder / "journal.db", folder / "transitions.jsonl")
-    database.db.wal_autocheckpoint(20)  # so that kills fall into checkpoints too
+    possession = Possession()
+    database = open_database(folder / "journal.db", folder / "transitions.jsonl", FrequentCheckpoints(), possession)
     while True:
         after = database.last_seq
         batch = batch_after(after, chance.randint(1, BATCH_MAX))

@@ -8,7 +8,7 @@ import math
 import os
 import shutil
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from io import StringIO
 from pathlib import Path
@@ -32,13 +32,13 @@ pytestmark = pytest.mark.one_backend
 
 # ------------------------------------------------------------------------------------------ real kills
 def test_a_kill_at_a_git_command_leaves_nothing(tmp_path: Path) -> None:
-    """After a kill at ``git merge --ff-only``, the next run merges each task once, no agent works again, and no branch,
-    reference, lock or folder is left over.
+    """After a kill at the git command that writes the files of a merge, the next run merges each task once, no agent
+    works again, and no branch, reference, lock or folder is left over.
 
     ``make crash`` kills at other git commands, too.
     """
-    killed, wrong = killed_at(tmp_path, "merge --ff-only", "within")
-    assert killed.startswith("merge --ff-only")
+    killed, wrong = killed_at(tmp_path, "read-tree -m", "within")
+    assert killed.startswith("read-tree -m")
     assert wrong == []
 
 
@@ -133,16 +133,22 @@ def interrupted_merge(repository: Path) -> None:
     record(repository, step)
 
 
-def merged_with_old_index(repository: Path) -> Path:
-    """Set up an interrupted merge whose branch has moved, but not its index, and whose lock the user has removed.
-    Return the git directory."""
+def written_merge(repository: Path) -> Path:
+    """Set up an interrupted merge whose files are written and whose index is replaced, and whose branch has not moved.
+    Return the lock of the index."""
     after, before = git(repository, "rev-parse", "work"), git(repository, "rev-parse", "main")
-    git(repository, "read-tree", "main")
-    git(repository, "update-ref", "refs/heads/main", after)
     git(repository, "symbolic-ref", "HEAD", "refs/heads/main")
     git_dir = repository / ".git"
+    (git_dir / "index.lock").write_text("supervisor 1234\n")
     record(repository, Advance(str(repository), str(git_dir), "main", before, after, "supervisor 1234\n", begun=True))
-    return git_dir
+    return git_dir / "index.lock"
+
+
+def assert_nothing_left(repository: Path) -> None:
+    """Check that the checkout is clean, and that no file of a step is left in the repository."""
+    assert git(repository, "status", "--porcelain", "--untracked-files=all") == ""
+    assert not [*(repository / ".git").glob("*.lock"), *(repository / ".git").glob("supervisor-*")]
+    assert not (repository.parent / "worktrees" / ".step.json").exists()
 
 
 @pytest.mark.anyio
@@ -174,33 +180,78 @@ async def test_what_the_user_wrote_meanwhile_is_left(repository: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_merge_whose_branch_has_moved_is_finished(repository: Path) -> None:
-    """The recovery from a merge whose branch has moved, and whose files are all written, completes the merge: the copy
-    of the index becomes the index."""
-    after, git_dir = git(repository, "rev-parse", "work"), repository / ".git"
-    shutil.copy(git_dir / "index", git_dir / "supervisor-index-1234")
-    before = git(repository, "rev-parse", "main")
-    git(repository, "read-tree", "main")
-    git(repository, "update-ref", "refs/heads/main", after)
-    git(repository, "symbolic-ref", "HEAD", "refs/heads/main")
-    (git_dir / "index.lock").write_text("supervisor 1234\n")
-    record(repository, Advance(str(repository), str(git_dir), "main", before, after, "supervisor 1234\n", begun=True))
+@pytest.mark.parametrize("branch", ["main", "work"])
+async def test_a_merge_whose_files_are_all_written_is_finished(repository: Path, branch: str) -> None:
+    """The recovery from a merge whose index was replaced moves the branch, unless it has moved already, and does not
+    change the index."""
+    written_merge(repository)
+    git(repository, "update-ref", "refs/heads/main", branch)
+    entries = git(repository, "ls-files", "--stage", "--debug")
     async with workspaces(repository) as spaces:
         await spaces.check()
-    assert git(repository, "status", "--porcelain") == ""
-    assert not (git_dir / "index.lock").exists()
+    assert git(repository, "rev-parse", "main") == git(repository, "rev-parse", "work")
+    assert git(repository, "ls-files", "--stage", "--debug") == entries
+    assert_nothing_left(repository)
 
 
 @pytest.mark.anyio
 async def test_a_user_who_removes_the_lock_keeps_the_merge(repository: Path) -> None:
-    """After the user has removed the lock of a merge whose branch has moved, the recovery updates the index, and a file
-    that the user has staged stays staged."""
-    merged_with_old_index(repository)
+    """When the user has removed the lock of a merge whose index was replaced, and has staged a file and edited another,
+    the recovery finishes the merge, and the user's changes stay."""
+    written_merge(repository).unlink()
     (repository / "kept").write_text("by the user\n")
     git(repository, "add", "kept")
+    (repository / "new" / "one").write_text("by the user\n")
     async with workspaces(repository) as spaces:
         await spaces.check()
-    assert git(repository, "status", "--porcelain") == "M  kept"
+    assert git(repository, "rev-parse", "main") == git(repository, "rev-parse", "work")
+    assert git(repository, "status", "--porcelain").splitlines() == ["M  kept", " M new/one"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("words", [["commit", "--all"], ["commit"]])
+async def test_a_user_who_removes_the_lock_and_commits_reverts_nothing(repository: Path, words: list[str]) -> None:
+    """A commit that the user makes after a kill, having removed the lock, has the files of the merge: the index has
+    them before the branch is moved. The recovery leaves that commit."""
+    written_merge(repository).unlink()
+    (repository / "kept").write_text("by the user\n")
+    git(repository, "add", "kept")
+    git(repository, *words, "--quiet", "--message", "by the user")
+    head = git(repository, "rev-parse", "main")
+    async with workspaces(repository) as spaces:
+        await spaces.check()
+    assert git(repository, "rev-parse", "main") == head
+    assert git(repository, "diff", "--name-only", "work", "main") == "kept"
+    assert_nothing_left(repository)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("half", [False, True], ids=["all-files", "half-of-the-files"])
+@pytest.mark.parametrize("locked_again", [False, True])
+async def test_a_user_who_commits_one_file_finds_no_staged_change(
+    repository: Path, half: bool, locked_again: bool
+) -> None:
+    """When the user has removed the lock and committed a file of their own only, the recovery takes the files of the
+    merge out of index and checkout, also after a second kill, and the merge can be made anew."""
+    if half:
+        interrupted_merge(repository)
+        (lock := repository / ".git" / "index.lock").unlink()
+    else:
+        (lock := written_merge(repository)).unlink()
+    (repository / "kept").write_text("by the user\n")
+    git(repository, "commit", "--quiet", "--message", "by the user", "--", "kept")
+    if locked_again:
+        lock.write_text("supervisor 1234\n")
+    async with workspaces(repository) as spaces:
+        await spaces.check()
+        assert git(repository, "show", "--format=", "--name-only", "main") == "kept"
+        assert_nothing_left(repository)
+        place = Path(await spaces.prepare("t", str(repository), root_id="t"))
+        git(place, "merge", "--quiet", "-m", "again", "work")
+        assert (await spaces.merge("t", "merge")).outcome == "merged"
+    assert (repository / "new" / "one").exists()
+    assert (repository / "kept").read_text() == "by the user\n"
+    assert_nothing_left(repository)
 
 
 class Killed(BaseException):
@@ -212,89 +263,323 @@ class Killed(BaseException):
 async def test_a_second_kill_while_the_index_is_copied(
     repository: Path, monkeypatch: pytest.MonkeyPatch, copied: int | None
 ) -> None:
-    """After a second kill while the index is copied, the next recovery completes the merge, and does not use the copy,
-    which is cut off or lacks the merge."""
+    """After a second kill while the recovery copies the index, the next recovery completes the first one, and does not
+    use the copy, which is cut off or has the merge."""
 
     def cut_off(source: Path, copy: Path) -> None:
         copy.write_bytes(source.read_bytes()[:copied])
         raise Killed
 
-    git_dir = merged_with_old_index(repository)
+    written_merge(repository).unlink()
+    (repository / "kept").write_text("by the user\n")
+    git(repository, "commit", "--quiet", "--message", "by the user", "--", "kept")
     async with workspaces(repository) as spaces:
         with monkeypatch.context() as patch, pytest.raises(Killed):
             patch.setattr("supervisor.workspaces.fast_forward.shutil.copy2", cut_off)
             await spaces.check()
-        assert (git_dir / "index.lock").exists()
+        assert (repository / ".git" / "index.lock").exists()
         await spaces.check()
-    assert git(repository, "status", "--porcelain") == ""
-    assert not [*git_dir.glob("*.lock"), *git_dir.glob("supervisor-*")]
+    assert_nothing_left(repository)
 
 
-@pytest.mark.anyio
-async def test_a_second_kill_before_the_index_is_copied(repository: Path) -> None:
-    """After a second kill between the lock and the copy of the index, the next recovery updates the index to the
-    branch."""
-    git_dir = merged_with_old_index(repository)
-    (git_dir / "index.lock").write_text("supervisor 1234\n")
-    async with workspaces(repository) as spaces:
-        await spaces.check()
-    assert git(repository, "status", "--porcelain") == ""
+@pytest.fixture
+def in_place_of_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Fixture: a function that puts a shell script before the supervisor's git commands; ``$*`` has the command's
+    words, ``$git`` is the real git, and ``$once`` does not exist until the script makes it."""
 
+    def put(script: str) -> None:
+        real, folder = shutil.which("git"), tmp_path / "bin"
+        folder.mkdir()
+        (folder / "git").write_text(f'#!/bin/sh\ngit={real}; once={folder}/once\n{script}\nexec $git "$@"\n')
+        (folder / "git").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
-@pytest.mark.anyio
-async def test_a_kill_after_the_index_was_replaced(repository: Path) -> None:
-    """An index that already contains the merge is not changed by the recovery."""
-    git_dir = merged_with_old_index(repository)
-    git(repository, "read-tree", "work")
-    git(repository, "update-index", "-q", "--refresh")
-    (git_dir / "index.lock").write_text("supervisor 1234\n")
-    entries = git(repository, "ls-files", "--stage", "--debug")
-    async with workspaces(repository) as spaces:
-        await spaces.check()
-    assert git(repository, "ls-files", "--stage", "--debug") == entries
-    assert not [*git_dir.glob("*.lock"), *git_dir.glob("supervisor-*")]
+    return put
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("question", ["merge-base", "rev-parse --verify"])
 @pytest.mark.parametrize("instead", ["exec sleep 1000", "kill -KILL $$", "exit 128"])
 async def test_a_git_that_does_not_answer_decides_nothing(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str, instead: str
+    repository: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    in_place_of_git: Callable[[str], None],
+    question: str,
+    instead: str,
 ) -> None:
     """When a git command of the recovery times out, is killed or fails, the recovery raises an error and changes
     nothing; the next recovery, with a working git, completes the merge."""
-    real, folder = shutil.which("git"), tmp_path / "bin"
-    folder.mkdir()
-    (folder / "git").write_text(f"""#!/bin/sh
-        case " $* " in *" {question} "*) {instead} ;; esac
-        exec {real} "$@"
-    """)
-    (folder / "git").chmod(0o755)
-    git_dir = merged_with_old_index(repository)
+    lock = written_merge(repository)
     step = StepFile(repository.parent / "worktrees" / ".step.json").read()
     assert step is not None
     assert isinstance(step.step, Advance)
     async with ShimHost() as host:
         forward = FastForward(Git(host, str(repository)), StepFile(tmp_path / "step"))
-        with monkeypatch.context() as patch, pytest.raises(OSError, match=r"git (merge-base|rev-parse) failed in"):
-            patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        with monkeypatch.context() as patch, pytest.raises(OSError, match=r"git (merge-base|rev-parse) (failed|was)"):
+            in_place_of_git(f'case " $* " in *" {question} "*) {instead} ;; esac')
             patch.setattr("supervisor.workspaces.git_command.GIT_S", 0.5)
             await forward.recover(step.step)
-        assert (git_dir / "index.lock").exists()
+        assert lock.exists()
+        (tmp_path / "bin" / "git").unlink()
         await forward.recover(step.step)
+    assert git(repository, "rev-parse", "main") == git(repository, "rev-parse", "work")
     assert git(repository, "status", "--porcelain") == ""
 
 
 @pytest.mark.anyio
 async def test_an_index_of_another_branch_does_not_get_the_merge(repository: Path) -> None:
-    """When the user has removed the lock and has switched to another branch, the recovery does not put the merge into
-    the index."""
-    merged_with_old_index(repository)
+    """When the user has removed the lock and has switched to another branch, the recovery neither puts the merge into
+    the index nor moves the target."""
+    written_merge(repository).unlink()
     git(repository, "reset", "--quiet", "--hard")
-    git(repository, "switch", "--quiet", "-c", "other", "main~")
+    git(repository, "switch", "--quiet", "-c", "other", "main")
+    before = git(repository, "rev-parse", "main")
     async with workspaces(repository) as spaces:
         await spaces.check()
-    assert git(repository, "status", "--porcelain") == ""
+    assert git(repository, "rev-parse", "main") == before
+    assert_nothing_left(repository)
+
+
+# ------------------------------------------------------------------------------------------ a user beside a merge
+@pytest.mark.anyio
+async def test_the_index_is_locked_for_the_replacement_only(
+    repository: Path, tmp_path: Path, in_place_of_git: Callable[[str], None]
+) -> None:
+    """While a merge is compared with the user's checkout the index is not locked, so that the user can commit; it is
+    locked while git writes the files and moves the branch."""
+    git(repository, "checkout", "--quiet", "main")
+    in_place_of_git(f'[ ! -e {repository}/.git/index.lock ] || echo "$*" >> {tmp_path}/locked')
+    async with workspaces(repository) as spaces:
+        place = Path(await spaces.prepare("t", str(repository), root_id="t"))
+        (place / "kept").write_text("changed\n")
+        (place / "added").write_text("new\n")
+        assert (await spaces.merge("t", "merge")).outcome == "merged"
+    locked = (tmp_path / "locked").read_text().splitlines()
+    assert [line.partition("gc.auto=0 ")[2].split()[0] for line in locked] == ["read-tree", "update-ref"]
+    assert git(repository, "log", "-1", "--format=%gs", "--walk-reflogs", "main").endswith(": Fast-forward")
+    assert_nothing_left(repository)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("at", ["hash-object", "update-index -q"], ids=["compared", "copied"])
+async def test_a_commit_while_the_merge_is_compared_is_kept(
+    repository: Path, in_place_of_git: Callable[[str], None], at: str
+) -> None:
+    """A commit that the user makes while a merge is compared with the checkout succeeds, and the merge is made on top
+    of the commit."""
+    git(repository, "checkout", "--quiet", "main")
+    in_place_of_git(f"""
+        case " $* " in *" {at} "*)
+            if mkdir $once 2>/dev/null; then
+                cd {repository} && echo by the user > own && $git add own &&
+                $git -c user.name=u -c user.email=u@localhost commit --quiet --message own || exit 1
+            fi ;;
+        esac
+    """)
+    async with workspaces(repository) as spaces:
+        place = Path(await spaces.prepare("t", str(repository), root_id="t"))
+        (place / "kept").write_text("changed\n")
+        merged = await spaces.merge("t", "merge")
+    assert merged.outcome == "merged", merged.why
+    assert (repository / "own").read_text() == "by the user\n"
+    assert (repository / "kept").read_text() == "changed\n"
+    assert git(repository, "log", "--first-parent", "--format=%s", "-2").splitlines() == ["merge", "own"]
+    assert_nothing_left(repository)
+
+
+@pytest.mark.anyio
+async def test_a_user_who_commits_all_the_time_does_not_prevent_a_merge(
+    repository: Path, in_place_of_git: Callable[[str], None]
+) -> None:
+    """When the user commits during each comparison, the branch moves each time; after some tries the index is locked
+    before, and the work is merged on top of the user's commits."""
+    git(repository, "checkout", "--quiet", "main")
+    in_place_of_git(f"""
+        case " $* " in *" hash-object "*)
+            cd {repository}
+            $git -c user.name=u -c user.email=u@localhost commit --quiet --allow-empty --message own 2>/dev/null
+            cd "$OLDPWD" ;;
+        esac
+    """)
+    async with workspaces(repository) as spaces:
+        place = Path(await spaces.prepare("t", str(repository), root_id="t"))
+        (place / "kept").write_text("changed\n")
+        merged = await spaces.merge("t", "merge")
+    assert merged.outcome == "merged", merged.why
+    assert git(repository, "log", "--first-parent", "--format=%s", "-6").splitlines() == ["merge", *["own"] * 5]
+    assert_nothing_left(repository)
+
+
+@pytest.mark.anyio
+async def test_a_user_who_removes_the_lock_within_a_merge_loses_nothing(
+    repository: Path, in_place_of_git: Callable[[str], None]
+) -> None:
+    """When the user removes the lock while git writes the files of a merge, as git suggests, and stages a file, that
+    file stays staged, and the work is merged all the same."""
+    git(repository, "checkout", "--quiet", "main")
+    in_place_of_git(f"""
+        case " $* " in *" read-tree -m -u "*)
+            if mkdir $once 2>/dev/null; then
+                "$git" "$@"; unset GIT_INDEX_FILE
+                cd {repository} && rm .git/index.lock && echo by the user > own && $git add own
+                exit
+            fi ;;
+        esac
+    """)
+    async with workspaces(repository) as spaces:
+        place = Path(await spaces.prepare("t", str(repository), root_id="t"))
+        (place / "kept").write_text("changed\n")
+        (place / "added").write_text("new\n")
+        merged = await spaces.merge("t", "merge")
+    assert merged.outcome == "merged", merged.why
+    assert git(repository, "status", "--porcelain") == "A  own"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", ["a/b", "folder"], ids=["file-for-a-folder", "folder-for-a-file"])
+async def test_an_ignored_file_in_the_way_is_not_overwritten(repository: Path, path: str) -> None:
+    """A merge is refused, and names the file, if it would replace an ignored file of the user by a folder, or a folder
+    with an ignored file by a file."""
+    git(repository, "checkout", "--quiet", "main")
+    (repository / ".git" / "info" / "exclude").write_text("/a\n/folder/own\n")
+    own = repository / ("a" if path == "a/b" else "folder/own")
+    own.write_text("by the user\n")
+    async with workspaces(repository) as spaces:
+        place = Path(await spaces.prepare("t", str(repository), root_id="t"))
+        if path == "folder":
+            shutil.rmtree(place / path)
+        (place / path).parent.mkdir(exist_ok=True)
+        (place / path).write_text("new\n")
+        git(place, "add", "--force", path)
+        refused = await spaces.merge("t", "merge")
+    assert refused.outcome == "refused"
+    assert refused.why.endswith(f"changes of its own in the way: {path.partition('/')[0]}")
+    assert own.read_text() == "by the user\n"
+
+
+@pytest.mark.anyio
+async def test_a_merge_that_the_user_has_not_concluded_is_left(repository: Path) -> None:
+    """While the user's own merge waits for its commit, the work of a session is not merged beneath it; afterwards it
+    is."""
+    git(repository, "checkout", "--quiet", "main")
+    async with workspaces(repository) as spaces:
+        place = Path(await spaces.prepare("t", str(repository), root_id="t"))
+        (place / "added").write_text("new\n")
+        git(repository, "merge", "--quiet", "--no-ff", "--no-commit", "work")
+        refused = await spaces.merge("t", "merge")
+        assert refused.outcome == "refused"
+        assert "a merge was begun in" in refused.why
+        git(repository, "commit", "--quiet", "--message", "by the user")
+        assert (await spaces.merge("t", "merge")).outcome == "merged"
+    assert_nothing_left(repository)
+
+
+@pytest.mark.anyio
+async def test_a_sparse_checkout_gets_a_merge_and_its_recovery(repository: Path) -> None:
+    """In a sparse checkout the files that it leaves out are neither written by a merge, nor by the recovery from one,
+    nor taken for removed."""
+    git(repository, "checkout", "--quiet", "main")
+    git(repository, "sparse-checkout", "set", "--no-cone", "/*", "!/folder/", "!/new/")
+    async with workspaces(repository) as spaces:
+        place = Path(await spaces.prepare("t", str(repository), root_id="t"))
+        git(place, "sparse-checkout", "disable")
+        (place / "folder" / "inside").write_text("changed\n")
+        (place / "new").mkdir()
+        (place / "new" / "one").write_text("new\n")
+        (place / "kept").write_text("changed\n")
+        merged = await spaces.merge("t", "merge")
+        assert merged.outcome == "merged", merged.why
+        before, after = git(repository, "rev-parse", "main^1"), git(repository, "rev-parse", "main")
+        git(repository, "update-ref", "refs/heads/main", before)  # as if killed before the branch was moved
+        git(repository, "commit", "--quiet", "--allow-empty", "--only", "--message", "by the user")
+        record(repository, Advance(str(repository), str(repository / ".git"), "main", before, after, "s 1\n", True))
+        await spaces.check()
+        assert_nothing_left(repository)
+        assert (await spaces.merge("t", "merge")).outcome == "merged"
+    assert (repository / "kept").read_text() == "changed\n"
+    assert not (repository / "new").exists()
+    assert not (repository / "folder").exists()
+    assert_nothing_left(repository)
+
+
+# ------------------------------------------------------------------------------------------ a git that is killed
+STEPS = ["worktree add", "add --all", "commit --allow-empty", "diff --cached", "merge-tree", "commit-tree",
+         "hash-object", "update-index -q --refresh", "read-tree", "update-ref -m", "worktree remove"]  # fmt: skip
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("command", STEPS)
+async def test_a_step_whose_git_was_killed_is_made_again(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, in_place_of_git: Callable[[str], None], command: str, when: str
+) -> None:
+    """When a git command of the supervisor is killed, before it has begun or when it has done its work, its step is
+    made again, and the work is merged once."""
+    monkeypatch.setattr("supervisor.workspaces.git.PAUSES_S", (0.0,))
+    monkeypatch.setattr("supervisor.workspaces.stale_locks.SETTLED_S", 0.0)
+    git(repository, "checkout", "--quiet", "main")
+    in_place_of_git(f"""
+        case " $* " in *" {command} "*)
+            if mkdir $once 2>/dev/null; then
+                {'"$git" "$@"; ' if when == "after" else ""}kill -KILL $$
+            fi ;;
+        esac
+    """)
+    async with workspaces(repository) as spaces:
+        place = Path(await spaces.prepare("t", str(repository), root_id="t"))
+        (place / "kept").write_text("changed\n")
+        (place / "added").write_text("new\n")
+        merged = await spaces.merge("t", "merge")
+        assert merged.outcome == "merged", merged.why
+        assert (await spaces.clean_up("t", "clean up")).branch == ""
+    assert (repository.parent / "bin" / "once").exists()
+    assert (repository / "kept").read_text() == "changed\n"
+    assert git(repository, "log", "--format=%s", "--first-parent", "main").splitlines() == ["merge", "base"]
+    assert_nothing_left(repository)
+
+
+@pytest.mark.anyio
+async def test_a_git_that_is_always_killed_is_an_error(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, in_place_of_git: Callable[[str], None]
+) -> None:
+    """A step whose git is killed again and again raises an error that names the command and the signal, and the work is
+    still there; the next step succeeds once git works."""
+    monkeypatch.setattr("supervisor.workspaces.git.PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr("supervisor.workspaces.stale_locks.SETTLED_S", 0.0)
+    git(repository, "checkout", "--quiet", "main")
+    async with workspaces(repository) as spaces:
+        place = Path(await spaces.prepare("t", str(repository), root_id="t"))
+        (place / "kept").write_text("changed\n")
+        in_place_of_git('case " $* " in *" commit "*) kill -KILL $$ ;; esac')
+        with pytest.raises(OSError, match=r"git commit was killed in .*: signal 9"):
+            await spaces.commit("t", "work")
+        (repository.parent / "bin" / "git").unlink()
+        assert (await spaces.merge("t", "merge")).outcome == "merged"
+    assert (repository / "kept").read_text() == "changed\n"
+
+
+def test_a_killed_commit_does_not_fail_the_task(scratch: Scratch, tmp_path: Path) -> None:
+    """When the git that commits a task's work is killed, the run completes the task, and its agent worked once."""
+    scratch.repository()
+    scratch.plan("""
+        workspace: worktree
+        agents:
+          a: {adapter: command, command: [sh, -c, 'echo x >> ../../../../launches; echo done > file']}
+        tasks: [{id: t, agent: a, prompt: ""}]
+    """)
+    real, folder = shutil.which("git"), tmp_path / "bin"
+    folder.mkdir()
+    (folder / "git").write_text(f"""#!/bin/sh
+        case " $* " in *" commit "*) mkdir {folder}/once 2>/dev/null && kill -KILL $$ ;; esac
+        exec {real} "$@"
+    """)
+    (folder / "git").chmod(0o755)
+    done = scratch.start("run", "plan.yaml", env={"PATH": f"{folder}:{scratch.env['PATH']}"}).wait()
+    assert done.status == 0, done.text
+    assert (folder / "once").exists()
+    assert (tmp_path / "launches").read_text() == "x\n"
+    assert scratch.git("show", "main:file") == "done"
 
 
 class DeadlineHost:
@@ -401,7 +686,7 @@ async def test_a_disk_that_fills_up_within_a_merge_leaves_nothing(
     real, folder = shutil.which("git"), tmp_path / "bin"
     folder.mkdir()
     (folder / "git").write_text(f"""#!/bin/sh
-        case " $* " in *" merge --ff-only "*) trap '' XFSZ; ulimit -f 8 ;; esac
+        case " $* " in *" read-tree -m -u "*) trap '' XFSZ; ulimit -f 8 ;; esac
         exec {real} "$@"
     """)
     (folder / "git").chmod(0o755)

@@ -306,7 +306,7 @@ def test_what_cannot_be_read_on(copy: Path, statement: str, words: str) -> None:
     assert f"journal.db: is damaged ({words}" in told.out
 
 
-@pytest.mark.parametrize(("held", "words"), [(b"", "is not a supervisor's journal"), (bytes(4096), "is not a journal")])
+@pytest.mark.parametrize(("held", "words"), [(b"", "is not a journal"), (bytes(4096), "is not a journal")])
 def test_what_only_has_the_name_is_no_journal(tmp_path: Path, held: bytes, words: str) -> None:
     """An empty file, and a file of zeros, named journal.db, are rejected with exit status 2."""
     path = tmp_path / "journal.db"

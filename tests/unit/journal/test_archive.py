@@ -557,7 +557,7 @@ def test_an_archive_that_is_cut_to_nothing_is_damage(tmp_path: Path) -> None:
     with closing(journal_of(tmp_path, 1)) as database:
         compact(database, tmp_path)
     (tmp_path / "archive" / "journal-000001.db").write_bytes(b"")
-    with pytest.raises(JournalDamaged, match=r"journal-000001\.db is not a supervisor's journal"):
+    with pytest.raises(JournalDamaged, match=r"journal-000001\.db is not a journal"):
         everything(tmp_path)
 
 

@@ -468,7 +468,7 @@ async def test_a_newer_schema_is_refused_and_left_as_it_is(tmp_path: Path) -> No
     ("content", "told"),
     [
         pytest.param(b"this is no database at all, but a letter" * 100, "is not a journal", id="a letter"),
-        pytest.param(b"", "is not a supervisor's journal", id="empty"),
+        pytest.param(b"", "is not a journal", id="empty"),
     ],
 )
 async def test_what_is_no_journal_is_refused_by_name(tmp_path: Path, content: bytes, told: str) -> None:
