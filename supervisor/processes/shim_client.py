@@ -33,6 +33,7 @@ from supervisor.ports.secure_files import write_private
 from supervisor.processes.containment import Containment
 from supervisor.processes.descent import Process, identity, identity_of
 from supervisor.processes.fork_server import MESSAGE_BYTES
+from supervisor.processes.shim import exiting_processes
 
 FORK_SERVER_PROGRAM = Path(__file__).with_name("fork_server.py")
 
@@ -55,6 +56,8 @@ class ForkServerClient:
         self._fork_server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._identity_written = False
+        self.shims: set[int] = set()
+        """Pids of the shims whose programs have not been reported as ended."""
         self.fork_servers: list[Process] = []
         """Identities of the fork server and of the lost fork servers before it, whose shims may still run."""
 
@@ -244,6 +247,15 @@ class ShimClient:
         self.shim: Process = (0, 0)
         """Identity of the shim: its pid and its start time."""
 
+    def exiting(self) -> tuple[int, ...]:
+        """Return the processes that are left below the shim, if the kernel is ending all of them; else nothing.
+
+        The processes of a lost shim are below the fork server, like those of all lost shims.
+        """
+        if identity(self.pid) == self.shim:
+            return exiting_processes([self.pid])
+        return exiting_processes([self._fork_server.pid], self._fork_server.shims)
+
     async def send_launch(self, launch: Launch) -> None:
         """Send *launch*, which may be larger than the socket's buffer; a call after a call that was cancelled sends
         what is left."""
@@ -290,6 +302,7 @@ class ShimClient:
                 status = _decode(line)
                 if isinstance(status, ShimReady):
                     self.pid, self.shim = status.pid, (status.pid, status.born)
+                    self._fork_server.shims.add(status.pid)
                 else:
                     yield status
 
@@ -304,4 +317,5 @@ class ShimClient:
 
     def close(self) -> None:
         """Close the socket. The shim then kills its tree, and ends once no process is left."""
+        self._fork_server.shims.discard(self.pid)
         self._control.close()
