@@ -164,9 +164,12 @@ class Context(Protocol):
         """Start a child actor, which ends before this actor does."""
         ...
 
-    def start_task(self, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any, name: str = "") -> None:
+    def start_task(
+        self, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any, name: str = "", clean_up_s: float = 0.0
+    ) -> None:
         """Run ``fn(*args)`` as a task in this actor's scope. If the task is started while an ask with a deferred reply
-        is handled, the task is cancelled when the asker is."""
+        is handled, the task is cancelled when the asker is. *clean_up_s* is the number of seconds that the task, once
+        cancelled, may take to end before it is reported (``CancelSwallowed``)."""
         ...
 
     def set_timer(self, key: str, delay_s: float, message: Any, *, cause: Any = None) -> None: ...

@@ -9,8 +9,9 @@ An end consists of steps that the dispatcher takes, each when the step before is
                                                                                   \\-> EXITED --restart--> LIVE
 
 Steps are queued and not called, so that a tree of any depth ends without recursion. The deadline ``stop_by`` may only
-become earlier. No end takes for ever: a task that still runs 250 ms after its cancellation is reported with its stack
-(``CancelSwallowed``), and at the deadline the actor ends without its tasks (``Abandoned``).
+become earlier. No end takes for ever: a task that still runs 250 ms after its cancellation, or longer if it was started
+with more time to clean up, is reported with its stack (``CancelSwallowed``), and at the deadline the actor ends without
+its tasks (``Abandoned``).
 
 An actor that its supervisor restarts keeps its cell: its place in the tree, its ref, and its mailbox with all messages
 that are queued. Its behaviour, scope, timers and children belong to one incarnation.
@@ -101,7 +102,9 @@ class ActorCell(MessageLoop):
     def tasks(self) -> dict[TaskRecord, None]:
         return self.lazy.tasks
 
-    def start_task(self, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any, name: str = "") -> None:
+    def start_task(
+        self, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any, name: str = "", clean_up_s: float = 0.0
+    ) -> None:
         """Run ``fn(*args)`` in this actor's scope.
 
         Raises:
@@ -112,7 +115,7 @@ class ActorCell(MessageLoop):
         envelope = self.envelope if type(self._ask_in_place) is tuple else self.current
         reply = envelope.reply if type(envelope) is Envelope and isinstance(envelope.reply, Reply) else None
         name = name or getattr(fn, "__qualname__", type(fn).__name__)
-        self._open_runner().start_task(self, fn, args, name, reply)
+        self._open_runner().start_task(self, fn, args, name, reply, clean_up_s)
 
     def _open_runner(self) -> TaskRunner:
         """Return the runner of the actor's tasks; with the first task, make the runner, and the runners of the actors
@@ -253,9 +256,9 @@ class ActorCell(MessageLoop):
             self.advance()
             return
         now = self.system.timers.now()
-        for task in [one for one in self.tasks if not one.reported]:
+        after_s = now - timer.message
+        for task in [one for one in self.tasks if not one.reported and after_s >= one.clean_up_s]:
             task.reported = True
-            after_s = now - timer.message
             self.system.report(CancelSwallowed(self.id, task.name, after_s, stack_of(task.coroutine)))
         if now < self.lazy.stop_by:
             self._set_end_check()

@@ -26,11 +26,13 @@ Start = tuple[Callable[..., Coroutine[Any, Any, Any]], tuple[Any, ...]]
 class TaskRecord:
     """Record of a running task of an actor."""
 
-    __slots__ = ("coroutine", "name", "reported")
+    __slots__ = ("clean_up_s", "coroutine", "name", "reported")
 
-    def __init__(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> None:
+    def __init__(self, name: str, coroutine: Coroutine[Any, Any, Any], clean_up_s: float) -> None:
         self.name = name
         self.coroutine = coroutine
+        self.clean_up_s = clean_up_s
+        """Seconds that the task may take to end after its cancellation before that is reported."""
         self.reported = False
         """The task swallowed its cancellation, and that was reported."""
 
@@ -97,13 +99,14 @@ class TaskRunner:
         args: tuple[Any, ...],
         name: str,
         reply: Reply | None,
+        clean_up_s: float,
     ) -> None:
         """Run ``fn(*args)`` for *owner*; if *reply* is withdrawn before it is answered, cancel the task."""
         self._own += 1
         if self._group is None and self._first is None:
-            self._first = self._run_task, (owner, fn, args, name, reply)
+            self._first = self._run_task, (owner, fn, args, name, reply, clean_up_s)
         else:
-            self.start(self._run_task, owner, fn, args, name, reply)
+            self.start(self._run_task, owner, fn, args, name, reply, clean_up_s)
 
     def start(self, fn: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
         if self._group is None:
@@ -118,10 +121,11 @@ class TaskRunner:
         args: tuple[Any, ...],
         name: str,
         reply: Reply | None,
+        clean_up_s: float,
     ) -> None:
         try:
             try:
-                record = TaskRecord(name, fn(*args))
+                record = TaskRecord(name, fn(*args), clean_up_s)
             except Exception as error:  # such as wrong arguments
                 return owner.task_failed(name, error)
             tasks = owner.tasks

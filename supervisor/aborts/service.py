@@ -8,9 +8,9 @@ The steps of an abort, in order:
    finds the work that was not carried out.
 3. Every node of the plan is terminated at once. Between the records and this step nothing awaits, so no node can be
    created or end in between, and the abort does not depend on the disk.
-4. The receipt waits for every node, and then for the records, until ``slack_s`` after the plan's deadline. Nodes and
-   records that are missing by then are left open in the receipt; while the journal cannot be written the receipt does
-   not wait for the records.
+4. The receipt waits for every node, and then for the records, until ``slack_s`` after the plan's deadline, and longer
+   only while the kernel ends killed processes (``EXITING_S``). Nodes and records that are missing by then are left open
+   in the receipt; while the journal cannot be written the receipt does not wait for the records.
 
 A second abort of a session that is terminating joins the first one: it can shorten the deadline, or skip to the kill.
 """
@@ -26,6 +26,7 @@ import msgspec
 
 from actors import Lane
 from supervisor.aborts.termination import SLACK_S, stage_of_fates
+from supervisor.aborts.tool_calls import FOUND_LATER, NONE_FOUND
 from supervisor.diagnostics.causal_trace import split_call
 from supervisor.lifecycles.events import OperatorStop, ToolCompleted, UrgentMessage
 from supervisor.lifecycles.turn import Call, Turn
@@ -51,6 +52,7 @@ from supervisor.policies.abort_plan import (
     plan_abort,
     total_survivors,
 )
+from supervisor.policies.abort_request import EXITING_S
 from supervisor.policies.argument_checks import check_type, check_types
 from supervisor.ports import Journal
 from supervisor.runtime.entity import Refused
@@ -227,12 +229,15 @@ class AbortService:
         receipts: list[NodeReceipt] = []
         killed_at: float | None = None
         recorded_at: float | None = None
-        with timers.limit(plan.deadline_s + self.slack_s):
-            for one in ended:
-                receipts.append(await self._receipt_of(one, began))  # noqa: PERF401  what came in time counts
-            killed_at = self._wall()
-            if await self._wait_recorded(plan.target, ended):
-                recorded_at = self._wall()
+        for within_s in (plan.deadline_s + self.slack_s, EXITING_S + self.slack_s):
+            with timers.limit(within_s) as waited:
+                for one in ended[len(receipts) :]:
+                    receipts.append(await self._receipt_of(one, began))  # noqa: PERF401  what came in time counts
+                killed_at = killed_at or self._wall()
+                if await self._wait_recorded(plan.target, ended):
+                    recorded_at = self._wall()
+            if not (waited.cancelled_caught and any(one.session.waits_for_kernel for one in ended)):
+                break
         for one in ended[len(receipts) :]:  # a node behind one that has not ended may well have ended
             if one.node.kind == "session" and one.session.phase >= SessionPhase.FINISHED:
                 receipts.append(await self._receipt_of(one, began))
@@ -452,7 +457,7 @@ class AbortService:
                 outcome="ended",
                 rung=(await self._stage_of_call(ended)).value,
                 took_s=round(self._registry.system.timers.now() - began, 6),
-                how=ended.how or "scope",
+                how=self._how_ended(ended),
                 ended_at=self._wall(),
             )
         if node.mode is CancelMode.WAIT_REQUESTED:
@@ -473,6 +478,12 @@ class AbortService:
             how=ended.how,
             ended_at=report.killed_at,
         )
+
+    def _how_ended(self, ended: _AbortedNode) -> str:
+        """Return the description of the way in which a call has ended, without a contradiction to its processes: they
+        may have been looked for again after the turn was interrupted."""
+        how = ended.how or "scope"
+        return how.replace(NONE_FOUND, FOUND_LATER) if ended.fates(ended.node.id) else how
 
     async def _stage_of_call(self, ended: _AbortedNode) -> TerminationStage:
         """Return the stage at which a call has ended. If the call's turn was interrupted, wait first until the agent

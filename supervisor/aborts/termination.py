@@ -11,12 +11,17 @@ stage       session (this module)         turn (``sessions.effect_executor``)  t
 request     the agent closes when idle    the agent is asked to interrupt      the agent is asked to end it
 cancel      the session's scope is left
 kill        the agent is killed           the agent is killed                  its processes are killed
+exiting     the kernel is waited for      the same, before the kill            the kernel is waited for
 abandon     what still runs is reported                                        its turn is interrupted
 ==========  ============================  ==================================  =============================
 
 TERMINATE is no stage of these tables: when the session's scope is left, each process context sends SIGTERM and, after
 the budget of that stage, SIGKILL. The shim of each process has the same two budgets, since the shim acts also when the
 supervisor is dead.
+
+EXITING is entered only if a killed process is still there that runs no code any more, since the kernel is releasing
+what the process holds (``LiveSession.waits_for_kernel``). The stage has a budget of its own, ``EXITING_S``, which no
+deadline of an abort counts.
 
 Terminating a session ends everything below it and then appends the session's last record, ``Ended``. A stage ends early
 as soon as nothing works for the session. Example: a child session, and a tool of the parent that ignores SIGTERM:
@@ -52,7 +57,7 @@ from actors.timers import Timer, TimerService
 from supervisor.lifecycles.events import Ended, OperatorStop
 from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, TerminationStage, TransitionReason, Verdict
 from supervisor.policies.abort_plan import ProcessFate, total_survivors
-from supervisor.policies.abort_request import AbortRequest, StageDeadlines, same_abort, stage_deadlines
+from supervisor.policies.abort_request import EXITING_S, AbortRequest, StageDeadlines, same_abort, stage_deadlines
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
@@ -94,6 +99,10 @@ class Termination(ABC):
     def deadline(self, stage: TerminationStage) -> float | None:
         """Return the time at which *stage* is over (monotonic seconds); ``None`` for the last stage."""
 
+    def applies(self, stage: TerminationStage) -> bool:
+        """Return whether *stage* is needed now; a stage that is not needed is skipped."""
+        return True
+
     def enter(self, stage: TerminationStage) -> None:
         """Begin *stage*: perform its action, then set the timer for the next stage."""
         self.stage = stage
@@ -122,7 +131,8 @@ class Termination(ABC):
 
     def _advance(self) -> None:
         assert self.stage is not None, "the timer is cancelled when the termination is over"
-        self.enter(self.stages[self.stages.index(self.stage) + 1])
+        later = self.stages[self.stages.index(self.stage) + 1 :]
+        self.enter(next(stage for stage in later if self.applies(stage)))
 
     def set_timer(self, delay_s: float, call: Callable[[], None]) -> None:
         def fire(_: Timer) -> None:
@@ -145,7 +155,13 @@ class SessionTermination(Termination):
 
     __slots__ = ("abort_id", "began", "cause", "fates_before", "outages", "service", "session")
 
-    stages = (TerminationStage.REQUEST, TerminationStage.CANCEL, TerminationStage.KILL, TerminationStage.ABANDON)
+    stages = (
+        TerminationStage.REQUEST,
+        TerminationStage.CANCEL,
+        TerminationStage.KILL,
+        TerminationStage.EXITING,
+        TerminationStage.ABANDON,
+    )
 
     def __init__(
         self, service: TerminationService, session: LiveSession, cause: Cause, abort_id: str | None, began: float
@@ -182,6 +198,9 @@ class SessionTermination(Termination):
             case TerminationStage.ABANDON:
                 self.service.on_idle(session)
 
+    def applies(self, stage: TerminationStage) -> bool:
+        return stage is not TerminationStage.EXITING or self.session.waits_for_kernel
+
     def deadline(self, stage: TerminationStage) -> float | None:
         ladder, due = self.session.policy.ladder, self.due
         match stage:
@@ -193,6 +212,8 @@ class SessionTermination(Termination):
                 return self.began + due.kill_s + self.service.slack_s
             case TerminationStage.KILL:
                 return self.timers.now() + ladder.kill_s + self.service.slack_s
+            case TerminationStage.EXITING:
+                return self.timers.now() + EXITING_S + self.service.slack_s
             case _:
                 return None
 
@@ -379,8 +400,9 @@ class TerminationService:
         if stage is None:
             return
         took_s = max(0.0, termination.timers.now() - termination.began)
-        if stage is TerminationStage.CANCEL:
-            stage = stage_of_fates(session.fates[termination.fates_before :])
+        fates = session.fates[termination.fates_before :]
+        if stage is TerminationStage.CANCEL or (stage is TerminationStage.KILL and any(one.exiting_s for one in fates)):
+            stage = stage_of_fates(fates)
         survivors = total_survivors(fate.survivors for fate in session.fates)
         session.report = TerminationReport(stage, took_s, self.registry.journal_writer.clock.wall.time(), survivors)
         termination.finish()
@@ -422,6 +444,8 @@ def stage_of_fates(fates: Sequence[ProcessFate]) -> TerminationStage:
     """Return the most forceful stage that was needed to end the processes with these *fates*, after their scope was
     cancelled."""
     ended_by = {fate.ended_by for fate in fates}
+    if any(fate.exiting_s for fate in fates):
+        return TerminationStage.EXITING
     if "kill" in ended_by:
         return TerminationStage.KILL
     return TerminationStage.TERMINATE if "terminate" in ended_by else TerminationStage.CANCEL

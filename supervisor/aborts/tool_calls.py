@@ -8,8 +8,8 @@ call ends.
 
 Processes that belong to the call are killed; processes that may belong to the call are named in a record. While a
 process of either kind is alive, or if the processes could not be listed, the result of the call is ``unknown`` and not
-``aborted``. When the agent has ended and its shim has proved that no process is left, a record says so, and later
-receipts count these processes as dead.
+``aborted``. A process that the kernel is ending runs no code, so it is only waited for. When the agent has ended and
+its shim has proved that no process is left, a record says so, and later receipts count these processes as dead.
 
 Work of a call inside the agent's own process does not count as a process of the call. For such work the agent's report
 that the call has ended is accepted.
@@ -18,7 +18,7 @@ that the call has ended is accepted.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from math import inf
 from typing import Final, NamedTuple
 
@@ -30,8 +30,14 @@ from actors.timers import TimerService
 from supervisor.aborts.termination import Termination
 from supervisor.lifecycles.types import Survivors, TerminationStage
 from supervisor.policies.abort_plan import ProcessFate
-from supervisor.policies.abort_request import CALL_ASKED_S
-from supervisor.policies.call_processes import CallProcesses, CallSpan, ProcessSeen, processes_of_calls
+from supervisor.policies.abort_request import CALL_ASKED_S, EXITING_S
+from supervisor.policies.call_processes import (
+    AgentPrograms,
+    CallProcesses,
+    CallSpan,
+    ProcessSeen,
+    processes_of_calls,
+)
 from supervisor.ports import Out, Process
 from supervisor.runtime.agent_io import AgentIO
 from supervisor.runtime.entity_registry import EntityRegistry
@@ -43,21 +49,32 @@ KILLED: Final = "the agent runs this call by itself: the processes of the call w
 ENDING: Final = "it was ending already"
 """Descriptions, for a receipt, of the way in which a call was ended."""
 
+NONE_FOUND: Final = "no process of it was found"
+FOUND_LATER: Final = "its processes were found only later"
+NOT_LISTED: Final = "its processes could not be listed"
+NOT_ALONE: Final = "its processes cannot be told from those of the calls beside it"
+"""Reasons, for a receipt, why no process of a call was killed; see also ``_not_killed``."""
+
 KILL_S: Final = 1.0
 """Seconds for which the kill is repeated while processes of a call start other processes; after that the remaining
 processes stay until their agent ends."""
+EXITING_AFTER_S: Final = 0.5
+"""Seconds after which the end of a killed process by the kernel counts as one that takes long."""
 LINGER_S: Final = 0.25
 """Seconds that a process which may belong to a call has to end without being killed, after the agent reported the end
 of the call."""
 POLL_S: Final = 0.005
 """Seconds between two listings of the processes."""
+EXITING_POLL_S: Final = 0.05
+"""The same, while only processes are left that the kernel is ending."""
 
 
 class CallTermination(Termination):
     """Termination of one call. *on_kill* and *on_abandon* are called when the stages KILL and ABANDON begin.
 
     *budget_s* is the length of the stage KILL in seconds. The stage REQUEST lasts ``CALL_ASKED_S`` seconds, but at most
-    *budget_s*.
+    *budget_s*. The stage EXITING is skipped unless *is_exiting* then returns true: the kernel is ending a process of
+    the call.
     """
 
     __slots__ = (
@@ -65,6 +82,7 @@ class CallTermination(Termination):
         "_budget_s",
         "_ends_at",
         "_entered_at",
+        "_is_exiting",
         "_on_abandon",
         "_on_kill",
         "how",
@@ -72,7 +90,7 @@ class CallTermination(Termination):
         "tool_id",
     )
 
-    stages = (TerminationStage.REQUEST, TerminationStage.KILL, TerminationStage.ABANDON)
+    stages = (TerminationStage.REQUEST, TerminationStage.KILL, TerminationStage.EXITING, TerminationStage.ABANDON)
 
     def __init__(
         self,
@@ -82,6 +100,7 @@ class CallTermination(Termination):
         budget_s: float,
         on_kill: Callable[[], None],
         on_abandon: Callable[[], None],
+        is_exiting: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(timers)
         self.tool_id, self.how = tool_id, how
@@ -90,7 +109,7 @@ class CallTermination(Termination):
         self._budget_s = budget_s
         self._began = self._entered_at = timers.now()
         self._ends_at = inf
-        self._on_kill, self._on_abandon = on_kill, on_abandon
+        self._on_kill, self._on_abandon, self._is_exiting = on_kill, on_abandon, is_exiting
 
     @property
     def spent_s(self) -> float:
@@ -115,6 +134,9 @@ class CallTermination(Termination):
             case TerminationStage.ABANDON:
                 self._on_abandon()
 
+    def applies(self, stage: TerminationStage) -> bool:
+        return stage is not TerminationStage.EXITING or self._is_exiting()
+
     def deadline(self, stage: TerminationStage) -> float | None:
         match stage:
             case TerminationStage.REQUEST:
@@ -122,6 +144,8 @@ class CallTermination(Termination):
                 return min(self._entered_at + min(CALL_ASKED_S, self._budget_s), self._ends_at - kill_s)
             case TerminationStage.KILL:
                 return min(self._entered_at + self._budget_s, self._ends_at)
+            case TerminationStage.EXITING:
+                return self._entered_at + EXITING_S
             case _:
                 return None
 
@@ -256,6 +280,7 @@ class ToolCallTerminations:
             budget_s,
             on_kill=lambda: self._start_kill(call_id, tool_id, asked=outs is not None),
             on_abandon=lambda: self.give_up(call_id, f"it had not ended {termination.spent_s:g} s later"),
+            is_exiting=lambda: tool_id in self._session.exiting,
         )
         termination.not_ended.append(not_ended)
         termination.hasten(now=now, within_s=within_s)
@@ -274,20 +299,43 @@ class ToolCallTerminations:
             except ActorStopped:
                 self.note_closed(call_id)  # its scope is being cancelled
         elif not asked:
-            self.give_up(call_id, "no process of it was found")
+            self.give_up(call_id, NOT_ALONE)
 
     async def _kill_processes(self, call_id: str, tool_id: str, asked: bool) -> None:
         """Kill the processes of the one call that is open and continues."""
-        process, killed = self._agent_io.process, False
+        process, found = self._agent_io.process, KilledProcesses()
         if process is not None:
             async with self._lock:
-                found = await end_processes(
-                    process, self._span, self._registry.system.timers, servers=self._session.profile.servers
-                )
+                found = await self._kill_and_wait(tool_id, process, self._span)
             self._note_killed(tool_id, found)
-            killed = bool(found.killed)
-        if not (killed or asked):
-            self.give_up(call_id, "no process of it was found")
+            # A worker that has started the process that was killed cannot be recognized later.
+            self._note_left(tool_id, sorted(found.above))
+        if not (found.killed or found.exiting_s or asked):
+            self.give_up(call_id, _not_killed(found.may_live))
+
+    async def _kill_and_wait(
+        self, tool_id: str, process: Process, span: CallSpan, linger_s: float = 0.0
+    ) -> KilledProcesses:
+        """Kill the processes of the calls in *span*. If the kernel is still ending some of them after that, record
+        this, and wait for them, at most ``EXITING_S`` seconds; processes that are still there then may live."""
+        agent, timers = self._session.profile.programs_of(process.pid), self._registry.system.timers
+        began = timers.now()
+        found = await end_processes(process, span, timers, agent, linger_s)
+        if not found.exiting:
+            return found
+        killed, above = found.killed, found.above
+        self._registry.begin_exiting(self._session, tool_id, found.exiting)
+        try:
+            span = span._replace(had_own=span.had_own or bool(killed))
+            found = await end_processes(process, span, timers, agent, within_s=EXITING_S, exiting_s=EXITING_S)
+        finally:
+            self._session.exiting.pop(tool_id, None)
+        return found._replace(
+            killed=tuple(dict.fromkeys((*killed, *found.killed))),
+            may_live=tuple(dict.fromkeys((*found.may_live, *(found.alive & above), *found.exiting))),
+            above=found.above | (found.alive & above),
+            exiting_s=round(timers.now() - began, 6),
+        )
 
     def give_up(self, call_id: str, why: str) -> None:
         """Give up the termination of a call: report to the callers that requested it that the agent does not end the
@@ -307,29 +355,40 @@ class ToolCallTerminations:
             return True
         async with self._lock:
             linger_s = LINGER_S if not self._left else 0.0  # a process that outlived the wait once gets no second one
-            span = self._span._replace(alone=alone)
-            found = await end_processes(
-                process, span, self._registry.system.timers, linger_s, self._session.profile.servers
-            )
+            had_own = any(fate.owner == tool_id and fate.ended_by == "kill" for fate in self._session.fates)
+            span = self._span._replace(alone=alone, had_own=had_own)
+            found = await self._kill_and_wait(tool_id, process, span, linger_s)
         self._note_killed(tool_id, found)
         if process.pid in found.alive:
             self._note_ended([one for one in self._left if one[1] and one[1] not in found.alive])
-        if may_live := [pid for pid in found.may_live if (tool_id, pid) not in self._left]:
+        self._note_left(tool_id, found.may_live)
+        return not (found.left or any(owner == tool_id for owner, _ in self._left))
+
+    def _note_left(self, tool_id: str, pids: Iterable[int]) -> None:
+        """Record processes that may belong to a call and may live on; pid 0: they could not be listed."""
+        if may_live := [pid for pid in pids if (tool_id, pid) not in self._left]:
             fact = {"call": tool_id, "pids": [pid for pid in may_live if pid]}
             self._registry.record_turn_fact(self._session, "CallProcessesLeft", fact)
         for pid in may_live:
             self._record_fate(tool_id, pid, "", "unknown")
-        return not (found.left or found.may_live)
 
     def _note_killed(self, tool_id: str, found: KilledProcesses) -> None:
         if found.killed:
             fact = {"call": tool_id, "pids": [*found.killed], "left": [*found.left]}
             self._registry.record_turn_fact(self._session, "CallProcessesKilled", fact)
         for pid in found.killed:
-            self._record_fate(tool_id, pid, "kill", int(pid in found.left))
+            self._record_fate(tool_id, pid, "kill", int(pid in found.left), found.exiting_s)
 
-    def _record_fate(self, tool_id: str, pid: int, ended_by: str, survivors: Survivors) -> None:
-        fate = ProcessFate(owner=tool_id, pid=pid, status=None, ended_by=ended_by, killed=0, survivors=survivors)
+    def _record_fate(self, tool_id: str, pid: int, ended_by: str, survivors: Survivors, exiting_s: float = 0.0) -> None:
+        fate = ProcessFate(
+            owner=tool_id,
+            pid=pid,
+            status=None,
+            ended_by=ended_by,
+            killed=0,
+            survivors=survivors,
+            exiting_s=exiting_s,
+        )
         self._session.fates.append(fate)
         if survivors:
             self._left[tool_id, pid] = None
@@ -354,45 +413,72 @@ class ToolCallTerminations:
 class KilledProcesses(NamedTuple):
     """Result of :func:`end_processes`, as pids: processes that were killed; those that were killed but are still alive
     (``left``); processes that are alive and may belong to a call (``may_live``; 0: the processes could not be listed);
-    and all processes that are alive, the agent included."""
+    all processes that are alive, the agent included; processes of a call that the kernel is still ending (``exiting``);
+    the seconds that the kernel took to end such processes, 0 if it took less than ``EXITING_AFTER_S``; and those of
+    ``may_live`` that are older than the call and have started a process of it (``above``)."""
 
     killed: tuple[int, ...] = ()
     left: tuple[int, ...] = ()
     may_live: tuple[int, ...] = ()
     alive: frozenset[int] = frozenset()
+    exiting: tuple[int, ...] = ()
+    exiting_s: float = 0.0
+    above: frozenset[int] = frozenset()
+
+
+def _not_killed(may_live: Sequence[int]) -> str:
+    """Return the reason, for a receipt, why no process of a call was killed, given the processes that may belong to
+    the call."""
+    pids = ", ".join(str(pid) for pid in may_live if pid)
+    if pids:
+        return f"only processes were found that cannot be told from the agent's own (pid {pids})"
+    return NOT_LISTED if may_live else NONE_FOUND
 
 
 async def end_processes(
     process: Process,
     span: CallSpan,
     timers: TimerService,
+    agent: AgentPrograms,
     linger_s: float = 0.0,
-    servers: Collection[str] = (),
     within_s: float = KILL_S,
+    exiting_s: float = EXITING_AFTER_S,
 ) -> KilledProcesses:
-    """Kill the processes of the calls in *span*, and repeat this until none is found, for at most *within_s* seconds.
+    """Kill the processes of the calls in *span*, and repeat this until none is found, for at most *within_s* seconds
+    (*exiting_s* seconds if only processes are found that the kernel is ending).
 
     *linger_s* is the number of seconds that a process which may belong to a call has to end without being killed.
     """
     killed: dict[int, None] = {}
+    above: set[int] = set()
     seen: tuple[ProcessSeen, ...] | None = None
     found = CallProcesses()
-    patient_until = timers.now() + linger_s
+    patient_until, runs_at = timers.now() + linger_s, timers.now()
     with timers.limit(within_s):
         while True:
             seen = None  # a shim that was stopped gives no reply, and this loop is cancelled while it waits
             seen = await process.list_processes()
             if seen is None:
                 break
-            found = processes_of_calls(seen, process.pid, span, servers)
-            if not found.belong and (not found.may_belong or timers.now() >= patient_until):
+            found = processes_of_calls(seen, span._replace(had_own=span.had_own or bool(killed)), agent)
+            above.update(one.pid for one in found.above)
+            is_clear = not found.belong and not found.exiting
+            if is_clear and (not found.may_belong or timers.now() >= patient_until):
+                break
+            if not found.exiting or found.belong:
+                runs_at = timers.now()
+            elif timers.now() >= runs_at + exiting_s:
                 break
             process.signal_processes(found.belong, signal.SIGKILL)
             killed.update(dict.fromkeys(one.pid for one in found.belong))
-            await anyio.sleep(POLL_S)
+            await anyio.sleep(POLL_S if found.belong or found.may_belong else EXITING_POLL_S)
+    alive = frozenset(one.pid for one in seen or () if one.alive)
+    may_live = dict.fromkeys([*sorted(above & alive), *(one.pid for one in found.may_belong)])
     return KilledProcesses(
         killed=tuple(killed),
         left=tuple([one.pid for one in found.belong]),
-        may_live=(0,) if seen is None else tuple([one.pid for one in found.may_belong]),
-        alive=frozenset(one.pid for one in seen or () if one.alive),
+        may_live=(0,) if seen is None else tuple(may_live),
+        alive=alive,
+        exiting=tuple([one.pid for one in found.exiting]),
+        above=frozenset(above & alive),
     )

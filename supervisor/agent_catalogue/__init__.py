@@ -4,10 +4,12 @@ This package starts no program and does not read the state of this machine.
 """
 
 from supervisor.agent_catalogue.catalogue import (
+    KNOWN_SERVERS,
     AgentVariant,
     KnownAgent,
     PermissionStart,
     UnknownAgent,
+    agent_programs,
     catalogue,
     known_agent,
 )
@@ -16,6 +18,7 @@ from supervisor.agent_catalogue.line_rules import LineMapping, is_one_shot
 from supervisor.agent_catalogue.quirks import NO_QUIRKS, Quirks
 
 __all__ = [
+    "KNOWN_SERVERS",
     "NO_QUIRKS",
     "AgentVariant",
     "BadData",
@@ -24,6 +27,7 @@ __all__ = [
     "PermissionStart",
     "Quirks",
     "UnknownAgent",
+    "agent_programs",
     "catalogue",
     "is_one_shot",
     "known_agent",

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -22,6 +22,30 @@ from supervisor.agent_catalogue.line_rules import LineMapping
 from supervisor.agent_catalogue.quirks import NO_QUIRKS, Quirks
 
 HERE = Path(__file__).parent
+KNOWN_SERVERS: Final = frozenset(
+    {
+        "basedpyright-langserver",
+        "bash-language-server",
+        "clangd",
+        "csharp-ls",
+        "elixir-ls",
+        "gopls",
+        "jdtls",
+        "lua-language-server",
+        "pylsp",
+        "pyright-langserver",
+        "ruby-lsp",
+        "rust-analyzer",
+        "solargraph",
+        "sourcekit-lsp",
+        "tsserver",
+        "typescript-language-server",
+        "vscode-eslint-language-server",
+        "yaml-language-server",
+        "zls",
+    }
+)
+"""Names of language servers that agents start when they are first needed, and keep from turn to turn."""
 Name = Annotated[Word, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")]
 
 
@@ -114,7 +138,8 @@ class KnownAgent(Data):
     """Catalogue entry of one agent.
 
     ``passes`` names variables of the supervisor's environment that the agent may receive; ``env`` holds variables that
-    the agent always receives; ``version_arguments`` make the program print its version. With one of ``never_ask_flags``
+    the agent always receives; ``version_arguments`` make the program print its version; ``runs`` names further programs
+    in which the agent itself runs, below the program that is started. With one of ``never_ask_flags``
     on its command line, or in one of ``never_ask_modes``, the agent requests no permission, or not for every action.
     """
 
@@ -125,6 +150,7 @@ class KnownAgent(Data):
     ways: tuple[AgentVariant, ...] = Field(min_length=1)
     install: Install | None = None
     version_arguments: Words = ("--version",)
+    runs: Words = ()
     passes: Words = ()
     env: Mapping[Word, Word] = {}
     model: ModelServerSettings = ModelServerSettings()
@@ -158,6 +184,19 @@ def catalogue() -> Mapping[str, KnownAgent]:
     """
     found = [read_data(path, KnownAgent) for path in sorted((HERE / "known").glob("*.toml"))]
     return MappingProxyType({one.name: one for one in found})
+
+
+@cache
+def agent_programs() -> frozenset[str]:
+    """Return the names of all programs in which agents of the catalogue themselves run.
+
+    Raises:
+        BadData: a file of the catalogue is damaged.
+    """
+    found: set[str] = set()
+    for agent in catalogue().values():
+        found.update((agent.name, *agent.also, *agent.runs), (way.command[0] for way in agent.ways))
+    return frozenset(found)
 
 
 def known_agent(name: str) -> KnownAgent:

@@ -10,6 +10,7 @@ answering, fails with :class:`McpError`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -18,6 +19,7 @@ import msgspec
 from actors import Context, Intensity
 from actors.restart import add_restart
 from supervisor.agents.protocols.codec_base import LineBuffer
+from supervisor.policies.abort_request import program_end_s
 from supervisor.ports import InvalidLaunch, Launch, McpServer, Process, ProcessHost, SpawnError
 from supervisor.ports.input_limits import UNREAD_BYTES_MAX
 from supervisor.ports.json_text import decodable
@@ -91,7 +93,7 @@ class McpResource:
         Raises:
             ActorStopped: the session is ending.
         """
-        self._session.start(ctx, self._run)
+        self._session.start(ctx, self._run, clean_up_s=program_end_s(self._session.policy.ladder))
 
     def give_up(self, why: str) -> None:
         """End the server before its session ends, for the reason *why*."""
@@ -164,7 +166,12 @@ class McpResource:
         of the end, and whether every further start fails for it."""
         ladder, why, is_permanent = self._session.policy.ladder, "it was cancelled", False
         try:
-            async with self._host.spawn(self._launch, terminate_s=ladder.terminate_s, kill_s=ladder.kill_s) as process:
+            async with self._host.spawn(
+                self._launch,
+                terminate_s=ladder.terminate_s,
+                kill_s=ladder.kill_s,
+                on_exiting=partial(self._registry.begin_exiting, self._session, self._session.session_id),
+            ) as process:
                 self._process = process
                 why = await self._converse(process)
         except SpawnError as error:

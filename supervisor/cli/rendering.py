@@ -252,6 +252,8 @@ def _ended_process(one: ProcessFate) -> str:
         return f"process {one.pid}, perhaps {whose}: {state}"
     status = "status unknown" if one.status is None else f"status {one.status}"
     more = f", {one.killed} below it killed" if one.killed else ""
+    if one.exiting_s:
+        more += f"; it was exiting for {duration(one.exiting_s)}, in which the kernel released what it held"
     return f"process {one.pid} of {printable(one.owner)}: ended by {one.ended_by}, {status}{more}"
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+from supervisor.agent_catalogue import KNOWN_SERVERS, agent_programs
 from supervisor.agents.codecs import MakeCodec, scripted_command
 from supervisor.agents.protocols.command import CommandCodec
 from supervisor.agents.protocols.inprocess import FunctionConnection
@@ -78,7 +79,8 @@ def profile_of(name: str, agent: AgentConfig | AgentFunction, workdir: Path) -> 
         mapping=config.line_mapping,
         quirks=config.quirks,
         known=config.known is not None,
-        servers=tuple(config.servers),
+        servers=frozenset((*config.servers, *KNOWN_SERVERS)),
+        own_programs=agent_programs(),
         function=config.function,
         explain_retries=config.explain_retries,
     )

@@ -204,6 +204,8 @@ class Shutdown:
             outages = disk.outages
             with self._system.timers.limit(bound_s + 3 * SLACK_S) as waited:
                 await self._next_end()
+            if waited.cancelled_caught and any(session.exiting for session in sessions.values()):
+                continue  # the wait for the kernel has a bound of its own
             if waited.cancelled_caught and disk.outage is None and disk.outages == outages:
                 break  # the disk was not the reason: no more records will come
             if waited.cancelled_caught and disk.outage is not None and not await self._recovers_soon():

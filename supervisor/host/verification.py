@@ -18,6 +18,7 @@ import anyio
 from actors import ActorStopped, failpoint
 from supervisor.host.workspace_cleanup import REMOVE_S, WorkspaceCleanup
 from supervisor.plans.acceptance import AcceptanceResult, AcceptanceTest, Rejection, Verify, run_acceptance_tests
+from supervisor.policies.abort_request import program_end_s
 from supervisor.ports import Changes, JournalLost, Merge, ProcessHost, Workspace, WorkspaceSpec
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import outlast_shortage
@@ -77,7 +78,9 @@ class Verification:
         session, ctx = self._registry.sessions.get(session_id), self._registry.system.context(session_id)
         if session is not None and ctx is not None and not session.is_terminating:
             with suppress(ActorStopped):
-                session.start(ctx, self._check, session, tests, found, over)
+                session.start(
+                    ctx, self._check, session, tests, found, over, clean_up_s=program_end_s(session.policy.ladder)
+                )
                 await over.wait()
         if not found:
             raise Refused(f"session {session_id!r} was ended before its acceptance tests were")

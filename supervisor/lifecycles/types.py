@@ -198,12 +198,14 @@ class Severity(StrEnum):
 
 
 class TerminationStage(StrEnum):
-    """Stages of a termination, gentlest first."""
+    """Stages of a termination, gentlest first. In the stage ``exiting`` nothing of what is ended runs any more, and the
+    kernel still releases what its processes hold."""
 
     REQUEST = "request"
     CANCEL = "cancel"
     TERMINATE = "terminate"
     KILL = "kill"
+    EXITING = "exiting"
     ABANDON = "abandon"
 
 

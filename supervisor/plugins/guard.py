@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, get_args
 
-from supervisor.ports import Codec, InvalidLaunch, Launch, Malformed, Out, Process
+from supervisor.ports import Codec, InvalidLaunch, Launch, Malformed, OnExiting, Out, Process
 
 _OUTS = get_args(Out)
 _MAY_DECLINE = ("steer", "end_call")
@@ -34,7 +34,7 @@ class NoHost:
 
     @asynccontextmanager
     async def spawn(
-        self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0
+        self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0, on_exiting: OnExiting | None = None
     ) -> AsyncGenerator[Process, None]:
         raise InvalidLaunch(self._why)
         yield  # makes this function a generator

@@ -173,7 +173,8 @@ class ProcessFate(msgspec.Struct, frozen=True, kw_only=True):
 
     ``ended_by`` is ``exit``, ``terminate`` or ``kill``; it is empty for a process that may belong to the call named as
     ``owner`` and was therefore not ended: then ``survivors`` is ``unknown`` until the process has ended. ``pid`` is 0
-    if the processes of a call could not be listed.
+    if the processes of a call could not be listed. ``exiting_s`` is the number of seconds that the kernel took to end
+    processes after they were killed, when they ran no code any more; 0 if that took no longer than usual.
     """
 
     owner: str
@@ -182,6 +183,7 @@ class ProcessFate(msgspec.Struct, frozen=True, kw_only=True):
     ended_by: str
     killed: int
     survivors: Survivors
+    exiting_s: float = 0.0
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):

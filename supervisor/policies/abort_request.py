@@ -37,6 +37,11 @@ class StageDeadlines(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 CALL_ASKED_S: Final = 1.0
 """Time budget of the request stage of one tool call, in seconds. Measured: an agent ends a call in 5 ms."""
 
+EXITING_S: Final = 60.0
+"""Time budget of the stage exiting, in seconds: how long the end of processes is waited for that run no code any more,
+since the kernel is ending them. Measured: 48 GiB of pinned memory take 3 to 8 s. The deadline of an abort does not
+count this time."""
+
 
 def call_deadlines(budgets: StageBudgets, *, now: bool = False) -> StageDeadlines:
     """Return when each stage of one tool call is over, in seconds from now. The agent is requested to end the call for
@@ -64,6 +69,11 @@ def stage_deadlines(budgets: StageBudgets, within_s: float | None = None, *, now
         cancel_s = min(cancel_s, max(terminate_s - budgets.terminate_s, 0.0))
         request_s = min(request_s, max(cancel_s - budgets.cancel_s, 0.0))
     return StageDeadlines(request_s=request_s, cancel_s=cancel_s, terminate_s=terminate_s, kill_s=kill_s)
+
+
+def program_end_s(budgets: StageBudgets) -> float:
+    """Return the longest time, in seconds, that the end of a program takes after its scope was cancelled."""
+    return budgets.terminate_s + budgets.kill_s + EXITING_S
 
 
 class MergeOutcome(StrEnum):

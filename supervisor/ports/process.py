@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
@@ -87,7 +87,8 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     ``killed`` counts the descendants that had to be killed, ``survivors`` the descendants that are still alive: 0, or
     -1 if the number is unknown. In a pid namespace whose shim was lost the kernel kills: then ``killed`` counts the
     main process only. ``outlived`` are the descendants that still ran when the main process had exited by itself, and
-    were killed then.
+    were killed then. ``exiting_s`` is the number of seconds from the kill to the end of the last process, if the kernel
+    needed longer to end the processes than ``ProcessHost.spawn`` allows to processes that can run; else 0.
     """
 
     pid: int
@@ -97,6 +98,12 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     survivors: int
     took_s: float
     outlived: tuple[ProcessSeen, ...] = ()
+    exiting_s: float = 0.0
+
+
+OnExiting = Callable[[tuple[int, ...]], None]
+"""Function that is called once, with pids, when all that is left of a killed tree is processes that the kernel is still
+ending. They run no code any more, and are waited for."""
 
 
 class SpawnError(Exception):
@@ -188,9 +195,15 @@ class ProcessHost(Protocol):
     """Starts programs, each under a shim of its own."""
 
     def spawn(
-        self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0
+        self,
+        launch: Launch,
+        *,
+        terminate_s: float = 2.0,
+        kill_s: float = 1.0,
+        on_exiting: OnExiting | None = None,
     ) -> AbstractAsyncContextManager[Process]:
-        """Start *launch*. Leaving the context ends the whole tree (terminate, then kill) under a bounded shield.
+        """Start *launch*. Leaving the context ends the whole tree (terminate, then kill) under a bounded shield. After
+        the kill, processes that the kernel is ending are waited for, at most ``EXITING_S`` seconds.
 
         Raises:
             InvalidLaunch: the program is missing, not executable, or the working directory does not exist.

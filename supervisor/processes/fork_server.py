@@ -211,6 +211,9 @@ class ForkServer:
         """
         strangers = [pid for pid in shim.children(os.getpid()) if pid not in self.shims]
         shim.send(strangers, signal.SIGKILL)
+        for pid in strangers:
+            if shim.is_alive(pid) and shim.is_exiting(pid):
+                shim.kill_below(pid)
         return bool(strangers)
 
     # ------------------------------------------------------------------------------------------ the end

@@ -2,8 +2,9 @@
 
 Each program costs one task (the only reader of the shim's statuses) and a handful of descriptors; both are released
 when the context is left. Leaving the context is shielded and bounded: terminate, kill, and finally give up and report
-that. The end of the main process is learned from the shim, never from end of file on the program's output, because any
-descendant can hold the output open.
+that. A killed process that the kernel is still ending runs no code any more (a process with 48 GiB of pinned memory
+takes 8 s to end): the kernel is waited for, with a bound of its own. The end of the main process is learned from the
+shim, never from end of file on the program's output, because any descendant can hold the output open.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ import socket
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import ExitStack, asynccontextmanager, suppress
+from math import inf
 from typing import Self, assert_never
 
 import anyio
 import msgspec
+from anyio.abc import TaskGroup
 
 from actors.waiting import to_the_end, within
+from supervisor.policies.abort_request import EXITING_S
 from supervisor.policies.call_processes import ProcessSeen
-from supervisor.ports import Caller, Launch, ProcessReport, SpawnError, UnidentifiedProcess
+from supervisor.ports import Caller, Launch, OnExiting, ProcessReport, SpawnError, UnidentifiedProcess
 from supervisor.ports.shortages import shortage_of
 from supervisor.processes.containment import TAG_VARIABLE, UNCONTAINED, Containment, reap_adopted
 from supervisor.processes.descent import caller_at, lineage_of, read_stat
@@ -50,6 +54,8 @@ LAUNCH_SHIELD_S = 1.0
 machine later."""
 KILL_EXTRA_S = 2.0
 """Seconds that are added to ``kill_s``, so that a loaded machine can schedule the shim."""
+EXITING_LOOK_S = 0.25
+"""Seconds between two checks whether the kernel is still ending what is left of a killed tree."""
 PROCESSES_PER_ORDER = 100
 """Number of processes that one ``strike`` order names, so that the line fits into the buffer of the control socket."""
 FOLLOW_S = 1.0
@@ -75,9 +81,17 @@ class _ListRequest:
 class ShimProcess:
     """Running program under its shim; implements ``supervisor.ports.Process``."""
 
-    def __init__(self, launch: Launch, fork_server: ForkServerClient) -> None:
+    def __init__(
+        self,
+        launch: Launch,
+        fork_server: ForkServerClient,
+        group: TaskGroup,
+        kill_s: float,
+        on_exiting: OnExiting | None,
+    ) -> None:
         self.report: ProcessReport | None = None
         self._launch = launch
+        self._group, self._kill_s, self._on_exiting = group, kill_s, on_exiting
         self._fork_server = fork_server
         self._pid = 0
         self._failed: Failed | None = None
@@ -85,9 +99,15 @@ class ShimProcess:
         self._status: int | None = None
         self._order = "exit"
         self._ordered_at_s: float | None = None
+        self._killed_at_s: float | None = None
+        self._is_exiting = False
+        """True once it is known that the kernel takes long to end the killed processes."""
         self._start_known, self._exited, self._ended = anyio.Event(), anyio.Event(), anyio.Event()
         self._list_requests: deque[_ListRequest] = deque()
         self._reading = anyio.CancelScope(shield=True)
+        self._watching = anyio.CancelScope(
+            shield=True
+        )  # a cancelled child would cancel the group that is left shielded
         self._open()
 
     def _open(self) -> None:
@@ -143,6 +163,9 @@ class ShimProcess:
         """Send SIGKILL to every process of the tree until no process is left."""
         self._note_order("kill")
         self.shim_client.kill()
+        if self._killed_at_s is None and self.report is None:
+            self._killed_at_s = anyio.current_time()
+            self._group.start_soon(self._watch_end)
 
     def clock(self) -> int:
         """Return the current time, in clock ticks since the boot."""
@@ -245,6 +268,7 @@ class ShimProcess:
                     survivors=0,
                     took_s=end.took_s,
                     outlived=end.outlived,
+                    exiting_s=self._exiting_s,
                 )
                 self._finish(report)
 
@@ -306,7 +330,13 @@ class ShimProcess:
         now_s = anyio.current_time()
         took_s = now_s - (now_s if self._ordered_at_s is None else self._ordered_at_s)
         return ProcessReport(
-            pid=self._pid, status=self._status, ended_by=ended_by, killed=0, survivors=-1, took_s=took_s
+            pid=self._pid,
+            status=self._status,
+            ended_by=ended_by,
+            killed=0,
+            survivors=-1,
+            took_s=took_s,
+            exiting_s=self._exiting_s,
         )
 
     def _end_list_requests(self) -> None:
@@ -329,10 +359,15 @@ class ShimProcess:
         self._exited.set()
         self._ended.set()
 
-    async def leave(self, terminate_s: float, kill_s: float) -> None:
-        """End the tree: SIGTERM, a wait of at most *terminate_s* seconds, SIGKILL, and a wait of at most *kill_s* +
+    @property
+    def _exiting_s(self) -> float:
+        since_s = self._killed_at_s if self._is_exiting else None
+        return 0.0 if since_s is None else round(anyio.current_time() - since_s, 6)
+
+    async def leave(self, terminate_s: float) -> None:
+        """End the tree: SIGTERM, a wait of at most *terminate_s* seconds, SIGKILL, and a wait of at most ``kill_s`` +
         ``KILL_EXTRA_S`` seconds. A tree that was terminated before gets no second SIGTERM; for a tree that was killed
-        before, SIGTERM and its wait are left out."""
+        before, SIGTERM and its wait are left out. Processes that the kernel is ending are then waited for."""
         self._stdin.close()
         try:
             if self.report is None and self._pid and self._order != "kill":
@@ -341,9 +376,37 @@ class ShimProcess:
                 await within(terminate_s, self._ended.wait)
             if self.report is None:
                 self.kill()
-                await within(kill_s + KILL_EXTRA_S, self._ended.wait)
+                await within(self._kill_s + KILL_EXTRA_S, self._ended.wait)
+                await self._wait_exiting()
         finally:
             self._reading.cancel()
+            self._watching.cancel()
+
+    async def _watch_end(self) -> None:
+        """Report, once, that the kernel takes long to end the killed processes; also where nobody leaves the context
+        yet, because the program is waited for."""
+        with self._watching:
+            await within(self._kill_s + KILL_EXTRA_S, self._ended.wait)
+            await self._wait_exiting()
+
+    async def _wait_exiting(self) -> None:
+        """Wait as long as the kernel is ending all that is left of the killed tree, at most ``EXITING_S`` seconds after
+        the kill.
+
+        A process that was hidden behind its exiting parent may run for a moment until the shim kills it: what runs
+        counts only if it still runs after ``KILL_EXTRA_S`` seconds.
+        """
+        assert self._killed_at_s is not None, "it is called after a kill"
+        seen_at_s = -inf
+        while self.report is None and (now_s := anyio.current_time()) < self._killed_at_s + EXITING_S:
+            if pids := self.shim_client.exiting():
+                seen_at_s = now_s
+                if not self._is_exiting and self._on_exiting is not None:
+                    self._on_exiting(pids)
+                self._is_exiting = True
+            elif now_s > seen_at_s + KILL_EXTRA_S:
+                return
+            await within(EXITING_LOOK_S, self._ended.wait)
 
     def close(self) -> None:
         """Release the descriptors. A shim that has not finished then kills its tree and ends without this process."""
@@ -401,10 +464,11 @@ class ShimHost:
 
     @asynccontextmanager
     async def spawn(
-        self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0
+        self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0, on_exiting: OnExiting | None = None
     ) -> AsyncIterator[ShimProcess]:
         """Start *launch*, in a context that the same task must enter and leave. Leaving the context ends the whole tree
-        within ``terminate_s + kill_s + KILL_EXTRA_S`` seconds.
+        within ``terminate_s + kill_s + KILL_EXTRA_S`` seconds; after that only processes that the kernel is ending are
+        waited for, until ``EXITING_S`` seconds after the kill.
 
         Raises:
             SpawnError: the program is missing, not executable, or the working directory does not exist.
@@ -412,8 +476,8 @@ class ShimHost:
         if self._tag:
             launch = msgspec.structs.replace(launch, env={**launch.env, **self._tag})
         check_launch(launch)
-        process = ShimProcess(launch, self.fork_server)
         group = anyio.create_task_group()
+        process = ShimProcess(launch, self.fork_server, group, kill_s, on_exiting)
         await group.__aenter__()
         group.start_soon(process.read_statuses)
         try:
@@ -422,7 +486,7 @@ class ShimHost:
         finally:
             group.cancel_scope.shield = True
             try:
-                await process.leave(terminate_s, kill_s)
+                await process.leave(terminate_s)
             finally:
                 try:
                     # Without the body's exception, which would otherwise leave wrapped in an exception group.

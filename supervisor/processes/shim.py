@@ -54,6 +54,8 @@ LINUX = sys.platform == "linux"
 HAS_CHILDREN_FILE = os.path.exists("/proc/thread-self/children")  # CONFIG_PROC_CHILDREN
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+PF_EXITING = 0x4
+SIGKILL_BIT = 1 << (signal.SIGKILL - 1)
 OOM_MARGIN = 200
 POLL_MAX_MS = 50
 SERVER_MARK = b"SUPERVISOR_SERVER"
@@ -94,7 +96,8 @@ def describe_processes(pids: Collection[int]) -> bytes:
     """Return a JSON array with a row for each of *pids* that exists.
 
     Each row holds pid, parent, session, start time, state, number of threads, the start of the command line (in
-    hexadecimal, since it may hold any bytes), and whether the process is marked as a server.
+    hexadecimal, since it may hold any bytes), whether the process is marked as a server, and whether the kernel is
+    ending the process.
     """
     return b"[%s]" % b",".join(row for pid in pids if (row := _describe_process(pid)))
 
@@ -103,10 +106,23 @@ def _describe_process(pid: int) -> bytes:
     fields = _stat(pid)
     if fields[19] == b"-1":
         return b""
-    command = _read(pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ")[:COMMAND_BYTES].hex().encode()
-    server = b"true" if b"\0%s=" % SERVER_MARK in b"\0" + _read(pid, "environ") else b"false"
-    row = (pid, fields[1], fields[3], fields[19], fields[0], fields[17], command, server)
-    return b'[%d,%s,%s,%s,"%s",%s,"%s",%s]' % row
+    exiting = is_exiting(pid)
+    command, server = b"", b"false"
+    if not exiting:  # the memory of an exiting process is gone, or locked, so that a read could wait for its end
+        command = _read(pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ")[:COMMAND_BYTES].hex().encode()
+        server = b"true" if b"\0%s=" % SERVER_MARK in b"\0" + _read(pid, "environ") else b"false"
+    row = (
+        pid,
+        fields[1],
+        fields[3],
+        fields[19],
+        fields[0],
+        fields[17],
+        command,
+        server,
+        b"true" if exiting else b"false",
+    )
+    return b'[%d,%s,%s,%s,"%s",%s,"%s",%s,%s]' % row
 
 
 def descendants(pid: int) -> list[int]:
@@ -128,6 +144,52 @@ def is_alive(pid: int) -> bool:
     has exited."""
     fields = _stat(pid)
     return fields[0] not in b"ZX" or int(fields[17]) > 1
+
+
+def is_exiting(pid: int) -> bool:
+    """Return whether the kernel is ending the process *pid*, which then runs no code of its program any more: each of
+    its threads has exited, is exiting (``PF_EXITING``), or has SIGKILL pending, which comes before any other
+    instruction of the program. ``True`` also if *pid* is gone; ``False`` where /proc does not show it."""
+    tasks: list[str] = []
+    with suppress(OSError):
+        tasks = os.listdir(f"/proc/{pid}/task")
+    return LINUX and all(_is_exiting_thread(pid, task) for task in tasks)
+
+
+def _is_exiting_thread(pid: int, task: str) -> bool:
+    fields = _stat(f"{pid}/task/{task}")
+    if fields[0] in b"ZX" or int(fields[6]) & PF_EXITING:
+        return True
+    pending = [line.split()[1] for line in _read(pid, f"task/{task}/status").splitlines() if line[3:5] == b"Pn"]
+    return any(int(mask, 16) & SIGKILL_BIT for mask in pending)
+
+
+def exiting_processes(roots: Collection[int], others: Collection[int] = ()) -> tuple[int, ...]:
+    """Return the processes that are left below *roots*, without *others* and what is below them, if the kernel is
+    ending all of these processes; nothing if one of them may run."""
+    left = [child for root in roots for child in children(root) if child not in others]
+    for pid in left:  # the loop extends the list that it iterates over
+        left += children(pid)
+    found = tuple(pid for pid in left if is_alive(pid))
+    return found if all(map(is_exiting, found)) else ()
+
+
+def kill_below(pid: int) -> None:
+    """Send SIGKILL to the descendants of *pid*, which the kernel is ending.
+
+    Until *pid* is gone, its children have no other parent, and run on. *pid* reaps none of them any more, but the
+    kernel may: a pidfd makes sure that the process which is killed is the one whose parent was checked.
+    """
+    found = [(pid, child) for child in children(pid)]
+    for parent, child in found:  # the loop extends the list that it iterates over
+        found += [(child, below) for below in children(child)]
+        with suppress(OSError):  # the child is gone, or the kernel has no pidfd
+            handle = os.pidfd_open(child)
+            try:
+                if int(_stat(child)[1]) == parent:
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+            finally:
+                os.close(handle)
 
 
 def send(pids: Collection[int], *numbers: int) -> None:
@@ -346,7 +408,7 @@ class Shim:
                 self.signal_processes(*number.split())
 
     def terminate(self) -> None:
-        self.terminating = True
+        self.terminating = self.terminating or not is_exiting(self.pid)  # an exit that has begun is not by the order
         self.since_s = self.since_s or time.monotonic()
         send(self.process_tree() if LINUX else [-self.pid], signal.SIGTERM, signal.SIGCONT)
 
@@ -444,10 +506,11 @@ class Shim:
     def sweep(self) -> None:
         """Send SIGKILL to every process that is, or becomes, a child of the shim, until ``waitpid`` fails with ECHILD.
 
-        The children of a killed process become children of the shim. A process that forks and exits all the time can
-        escape a round, but not every round: a program that does nothing else was caught within milliseconds (measured).
-        In a namespace no process escapes: the namespace's init is killed with the shim's other children, and
-        ``waitpid`` reports the init only after the kernel has killed every process in the namespace.
+        The children of a killed process become children of the shim when the process is gone. While the kernel is
+        ending a process, which may take seconds, the process's descendants are killed, too. A process that forks and
+        exits all the time can escape a round, but not every round: a program that does nothing else was caught within
+        milliseconds (measured). In a namespace no process escapes: the namespace's init is killed with the shim's other
+        children, and ``waitpid`` reports the init only after the kernel has killed every process in the namespace.
         """
         self.killed = self.count_namespace_members()
         if self.status is not None and LINUX:  # the program exited by itself: list the processes that it leaves
@@ -455,7 +518,7 @@ class Shim:
             rows = (
                 row
                 for pid in self.process_tree()
-                if is_alive(pid) and (row := _describe_process(pid)) and not row.endswith(b",true]")
+                if is_alive(pid) and (row := _describe_process(pid)) and row.endswith(b",false,false]")
             )
             self.outlived = b"[%s]" % b",".join(islice(rows, OUTLIVED_MAX))
         self.sweeping, self.cut_short = True, self.status is None
@@ -474,11 +537,15 @@ class Shim:
     def kill_children(self) -> bool:
         """Kill the shim's children once, reap them, and return whether any child is left.
 
-        Only children receive the signal: the kernel does not reuse the pid of a child before the shim has reaped the
-        child.
+        Children receive the signal by their pids: the kernel does not reuse the pid of a child before the shim has
+        reaped the child.
         """
         send(children(os.getpid()) if LINUX else [-self.pid] if self.pid else [], signal.SIGKILL)
-        return self.reap()
+        is_any_left = self.reap()
+        for pid in children(os.getpid()) if is_any_left else ():
+            if is_alive(pid) and is_exiting(pid):
+                kill_below(pid)
+        return is_any_left
 
     def ended_by(self) -> bytes:
         """Return the cause of the main process's end; an order that arrived after the exit does not count."""

@@ -37,6 +37,7 @@ from supervisor.processes.containment import Containment
 from supervisor.processes.descent import Process, identity, identity_of
 from supervisor.processes.fork_server import MESSAGE_BYTES
 from supervisor.processes.losses import Losses, Watch
+from supervisor.processes.shim import exiting_processes
 
 FORK_SERVER_PROGRAM = Path(__file__).with_name("fork_server.py")
 
@@ -354,6 +355,15 @@ class ShimClient:
         """Processes that may have escaped when the shim was lost; ``None`` before."""
         self.is_closed = False
         self._end_reported = False
+
+    def exiting(self) -> tuple[int, ...]:
+        """Return the processes that are left below the shim, if the kernel is ending all of them; else nothing.
+
+        The processes of a lost shim are below the fork server, like those of all lost shims.
+        """
+        if identity(self.pid) == self.shim:
+            return exiting_processes([self.pid])
+        return exiting_processes([self._fork_server.pid], {pid for pid, _ in self._fork_server.ours()})
 
     async def send_launch(self, launch: Launch) -> None:
         """Send *launch*, which may be larger than the socket's buffer; a call after a call that was cancelled sends

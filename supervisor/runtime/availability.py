@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from types import TracebackType
 from typing import Final, TypeVar
 
@@ -23,6 +24,7 @@ from supervisor.ports import (
     Journal,
     JournalUnavailable,
     Launch,
+    OnExiting,
     Process,
     ProcessHost,
     SpawnShortage,
@@ -200,6 +202,7 @@ class RetryingProcessHost:
         *,
         terminate_s: float = 2.0,
         kill_s: float = 1.0,
+        on_exiting: OnExiting | None = None,
         patience_s: float = math.inf,
         until: OneShotEvent | None = None,
     ) -> AbstractAsyncContextManager[Process]:
@@ -210,7 +213,7 @@ class RetryingProcessHost:
             SpawnError: the program cannot be started.
             SpawnShortage: the resource was still lacking at the end of the wait.
         """
-        start = lambda: self._host.spawn(launch, terminate_s=terminate_s, kill_s=kill_s)  # noqa: E731
+        start = partial(self._host.spawn, launch, terminate_s=terminate_s, kill_s=kill_s, on_exiting=on_exiting)
         return _RetryingSpawn(self, start, patience_s, until or OneShotEvent())
 
     def notify_freed(self) -> None:

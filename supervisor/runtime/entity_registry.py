@@ -35,7 +35,7 @@ from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import SESSION, Session
 from supervisor.lifecycles.types import Kind, LifecycleEvent, TerminationStage
 from supervisor.policies.abort_plan import TreeNode
-from supervisor.policies.abort_request import AbortRequest, MergeOutcome, merge_request, same_abort
+from supervisor.policies.abort_request import EXITING_S, AbortRequest, MergeOutcome, merge_request, same_abort
 from supervisor.ports import EntityRow
 from supervisor.runtime.entity import Entity, Lifecycle, Refused, weight
 from supervisor.runtime.journal_writer import Cause, JournalWriter
@@ -49,8 +49,9 @@ POST_S = 30 * 86_400.0
 month given here only bounds the effect of a bug that prevents both."""
 
 
-END_S = 60.0
-"""Seconds that the actor kernel gives an entity's tasks to end: longer than the stage budgets of any policy."""
+END_S = 60.0 + EXITING_S
+"""Seconds that the actor kernel gives an entity's tasks to end: longer than the stage budgets of any policy, and the
+wait for the kernel after that."""
 
 
 _NOTHING = object()
@@ -409,6 +410,12 @@ class EntityRegistry:
         turn_id = session.connection.turn_id if session.connection is not None else None
         if turn_id is not None:
             self.record_fact(turn_id, name, session.cause, metadata)
+
+    def begin_exiting(self, session: LiveSession, owner: str, pids: tuple[int, ...]) -> None:
+        """Record that the session waits for killed processes of *owner*, an agent or a tool call, which run no code any
+        more, because the kernel is still ending them."""
+        session.exiting[owner] = pids
+        self.record_fact(session.session_id, "ProcessesExiting", session.cause, {"of": owner, "pids": [*pids]})
 
     def write_transcript(self, session: LiveSession, source: str, text: str) -> None:
         """Write *text*, which comes from *source*, into a session's transcript."""

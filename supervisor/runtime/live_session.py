@@ -20,7 +20,7 @@ from supervisor.policies.abort_plan import PlannedProcess, ProcessFate
 from supervisor.policies.abort_request import AbortRequest
 from supervisor.policies.access import Rights
 from supervisor.policies.budgets import Amounts, BudgetScope
-from supervisor.policies.call_processes import ProcessSeen
+from supervisor.policies.call_processes import AgentPrograms, ProcessSeen
 from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.loop_detection import FinishedCall
 from supervisor.policies.permissions import Decision, PermissionPolicy, PermissionRequest
@@ -67,12 +67,17 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     quirks: Quirks = NO_QUIRKS
     known: bool = False
     """Whether the program is an agent of the catalogue."""
-    servers: tuple[str, ...] = ()
+    servers: frozenset[str] = frozenset()
     """Names of the programs that the agent keeps running from turn to turn, such as language servers."""
-
+    own_programs: frozenset[str] = frozenset()
+    """Names of programs in which the agent itself may run, below its main process."""
     explain_retries: bool | None = None
     """Whether the agent's prompts may tell why a request is tried again; ``None``: unless the adapter is ``command``
     and the command may execute its prompt."""
+
+    def programs_of(self, pid: int) -> AgentPrograms:
+        """Return the names of the programs below the agent's main process *pid* that work on no single call."""
+        return AgentPrograms(pid, self.servers, self.own_programs)
 
     @property
     def has_model(self) -> bool:
@@ -131,6 +136,8 @@ class Connection(Protocol):
     is_ready: bool
     steers: bool
     """True if the agent can receive a message within a turn."""
+    clean_up_s: float
+    """Seconds that ``run`` may take to end the agent after its cancellation."""
     outlived: tuple[ProcessSeen, ...]
     """Processes of the agent's turn that were still running when the agent's program had exited by itself; they were
     killed then."""
@@ -426,6 +433,9 @@ class LiveSession:
         self.first_prompt_sent = OneShotEvent()
         self.report: TerminationReport | None = None
         self.fates: list[ProcessFate] = []
+        self.exiting: dict[str, tuple[int, ...]] = {}
+        """Killed processes that run no code any more and that the session waits for, since the kernel is still ending
+        them: their pids, by the agent or tool call that they belong to."""
         self.text = ""
         self.text_of: str | None = None
         """Id of the request that ``text`` belongs to."""
@@ -457,6 +467,7 @@ class LiveSession:
 
     def record_process(self, owner: str, report: ProcessReport) -> None:
         """Store the fate of a process, as reported at its end, for receipts."""
+        self.exiting.pop(owner, None)
         fate = ProcessFate(
             owner=owner,
             pid=report.pid,
@@ -464,18 +475,22 @@ class LiveSession:
             ended_by=report.ended_by,
             killed=report.killed,
             survivors="unknown" if report.survivors < 0 else report.survivors,
+            exiting_s=report.exiting_s,
         )
         self.fates.append(fate)
 
-    def start(self, ctx: Context, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        """Run ``fn(*args)`` as a task in the scope of the actor *ctx*, counted in ``busy``.
+    def start(
+        self, ctx: Context, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any, clean_up_s: float = 0.0
+    ) -> None:
+        """Run ``fn(*args)`` as a task in the scope of the actor *ctx*, counted in ``busy``. *clean_up_s* is the number
+        of seconds that the task may take to end after its cancellation.
 
         Raises:
             ActorStopped: the actor is stopping, or its scope was cancelled.
         """
         self.busy += 1
         try:
-            ctx.start_task(self._counted, fn, args, name=fn.__qualname__)
+            ctx.start_task(self._counted, fn, args, name=fn.__qualname__, clean_up_s=clean_up_s)
         except ActorStopped:
             self._done()
             raise
@@ -505,6 +520,17 @@ class LiveSession:
         if self.parent is not None:
             self.parent.children[self.session_id] = self
             self.parent.busy += 1
+
+    @property
+    def waits_for_kernel(self) -> bool:
+        """Whether the session, or a child session that it waits for, waits for killed processes that the kernel is
+        still ending."""
+        pending = [self]
+        for session in pending:  # the list grows while it is read
+            if session.exiting:
+                return True
+            pending += [child for child in session.children.values() if child.mode is CancelMode.WAIT_COMPLETED]
+        return False
 
     @property
     def is_stopping(self) -> bool:

@@ -107,6 +107,7 @@ class AgentConnection(Connection):
         self.ended = OneShotEvent()
         self.is_ready = False
         self.steers = False
+        self.clean_up_s = 0.0
         self.outlived: tuple[ProcessSeen, ...] = ()
         self.turn_id: str | None = None
         self._incarnation = incarnation

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import anyio
@@ -25,6 +26,7 @@ import anyio
 from actors import ActorStopped
 from supervisor.lifecycles.events import PermissionAnswered, PermissionRequested
 from supervisor.policies.abort_plan import PlannedProcess
+from supervisor.policies.abort_request import program_end_s
 from supervisor.policies.access import call_refusal
 from supervisor.policies.permissions import (
     Decision,
@@ -281,7 +283,8 @@ class Terminals:
         try:
             if ctx is None or tool_id is None:
                 raise ActorStopped(tool_id or "")
-            self._session.start(ctx, self._run, asked, tool_id)
+            clean_up_s = program_end_s(self._session.policy.ladder)
+            self._session.start(ctx, self._run, asked, tool_id, clean_up_s=clean_up_s)
         except ActorStopped:
             self._agent_io.put(self._codec.terminal_exited(asked.terminal_id, NOT_RUN))
 
@@ -292,7 +295,12 @@ class Terminals:
         status: int | None = NOT_STARTED
         self._calls[asked.terminal_id] = tool_id
         try:
-            async with self._host.spawn(launch, terminate_s=ladder.terminate_s, kill_s=ladder.kill_s) as process:
+            async with self._host.spawn(
+                launch,
+                terminate_s=ladder.terminate_s,
+                kill_s=ladder.kill_s,
+                on_exiting=partial(self._registry.begin_exiting, self._session, tool_id),
+            ) as process:
                 self._running[asked.terminal_id] = process
                 self._registry.record_turn_fact(self._session, "ProcessStarted", {"tool": tool_id, "pid": process.pid})
                 async with anyio.create_task_group() as group:

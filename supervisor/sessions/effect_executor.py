@@ -72,6 +72,7 @@ from supervisor.lifecycles.events import (
 from supervisor.lifecycles.session import Message, Request, Session
 from supervisor.lifecycles.turn import Turn, TurnData
 from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Kind, TerminationStage, TransitionReason, Verdict
+from supervisor.policies.abort_request import EXITING_S
 from supervisor.policies.turn_outcome import build_prompt
 from supervisor.ports import NO_WORKSPACE, Workspace
 from supervisor.ports.logs import get_logger
@@ -96,16 +97,17 @@ _log = get_logger()
 
 class TurnTermination(Termination):
     """Termination of one turn: the agent is requested to interrupt the turn, and killed if the turn has not ended after
-    ``grace_s`` seconds.
+    ``grace_s`` seconds. While the kernel is ending a process of the turn's calls, the agent is not killed.
 
     Args:
         intent: verdict of the turn that is terminated, used if the agent reports no other end.
         on_killed: called when the agent was killed, so that no caller goes on waiting for the end of the agent's turn.
+        is_exiting: returns whether the kernel is ending a process of a call.
     """
 
-    __slots__ = ("_abort_id", "_connection", "_grace_s", "_intent", "_on_killed", "_turn_id")
+    __slots__ = ("_abort_id", "_connection", "_grace_s", "_intent", "_is_exiting", "_on_killed", "_turn_id")
 
-    stages = (TerminationStage.REQUEST, TerminationStage.KILL)
+    stages = (TerminationStage.REQUEST, TerminationStage.EXITING, TerminationStage.KILL)
 
     def __init__(
         self,
@@ -116,21 +118,31 @@ class TurnTermination(Termination):
         abort_id: str | None,
         grace_s: float,
         on_killed: Callable[[], None],
+        is_exiting: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(timers)
         self._connection, self._turn_id = connection, turn_id
         self._intent, self._abort_id = intent, abort_id
-        self._grace_s, self._on_killed = grace_s, on_killed
+        self._grace_s, self._on_killed, self._is_exiting = grace_s, on_killed, is_exiting
 
     def act(self, stage: TerminationStage) -> None:
         if stage is TerminationStage.REQUEST:
             self._connection.interrupt(self._turn_id, self._intent, self._abort_id)
-        elif self._connection.turn_id == self._turn_id:
+        elif stage is TerminationStage.KILL and self._connection.turn_id == self._turn_id:
             self._connection.kill(self._intent)
             self._on_killed()
 
+    def applies(self, stage: TerminationStage) -> bool:
+        return stage is not TerminationStage.EXITING or self._is_exiting()
+
     def deadline(self, stage: TerminationStage) -> float | None:
-        return self.timers.now() + self._grace_s if stage is TerminationStage.REQUEST else None
+        match stage:
+            case TerminationStage.REQUEST:
+                return self.timers.now() + self._grace_s
+            case TerminationStage.EXITING:
+                return self.timers.now() + EXITING_S
+            case _:
+                return None
 
 
 class EffectExecutor:
@@ -260,13 +272,21 @@ class EffectExecutor:
             session.connection.answer_permission(turn_id, effect.request_id, effect.option)
 
     # ------------------------------------------------------------------ tasks
-    def _start(self, session: LiveSession, actor_id: str, fn: Callable[..., object], *args: object) -> bool:
+    def _start(
+        self,
+        session: LiveSession,
+        actor_id: str,
+        fn: Callable[..., object],
+        *args: object,
+        clean_up_s: float = 0.0,
+    ) -> bool:
         """Start a task in the scope of the actor *actor_id*; return ``False`` if this scope has ended."""
         ctx = self._registry.system.context(actor_id)
         if ctx is None:
             return False
         try:
-            session.start(ctx, fn, *args)  # type: ignore[arg-type]  # every fn here is a coroutine function
+            # every fn here is a coroutine function
+            session.start(ctx, fn, *args, clean_up_s=clean_up_s)  # type: ignore[arg-type]
         except ActorStopped:
             _log.debug("not begun: its scope has ended", actor=actor_id)
             return False
@@ -442,7 +462,7 @@ class EffectExecutor:
         except ActorStopped:
             return
         session.connection = connection
-        if not self._start(session, agent_id, connection.run):
+        if not self._start(session, agent_id, connection.run, clean_up_s=connection.clean_up_s):
             connection.ended.set()
             self._registry.send(agent_id, AgentExited(reason="its session ended before it was launched"), cause=cause)
 
@@ -524,7 +544,14 @@ class EffectExecutor:
         grace_s = self._registry.entity(session.session_id).data.limits.grace_s
         with anyio.CancelScope() as scope:
             termination = TurnTermination(
-                self._registry.system.timers, connection, turn_id, intent, turn.data.abort_id, grace_s, scope.cancel
+                self._registry.system.timers,
+                connection,
+                turn_id,
+                intent,
+                turn.data.abort_id,
+                grace_s,
+                on_killed=scope.cancel,
+                is_exiting=lambda: any(owner.startswith(f"{turn_id}:") for owner in session.exiting),
             )
             try:
                 termination.enter(TerminationStage.REQUEST)

@@ -57,6 +57,7 @@ from supervisor.lifecycles.types import (
     Verdict,
 )
 from supervisor.policies.abort_plan import PlannedProcess
+from supervisor.policies.abort_request import program_end_s
 from supervisor.policies.budgets import Amounts
 from supervisor.policies.call_processes import ProcessSeen, processes_of_turn
 from supervisor.policies.error_classification import PERMANENT_STATUSES, STATUSES
@@ -236,6 +237,7 @@ class ProcessConnection(AgentConnection):
         self._delegate = delegate
         self._files = files
         self._resume_id, self._interrupted = resume_id, interrupted
+        self.clean_up_s = program_end_s(session.policy.ladder)
         self._conversation: str | None = None
         """Name that the agent gave the conversation, if a later agent can load the conversation by this name."""
         self._steered: deque[str] = deque()
@@ -338,7 +340,8 @@ class ProcessConnection(AgentConnection):
         if process is None or self._since is None:
             return ()
         seen = await process.list_processes()
-        return None if seen is None else processes_of_turn(seen, process.pid, self._since, self.session.profile.servers)
+        agent = self.session.profile.programs_of(process.pid)
+        return None if seen is None else processes_of_turn(seen, self._since, agent)
 
     def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
         if (process := self._agent_io.process) is not None:
@@ -363,6 +366,7 @@ class ProcessConnection(AgentConnection):
                 self._launch,
                 terminate_s=terminate_s,
                 kill_s=ladder.kill_s,
+                on_exiting=partial(self.registry.begin_exiting, self.session, self.agent_id),
                 patience_s=patience_s,
                 until=self._killed,
             ) as process:
@@ -482,11 +486,15 @@ class ProcessConnection(AgentConnection):
 
     async def _wait_exit(self, process: Process) -> int | None:
         """Return the exit status. An agent that has closed its output and does not exit cannot reply any more: it is
-        killed."""
+        killed. (The kernel closes the output of a process that exits first, and may take seconds for the rest.)"""
         if not self._codec.one_shot:
             with self.registry.system.timers.limit(MUTE_S):
                 return await process.wait_exit()
-            if not self._killed.is_set() and self._phase is ConnectionPhase.OPEN:
+            main: ProcessSeen | None = None
+            with self.registry.system.timers.limit(MUTE_S):  # a shim that was stopped gives no reply
+                main = next(iter(await process.list_processes() or ()), None)
+            is_exiting = main is not None and main.exiting
+            if not (is_exiting or self._killed.is_set()) and self._phase is ConnectionPhase.OPEN:
                 self._malformed("the agent closed its output and did not exit")
         return await process.wait_exit()
 

@@ -30,6 +30,7 @@ _KINDS: Final = (
     FaultKind("process.fast_exit", 0.08, "it exits before it says anything"),
     FaultKind("process.hang", 0.10, "it stops doing anything at some point, and never goes on"),
     FaultKind("process.ignores_term", 0.25, "SIGTERM does nothing to it"),
+    FaultKind("process.slow_exit", 0.10, "the kernel takes seconds to end it, in which it runs nothing and lives on"),
     FaultKind("process.ignores_cancel", 0.20, "it does not react to the protocol's cancel"),
     FaultKind("process.crash", 0.10, "it dies in the middle of a turn, with status 1 or 2, or one of a shell's"),
     FaultKind(

@@ -12,7 +12,8 @@ a reply comes after the record that it relies on. More checks can be passed as c
 
 Example: session ``c0`` is stopped on record at 10 s, and the budgets of the termination stages sum up to 18 s. The
 session's processes must be gone at 10 + 18 + ``SLACK_S``, and its last record must be durable ``RECORD_S`` after that.
-Sleeps of the machine extend both deadlines; outages of the disk extend only the second one.
+Sleeps of the machine extend both deadlines, and so does the time in which the kernel ends a killed process: that
+process runs nothing, and is waited for. Outages of the disk extend only the second one.
 """
 
 from __future__ import annotations
@@ -122,6 +123,10 @@ class Oracle:
         self._statuses: dict[int, str] = {}
         """Exit statuses of processes as text, by pid."""
         self._slept: list[tuple[float, float]] = []
+        self._exiting: dict[int, float] = {}
+        """Processes that the kernel is ending: pid to the time since when."""
+        self._exits: list[tuple[float, float]] = []
+        """Ends of processes that took the kernel time: when the last instruction was run, and for how many seconds."""
         self._reaped_at: dict[str, float] = {}
         """Time at which the last process of a session was reaped, by session; processes with a lost shim do not
         count."""
@@ -217,6 +222,11 @@ class Oracle:
         """Return the seconds that the machine has slept since *at_s*, a sleep that includes *at_s* counted in full."""
         return sum(seconds for when, seconds in self._slept if when + seconds > at_s)
 
+    def exiting_since(self, at_s: float) -> float:
+        """Return the seconds, at most, by which an end that began at *at_s* may wait longer because the kernel was
+        ending killed processes."""
+        return sum(seconds for when, seconds in self._exits if when + seconds > at_s)
+
     # ------------------------------------------------------------------ the host
     def request_sent(self, name: str, words: str) -> None:
         """Take in a request of the host; the request must receive one reply."""
@@ -269,7 +279,7 @@ class Oracle:
         """Set the deadline for the processes of a session that was stopped at *at_s*: the budgets of the termination
         stages, or *within_s* seconds if that is sooner. Outages of the disk do not extend this deadline."""
         bound_s = self._bound_s if within_s is None else min(self._bound_s, within_s + SLACK_S)
-        due = at_s + bound_s + self.slept_since(at_s)
+        due = at_s + bound_s + self.slept_since(at_s) + self.exiting_since(at_s)
         self._due[session_id] = min(due, self._due.get(session_id, due))
         self._check_due(session_id)
         if (late_s := self._reaped_at.get(session_id, due) - due) > 0:  # heard of late, from a disk that was down
@@ -288,7 +298,7 @@ class Oracle:
             self._check_carried_out(plan, receipt)
         deadline_s = plan.deadline_s if plan is not None else 0.0
         bound_s = self._bound_s + RECORD_S if receipt.already_ended else deadline_s
-        late_s = self.now() - at_s - bound_s - RECEIPT_S - self.slept_since(at_s)
+        late_s = self.now() - at_s - bound_s - RECEIPT_S - self.slept_since(at_s) - self.exiting_since(at_s)
         if late_s > 0:
             self.violated("degraded", receipt.target, f"the receipt of its abort comes {late_s:.3f} s too late")
         for one in receipt.nodes:
@@ -402,6 +412,8 @@ class Oracle:
         """Check that the session's last record comes in time. The record of an abandoned termination, which names that
         stage, may come later."""
         late_s = self.now() - self._record_due.pop(record.entity_id, self.now())
+        if self._exiting:
+            return  # how much longer the end may take is known when the kernel has ended them
         if late_s > 0 and record.metadata.get("rung") != TerminationStage.ABANDON:
             self.violated("recorded", record.entity_id, f"its last record comes {late_s:.3f} s too late", record.seq)
 
@@ -417,8 +429,11 @@ class Oracle:
                 self._spawned(session_id, event)
             case "killed" if event.detail == "with its warden":
                 self._lost.update(self._live.get(session_id, ()))
+            case "exiting":
+                self._exiting[event.pid] = self.now()
             case "exited":
                 self._statuses[event.pid] = event.detail
+                self._note_exit(event.pid)
             case "reaped":
                 self._check_due(session_id)
                 self._call_of.pop(event.pid, None)
@@ -428,6 +443,17 @@ class Oracle:
                 if not live:
                     self._live.pop(session_id, None)
 
+    def _note_exit(self, pid: int) -> None:
+        """Extend all deadlines by the time that the kernel took to end a process."""
+        began_s = self._exiting.pop(pid, None)
+        if began_s is None:
+            return
+        seconds = self.now() - began_s
+        self._exits.append((began_s, seconds))
+        for due in (self._due, self._record_due):
+            for session_id in due:
+                due[session_id] += seconds
+
     def _spawned(self, session_id: str, event: ProcessEvent) -> None:
         self._statuses.pop(event.pid, None)
         self._live.setdefault(session_id, {})[event.pid] = event.detail
@@ -436,7 +462,8 @@ class Oracle:
 
     def _check_due(self, session_id: str) -> None:
         due = self._due.get(session_id)
-        if due is not None and self.now() > due and self._living_processes(session_id):
+        runs = any(pid not in self._exiting for pid in self._live.get(session_id, ()))
+        if due is not None and self.now() > due and runs and self._living_processes(session_id):
             late_s = self.now() - due
             del self._due[session_id]
             self.violated("bounded_kill", session_id, f"its processes live {late_s:.3f} s beyond its ladder")

@@ -21,6 +21,7 @@ from typing import Final
 
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.task_run import TaskRun, TurnSettling
+from supervisor.policies.abort_request import EXITING_S
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import Connection, LiveSession
@@ -74,6 +75,8 @@ class _TurnSettlement:
             if found:
                 ended.update((one.pid, one) for one in found)
                 found = await self._wait(within_s, number)
+        if found and all(one.exiting for one in found):  # they run no code any more
+            found = await self._wait(EXITING_S)
         self._conclude(ended, found)
         await self._record(TurnSettling())
 

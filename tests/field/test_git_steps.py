@@ -18,7 +18,7 @@ import anyio
 import pytest
 from field_kit import Scratch, until
 
-from supervisor.ports import Launch, Process, ProcessHost
+from supervisor.ports import Launch, OnExiting, Process, ProcessHost
 from supervisor.processes.host import ShimHost
 from supervisor.workspaces.fast_forward import FastForward
 from supervisor.workspaces.git import GitWorkspaces
@@ -591,9 +591,11 @@ class DeadlineHost:
         self.deadlines: list[float] = []
 
     @asynccontextmanager
-    async def spawn(self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0) -> AsyncIterator[Process]:
+    async def spawn(
+        self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0, on_exiting: OnExiting | None = None
+    ) -> AsyncIterator[Process]:
         self.deadlines.append(anyio.current_effective_deadline())
-        async with self._host.spawn(launch, terminate_s=terminate_s, kill_s=kill_s) as process:
+        async with self._host.spawn(launch, terminate_s=terminate_s, kill_s=kill_s, on_exiting=on_exiting) as process:
             yield process
 
 

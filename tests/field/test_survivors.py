@@ -15,7 +15,13 @@ import pytest
 from field_kit import Scratch, alive, until
 
 from supervisor.aborts import tool_calls
-from supervisor.policies.call_processes import CallProcesses, CallSpan, ProcessSeen, processes_of_calls
+from supervisor.policies.call_processes import (
+    AgentPrograms,
+    CallProcesses,
+    CallSpan,
+    ProcessSeen,
+    processes_of_calls,
+)
 
 # ------------------------------------------------------------------------------------------------- the decision
 AGENT, OWN = 100, 0
@@ -32,9 +38,10 @@ def seen(
     ("process", "span", "answer"),
     [
         (seen(101, 500), CallSpan(500, 500), "belongs"),  # born in the tick of the bound: rounded towards inclusion
-        (seen(101, 499), CallSpan(500, 500), "does not"),  # there before the call
+        (seen(101, 499), CallSpan(500, 500), "may"),  # there before the call: a worker that the agent keeps
         (seen(101, 510, session=AGENT), CallSpan(500, 500), "may"),  # a tool, or a server that is started lazily
-        (seen(101, 499, session=AGENT), CallSpan(500, 500), "does not"),  # a server that the agent had before
+        (seen(101, 499, session=AGENT), CallSpan(500, 500), "may"),
+        (seen(101, 499, state="Z"), CallSpan(500, 500), "does not"),
         (seen(101, 510), CallSpan(500, 520), "may"),  # of this call, or of the one that was closed in the same breath
         (seen(101, 520), CallSpan(500, 520), "may"),
         (seen(101, 521), CallSpan(500, 520), "belongs"),
@@ -47,7 +54,7 @@ def seen(
 def test_which_processes_belong_to_a_call(process: ProcessSeen, span: CallSpan, answer: str) -> None:
     """Whether a process belongs to a tool call, may belong to it, or does not, is decided by its time of birth, its
     process session and its threads."""
-    found = processes_of_calls([seen(AGENT, 1), process], AGENT, span)
+    found = processes_of_calls([seen(AGENT, 1), process], span, AgentPrograms(AGENT))
     told = "belongs" if found.belong else "may" if found.may_belong else "does not"
     assert told == answer
 
@@ -64,9 +71,10 @@ def test_what_a_server_starts_is_as_uncertain_as_the_server() -> None:
         seen(105, 511, session=AGENT),  # a server that was started lazily, and its worker
         seen(106, 512, parent=105),
     ]
-    found = processes_of_calls(tree, AGENT, CallSpan(500, 500))
+    found = processes_of_calls(tree, CallSpan(500, 500), AgentPrograms(AGENT))
     assert [one.pid for one in found.belong] == [102]
-    assert [one.pid for one in found.may_belong] == [104, 105, 106]
+    assert [one.pid for one in found.may_belong] == [101, 103, 104, 105, 106]
+    assert [one.pid for one in found.above] == [101, 103]
 
 
 class Shim:
@@ -93,7 +101,7 @@ def test_a_shim_that_gives_no_reply_leaves_survivors_unknown() -> None:
     """When the shim of an agent gives no reply, since a tool has stopped it, the processes of the call count as
     unknown."""
     shim: Any = Shim(None)
-    end = partial(tool_calls.end_processes, shim, CallSpan(0, 0), TIMERS, within_s=0.01)
+    end = partial(tool_calls.end_processes, shim, CallSpan(0, 0), TIMERS, AgentPrograms(AGENT), within_s=0.01)
     assert anyio.run(end).may_live == (0,)
 
 
@@ -103,7 +111,7 @@ def test_each_call_has_the_processes_that_may_be_its_own() -> None:
     tree: Any = SimpleNamespace(
         system=SimpleNamespace(timers=TIMERS), record_turn_fact=lambda *_: None, record_fact=lambda *_: None
     )
-    work: Any = SimpleNamespace(fates=[], profile=SimpleNamespace(servers=()), cause=None)
+    work: Any = SimpleNamespace(fates=[], profile=SimpleNamespace(programs_of=AgentPrograms), cause=None)
     wire: Any = SimpleNamespace(process=Shim((seen(AGENT, 1), seen(101, 510, session=AGENT))))
     calls = {"k1": "c1", "k2": "c2"}
     ends = tool_calls.ToolCallTerminations(tree, work, "a", calls, ("k1", "k2"), lambda _: None, wire)
@@ -266,5 +274,5 @@ def test_a_server_that_the_agent_keeps_belongs_to_no_call() -> None:
     named = ProcessSeen(102, 100, 102, 510, "S", 1, command_hex=b"node /usr/bin/gopls serve".hex())
     below = ProcessSeen(103, 102, 103, 520, "S", 1)
     tool = ProcessSeen(104, 100, 104, 520, "S", 1)
-    found = processes_of_calls([agent, marked, named, below, tool], 100, span, ["gopls"])
+    found = processes_of_calls([agent, marked, named, below, tool], span, AgentPrograms(100, servers=["gopls"]))
     assert found == CallProcesses(belong=(tool,))

@@ -31,10 +31,11 @@ INVARIANTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "containment": "A child ends before its parent does, nothing is born under one that is ending, and nothing"
         " runs below one that has ended.",
-        "no_survivor": "When a session's last record is written, every process below it is dead and reaped (checked by"
-        " the simulator's oracle).",
+        "no_survivor": "When a session's last record is written, every process below it is dead and reaped; the record"
+        " waits for processes that the kernel is still ending (checked by the simulator's oracle).",
         "bounded_kill": "An accepted abort ends every process in its reach within the budgets of its termination"
-        " stages, even if the journal cannot be written (checked by the simulator's oracle).",
+        " stages, even if the journal cannot be written; only a process that the kernel is ending, and that runs no"
+        " code any more, may be there for longer (checked by the simulator's oracle).",
         "recorded": "Everything that an abort reached has a terminal record.",
         "isolation": "An abort changes nothing outside its reach (a test runs seeds with and without one; the"
         " simulator's oracle compares every end with the requests, and every plan with what it spares).",

@@ -28,6 +28,9 @@ which a wrapper passes on."""
 SIGNALS: Final = (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV)
 """Signals that kill a program from outside, or because of an error of the program."""
 
+SLOW_EXIT_S: Final = (1.0, 30.0)
+"""Fewest and most seconds that the kernel takes to end a process that holds much memory."""
+
 _BLOCK: Final = b"x" * 1024 * 1024
 _HUGE_BLOCKS: Final = 10
 _TORN: Final = b'{"jsonrpc":"2.0","method":"session/upda'
@@ -161,6 +164,7 @@ class Trouble:
         ``None``."""
         if self.strikes("process.ignores_term", self._place):
             self._inside.ignore_terminate()
+        self._slow_exit(self._inside, self._place)
         if self.strikes("process.orphans", self._place):
             self._leave_daemons()
         if self.strikes("process.fast_exit", self._place):
@@ -199,6 +203,7 @@ class Trouble:
         async def tool(inside: OsProcess) -> int:
             if self.strikes("process.ignores_term", place):
                 inside.ignore_terminate()
+            self._slow_exit(inside, place)
             if self.strikes("process.background", place):
                 left = partial(_sleep, seconds=self._how("process.background", place).between(0.1, 60.0, "seconds"))
                 inside.fork(left, name=f"{place}:background", new_session=True)
@@ -213,6 +218,10 @@ class Trouble:
             holder = partial(_sleep, seconds=seconds)
             self._inside.fork(holder, name=f"{self._place}:holder", keeps_output=True)
         return status
+
+    def _slow_exit(self, inside: OsProcess, place: str) -> None:
+        if self.strikes("process.slow_exit", place):
+            inside.exit_s = self._how("process.slow_exit", place).between(*SLOW_EXIT_S, "seconds")
 
     def _leave_daemons(self) -> None:
         how = self._how("process.orphans", self._place)

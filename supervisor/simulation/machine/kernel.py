@@ -7,7 +7,8 @@ gone. Signals that stop a process are not modelled: they have no effect.
 A program is an async function that is called with its process and returns its exit status. A program sleeps and waits
 with plain anyio. SIGKILL, and a SIGTERM that the program does not ignore, cancel the program; so does a write to a pipe
 without a reader. A killed process is dead at that instant: any operation that its coroutine still tries raises
-``_Died``, and changes nothing.
+``_Died``, and changes nothing. The end of a process with ``exit_s`` takes so many seconds, as on a real machine that
+has much memory to release: the process is *exiting* meanwhile, runs nothing, and keeps its pipes and its children.
 
 Example: a shim starts ``agent`` (pid 1001), which forks ``tool`` (1002). SIGKILL to 1001: its pipes are closed, 1002
 gets the shim as its parent, the shim's ``child_ended`` is called, and 1001 stays a zombie until the shim reaps it.
@@ -104,6 +105,9 @@ class OsProcess:
         self.children: dict[int, OsProcess] = {}
         self.status: int | None = None
         self.ignores_term = False
+        self.exit_s = 0.0
+        """Seconds that the kernel takes to end this process."""
+        self.exiting = False
         self.dead = OneShotEvent()
         self._stdin: Pipe | None = None
         self._stdout: Pipe | None = None
@@ -126,20 +130,27 @@ class OsProcess:
                 status = await program(self) & 0xFF
             except* _Died:
                 pass
-        if self.status is None:
+        if self.runs:
             self._exit(-self._asked if status is None else status)
 
     # ------------------------------------------------------------------ from outside
+    @property
+    def runs(self) -> bool:
+        """Whether the program of this process may run: the process is neither a zombie nor exiting."""
+        return self.status is None and not self.exiting
+
     def seen(self) -> ProcessSeen:
         """Describe the process as the kernel would show the process. The parent's pid is 0 if the parent is a shim,
         which has no pid here."""
         parent = self.parent.pid if isinstance(self.parent, OsProcess) else 0
-        state = "S" if self.status is None else "Z"
-        return ProcessSeen(self._pid, parent, self.session, self._born, state, 1, self._name.encode().hex())
+        state = "Z" if self.status is not None else "D" if self.exiting else "S"
+        command = "" if self.exiting else self._name.encode().hex()
+        exiting = self.exiting and self.status is None
+        return ProcessSeen(self._pid, parent, self.session, self._born, state, 1, command, exiting=exiting)
 
     def deliver(self, number: int) -> None:
         """Deliver a signal to the process."""
-        if self.status is not None or number in HARMLESS:
+        if not self.runs or number in HARMLESS:
             return
         self._kernel.note("signalled", self, signal_name(number))
         if number not in ASKING:
@@ -149,12 +160,26 @@ class OsProcess:
             self._scope.cancel()
 
     def end(self, status: int) -> None:
-        """End the process at this instant with *status*, whatever its program does."""
-        if self.status is None:
+        """End the process at this instant with *status*, whatever its program does. (With ``exit_s``: begin its
+        end.)"""
+        if self.runs:
             self._scope.cancel()
             self._exit(status)
 
     def _exit(self, status: int) -> None:
+        """End the process, at once or after ``exit_s`` seconds."""
+        if self.exit_s:
+            self.exiting = True
+            self._kernel.note("exiting", self, str(status))
+            self._kernel.start_soon(self._exit_later, status)
+        else:
+            self._become_zombie(status)
+
+    async def _exit_later(self, status: int) -> None:
+        await anyio.sleep(self.exit_s)
+        self._become_zombie(status)
+
+    def _become_zombie(self, status: int) -> None:
         """Make the process a zombie: close its pipes, and give its children to their adopter."""
         self.status = status
         self.dead.set()
@@ -205,7 +230,7 @@ class OsProcess:
         return self.launch.cwd
 
     def _check_alive(self) -> None:
-        if self.status is not None:
+        if not self.runs:
             raise _Died
 
     async def read(self) -> bytes:
@@ -325,7 +350,7 @@ class Kernel:
         self.note = note
         self.now = current_backend().now
         """Function that returns the time of the machine's clock, in seconds."""
-        self._group = group
+        self.start_soon = group.start_soon
         self._last_pid = FIRST_PID
 
     def ticks(self) -> int:
@@ -341,7 +366,7 @@ class Kernel:
         self.table[process.pid] = process
         process.parent.children[process.pid] = process
         self.note("spawned", process, process.name)
-        self._group.start_soon(process.run, program)
+        self.start_soon(process.run, program)
 
     def reparent(self, child: OsProcess, parent: Parent) -> None:
         """Give *child*, whose parent has ended, to another parent."""

@@ -18,7 +18,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from actors.waiter import current_backend
-from supervisor.ports import Launch
+from supervisor.ports import Launch, OnExiting
 from supervisor.processes.spawn_errors import check_launch
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
@@ -33,9 +33,9 @@ NAME_MAX: Final = 120
 class ProcessEvent(msgspec.Struct, frozen=True):
     """Event of a simulated process at virtual time *at*, in seconds.
 
-    ``what`` is ``spawned``, ``signalled``, ``killed`` (by the process's shim or with the shim), ``exited`` (detail: the
-    status), ``reaped``, or ``abandoned`` (the context of the process was left, and the shim is not done). ``owner`` is
-    the launch's name.
+    ``what`` is ``spawned``, ``signalled``, ``killed`` (by the process's shim or with the shim), ``exiting`` (the kernel
+    takes time to end the process; detail: the status), ``exited`` (detail: the status), ``reaped``, or ``abandoned``
+    (the context of the process was left, and the shim is not done). ``owner`` is the launch's name.
     """
 
     at: float
@@ -83,16 +83,16 @@ class SimulatedProcesses:
     # ------------------------------------------------------------------------------------------ for the supervisor
     @asynccontextmanager
     async def spawn(
-        self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0
+        self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0, on_exiting: OnExiting | None = None
     ) -> AsyncIterator[SimulatedProcess]:
         """Start the program of *launch*. Leaving the context ends the whole process tree within ``terminate_s + kill_s
-        + KILL_EXTRA_S`` seconds.
+        + KILL_EXTRA_S`` seconds, and processes that the kernel is ending within ``EXITING_S`` seconds of the kill.
 
         Raises:
             SpawnError: the program cannot be started.
         """
         check_launch(launch)
-        process = self.begin(launch)
+        process = self.begin(launch, kill_s, on_exiting)
         try:
             await process.launched()
             yield process
@@ -100,7 +100,7 @@ class SimulatedProcesses:
             try:
                 if process.report is None:  # else there is nothing to wait for
                     with anyio.CancelScope(shield=True):
-                        await process.leave(terminate_s, kill_s)
+                        await process.leave(terminate_s)
             finally:
                 process.close()
 
@@ -113,7 +113,7 @@ class SimulatedProcesses:
             process.shim.supervisor_died()
 
     # ------------------------------------------------------------------------------------------ for its processes
-    def begin(self, launch: Launch) -> SimulatedProcess:
+    def begin(self, launch: Launch, kill_s: float = 1.0, on_exiting: OnExiting | None = None) -> SimulatedProcess:
         """Start a shim for *launch*, and return the process under the shim.
 
         Raises:
@@ -123,7 +123,7 @@ class SimulatedProcesses:
         self._launches[name] = number = self._launches.get(name, 0) + 1
         start = LaunchDraws(launch, f"{name}#{number}", self._program_for, self._faults, self._random, self._pieces)
         start.need_descriptors()
-        process = SimulatedProcess(self, start)
+        process = SimulatedProcess(self, start, kill_s, on_exiting)
         self._running[process] = None
         self._group.start_soon(process.shim.run, process)
         return process

@@ -180,7 +180,8 @@ class SimulatedShim:
             main.deliver(number)
 
     def _terminate(self) -> None:
-        self._terminating = True
+        main = self.children.get(self._pid)
+        self._terminating = self._terminating or (main is not None and main.runs)
         self._since()
         for process in self._kernel.below(self):
             process.deliver(signal.SIGTERM)
@@ -216,7 +217,7 @@ class SimulatedShim:
     async def _kill_tree(self, listener: StatusReceiver) -> tuple[ProcessSeen, ...]:
         """Kill the shim's children until no child is left. Return the processes that outlived the main process."""
         self._sweeping, self._cut_short = True, self._status is None
-        alive = [one.seen() for one in self._kernel.below(self) if one.status is None]
+        alive = [one.seen() for one in self._kernel.below(self) if one.runs]
         outlived = () if self._status is None else tuple([one for one in alive if not one.server][:OUTLIVED_MAX])
         self._since()
         while self.children:
@@ -226,10 +227,22 @@ class SimulatedShim:
         return outlived
 
     def _kill_children(self) -> None:
-        for child in list(self.children.values()):
-            if child.status is None:
+        """Kill the children, and the descendants of those that the kernel is ending: these have no other parent yet."""
+        for child in self._kernel.below(self):
+            if child.runs and (child.parent is self or self._is_hidden(child)):
                 self._kernel.note("killed", child, "by its warden")
                 child.end(-signal.SIGKILL)
+
+    def _is_hidden(self, process: OsProcess) -> bool:
+        above: Parent = process
+        while isinstance(above, OsProcess) and above.parent is not self:
+            above = above.parent
+        return isinstance(above, OsProcess) and above.exiting
+
+    def exiting(self) -> tuple[int, ...]:
+        """Return the processes that are left below the shim, if the kernel is ending all of them; else nothing."""
+        left = [process for process in self._kernel.below(self) if process.status is None]
+        return tuple([process.pid for process in left]) if all(process.exiting for process in left) else ()
 
     def _ended_by(self) -> str:
         if self._cut_short and self._status == -signal.SIGKILL:
@@ -241,7 +254,7 @@ class SimulatedShim:
         processes."""
         now_s = self._kernel.now()
         main = self.children.get(self._pid)
-        if main is not None and main.status is None:
+        if main is not None and main.runs:
             self._kernel.note("killed", main, "with its warden")
             main.end(-signal.SIGKILL)
         killed = len(self._kernel.below(self))

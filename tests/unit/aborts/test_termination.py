@@ -238,7 +238,7 @@ class Calls:
         self.open: dict[str, str] = {}
         self.why: list[str] = []
         system = SimpleNamespace(timers=clock, context=lambda tool_id: self)
-        session = SimpleNamespace(start=start, policy=SimpleNamespace(ladder=StageBudgets(request_s=0.5)))
+        session = SimpleNamespace(start=start, policy=SimpleNamespace(ladder=StageBudgets(request_s=0.5)), exiting={})
         agent_io = SimpleNamespace(put=lambda outs: None, process=None)
         parts: list[Any] = [SimpleNamespace(system=system), session, "a1", self.open, (), asks, agent_io]
         self.service = ToolCallTerminations(*parts)

@@ -95,6 +95,8 @@ class ExitChecker:
         ends = {one.ended_by for one in receipt.processes if one.owner == node.id or one.owner.startswith(below)}
         alone = node.kind == "tool" and node.how == "scope"
         wanted = "kill" if "kill" in ends else "terminate" if "terminate" in ends else "cancel"
+        if any(one.exiting_s and one.owner.startswith(node.id) for one in receipt.processes):
+            wanted = "exiting"
         if alone and node.rung != wanted:
             self._say("honest_ends", node.id, f"ended on the rung {node.rung}; its processes ended by {sorted(ends)}")
         if node.kind == "session" and node.rung in ("cancel", "terminate") and wanted != node.rung:

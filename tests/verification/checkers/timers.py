@@ -23,6 +23,7 @@ from actors.timers import GRACE_S, LATE_S
 from supervisor.diagnostics.invariants.shadow_state import RECOVERY
 from supervisor.lifecycles.effects import StartTimer
 from supervisor.lifecycles.types import LifecycleEvent, StageBudgets, TerminationStage
+from supervisor.policies.abort_request import EXITING_S
 
 Say = Callable[[str, str, str], None]
 ROUNDING_S = 1e-5
@@ -290,6 +291,7 @@ class TimerChecker:
             TerminationStage.REQUEST: request_s,
             TerminationStage.CANCEL: ladder.total_s + GIVEN_UP_S,
             TerminationStage.TERMINATE: ladder.total_s + GIVEN_UP_S,
+            TerminationStage.EXITING: ladder.total_s + ladder.kill_s + 3 * GIVEN_UP_S + EXITING_S,
         }.get(TerminationStage(rung), ladder.total_s + ladder.kill_s + 2 * GIVEN_UP_S)
         least_s = {
             TerminationStage.CANCEL: request_s,

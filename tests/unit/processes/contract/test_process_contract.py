@@ -17,7 +17,7 @@ import anyio
 import msgspec
 import pytest
 
-from supervisor.policies.call_processes import ProcessSeen, processes_of_turn
+from supervisor.policies.call_processes import AgentPrograms, ProcessSeen, processes_of_turn
 from supervisor.ports import Launch, Process, ProcessReport, SpawnError
 from tests.unit.processes.contract.ports import Port, RealPort, SimulatedPort
 from tests.unit.processes.contract.scripts import (
@@ -245,7 +245,8 @@ async def test_a_turn_has_the_processes_born_since_but_for_servers(port: Port) -
     async with spawn(port, *steps) as process:
 
         async def of_turn(since: int, servers: Sequence[str] = ()) -> tuple[ProcessSeen, ...]:
-            return processes_of_turn(await process.list_processes() or (), process.pid, since, servers)
+            agent = AgentPrograms(process.pid, servers)
+            return processes_of_turn(await process.list_processes() or (), since, agent)
 
         await up(process)
         await anyio.sleep(2 * TICK_S)
