@@ -24,7 +24,7 @@ from supervisor.lifecycles.types import (
     Verdict,
 )
 from supervisor.policies.error_classification import PERMANENT_STATUSES, problem_of, spoken_failure
-from supervisor.policies.retry_reason import quote_reason
+from supervisor.policies.retry_reason import quote_reason, without_quoted_reasons
 
 STOPS: dict[str, tuple[str, TransitionReason | None, AbortReason | None]] = {
     "max_tokens": ("the model reached its output limit", TransitionReason.MAX_OUTPUT_TOKENS, None),
@@ -124,8 +124,9 @@ def decide_verdict(
     success that came first. *last_words* is the last output of a process that failed; it becomes part of the error, and
     proves nothing about the model unless it has the form of an agent's report: a failed test prints such texts too.
     *text* is all text of the agent: if the text is an error of the agent's model, the turn is
-    no success.
+    no success. What the agent repeats of the reason in its prompt is left out of the error.
     """
+    error = without_quoted_reasons(error)
     if stop == "end_turn" and not error and problem is None and spoken_failure(text):
         error = text.strip()
     if stop == "end_turn" and not error and not open_calls and problem is None:

@@ -309,9 +309,11 @@ class CompletionPipeline:
         data, profile = execution.data, self._sup.profile(agent)
         if agent != execution.agent or not data.has_findings:
             return agent != execution.agent, ""
-        if profile is not None and not self._sup.explains_retries(profile):
+        # An agent whose prompt may not hold findings, since it may execute them, is claimed again without them.
+        is_off = profile is not None and profile.explain_retries is False
+        if is_off or not self._sup.settings.explain_retries:
             key = f"agents.{agent}.explain_retries" if self._sup.settings.explain_retries else "explain_retries"
-            return False, f"its prompt cannot hold the findings: {key} is not true"
+            return False, f"the next prompt may not tell the findings: {key} is false"
         if not findings_differ(data.failure, data.findings_before):
             return False, "the findings are those of the claim before"
         return True, ""
