@@ -15,11 +15,12 @@ from supervisor.cli.run_table import RunTable
 from supervisor.diagnostics.state_times import time_of_day
 from supervisor.diagnostics.task_status import data_of, plan_name
 from supervisor.journal.statedir import StateDir
-from supervisor.journal.transcript import follow_from
+from supervisor.journal.transcript import end_of, follow_from
 from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.redaction import printable
+from supervisor.ports import EntityRow
 
 OUTPUT_MAX: Final = 20
 """Lines of output of one session that are shown for one update; of more, the last ones are shown."""
@@ -46,15 +47,21 @@ class OutputLine(NamedTuple):
 
 
 class OutputFollower:
-    """Reader of the lines that agents append to their transcripts."""
+    """Reader of the lines that agents append to their transcripts. *before* are the entities of earlier runs, as the
+    journal has them before this run begins: the earlier runs have printed what the sessions among them wrote until
+    now."""
 
-    def __init__(self, state: StateDir) -> None:
+    def __init__(self, state: StateDir, before: Iterable[EntityRow] = ()) -> None:
         self._state = state
-        self._offsets: dict[str, int] = {}
+        sessions = [row for row in before if row.kind == Kind.SESSION]
+        self._over = frozenset(row.id for row in sessions if row.ended)
+        self._offsets = {row.id: end_of(state.transcript(row.id)) for row in sessions if not row.ended}
         self._held: dict[str, str] = {}
 
     def new_lines(self, session_id: str) -> list[OutputLine]:
         """Return the lines that the agent of a session has written since the last call, without unfinished ones."""
+        if session_id in self._over:
+            return []
         text, self._offsets[session_id] = follow_from(
             self._state.transcript(session_id), self._offsets.get(session_id, 0)
         )
@@ -68,8 +75,8 @@ class OutputFollower:
         return found
 
     def drop(self, session_id: str) -> None:
-        """Forget a session that has ended."""
-        self._offsets.pop(session_id, None)
+        """Forget the unfinished line of a session that has ended. Its offset stays: a late record of the session must
+        not make all of its lines new."""
         self._held.pop(session_id, None)
 
 
