@@ -12,12 +12,13 @@ from typing import Final, NamedTuple
 
 from supervisor.cli.rendering import counted, duration
 from supervisor.cli.run_table import RunTable
+from supervisor.diagnostics.outcomes import data_of
 from supervisor.diagnostics.state_times import time_of_day
-from supervisor.diagnostics.task_status import data_of, plan_name
+from supervisor.diagnostics.task_status import plan_name
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import end_of, follow_from
 from supervisor.lifecycles.session import Session
-from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.task import ENDS_WELL, Task, task_end
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.redaction import printable
 from supervisor.ports import EntityRow
@@ -129,7 +130,8 @@ class Progress:
                 reason = f": {why}" if why and why != self._errors.get(name) else ""
                 yield ProgressLine(at, f"{name}: failed{reason}", is_failure=True)
             case Task.CANCELLED.value:
-                yield ProgressLine(at, f"{name}: cancelled{f': {why}' if why else ''}", is_failure=True)
+                end = task_end(event.to_status, str(event.metadata.get("outcome", "")))
+                yield ProgressLine(at, f"{name}: {end}{f': {why}' if why else ''}", is_failure=end not in ENDS_WELL)
             case Task.OPEN.value if event.from_status == Task.FAILED.value:
                 not_before = time_of_day(at + float(event.metadata.get("delay_s") or 0))
                 yield ProgressLine(at, f"{name}: is tried again not before {not_before} ({why})")
@@ -155,7 +157,8 @@ class Progress:
         at, name, why = event.timestamp, event.entity_id, event.reason
         if event.outcome != "transition":
             return
-        if event.event == "OperatorStop" and event.metadata.get("outcome") == "aborted":
+        # What the plan ends has a line of the task.
+        if event.event == "OperatorStop" and event.metadata.get("outcome") == "aborted" and event.actor != "plan":
             yield ProgressLine(
                 at, f"{name}: aborted{f' by {event.actor}' if event.actor else ''}: {why}", is_failure=True
             )

@@ -13,15 +13,14 @@ from collections.abc import Iterable, Sequence
 
 from supervisor.lifecycles import task
 from supervisor.lifecycles.job import Job
-from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.task import Task, TaskEnd
 from supervisor.policies.redaction import encodable
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
 from supervisor.work.attempt_runner import AttemptRunner
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_run import STOPPING, PlanRun, SubtasksAwaited
-from supervisor.work.results import WELL
-from supervisor.work.task_execution import Phase, TaskExecution
+from supervisor.work.task_execution import CancelReason, Phase, TaskExecution
 from supervisor.work.timeouts import Timeouts
 
 _log = get_logger()
@@ -116,7 +115,7 @@ class BlockedTasks:
 
     def _is_there(self, execution: TaskExecution) -> bool:
         """Return whether *execution* waits for tasks of the plan only, and all of them are closed or were skipped."""
-        return all(one is not None and _outcome(one) in WELL for one in self._awaited(execution))
+        return all(one is not None and one.is_met for one in self._awaited(execution))
 
     # ------------------------------------------------------------------ it goes on
     async def _go_on(self, execution: TaskExecution) -> None:
@@ -188,7 +187,7 @@ class BlockedTasks:
         and record which blocked tasks wait for a person."""
         plan_run = self._plan_run
         if plan_run.sup.stopping.is_set():
-            self._cancel(self._blocked.values(), STOPPING)
+            self._cancel(self._blocked.values(), CancelReason(STOPPING))
             return
         if not self._blocked or plan_run.backlog.claims():
             return
@@ -201,13 +200,15 @@ class BlockedTasks:
         vain = [execution for execution in self._blocked.values() if self._ended(execution)]
         persons = [execution for execution in self._blocked.values() if None in self._awaited(execution)]
         for execution in vain:
-            self._cancel([execution], f"it was blocked on {', '.join(self._ended(execution))}, which did not complete")
+            words = f"it was blocked on {', '.join(self._ended(execution))}, which did not complete"
+            self._cancel([execution], CancelReason(words, TaskEnd.BLOCKED))
         for execution in persons:
             self._report(execution)
         if not vain and not persons:
-            self._cancel(self._blocked.values(), "it was blocked on tasks that wait for it")
+            why = CancelReason("it was blocked on tasks that wait for it", TaskEnd.BLOCKED)
+            self._cancel(self._blocked.values(), why)
 
-    def _cancel(self, executions: Iterable[TaskExecution], why: str) -> None:
+    def _cancel(self, executions: Iterable[TaskExecution], why: CancelReason) -> None:
         for execution in list(executions):
             if self._is_free(execution):
                 self._plan_run.start(self._pipeline.cancel, execution, why)
@@ -216,7 +217,7 @@ class BlockedTasks:
 
     def _ended(self, execution: TaskExecution) -> list[str]:
         """Return the names of the tasks that *execution* waits for although they ended without being completed."""
-        return [one.name for one in self._awaited(execution) if one is not None and _outcome(one) not in ("", *WELL)]
+        return [one.name for one in self._awaited(execution) if one is not None and one.result is not None and not one.is_met]
 
     def _report(self, execution: TaskExecution) -> None:
         if execution.name not in self._reported:
@@ -247,8 +248,3 @@ class BlockedTasks:
 def _unsettled(execution: TaskExecution) -> TaskExecution | None:
     """Return the first subtask that is not settled, or ``None``."""
     return next((subtask for subtask in execution.subtasks if subtask.result is None), None)
-
-
-def _outcome(execution: TaskExecution) -> str:
-    """Return the outcome of the task; ``""`` while the task is not settled."""
-    return execution.result.outcome if execution.result is not None else ""

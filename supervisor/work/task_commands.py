@@ -16,7 +16,7 @@ import anyio
 
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task, task_run
-from supervisor.lifecycles.task import TASK, Task
+from supervisor.lifecycles.task import TASK, Task, TaskEnd
 from supervisor.lifecycles.task_run import RUN, TaskRun
 from supervisor.lifecycles.types import Kind, LifecycleEvent, Verb
 from supervisor.lifecycles.workstream import WORKSTREAM, TasksAdded
@@ -33,7 +33,7 @@ from supervisor.work.attempt_runner import is_delayed
 from supervisor.work.blocking import PARENTS
 from supervisor.work.commands import Command, CommandEffect, CommandLog, digest_of
 from supervisor.work.scheduler import TaskScheduler
-from supervisor.work.task_execution import Phase, TaskExecution
+from supervisor.work.task_execution import CancelReason, Phase, TaskExecution
 
 _VERBS: Final[Mapping[type[task.TaskEvent], Verb]] = {
     task.Approved: Verb.APPROVE,
@@ -255,7 +255,7 @@ class TaskCommands:
         execution = request.execution
         if execution.state is Task.PENDING_APPROVAL:
             await self.scheduler.pipeline.approve(execution, request.by)
-            closed = execution.result is not None and execution.result.outcome == "completed"
+            closed = execution.result is not None and execution.result.outcome == TaskEnd.COMPLETED
             return CommandEffect((Task.CLOSED if closed else Task.FAILED).value)  # what cannot be merged is denied
         if task.Approved not in TASK.allowed(execution.state):
             self._refuse(execution, task.Approved())
@@ -270,7 +270,7 @@ class TaskCommands:
             return CommandEffect(Task.FAILED.value)
         if task.Rejected not in TASK.allowed(execution.state):
             self._refuse(execution, task.Rejected())
-        await self.scheduler.pipeline.cancel(execution, request.words("rejected"))
+        await self.scheduler.pipeline.cancel(execution, CancelReason(request.words("rejected"), TaskEnd.REJECTED))
         return CommandEffect(Task.CANCELLED.value)
 
     # ------------------------------------------------------------------ another try
@@ -410,9 +410,9 @@ class TaskCommands:
         execution = request.execution
         if execution.result is not None or task.Cancelled not in TASK.allowed(execution.state):
             self._refuse(execution, task.Cancelled())
-        why = request.words("cancelled")
+        why = request.words("aborted")
         settled = execution.settled
-        await self.scheduler.cancel(execution, why, request.begin)
+        await self.scheduler.cancel(execution, CancelReason(why), request.begin)
         await first_of(settled, self.scheduler.plan_run.over)
         if not settled.is_set():
             self._check_not_given_up(execution)

@@ -156,7 +156,7 @@ async def test_a_plan_can_be_approved_as_a_whole(tmp_path: Path) -> None:
         assert (await plan.commands.reject("task:b", by=ME, reason="not now")).state == "CANCELLED"
         await plan.until("rejected", "task:c")
         await plan.commands.approve("a", by=ME)
-    assert plan.outcomes() == {"a": "completed", "b": "aborted", "c": "blocked"}
+    assert plan.outcomes() == {"a": "completed", "b": "rejected", "c": "blocked"}
     assert "rejected by operator:me: not now" in plan.result.tasks["b"].error
 
 
@@ -236,7 +236,7 @@ async def test_a_waiting_task_is_cancelled(tmp_path: Path, gate: Gate) -> None:
         with pytest.raises(Refused, match=r"has ended \(CANCELLED\): no command changes it"):
             await plan.commands.cancel("b", by=ME)
         await gate("one")
-    assert plan.outcomes() == {"a": "completed", "b": "aborted", "c": "aborted", "d": "aborted"}
+    assert plan.outcomes() == {"a": "completed", "b": "aborted", "c": "aborted", "d": "rejected"}
 
 
 # --------------------------------------------------------------------------------------------------- requeue, unclaim
@@ -677,7 +677,7 @@ async def test_subtasks_of_a_cancelled_task_are_cancelled(tmp_path: Path, gate: 
     async with running_plan(tmp_path, plan_of(whole, task("b"))) as plan:
         await plan.until("started", "task:a1")
         await plan.commands.cancel("a", by=ME)
-    assert plan.outcomes() == {"a": "aborted", "a1": "aborted", "a2": "aborted", "b": "completed"}
+    assert plan.outcomes() == {"a": "aborted", "a1": "cancelled", "a2": "cancelled", "b": "completed"}
 
 
 # ----------------------------------------------------------------------------------------------------------- blocked
@@ -758,14 +758,14 @@ async def test_a_requeued_last_probe_gets_another_task_run(tmp_path: Path) -> No
 
 
 async def test_a_task_blocked_on_a_failed_task_is_cancelled(tmp_path: Path, gate: Gate) -> None:
-    """A task that is blocked on a task that failed is cancelled when nothing else can go on."""
+    """A task that is blocked on a task that failed ends as blocked when nothing else can go on."""
     tasks = (task("a", HELD), task("b", "read _ < two; exit 1"), task("c", "true", "a"))
     async with running_plan(tmp_path, plan_of(*tasks)) as plan:
         await plan.until("started", "task:a")
         await plan.commands.block("a", ["b"], by=ME)
         await plan.until("started", "task:b")
         await gate("two")
-    assert plan.outcomes() == {"a": "aborted", "b": "failed", "c": "blocked"}
+    assert plan.outcomes() == {"a": "blocked", "b": "failed", "c": "blocked"}
     assert plan.result.tasks["a"].error == "it was blocked on b, which did not complete"
 
 
@@ -776,7 +776,7 @@ async def test_tasks_that_are_blocked_on_each_other_are_cancelled(tmp_path: Path
         await plan.until("started", "task:b")
         await plan.commands.block("a", ["b"], by=ME)
         await plan.commands.block("b", ["task:a"], by=ME)
-    assert plan.outcomes() == {"a": "aborted", "b": "aborted"}
+    assert plan.outcomes() == {"a": "blocked", "b": "blocked"}
 
 
 async def test_a_stop_cancels_a_blocked_task(tmp_path: Path, gate: Gate) -> None:
@@ -798,7 +798,7 @@ async def test_a_stop_cancels_unapproved_subtasks(tmp_path: Path, gate: Gate) ->
         parts = (task("a1", approval="before"), task("a2", "true", "a1"))
         assert (await plan.commands.split("a", parts, by=ME)).state == "WAITING_FOR_SUBTASKS"
         await gate("one")
-    assert plan.outcomes() == {"a": "aborted", "a1": "aborted", "a2": "blocked"}
+    assert plan.outcomes() == {"a": "blocked", "a1": "aborted", "a2": "blocked"}
 
 
 async def test_a_stop_does_not_wait_for_a_provider(tmp_path: Path, gate: Gate) -> None:
