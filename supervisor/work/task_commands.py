@@ -22,7 +22,7 @@ from supervisor.lifecycles.types import Kind, LifecycleEvent, Verb
 from supervisor.lifecycles.workstream import WORKSTREAM, TasksAdded
 from supervisor.plans.splitting import plain_subtasks, with_subtasks
 from supervisor.plans.task_control import CommandResult
-from supervisor.plans.tasks import TaskConfig
+from supervisor.plans.tasks import TaskConfig, every_task
 from supervisor.policies.argument_checks import check_items, check_type, check_types
 from supervisor.policies.redaction import encodable
 from supervisor.runtime.entity import Refused
@@ -436,7 +436,12 @@ class TaskCommands:
             raise Refused(
                 f"task {execution.name!r} is not split: {', '.join(used)} was in this run before; use other ids"
             )
-        plan_run.plan = with_subtasks(plan_run.plan, {execution.name: subtasks})
+        plan = with_subtasks(plan_run.plan, {execution.name: subtasks})
+        for one in every_task(subtasks):  # what a subtask waits for may be blocked on the task that is split
+            for needed in one.task.depends_on:
+                if needed in plan_run.executions:
+                    self.scheduler.blocked_tasks.check_wait(execution, plan_run.executions[needed])
+        plan_run.plan = plan
         plan_run.backlog.hold(execution.name)
         with plan_run.together():
             parts = self.scheduler.open_tasks(plan_run.plan)
