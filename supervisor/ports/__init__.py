@@ -22,12 +22,14 @@ from supervisor.ports.agent import (
     Ready,
     Send,
     Signal,
+    StrayLine,
     TerminalKilled,
     TerminalOpened,
     Text,
     ToolClosed,
     ToolOpened,
     TurnEnded,
+    TurnEnding,
     Usage,
 )
 from supervisor.ports.clock import WallClock
@@ -55,6 +57,7 @@ from supervisor.ports.process import (
     ProcessReport,
     SpawnError,
     SpawnShortage,
+    UnidentifiedProcess,
 )
 from supervisor.ports.transcript import TranscriptSink
 from supervisor.ports.workspace import (
@@ -113,6 +116,7 @@ __all__ = [
     "Signal",
     "SpawnError",
     "SpawnShortage",
+    "StrayLine",
     "TerminalKilled",
     "TerminalOpened",
     "Text",
@@ -120,6 +124,8 @@ __all__ = [
     "ToolOpened",
     "TranscriptSink",
     "TurnEnded",
+    "TurnEnding",
+    "UnidentifiedProcess",
     "Usage",
     "WallClock",
     "Workspace",
