@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, model_validator
 
 from supervisor.agent_catalogue.data import Data, Word, Words
+from supervisor.policies.permissions import CALL_KINDS
 
 PROMPT: Final = "{prompt}"
 ID: Final = "{id}"
@@ -43,6 +44,15 @@ def _path(path: str) -> str:
 Path = Annotated[Word, AfterValidator(_path)]
 Paths = Annotated[Words, AfterValidator(lambda paths: tuple(_path(one) for one in paths))]
 """Type of the paths at which a value is looked up: the first path with a value counts."""
+
+
+def _call_kind(kind: str) -> str:
+    if kind not in CALL_KINDS:
+        raise ValueError(f"{kind!r} is no kind of a tool call; give one of {', '.join(CALL_KINDS)}")
+    return kind
+
+
+CallKind = Annotated[Word, AfterValidator(_call_kind)]
 
 
 class LineRule(Data):
@@ -186,7 +196,7 @@ class LineMapping(Data):
     new_arguments: Words = ()
     resume_arguments: Words = ()
     interrupt: Literal["INT", "TERM", "HUP", "KILL"] = "INT"
-    kinds: Table[Word, Word] = {}
+    kinds: Table[Word, CallKind] = {}
     rules: tuple[Rule, ...] = Field(min_length=1)
 
     @property

@@ -68,7 +68,7 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
 def supervisor() -> None:
     """Run AI agents under supervision.
 
-    Exit status: 0 done, 1 the work failed, 2 bad input.
+    Exit status: 0 done (every task is completed, skipped or rejected), 1 the work is not done, 2 bad input.
     """
 
 

@@ -38,7 +38,7 @@ def _state_dir(context: click.Context) -> Path:
 
 
 def _ids(state_dir: Path, kinds: Sequence[str], living: bool) -> Iterator[str]:
-    from supervisor.diagnostics.task_status import data_of
+    from supervisor.diagnostics.outcomes import data_of
     from supervisor.diagnostics.tree_view import tree
     from supervisor.journal.reader import JournalReader
     from supervisor.journal.statedir import StateDir

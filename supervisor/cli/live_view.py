@@ -59,6 +59,10 @@ _logger = logging.getLogger("supervisor")
 class RunView(Protocol):
     """Format of the output of a run. Methods may block; they run only in the thread of a :class:`Reporter`."""
 
+    def begin(self, workstream_id: str) -> None:
+        """Show the id of the run, before anything else of the run."""
+        ...
+
     def show(self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow]) -> None:
         """Show new records; *rows* are the entities that the records are about, after the records."""
         ...
@@ -92,6 +96,9 @@ class _LineView:
 class JsonView(_LineView):
     """View for programs: a JSON object per record, per change of the journal's availability, and for the result."""
 
+    def begin(self, workstream_id: str) -> None:
+        self._write(json_line({"workstream": workstream_id}))
+
     def show(self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow]) -> None:
         for event in events:
             self._write(json_line(event))
@@ -105,15 +112,19 @@ class JsonView(_LineView):
 
 class PlainView(_LineView):
     """View for pipes, files and terminals without cursor movement: a line for what begins, fails, waits and ends, the
-    output of the agents, and a table at the end."""
+    output of the agents, and a table at the end. *before* are the entities of earlier runs, as for
+    :class:`OutputFollower`."""
 
-    def __init__(self, out: TextIO, state: StateDir) -> None:
+    def __init__(self, out: TextIO, state: StateDir, before: Sequence[EntityRow] = ()) -> None:
         super().__init__(out)
         self._state = state
         self._table = RunTable(state_dir_words(state.root))
         self._progress = Progress(self._table)
-        self._output = OutputFollower(state)
+        self._output = OutputFollower(state, before)
         self._sessions: set[str] = set()
+
+    def begin(self, workstream_id: str) -> None:
+        self._write(workstream_id)
 
     def show(self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow]) -> None:
         self._table.take(events, rows)
@@ -146,11 +157,18 @@ class TableView:
     them. The cursor stays visible: a killed supervisor leaves the terminal as it was. *now* returns Unix time.
     """
 
-    def __init__(self, out: TextIO, state: StateDir, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        out: TextIO,
+        state: StateDir,
+        before: Sequence[EntityRow] = (),
+        *,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._state, self._now = state, now
         self._table = RunTable(state_dir_words(state.root))
         self._progress = Progress(self._table)
-        self._output = OutputFollower(state)
+        self._output = OutputFollower(state, before)
         self._outage: Outage | None = None
         self._drawn: object = None
         """Second, outage and size of the terminal of the last frame."""
@@ -162,6 +180,9 @@ class TableView:
         self._console.show_cursor(True)
         if self._errors is not None:
             sys.stderr = self._errors
+
+    def begin(self, workstream_id: str) -> None:
+        pass  # the heading of the table names it
 
     def show(self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow]) -> None:
         self._table.take(events, rows)
@@ -248,16 +269,17 @@ class ErrorLines(io.TextIOBase):
         self._stderr.flush()
 
 
-def view_for(*, as_json: bool, state: StateDir) -> RunView:
+def view_for(*, as_json: bool, state: StateDir, before: Sequence[EntityRow] = ()) -> RunView:
     """Return the view that suits standard output: JSON if requested, a table on a terminal that can move the cursor,
-    else lines. Characters that the encoding of the output does not have are replaced."""
+    else lines. Characters that the encoding of the output does not have are replaced. *before* are the entities of
+    earlier runs, as for :class:`OutputFollower`."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     if as_json:
         return JsonView(sys.stdout)
     if sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown"):
-        return TableView(sys.stdout, state)
-    return PlainView(sys.stdout, state)
+        return TableView(sys.stdout, state, before)
+    return PlainView(sys.stdout, state, before)
 
 
 # ------------------------------------------------------------------------------------------------------ reporter
@@ -272,7 +294,7 @@ class Reporter:
         self._journal, self.last, self._log = journal, after, log
         self._lock = threading.RLock()
         self._view: RunView | None = None
-        self._down = False
+        self._is_begun = self._down = False
         self._output_complete = True
         """True while standard output has taken everything that was shown."""
         self._reader: JournalReader | None = None
@@ -293,10 +315,22 @@ class Reporter:
         self._reader = JournalReader(self._journal)
         self._view = make_view()
 
+    def begin(self, workstream_id: str) -> None:
+        """Show the id of the run, at the first call."""
+        with self._lock:
+            if not self._is_begun:
+                self._is_begun = True
+                self._with_view(lambda view: view.begin(workstream_id))
+
+    def show_outage(self, outage: Outage | None) -> None:
+        """Show that the journal cannot be written, or that it can be written again, if that has changed."""
+        with self._lock:
+            self._with_view(lambda view: self._show_outage(view, outage))
+
     def update(self, outage: Outage | None = None) -> None:
         """Show the new records. *outage*: the reason why the journal cannot be written now, or ``None``."""
         with self._lock:
-            self._with_view(lambda view: self._show_outage(view, outage))
+            self.show_outage(outage)
             if self._view is None and self._log is None:
                 return
             events, rows = self._new_records()

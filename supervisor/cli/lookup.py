@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from supervisor.control.error_messages import BadInput, UnknownId
-from supervisor.diagnostics.task_status import data_of
+from supervisor.diagnostics.outcomes import data_of
 from supervisor.diagnostics.tree_view import tool_calls
 from supervisor.journal.history import History
 from supervisor.journal.reader import JournalReader
@@ -90,6 +90,22 @@ def sessions_named(reader: History, entity_id: str) -> list[str]:
     if session is None or session.kind != Kind.SESSION:
         raise unknown_id(reader, entity_id)
     return [session.id]
+
+
+def newest_of_name(reader: History, name: str) -> str:
+    """Return the id that a name means: of the newest task with the name the newest session that has claimed the task,
+    or the task itself; or the newest session of the name. Any other id is returned as it is.
+
+    Raises:
+        UnknownId: nothing has that name.
+    """
+    if ":" in name:
+        return name
+    task = newest_task(reader.live.entities(), name)
+    if task is None:
+        return (sessions_named(reader, name) or [name])[-1]
+    claims = [one.metadata.get("by") for one in reader.live.events(task.id) if one.event == "claimed"]
+    return str(claims[-1]) if claims else task.id
 
 
 def running_namesakes(state_dir: Path, entity_id: str) -> list[str]:

@@ -47,7 +47,7 @@ Id = Annotated[str, Field(description="the id of a session, turn, agent, task or
 
 class Entity(BaseModel):
     """Session, agent, turn or task. ``visual`` is the visual state of an agent; ``age_s`` is counted from birth until
-    the end."""
+    the end; ``outcome`` is the word for the end; ``supervised`` is false for what a dead supervisor left."""
 
     id: str
     kind: str
@@ -58,6 +58,8 @@ class Entity(BaseModel):
     ended: bool
     pid: int | None
     note: str
+    outcome: str
+    supervised: bool
 
 
 @asynccontextmanager
@@ -150,7 +152,7 @@ class _Tools:
 
     async def why(self, id: Id) -> dict[str, Any]:
         """Explain the last change of an entity: the tree of causes, from the root event to the end."""
-        result: dict[str, Any] = await self._read(lambda: explained(self._state_dir, id)[0])
+        result: dict[str, Any] = await self._read(lambda: explained(self._state_dir, id, exact=True)[0])
         return result
 
 

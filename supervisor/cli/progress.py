@@ -12,14 +12,16 @@ from typing import Final, NamedTuple
 
 from supervisor.cli.rendering import counted, duration
 from supervisor.cli.run_table import RunTable
+from supervisor.diagnostics.outcomes import data_of
 from supervisor.diagnostics.state_times import time_of_day
-from supervisor.diagnostics.task_status import data_of, plan_name
+from supervisor.diagnostics.task_status import plan_name
 from supervisor.journal.statedir import StateDir
-from supervisor.journal.transcript import follow_from
+from supervisor.journal.transcript import end_of, follow_from
 from supervisor.lifecycles.session import Session
-from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.task import ENDS_WELL, Task, task_end
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.redaction import printable
+from supervisor.ports import EntityRow
 
 OUTPUT_MAX: Final = 20
 """Lines of output of one session that are shown for one update; of more, the last ones are shown."""
@@ -46,15 +48,21 @@ class OutputLine(NamedTuple):
 
 
 class OutputFollower:
-    """Reader of the lines that agents append to their transcripts."""
+    """Reader of the lines that agents append to their transcripts. *before* are the entities of earlier runs, as the
+    journal has them before this run begins: the earlier runs have printed what the sessions among them wrote until
+    now."""
 
-    def __init__(self, state: StateDir) -> None:
+    def __init__(self, state: StateDir, before: Iterable[EntityRow] = ()) -> None:
         self._state = state
-        self._offsets: dict[str, int] = {}
+        sessions = [row for row in before if row.kind == Kind.SESSION]
+        self._over = frozenset(row.id for row in sessions if row.ended)
+        self._offsets = {row.id: end_of(state.transcript(row.id)) for row in sessions if not row.ended}
         self._held: dict[str, str] = {}
 
     def new_lines(self, session_id: str) -> list[OutputLine]:
         """Return the lines that the agent of a session has written since the last call, without unfinished ones."""
+        if session_id in self._over:
+            return []
         text, self._offsets[session_id] = follow_from(
             self._state.transcript(session_id), self._offsets.get(session_id, 0)
         )
@@ -68,8 +76,8 @@ class OutputFollower:
         return found
 
     def drop(self, session_id: str) -> None:
-        """Forget a session that has ended."""
-        self._offsets.pop(session_id, None)
+        """Forget the unfinished line of a session that has ended. Its offset stays: a late record of the session must
+        not make all of its lines new."""
         self._held.pop(session_id, None)
 
 
@@ -122,7 +130,8 @@ class Progress:
                 reason = f": {why}" if why and why != self._errors.get(name) else ""
                 yield ProgressLine(at, f"{name}: failed{reason}", is_failure=True)
             case Task.CANCELLED.value:
-                yield ProgressLine(at, f"{name}: cancelled{f': {why}' if why else ''}", is_failure=True)
+                end = task_end(event.to_status, str(event.metadata.get("outcome", "")))
+                yield ProgressLine(at, f"{name}: {end}{f': {why}' if why else ''}", is_failure=end not in ENDS_WELL)
             case Task.OPEN.value if event.from_status == Task.FAILED.value:
                 not_before = time_of_day(at + float(event.metadata.get("delay_s") or 0))
                 yield ProgressLine(at, f"{name}: is tried again not before {not_before} ({why})")
@@ -148,7 +157,8 @@ class Progress:
         at, name, why = event.timestamp, event.entity_id, event.reason
         if event.outcome != "transition":
             return
-        if event.event == "OperatorStop" and event.metadata.get("outcome") == "aborted":
+        # What the plan ends has a line of the task.
+        if event.event == "OperatorStop" and event.metadata.get("outcome") == "aborted" and event.actor != "plan":
             yield ProgressLine(
                 at, f"{name}: aborted{f' by {event.actor}' if event.actor else ''}: {why}", is_failure=True
             )

@@ -63,8 +63,7 @@ def ps_command(all_of_it: bool, watch: bool, state_dir: Path, as_json: bool) -> 
     state = StateDir.open(state_dir, create=False)
     if watch:
         _watch(state, all_of_it=all_of_it)
-    running = as_json or state.lock_holder() is not None  # before the rows: one that ends now leaves none alive
-    rows, seen = seen_entities(state_dir, all_of_it=all_of_it)
+    rows, seen, running = seen_entities(state_dir, all_of_it=all_of_it)
     say(json_text(seen) if as_json else ps_text(seen))
     _warn_of_troubles(state, rows, running)
 
@@ -75,7 +74,7 @@ def _watch(state: StateDir, *, all_of_it: bool) -> None:
     shown: object = None
     is_drawn = False
     while state.lock_holder() is not None:
-        _, seen = seen_entities(state.root, all_of_it=all_of_it)
+        _, seen, _ = seen_entities(state.root, all_of_it=all_of_it)
         if sys.stdout.isatty():
             click.clear()
             is_drawn = True
@@ -99,14 +98,16 @@ def _fitting(table: str) -> str:
     return "\n".join([*("".join(chop_cells(line, size.columns)[:1]) for line in lines[:room]), *more])
 
 
-def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow], list[EntityLine]]:
+def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow], list[EntityLine], bool]:
     """Return each session, and each agent and turn that has not ended (*all_of_it*: also those that have): the rows,
-    and the lines to show."""
+    the lines to show, and whether a supervisor runs."""
     with open_history(state_dir) as (state, reader):
+        running = state.lock_holder() is not None  # before the rows: one that ends now leaves none alive
         rows = _wanted(reader.live.entities(), all_of_it)
         times = _state_times(reader.live, rows)
     active_at, options = _last_output_times(state, rows), state_dir_words(state.root)
-    return rows, _aged(ps(rows, now=time.time(), active_at=active_at, times=times, options=options), rows)
+    seen = ps(rows, now=time.time(), active_at=active_at, times=times, options=options, supervised=running)
+    return rows, _aged(seen, rows), running
 
 
 def _state_times(reader: JournalReader, rows: Iterable[EntityRow]) -> StateTimes:
@@ -132,11 +133,11 @@ def _state_times(reader: JournalReader, rows: Iterable[EntityRow]) -> StateTimes
 @json_option
 def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
     with open_history(state_dir) as (state, reader):
-        running = as_json or state.lock_holder() is not None  # before the rows, as in ``ps``
+        running = state.lock_holder() is not None  # before the rows, as in ``ps``
         rows = _wanted(reader.live.entities(), all_of_it)
         used = _used(reader) if as_json else {}
         times = _state_times(reader.live, rows)
-    nodes = tree(rows, used, times, state_dir_words(state.root))
+    nodes = tree(rows, used, times, state_dir_words(state.root), supervised=running)
     say(tree_json(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
     _warn_of_troubles(state, rows, running)
 

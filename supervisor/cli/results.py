@@ -9,9 +9,11 @@ from typing import Final
 
 from supervisor.cli.options import DEFAULT, state_dir_words
 from supervisor.cli.rendering import columns, duration, json_line
+from supervisor.lifecycles.task import ENDS_WELL
 from supervisor.policies.redaction import printable
-from supervisor.work.results import WELL, PlanResult, TaskResult
+from supervisor.work.results import PlanResult, TaskResult
 
+_RUN_ENDS: Final = {"failed": "failed", "cancelled": "was cancelled"}
 TAIL_MAX: Final = 10
 """Number of lines of a test's output that are shown."""
 
@@ -26,7 +28,8 @@ def results_text(result: PlanResult, state_dir: Path = DEFAULT) -> str:
     )
     lines = [columns(heads, rows), *_reasons(result, state_dir)]
     if not result.ok:
-        return "\n".join([*lines, "", printable(f"the run failed: {result.why}"), *_tail(result.output)])
+        end = printable(f"the run {_RUN_ENDS[result.outcome]}: {result.why}")
+        return "\n".join([*lines, "", end, *_tail(result.output)])
     logs = [one.session_id for one in result.tasks.values() if one.session_id]
     return "\n".join([*lines, *(["", f"what the agents wrote: {_logs(logs[0], state_dir)}"] if logs else [])])
 
@@ -34,14 +37,15 @@ def results_text(result: PlanResult, state_dir: Path = DEFAULT) -> str:
 def results_json(result: PlanResult) -> str:
     """Return the last line of ``supervisor run --json``."""
     tasks = [one._asdict() for one in result.tasks.values()]
-    return json_line({"ok": result.ok, "error": result.why, "output": result.output, "tasks": tasks})
+    end = {"ok": result.ok, "outcome": result.outcome, "error": result.why, "output": result.output}
+    return json_line({**end, "tasks": tasks})
 
 
 def _reasons(result: PlanResult, state_dir: Path) -> Iterator[str]:
     """Yield the remarks about the tasks, and for each task that did not succeed the reason and the command that prints
     the output of its agent."""
     for one in result.tasks.values():
-        if one.outcome in WELL:
+        if one.outcome in ENDS_WELL:
             yield from (printable(f"{one.id}: {remark}") for remark in one.remarks)
             continue
         yield ""

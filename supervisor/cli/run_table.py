@@ -20,25 +20,21 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Text
 
 from supervisor.cli.rendering import counted, duration
+from supervisor.diagnostics.outcomes import data_of
 from supervisor.diagnostics.state_times import StateTimes
-from supervisor.diagnostics.task_status import data_of, plan_name
-from supervisor.diagnostics.tree_view import Notes, VisualStates, session_outcome, waiting_permissions
+from supervisor.diagnostics.task_status import plan_name
+from supervisor.diagnostics.tree_view import Notes, VisualStates, waiting_permissions
 from supervisor.diagnostics.visual_state import VisualState
 from supervisor.lifecycles.session import Session
-from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.task import Task, TaskEnd
 from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.redaction import printable
 from supervisor.ports import EntityRow
 
-_OUTCOMES: Final = {
-    Task.CLOSED.value: ("completed", "green"),
-    Task.FAILED.value: ("failed", "red"),
-    Task.CANCELLED.value: ("cancelled", "yellow"),
-}
-"""Word and colour of a task that has ended."""
 _HELD: Final = (Task.CLAIMED.value, Task.IN_PROGRESS.value, Task.DONE.value)
-_OUTCOME_STYLES: Final[Mapping[str, str]] = {"completed": "green", "failed": "red"}
+_OUTCOME_STYLES: Final[Mapping[str, str]] = {TaskEnd.COMPLETED: "green", TaskEnd.FAILED: "red"}
+"""Colours of ends; the others are yellow."""
 _PERSON: Final = (Task.PLANNED.value, Task.PENDING_APPROVAL.value, Task.BLOCKED.value)
 _AGENT_WORKS: Final = (Session.SPAWNING.value, Session.RUNNING.value, Session.INTERRUPTING.value)
 _STYLES: Final = {"dark orange": "dark_orange", "gray": "grey50"}
@@ -132,7 +128,7 @@ class RunTable:
 
     # ------------------------------------------------------------------ the lines
     def headline(self) -> str:
-        """Return ``workstream plan: executing, 2 of 6 tasks closed``; ``""`` without a workstream."""
+        """Return ``workstream plan: executing, 2 of 6 tasks completed``; ``""`` without a workstream."""
         row = self._workstream
         if row is None:
             return ""
@@ -144,9 +140,11 @@ class RunTable:
 
     def ended(self) -> Text | None:
         """Return the line that counts the tasks that have ended; ``None`` if there are none."""
-        counts = Counter(row.state for row in self._tasks())
-        found = [(f"{counts[state]} {word}", style) for state, (word, style) in _OUTCOMES.items() if counts[state]]
-        return Text("ended: ") + Text(", ").join(Text(words, style=style) for words, style in found) if found else None
+        counts = Counter(map(self.notes.outcomes.of, self._tasks()))
+        found = [
+            Text(f"{counts[end]} {end}", style=_OUTCOME_STYLES.get(end, "yellow")) for end in TaskEnd if counts[end]
+        ]
+        return Text("ended: ") + Text(", ").join(found) if found else None
 
     def lines(self, now: float) -> list[TableLine]:
         """Return the lines in the order in which they are shown. *now* is Unix time."""
@@ -154,7 +152,7 @@ class RunTable:
         notes, visual_states = self.notes, VisualStates(rows, now, self.active_at)
         turns = {row.parent_id: row for row in rows if row.kind == Kind.TURN and not row.ended}
         runs = {row.parent_id: row for row in rows if row.kind == Kind.RUN}
-        tasks = [row for row in self._tasks() if row.state not in _OUTCOMES]
+        tasks = [row for row in self._tasks() if not notes.outcomes.of(row)]
         held = {str(data_of(row).get("claimed_by")): row for row in tasks if row.state in _HELD}
         lines: list[tuple[Group, TableLine]] = []
         group = Group.RUNS
@@ -187,7 +185,7 @@ class RunTable:
             calls = [f'{name}:c{one["number"]} "{one["title"]}"' for one in turn_data.get("open") or ()]
         is_delayed = run is not None and bool(notes.task_status.delay(run))
         is_checked = run is not None and run.state == TaskRun.VALIDATING.value
-        step, (outcome, reason) = notes.of_session(row, data), session_outcome(data)
+        step, outcome, reason = notes.of_session(row, data), notes.outcomes.of(row), notes.reason_of(row, data)
         if asked:
             parts = asked
         elif task is not None and is_delayed:

@@ -9,17 +9,16 @@ from pathlib import Path
 import click
 
 from supervisor.cli.completion import complete_ids
-from supervisor.cli.lookup import has_ended, newest_task, open_history, pause, unknown_id
+from supervisor.cli.lookup import has_ended, newest_of_name, newest_task, pause, unknown_id
 from supervisor.cli.options import examples, json_option, say, state_dir_option, state_dir_words, warn
 from supervisor.cli.rendering import json_text
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, TimedOut, WorkFailed
-from supervisor.diagnostics.task_status import data_of
+from supervisor.diagnostics.outcomes import Outcomes, data_of
 from supervisor.diagnostics.tree_view import ps
 from supervisor.journal.history import History
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.task import ENDS_WELL, Task
 from supervisor.lifecycles.types import Kind
-from supervisor.lifecycles.workstream import Workstream
 from supervisor.policies.redaction import printable
 from supervisor.ports import EntityRow
 
@@ -37,24 +36,61 @@ _FOR_A_PERSON = (Task.PLANNED.value, Task.PENDING_APPROVAL.value)
 @json_option
 def wait_command(entity_id: str | None, timeout_s: float | None, state_dir: Path, as_json: bool) -> int:
     """ID is the name of a task, or the id of a task, a session or a workstream; without ID, the run of the plan is
-    waited for. While a supervisor runs, a name and the run are not those of a run that ended before the supervisor
-    began: `wait` waits for a newer one. Without a supervisor they are the newest; a `supervisor run` counts from the
-    moment it has locked the state directory. Exit status: 0 it was completed, 1 it failed or was cancelled or its
+    waited for. Prints the word for the end: completed, skipped, rejected, failed, aborted (somebody's decision),
+    cancelled (the plan's) or blocked (by what it depends on). While a `supervisor run` starts, nothing is answered.
+    While a supervisor runs, a name and the run are not those of a run that ended before the supervisor began: `wait`
+    waits for a newer one. Without a supervisor they are the newest; a `supervisor run` counts from the moment it has
+    locked the state directory. Exit status: 0 it was completed, skipped or rejected, 1 it ended otherwise or its
     supervisor has died, 124 it has not ended within --timeout."""
     if timeout_s is not None and not isfinite(timeout_s):
         raise BadInput(f"--timeout: {timeout_s} is not a duration; give seconds, 0 or more")
-    with open_history(state_dir) as (state, reader):
-        until_s = None if timeout_s is None else time.monotonic() + timeout_s
-        row = _await_present(state, reader, entity_id, timeout_s, until_s)
-        row = _await_end(state, reader, row.id, timeout_s, until_s)
-        seen = {one.id: one for one in ps(reader.live.entities(), now=time.time())}
-    note = seen[row.id].note if row.id in seen else ""  # its rows may have been moved to the archive
-    completed = _is_completed(row)
+    deadline = _Deadline(timeout_s)
+    state = StateDir.open(state_dir, create=False)
+    with _started_history(state, deadline) as reader:
+        row = _await_present(state, reader, entity_id, deadline)
+        row = _await_end(state, reader, row.id, deadline)
+        rows = reader.live.entities()
+    rows = rows if any(one.id == row.id for one in rows) else [*rows, row]  # it may have been moved to the archive
+    outcome = Outcomes(rows).of(row)
+    note = next(one.note for one in ps(rows, now=time.time()) if one.id == row.id)
+    note = note.removeprefix(outcome).removeprefix(", ")
     if as_json:
-        say(json_text({"id": row.id, "kind": row.kind, "state": row.state, "completed": completed, "note": note}))
+        end = {"outcome": outcome, "ok": outcome in ENDS_WELL, "note": note}
+        say(json_text({"id": row.id, "kind": row.kind, "state": row.state, **end}))
     else:
-        say(f"{printable(row.id)}: {row.state}{f' ({printable(note)})' if note else ''}")
-    return DONE if completed else WORK_FAILED
+        say(f"{printable(row.id)}: {outcome}{f' ({printable(note)})' if note else ''}")
+    return DONE if outcome in ENDS_WELL else WORK_FAILED
+
+
+class _Deadline:
+    """Deadline of a wait, *timeout_s* seconds from now; ``None``: no deadline."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._timeout_s = timeout_s
+        self._until_s = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def check(self, words: str, state: str = "") -> None:
+        """Raise TimedOut if the time is over; *words* and *state* are the beginning and the end of the message."""
+        if self._until_s is not None and time.monotonic() >= self._until_s:
+            raise TimedOut(f"{words} after {self._timeout_s:g} s{state}")
+
+
+def _started_history(state: StateDir, deadline: _Deadline) -> History:
+    """Open the journal, after the start of a run that is starting: until it has begun, the newest run in the journal is
+    not the run that the caller means, and there may be no journal yet.
+
+    Raises:
+        TimedOut: the run has not begun at the deadline.
+        JournalError: the journal cannot be read.
+    """
+    said = False
+    while (holder := state.lock_holder()) is not None and holder.starting:
+        if not said:
+            said = True
+            warn(f"{holder.words} starts a run on {state.root}: waiting for its begin")
+        deadline.check(f"the run on {state.root} has not begun")
+        pause()
+    return History(state.journal)
 
 
 def _find(reader: History, entity_id: str | None) -> EntityRow:
@@ -69,7 +105,7 @@ def _find(reader: History, entity_id: str | None) -> EntityRow:
         if not streams:
             raise BadInput("no plan was run here; name the session to wait for (`supervisor ps` shows the ids)")
         return streams[-1]
-    found = newest_task(rows, entity_id) or reader.entity(entity_id)
+    found = newest_task(rows, entity_id) or reader.entity(newest_of_name(reader, entity_id))
     if found is None:
         raise unknown_id(reader, entity_id)
     if found.kind not in _KINDS:
@@ -77,14 +113,12 @@ def _find(reader: History, entity_id: str | None) -> EntityRow:
     return found
 
 
-def _await_present(
-    state: StateDir, reader: History, entity_id: str | None, timeout_s: float | None, until_s: float | None
-) -> EntityRow:
+def _await_present(state: StateDir, reader: History, entity_id: str | None, deadline: _Deadline) -> EntityRow:
     """Return the entity to wait for. If the newest one of a name is of a run that ended before the present supervisor
     began, wait for a newer one: that supervisor is only starting. An id means the same entity at all times.
 
     Raises:
-        TimedOut: there is no newer one yet at the monotonic time *until_s*, *timeout_s* seconds after the start.
+        TimedOut: there is no newer one yet at the deadline.
         WorkFailed: the supervisor has ended, and there is no newer one.
         UnknownId, BadInput: as for :func:`_find`.
     """
@@ -103,19 +137,16 @@ def _await_present(
             raise WorkFailed(f"{words}, and the supervisor on {state.root} has ended without a newer one")
         if not started:
             warn(f"{words}: waiting for a newer one, of {holder.words} on {state.root}")
-        if until_s is not None and time.monotonic() >= until_s:
-            raise TimedOut(f"{words}, and there is no newer one after {timeout_s:g} s")
+        deadline.check(f"{words}, and there is no newer one")
         started = True
         pause()
 
 
-def _await_end(
-    state: StateDir, reader: History, entity_id: str, timeout_s: float | None, until_s: float | None
-) -> EntityRow:
+def _await_end(state: StateDir, reader: History, entity_id: str, deadline: _Deadline) -> EntityRow:
     """Wait for the end of an entity, and return its last row. Say once that a task waits for an approval.
 
     Raises:
-        TimedOut: it has not ended at the monotonic time *until_s*, *timeout_s* seconds after the start.
+        TimedOut: it has not ended at the deadline.
         WorkFailed: no supervisor runs that could end it.
     """
     said = False
@@ -132,16 +163,5 @@ def _await_end(
             said = True
             approve = f"supervisor approve {data_of(row).get('name')}{state_dir_words(state.root)}"
             warn(f"{entity_id} waits for a person: `{approve}`, or reject")
-        if until_s is not None and time.monotonic() >= until_s:
-            raise TimedOut(f"{entity_id} has not ended after {timeout_s:g} s: it is {row.state}")
+        deadline.check(f"{entity_id} has not ended", f": it is {row.state}")
         pause()
-
-
-def _is_completed(row: EntityRow) -> bool:
-    match row.kind:
-        case Kind.TASK:
-            return row.state == Task.CLOSED.value
-        case Kind.WORKSTREAM:
-            return row.state == Workstream.COMPLETED.value
-        case _:
-            return data_of(row).get("outcome") == "completed"

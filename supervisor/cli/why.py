@@ -10,32 +10,46 @@ import click
 
 from supervisor.cli.calls import ToolCallIndex
 from supervisor.cli.completion import complete_ids
-from supervisor.cli.lookup import open_history, unknown_id
-from supervisor.cli.options import examples, json_option, say, state_dir_option
+from supervisor.cli.lookup import newest_of_name, open_history, unknown_id
+from supervisor.cli.options import examples, json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import counted, event_line, json_text
 from supervisor.diagnostics.causal_trace import Annotation, Explanation, RecordRole, SpineStep, why
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
 
 
-@click.command("why", epilog=examples("supervisor why fix", "supervisor why fix:t1:c1"))
+@click.command(
+    "why",
+    epilog=examples(
+        "supervisor why fix",
+        "supervisor why fix:t1:c1",
+        "supervisor why fix --exact        # the first session named fix, also if fix-2 is newer",
+    ),
+)
 @click.argument("entity_id", metavar="ID", shell_complete=complete_ids())
+@click.option("--exact", is_flag=True, help="ID is the id of one session, also if later sessions have its name.")
 @state_dir_option
 @json_option
-def why_command(entity_id: str, state_dir: Path, as_json: bool) -> None:
-    """ID is the id of a session, turn, agent, task or tool call. Prints the tree of causes from the one root event to
-    the end: the actor, policy edges, termination stages, and causes that came too late."""
-    explanation, events = explained(state_dir, entity_id)
+def why_command(entity_id: str, exact: bool, state_dir: Path, as_json: bool) -> None:
+    """ID is the id of a session, turn, agent, task or tool call. A name means the newest session of its task, as in
+    `supervisor logs`. Prints the tree of causes from the one root event to the end: the actor, policy edges,
+    termination stages, and causes that came too late."""
+    explanation, events = explained(state_dir, entity_id, exact=exact)
+    if explanation.entity_id not in (entity_id, f"task:{entity_id}"):
+        warn(f"{explanation.entity_id} is the newest of {entity_id}; `supervisor why {entity_id} --exact`: the first")
     say(json_text(explanation) if as_json else why_text(explanation, events))
 
 
-def explained(state_dir: Path, entity_id: str) -> tuple[Explanation, list[LifecycleEvent]]:
-    """Return the explanation of an entity's last change, and the records on which it is based.
+def explained(state_dir: Path, entity_id: str, *, exact: bool = False) -> tuple[Explanation, list[LifecycleEvent]]:
+    """Return the explanation of an entity's last change, and the records on which it is based. A name means the newest
+    session of the name, unless it is to be *exact*.
 
     Raises:
         UnknownId: no record is about that id.
     """
     with open_history(state_dir) as (_, reader):
+        if not exact:
+            entity_id = newest_of_name(reader, entity_id)
         events = list(reader.live.events())
         explanation = _explained(events, entity_id)
         if reader.live.archives() and (explanation is None or explanation.missing is not None):

@@ -13,8 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
+from supervisor.diagnostics.outcomes import Outcomes, data_of
 from supervisor.diagnostics.state_times import StateTimes, time_of_day
-from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.session import Session, SessionLimits, backoff_ms
+from supervisor.lifecycles.task import Task, TaskEnd
 from supervisor.lifecycles.task_run import CooldownExpired, TaskRun, TaskRunData, probes_left
 from supervisor.lifecycles.types import Kind
 from supervisor.ports import EntityRow
@@ -59,6 +61,11 @@ class TaskStatus:
     def __init__(self, rows: Iterable[EntityRow], times: StateTimes | None = None, options: str = "") -> None:
         self._options = options
         self._times = times or StateTimes()
+        rows = list(rows)
+        self._outcomes = Outcomes(rows)
+        self._cooling = {row.id: row for row in rows if row.state == Session.COOLING_DOWN.value}
+        self._held: dict[str, str] = {}
+        """Unsettled tasks, by the sessions that hold them."""
         self._rows = {row.id: row for row in sorted(rows, key=lambda row: row.born_seq) if row.kind in WORK}
         self._data = {row.id: data_of(row) for row in self._rows.values()}
         self._named: dict[tuple[str, str], str] = {}
@@ -72,6 +79,8 @@ class TaskStatus:
             stream = str(data.get("workstream", ""))
             self._named[stream, str(data.get("name", ""))] = row.id
             self._tasks.setdefault(stream, []).append(row.id)
+            if data.get("claimed_by") and not row.ended:
+                self._held[str(data["claimed_by"])] = row.id
         elif row.kind == Kind.RUN and row.parent_id is not None:
             self._runs.setdefault(row.parent_id, []).append(row.id)
 
@@ -106,13 +115,13 @@ class TaskStatus:
         return ", ".join(part for part in self._counts(row, self._data.get(row.id, {})) if part)
 
     def _counts(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
-        states = Counter(self._rows[task].state for task in self._tasks.get(row.id, ()))
+        known = [self._rows[task] for task in self._tasks.get(row.id, ())]
+        states, ends = Counter(task.state for task in known), Counter(map(self._outcomes.of, known))
         tasks = data.get("tasks", 0)
-        yield f"{states[Task.CLOSED.value]} of {tasks} tasks closed"
-        gone = tasks - states.total()  # to an archive; or it ended before they were born
+        yield f"{ends[TaskEnd.COMPLETED]} of {tasks} tasks completed"
+        gone = tasks - len(known)  # to an archive; or it ended before they were born
         yield f"{gone} not in the journal" if gone > 0 else ""
-        for state, words in ((Task.FAILED, "failed"), (Task.CANCELLED, "cancelled")):
-            yield f"{states[state.value]} {words}" if states[state.value] else ""
+        yield from (f"{ends[end]} {end}" for end in TaskEnd if ends[end] and end is not TaskEnd.COMPLETED)
         asked = sum(states[state] for state in _ASKED)
         yield f"{asked} to be approved" if asked else ""
         error = str(data.get("last_error", ""))
@@ -120,6 +129,7 @@ class TaskStatus:
 
     # ------------------------------------------------------------------ tasks
     def _of_task(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
+        yield self._outcomes.of(row)
         if row.state in _ASKED:
             yield f"{_ASKED[row.state]}: {self._command('approve', row.id)}"
         elif row.state in _HELD:
@@ -213,7 +223,10 @@ class TaskStatus:
         at_once = f"at once: {self._command('task reset', str(run.parent_id))}"
         match run.state:
             case TaskRun.RETRYING.value:
-                at = time_of_day(self._times.entered(run) + limits.delay_s)
+                # The session of the task may cool down as well: that is the same wait, until the later time.
+                session = self._cooling.get(str(self._data.get(str(run.parent_id), {}).get("claimed_by")))
+                rested_s = self.cools_until(session) if session is not None else 0.0
+                at = time_of_day(max(self._times.entered(run) + limits.delay_s, rested_s))
                 return f"{_attempts(data)} ended, the next one comes not before {at} ({at_once})"
             case TaskRun.HALF_OPEN.value:
                 return f"{_counted(data)}, circuit half open, {_probes(data)}"
@@ -221,6 +234,17 @@ class TaskStatus:
                 at = time_of_day(self._times.entered(run) + limits.cooldown_s)
                 return f"{_counted(data)}, circuit open, the next probe comes not before {at} ({at_once})"
         return ""
+
+    def cools_until(self, session: EntityRow) -> float:
+        """Return the Unix time until which a session that cools down launches no agent."""
+        data = data_of(session)
+        limits = msgspec.convert(data.get("limits") or {}, SessionLimits)
+        return self._times.entered(session) + backoff_ms(int(data.get("consecutive_errors") or 0), limits) / 1000
+
+    def is_delayed(self, session_id: str) -> bool:
+        """Return whether a session holds a task whose run waits for the time of its next launch."""
+        found = self._run(self._rows[self._held[session_id]]) if session_id in self._held else None
+        return found is not None and bool(self.delay(found[0]))
 
     # ------------------------------------------------------------------ dead letters
     def dead_letters(self) -> Iterator[DeadLetter]:
@@ -295,9 +319,3 @@ def _of_worker(row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
         yield f"{data.get('active_tasks', 0)} of {data.get('max_concurrent_tasks')} slots taken"
         yield "draining" if data.get("draining") else ""
     yield " ".join(one for one in data.get("capabilities") or () if one != _ANYTHING)
-
-
-def data_of(row: EntityRow) -> Mapping[str, Any]:
-    """Return the stored data of an entity as a mapping; an empty mapping if the data is not a JSON object."""
-    data = msgspec.json.decode(row.data) if row.data else {}
-    return data if isinstance(data, dict) else {}

@@ -12,22 +12,17 @@ from typing import Any, Final
 
 import msgspec
 
+from supervisor.diagnostics.outcomes import Outcomes, data_of
 from supervisor.diagnostics.state_times import StateTimes, time_of_day
-from supervisor.diagnostics.task_status import TaskStatus, data_of
+from supervisor.diagnostics.task_status import TaskStatus
 from supervisor.diagnostics.visual_state import AgentStateThresholds, VisualState, visual_state
-from supervisor.lifecycles.session import Session, SessionLimits, backoff_ms
-from supervisor.lifecycles.task import SESSION_ENDS, Task
+from supervisor.lifecycles.session import Session, SessionLimits
+from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import AbortReason, Kind
 from supervisor.policies.budgets import Amounts
 from supervisor.ports import EntityRow
 
 NOTHING: Final[Mapping[str, Amounts]] = {}
-_TASK_OUTCOMES: Final = {
-    SESSION_ENDS[Task.DONE]: "completed",
-    SESSION_ENDS[Task.FAILED]: "failed",
-    SESSION_ENDS[Task.CANCELLED]: "cancelled",
-}
-"""Outcome that is shown for a session that was closed for the end of its task: the outcome of the task."""
 STAYING: Final = (Kind.SESSION, Kind.TASK, Kind.WORKSTREAM)
 """Kinds of entities that are shown after they have ended, too: in the current tree, and in the tree at an earlier
 record."""
@@ -35,14 +30,17 @@ record."""
 
 # --------------------------------------------------------------------------------------------------------- tree
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """An entity, or an open tool call, with everything below it. ``used`` is the reported usage of the node and all
-    below it."""
+    """An entity, or an open tool call, with everything below it. ``outcome`` is the word for the end of a task, a
+    session or a plan run, ``""`` before the end. ``supervised`` is false for an entity that had not ended when its
+    supervisor died: its state is that of this moment. ``used`` is the reported usage of the node and all below it."""
 
     id: str
     kind: str
     state: str
     note: str = ""
+    outcome: str = ""
     ended: bool = False
+    supervised: bool = True
     used: dict[str, Any] | None = None
     children: tuple[Node, ...] = ()
 
@@ -63,10 +61,12 @@ def tree(
     used: Mapping[str, Amounts] = NOTHING,
     times: StateTimes | None = None,
     options: str = "",
+    *,
+    supervised: bool = True,
 ) -> tuple[Node, ...]:
     """Return the root nodes, those of the newest plan run first. An entity whose parent is not among *rows* is a root.
     *used* is usage by entity id; *times* are the times of entities that wait for a time; *options* are added to the
-    commands in the texts."""
+    commands in the texts; *supervised*: a supervisor runs."""
     ordered = newest_run_first(rows)
     notes = Notes(ordered, times or StateTimes(), options)
     known = {row.id for row in ordered}
@@ -76,7 +76,9 @@ def tree(
         below.setdefault(parent or "", []).append(row)
     made: dict[str, Node] = {}
     for row in reversed(_parents_first(below)):  # iterative: a chain of delegations may be thousands deep
-        made[row.id] = _node(row, tuple(made[one.id] for one in below.get(row.id, ())), notes, used.get(row.id))
+        made[row.id] = _node(
+            row, tuple(made[one.id] for one in below.get(row.id, ())), notes, used.get(row.id), supervised
+        )
     return tuple(made[row.id] for row in below.get("", ()))
 
 
@@ -87,7 +89,7 @@ def _parents_first(below: Mapping[str, list[EntityRow]]) -> list[EntityRow]:
     return order
 
 
-def _node(row: EntityRow, children: tuple[Node, ...], notes: Notes, used: Amounts | None) -> Node:
+def _node(row: EntityRow, children: tuple[Node, ...], notes: Notes, used: Amounts | None, supervised: bool) -> Node:
     data = data_of(row)
     calls = () if row.ended else _call_nodes(row, data.get("open") or ())
     waiting = () if row.ended else waiting_permissions(data)
@@ -100,7 +102,9 @@ def _node(row: EntityRow, children: tuple[Node, ...], notes: Notes, used: Amount
         kind=row.kind,
         state=row.state,
         note=notes.of(row, data),
+        outcome=notes.outcomes.of(row),
         ended=row.ended,
+        supervised=supervised or row.ended,
         used=used.as_record if used is not None else None,
         children=(*calls, *permissions, *children),
     )
@@ -142,6 +146,7 @@ class Notes:
         self._times, self._options = times, options
         self._turns = {row.parent_id: data_of(row) for row in rows if row.kind == Kind.TURN and not row.ended}
         self.task_status = TaskStatus(rows, times, options)
+        self.outcomes = Outcomes(rows)
 
     def of(self, row: EntityRow, data: Mapping[str, Any]) -> str:
         """Return the text about an entity; ``""`` if its state says everything."""
@@ -150,8 +155,7 @@ class Notes:
             case Kind.SESSION:
                 errors = data.get("total_errors") or 0
                 counted = f"{errors} error{'' if errors == 1 else 's'}" if errors else ""
-                outcome, reason = session_outcome(data)
-                parts = [outcome, self.of_session(row, data), reason, counted]
+                parts = [self.outcomes.of(row), self.of_session(row, data), self.reason_of(row, data), counted]
             case Kind.AGENT:
                 pid, status = data.get("pid"), data.get("status")
                 parts = [f"pid {pid}" if pid else "", "" if status is None else f"exit status {status}"]
@@ -177,13 +181,20 @@ class Notes:
             case Session.SPAWNING.value:
                 return f"its agent starts, until {time_of_day(since + limits.spawn_deadline_s)} at the latest"
             case Session.COOLING_DOWN.value:
-                backoff_s = backoff_ms(int(data.get("consecutive_errors") or 0), limits) / 1000
-                return f"launches no agent before {time_of_day(since + backoff_s)}"
+                if self.task_status.is_delayed(row.id):  # the line of the task has the time
+                    return ""
+                return f"launches no agent before {time_of_day(self.task_status.cools_until(row))}"
             case Session.INTERRUPTING.value:
                 return f"its turn is interrupted, until {time_of_day(since + limits.grace_s)} at the latest"
             case Session.STOPPED.value:
                 return "is ending"
         return ""
+
+    def reason_of(self, row: EntityRow, data: Mapping[str, Any]) -> str:
+        """Return the reason for the end of a session, or the error because of which it is tried again. An error from
+        before the session's agent has started again is over, and is left out."""
+        is_over = data.get("outcome") or row.state == Session.COOLING_DOWN.value or data.get("consecutive_errors")
+        return self.outcomes.reason(row) if is_over else ""
 
     def time_out(self, session: EntityRow) -> str:
         """Return a text about the time-out of the turn of a silent agent; ``""`` if another text says until when the
@@ -206,13 +217,6 @@ def is_woken(session: Mapping[str, Any]) -> bool:
     return any(one.get("blamed") == AbortReason.TIMEOUT for one in session.get("inbox") or ())
 
 
-def session_outcome(session: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the outcome of a session that ends or has ended, and the reason, which is the last error for any other
-    session. For a session that was closed for the end of its task, the outcome is that of the task."""
-    outcome, reason = str(session.get("outcome") or ""), str(session.get("last_error") or "")
-    return (_TASK_OUTCOMES[reason], "") if reason in _TASK_OUTCOMES else (outcome, reason)
-
-
 def limits_of(session: Mapping[str, Any]) -> SessionLimits:
     """Return the limits of a session from its data; the defaults where an older journal does not have them."""
     return msgspec.convert(session.get("limits") or {}, SessionLimits)
@@ -220,7 +224,8 @@ def limits_of(session: Mapping[str, Any]) -> SessionLimits:
 
 # ----------------------------------------------------------------------------------------------------------- ps
 class EntityLine(msgspec.Struct, frozen=True, kw_only=True):
-    """Line of ``supervisor ps``. ``age_s`` is the time in seconds from birth to *now*, or to the entity's end."""
+    """Line of ``supervisor ps``. ``age_s`` is the time in seconds from birth to *now*, or to the entity's end;
+    ``outcome`` and ``supervised`` are those of :class:`Node`."""
 
     id: str
     kind: str
@@ -231,6 +236,8 @@ class EntityLine(msgspec.Struct, frozen=True, kw_only=True):
     ended: bool
     pid: int | None = None
     note: str = ""
+    outcome: str = ""
+    supervised: bool = True
 
 
 def ps(
@@ -240,10 +247,11 @@ def ps(
     active_at: Mapping[str, float] | None = None,
     times: StateTimes | None = None,
     options: str = "",
+    supervised: bool = True,
 ) -> tuple[EntityLine, ...]:
     """Return one line per row, those of the newest plan run first. *active_at* is the time at which each session last
     produced output; *times* are the times of entities that wait for a time; *options* are added to the commands in the
-    texts."""
+    texts; *supervised*: a supervisor runs."""
     ordered = newest_run_first(rows)
     notes = Notes(ordered, times or StateTimes(), options)
     visual_states = VisualStates(ordered, now, active_at or {})
@@ -263,6 +271,8 @@ def ps(
             ended=row.ended,
             pid=data.get("pid"),
             note=note(row, data, visual),
+            outcome=notes.outcomes.of(row),
+            supervised=supervised or row.ended,
         )
         for row in ordered
         for data, visual in [(data_of(row), visual_states.of(row))]

@@ -7,7 +7,7 @@ cancellation, aborts every session with that cause, within the stage budgets. In
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -104,9 +104,40 @@ async def open_supervisor(
     for name, function in (("choose", choose), ("on_permission", on_permission)):
         if function is not None and not callable(function):
             check_type(name, function, "a function")
-    settings = settings or Settings()
     if state_dir is not None and journal is not None:
         raise ValueError("journal: a state directory has its own; give state_dir or journal, not both")
+    async with open_in(
+        None if state_dir is None else partial(StateDir.open, Path(state_dir)),
+        agents=agents,
+        settings=settings,
+        workdir=workdir,
+        choose=choose,
+        plugins=plugins,
+        on_permission=on_permission,
+        journal=journal,
+        control=control,
+        stop_cancels_host=stop_cancels_host,
+    ) as sup:
+        yield sup
+
+
+@asynccontextmanager
+async def open_in(
+    open_directory: Callable[[], StateDir] | None,
+    *,
+    agents: Mapping[str, AgentConfig | AgentFunction] | None = None,
+    settings: Settings | None = None,
+    workdir: Path | str | None = None,
+    choose: Choose | None = None,
+    plugins: Sequence[object] = (),
+    on_permission: OnPermission | None = None,
+    journal: Journal | None = None,
+    control: bool = True,
+    stop_cancels_host: bool = False,
+) -> AsyncIterator[Supervisor]:
+    """Run a supervisor, as :func:`open_supervisor` does, in the state directory that *open_directory* returns. The
+    directory is opened after the other arguments are checked; the caller may hold its lock already."""
+    settings = settings or Settings()
     where = _absolute(workdir)
     profiles = {name: profile_of(name, config, where) for name, config in (agents or {}).items()}
     async with AsyncExitStack() as stack:
@@ -114,7 +145,7 @@ async def open_supervisor(
         plugged = await _plugged(settings.plugins, plugins)
         stack.push_async_callback(plugged.close)
         _check_adapters(profiles, plugged)
-        opened = StateDir.open(Path(state_dir)) if state_dir is not None else None
+        opened = open_directory() if open_directory is not None else None
         if opened is not None:
             stack.enter_context(opened.lock())
         if opened is not None:

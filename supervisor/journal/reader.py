@@ -8,7 +8,7 @@ supervisor is read as well. Two helper files of SQLite may stay beside the journ
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -41,18 +41,6 @@ class Damage(NamedTuple):
     seq: int | None
     entity_id: str | None
     problem: str
-
-
-def last_seq_of(path: Path) -> int:
-    """Return the number of the last record of the journal at *path*.
-
-    Raises:
-        JournalError: another schema, damage, or no journal.
-    """
-    with translate_errors(path), closing(DISK.connect(path, apsw.SQLITE_OPEN_READONLY)) as db:
-        db.set_busy_timeout(_BUSY_MS)
-        check_version(db, path)
-        return read_last_seq(db)
 
 
 class JournalReader:

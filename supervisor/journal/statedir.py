@@ -32,6 +32,11 @@ _FOLDER_MODE: Final = 0o777
 """Mode of the folders above the state directory, from which the umask removes rights."""
 
 
+_STARTING: Final = b" starting\n"
+"""End of the text in the lock while its holder is starting the run of a plan."""
+_LOCK_BYTES_MAX: Final = 64
+"""Number of bytes of the lock that are read; its text is shorter."""
+
 _LOCK_RELEASE_S: Final = 2.0
 """Seconds to wait for a lock whose holder is dead. A holder that was killed while it started a program keeps the lock
 until that program has been executed; tests that kill at random find this once in some fifty times on a busy machine."""
@@ -64,10 +69,12 @@ class StateDirBusy(StateDirError):
 
 class LockHolder(NamedTuple):
     """Process that holds the lock of a state directory. ``pid`` and ``since`` (wall clock, in seconds) are ``None``
-    until the process has written them."""
+    until the process has written them. ``starting``: the run of a plan has locked the directory, and the journal does
+    not have its tasks yet."""
 
     pid: int | None
     since: float | None
+    starting: bool = False
 
     @property
     def words(self) -> str:
@@ -95,6 +102,8 @@ class StateDir:
         self.checkpoints = root / "checkpoints"
         self.possession = Possession()
         """Check that the files of the lock's holder are still in place."""
+        self._made: tuple[Path, ...] = ()
+        self._lock_fd: int | None = None
 
     @classmethod
     def open(cls, path: Path, *, create: bool = True) -> StateDir:
@@ -109,7 +118,7 @@ class StateDir:
         if create:
             _check_usable(path)
             _check_ours(state)
-            _make(state)
+            state._made = tuple(_make(state))
         else:
             _check_readable(state)
         return state
@@ -139,23 +148,56 @@ class StateDir:
             ) from error
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the lock of the directory while the context is open, or until this process dies.
+    def lock(self, *, starting: bool = False) -> Iterator[None]:
+        """Hold the lock of the directory while the context is open, or until this process dies. Within the context of a
+        lock, ``lock`` of the same object does nothing: a caller may take the lock before it has what a supervisor
+        needs.
+
+        Args:
+            starting: the holder has a plan to run, and calls :meth:`note_begun` when the journal has its tasks.
 
         Raises:
             StateDirBusy: another supervisor has the lock; nothing was changed.
             StateDirError: the lock cannot be opened.
         """
+        if self._lock_fd is not None:
+            yield
+            return
         try:
             fd = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise _unusable(self.root, error) from error
         try:
-            self._take(fd)
+            self._take(fd, starting=starting)
             self._hold(fd)
+            self._lock_fd = fd
             yield
         finally:
+            self._lock_fd = None
             os.close(fd)
+
+    def note_begun(self) -> None:
+        """Write into the lock that the run has begun (``LockHolder.starting`` is false from now on). The caller holds
+        the lock.
+
+        Raises:
+            StateDirError: the lock cannot be written.
+        """
+        assert self._lock_fd is not None, "the caller holds the lock"
+        try:
+            text = os.pread(self._lock_fd, _LOCK_BYTES_MAX, 0)
+            begun = text.removesuffix(_STARTING) + b"\n" if text.endswith(_STARTING) else text
+            os.pwrite(self._lock_fd, begun, 0)
+            os.ftruncate(self._lock_fd, len(begun))
+        except OSError as error:
+            raise _unusable(self.root, error) from error
+
+    def discard(self) -> None:
+        """Remove the files and folders that :meth:`open` has made, if the directory has no journal: a start that was
+        refused leaves nothing. The caller holds the lock, so that nobody else uses the directory. A directory that was
+        deleted or replaced meanwhile is left as it is: it may be another supervisor's."""
+        if self._made and not os.path.lexists(self.journal) and self.possession.holds():
+            _undo([*self._made, self.lock_file])
 
     def lock_holder(self) -> LockHolder | None:
         """Return the holder of the lock, or ``None`` if no supervisor runs on the directory.
@@ -175,9 +217,9 @@ class StateDir:
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            text = os.pread(fd, 64, 0)
-            written = re.fullmatch(rb"\d+ (\d+\.\d+)\n", text)
-            return LockHolder(_parse_pid(text), float(written[1]) if written else None)
+            text = os.pread(fd, _LOCK_BYTES_MAX, 0)
+            written = re.fullmatch(rb"\d+ (\d+\.\d+)(?: starting)?\n", text)
+            return LockHolder(_parse_pid(text), float(written[1]) if written else None, text.endswith(_STARTING))
         finally:
             os.close(fd)
         return None
@@ -193,7 +235,7 @@ class StateDir:
         if not same:
             raise StateDirBusy(self.root, None)
 
-    def _take(self, fd: int) -> None:
+    def _take(self, fd: int, *, starting: bool) -> None:
         began_s = time.monotonic()
         try:
             while not _try_lock(fd):
@@ -203,7 +245,7 @@ class StateDir:
                     raise StateDirBusy(self.root, holder)
                 time.sleep(0.01)
             os.ftruncate(fd, 0)
-            os.write(fd, f"{os.getpid()} {time.time():.3f}\n".encode())
+            os.write(fd, f"{os.getpid()} {time.time():.3f}".encode() + (_STARTING if starting else b"\n"))
         except OSError as error:
             raise _unusable(self.root, error) from error
 
@@ -286,7 +328,8 @@ def unreadable_error(path: Path) -> StateDirError:
     )
 
 
-def _make(state: StateDir) -> None:
+def _make(state: StateDir) -> list[Path]:
+    """Make the folders of the state directory that are missing, and return what was made, the oldest first."""
     made: list[Path] = []
     try:
         _make_folders(state.root, made, PRIVATE_FOLDER)
@@ -298,6 +341,7 @@ def _make(state: StateDir) -> None:
     except OSError as error:
         _undo(made)
         raise _unusable(state.root, error) from error
+    return made
 
 
 def _make_folders(path: Path, made: list[Path], mode: int) -> None:

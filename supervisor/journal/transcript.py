@@ -186,6 +186,12 @@ def follow_from(path: Path, offset: int) -> tuple[str, int]:
     return text, offset
 
 
+def end_of(path: Path) -> int:
+    """Return the offset at which the transcript at *path* ends now, for :func:`follow_from`; 0 for a missing file."""
+    ends = [start + part.stat().st_size for start, part in _parts(path)[-1:]]
+    return ends[0] if ends else 0
+
+
 def _bytes_from(part: Path, offset: int) -> bytes:
     try:
         with part.open("rb") as file:

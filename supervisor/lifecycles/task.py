@@ -7,7 +7,7 @@ facts, such as the session that claimed the task.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, Final
 
 import msgspec
@@ -34,14 +34,51 @@ class Task(Enum):
     PENDING_APPROVAL = "PENDING_APPROVAL"
 
 
+class TaskEnd(StrEnum):
+    """The word for the end of a task, the same in every view.
+
+    ``aborted``: somebody decided it (an abort, ``task cancel``, a stop). ``cancelled``: the plan decided it (a critical
+    task failed, the task that it is a part of was ended), or its run was given up. ``rejected``: somebody did not
+    approve the planned task. ``blocked``: something that the task depends on did not complete. ``skipped``: the task's
+    condition was not met, or the task is optional and something that it depends on did not complete.
+    """
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    ABORTED = "aborted"
+    CANCELLED = "cancelled"
+    BLOCKED = "blocked"
+    SKIPPED = "skipped"
+
+
+ENDS_WELL: Final = frozenset({TaskEnd.COMPLETED, TaskEnd.SKIPPED, TaskEnd.REJECTED})
+"""Ends after which the run of a plan counts as done, with exit status 0."""
+
+
+def task_end(state: str, ended_as: str) -> str:
+    """Return the word for the end of a task in *state*, or ``""`` if the task has not ended. *ended_as* is
+    ``TaskData.ended_as``, or the field ``outcome`` of the event that cancelled or rejected the task. Every view of a
+    task takes the word from here."""
+    match state:
+        case Task.CLOSED.value:
+            return TaskEnd.COMPLETED.value
+        case Task.FAILED.value:
+            return TaskEnd.FAILED.value
+        case Task.CANCELLED.value:
+            return ended_as or TaskEnd.CANCELLED.value
+    return ""
+
+
 SESSION_ENDS: Final = {
-    Task.DONE: "its task is completed",
-    Task.PENDING_APPROVAL: "its result waits to be approved",
-    Task.FAILED: "its task has failed",
-    Task.CANCELLED: "its task is cancelled",
+    TaskEnd.COMPLETED: "its task is completed",
+    TaskEnd.FAILED: "its task has failed",
+    TaskEnd.ABORTED: "its task was aborted",
+    TaskEnd.CANCELLED: "its task was cancelled",
+    TaskEnd.BLOCKED: "its task was blocked for good",
 }
-"""Reason with which a session is closed, by the state of its task. A session is closed as completed even if its task
-has failed."""
+"""Reason with which a session is closed for the end of its task. A session is closed as completed even if its task has
+failed."""
 
 
 class TaskData(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +91,7 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     ``unmerged``: the task was closed while not all of its work was merged, because no supervisor ran the plan any more,
     or, if ``rest`` names a branch, because something was written after the work was judged, which is only on that
     branch. ``delay_s`` is the wait before the next claim, from the time of the record that opened the task again.
+    ``ended_as`` is the word for the end of a cancelled task (``task_end``).
     ``failure`` is the reason why the last claim failed, for the next prompt: the findings against its result
     (``has_findings``), or the error that left no result to check. ``findings_before`` are the findings
     of the failed claim before that.
@@ -79,6 +117,7 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     unmerged: bool = False
     rest: str = ""
     delay_s: float = 0.0
+    ended_as: str = ""
 
 
 class TaskEvent(Event, frozen=True, kw_only=True):
@@ -94,9 +133,11 @@ class Approved(TaskEvent, frozen=True, kw_only=True):
 
 
 class Rejected(TaskEvent, frozen=True, kw_only=True):
-    """Event: a person rejected the planned task."""
+    """Event: the planned task was not approved: a person rejected it, or, with another *outcome*, it ended before
+    anybody approved it."""
 
     spelled = "rejected"
+    outcome: TaskEnd = TaskEnd.REJECTED
 
 
 class Claimed(TaskEvent, frozen=True, kw_only=True):
@@ -237,9 +278,10 @@ class Reopened(TaskEvent, frozen=True, kw_only=True):
 
 
 class Cancelled(TaskEvent, frozen=True, kw_only=True):
-    """Event: the task was cancelled."""
+    """Event: the task was cancelled; *outcome* is the word for its end."""
 
     spelled = "cancelled"
+    outcome: TaskEnd = TaskEnd.CANCELLED
 
 
 class Closed(TaskEvent, frozen=True, kw_only=True):
@@ -349,6 +391,10 @@ def keep_unmerged(data: TaskData, event: Closed | ApprovalGranted) -> Out:
     return replace(data, unmerged=event.unmerged, rest=event.rest), ()
 
 
+def keep_end(data: TaskData, event: Cancelled | Rejected) -> Out:
+    return replace(data, ended_as=event.outcome.value), ()
+
+
 def wait_for_others(data: TaskData, event: Blocked) -> Out:
     return replace(data, waiting_for=event.on), ()
 
@@ -380,7 +426,7 @@ TASK: Machine[Task, TaskData] = Machine(
     reserved=[T.PENDING_APPROVAL],
     rules=[
         rule(Approved, T.PLANNED, T.OPEN, trigger="Human approves the planned task"),
-        rule(Rejected, T.PLANNED, T.CANCELLED, trigger="Human rejects the planned task"),
+        rule(Rejected, T.PLANNED, T.CANCELLED, do=[keep_end], trigger="Human rejects the planned task"),
         rule(Claimed, T.OPEN, T.CLAIMED, do=[hold], trigger="Agent calls claim_next() or claim_by_id()"),
         rule(
             Split,
@@ -389,7 +435,7 @@ TASK: Machine[Task, TaskData] = Machine(
             do=[wait_for_subtasks],
             trigger="Task decomposed before agent assignment",
         ),
-        rule(Cancelled, T.OPEN, T.CANCELLED, trigger="Manual cancellation"),
+        rule(Cancelled, T.OPEN, T.CANCELLED, do=[keep_end], trigger="Manual cancellation"),
         rule(Started, T.CLAIMED, T.IN_PROGRESS, trigger="Agent begins execution"),
         rule(Unclaimed, T.CLAIMED, T.OPEN, do=[release], trigger="Unclaim / force-reassign to different agent"),
         rule(Completed, T.CLAIMED, T.DONE, do=[keep_result], trigger="Fast completion (task was trivial)"),
@@ -400,7 +446,7 @@ TASK: Machine[Task, TaskData] = Machine(
             do=[keep_failure, keep_findings],
             trigger="Immediate failure (e.g., scope violation)",
         ),
-        rule(Cancelled, T.CLAIMED, T.CANCELLED, trigger="Manual cancellation"),
+        rule(Cancelled, T.CLAIMED, T.CANCELLED, do=[keep_end], trigger="Manual cancellation"),
         rule(
             Split,
             T.CLAIMED,
@@ -420,7 +466,7 @@ TASK: Machine[Task, TaskData] = Machine(
             trigger="Agent decomposes task mid-execution",
         ),
         rule(Requeued, T.IN_PROGRESS, T.OPEN, do=[release], trigger="Force-requeue for different agent"),
-        rule(Cancelled, T.IN_PROGRESS, T.CANCELLED, trigger="Manual cancellation"),
+        rule(Cancelled, T.IN_PROGRESS, T.CANCELLED, do=[keep_end], trigger="Manual cancellation"),
         rule(
             Orphaned,
             T.IN_PROGRESS,
@@ -432,7 +478,7 @@ TASK: Machine[Task, TaskData] = Machine(
         rule(RecoveryFailed, T.ORPHANED, T.FAILED, do=[keep_failure], trigger="Crash recovery failed"),
         rule(Requeued, T.ORPHANED, T.OPEN, do=[release], trigger="Requeued for retry by another agent"),
         rule(Unblocked, T.BLOCKED, T.OPEN, do=[release], trigger="Blocking dependency resolved"),
-        rule(Cancelled, T.BLOCKED, T.CANCELLED, trigger="Manual cancellation"),
+        rule(Cancelled, T.BLOCKED, T.CANCELLED, do=[keep_end], trigger="Manual cancellation"),
         rule(
             SubtasksCompleted,
             T.WAITING_FOR_SUBTASKS,
@@ -447,7 +493,7 @@ TASK: Machine[Task, TaskData] = Machine(
             do=[wait_for_subtask],
             trigger="Subtask timeout escalation (parent blocked waiting on unresponsive subtask)",
         ),
-        rule(Cancelled, T.WAITING_FOR_SUBTASKS, T.CANCELLED, trigger="Manual cancellation"),
+        rule(Cancelled, T.WAITING_FOR_SUBTASKS, T.CANCELLED, do=[keep_end], trigger="Manual cancellation"),
         rule(
             Retried,
             T.FAILED,
@@ -469,6 +515,6 @@ TASK: Machine[Task, TaskData] = Machine(
         rule(ApprovalRequested, T.DONE, T.PENDING_APPROVAL, when=approval_needed, extension=APPROVAL),
         rule(ApprovalGranted, T.PENDING_APPROVAL, T.CLOSED, do=[keep_unmerged], extension=APPROVAL),
         rule(ApprovalDenied, T.PENDING_APPROVAL, T.FAILED, do=[keep_failure, keep_findings], extension=APPROVAL),
-        rule(Cancelled, T.PENDING_APPROVAL, T.CANCELLED, extension=APPROVAL),
+        rule(Cancelled, T.PENDING_APPROVAL, T.CANCELLED, do=[keep_end], extension=APPROVAL),
     ],
 )

@@ -6,6 +6,7 @@ Nothing here decides anything. Enum values keep the spelling of the specificatio
 from __future__ import annotations
 
 from enum import Enum, StrEnum
+from math import isfinite
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -88,6 +89,19 @@ class UnknownValue(InvalidArgument):
     def __init__(self, field: str, given: object, expected: type[StrEnum]) -> None:
         words = [one.value for one in expected]
         super().__init__(f"{field}: {given!r} is unknown; expected {', '.join(words[:-1])} or {words[-1]}")
+
+
+def check_duration(field: str, given: object) -> None:
+    """Check that *given* is a number of seconds, 0 or more.
+
+    Raises:
+        InvalidArgument: *given* is negative, infinite or no number (``nan``); the error names *field*.
+        TypeError: *given* has another type.
+    """
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise TypeError(f"{field}: {given!r} is of type {type(given).__name__}; give seconds, an int or a float")
+    if not (isfinite(given) and given >= 0):
+        raise InvalidArgument(f"{field}: {given!r} is no duration; give seconds, 0 or more")
 
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -211,12 +225,21 @@ class TerminationStage(StrEnum):
 
 class StageBudgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds that each termination stage may take. ``request_s`` is also the time in which an agent must report the
-    end of a tool call whose processes were killed."""
+    end of a tool call whose processes were killed.
+
+    Raises:
+        InvalidArgument: a budget is negative, infinite or no number.
+        TypeError: a budget has a wrong type.
+    """
 
     request_s: float = 10.0
     cancel_s: float = 5.0
     terminate_s: float = 2.0
     kill_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            check_duration(f"StageBudgets: {name}", getattr(self, name))
 
     @property
     def total_s(self) -> float:

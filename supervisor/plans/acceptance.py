@@ -115,6 +115,11 @@ async def _checked(
     return AcceptanceResult(test=test, problem=_problem(ran, redact), output=ran.output, took_s=ran.took_s)
 
 
+def program_of(test: AcceptanceTest) -> str | None:
+    """Return the program that a test runs; ``None`` if it runs none."""
+    return None if test.kind in ("file_exists", "verifier") else _argv(test)[0]
+
+
 def _argv(test: AcceptanceTest) -> tuple[str, ...]:
     match test.kind:
         case "python_import":

@@ -16,13 +16,19 @@ from typing import Any, Final, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from supervisor.agent_catalogue import BadData, LineMapping, known_agent, read_data
+from supervisor.agent_catalogue.line_rules import PROMPT
+from supervisor.plans.acceptance import program_of
 from supervisor.plans.agents import AgentConfig
 from supervisor.plans.error_texts import Problem, complaints
 from supervisor.plans.fields import PluginNames, closest
 from supervisor.plans.plan import Plan
 from supervisor.plans.source import BadPlan, FieldPath, Source, read_source
-from supervisor.plans.tasks import every_task
+from supervisor.plans.tasks import AcceptanceConfig, every_task
 from supervisor.ports.path_safety import outside
+
+ARGUMENT_BYTES_MAX: Final = 128 * 1024 - 1
+"""Largest number of bytes of one argument of a program on Linux (``MAX_ARG_STRLEN`` of linux/binfmts.h, less the final
+NUL)."""
 
 PluginNamesFor = Callable[[Sequence[str] | None], Mapping[str, Sequence[str]]]
 """Function that returns the names that plug-ins add, given the plug-ins that the plan chooses (``None`` for all
@@ -121,7 +127,8 @@ def _located(plan: Plan, source: Source, base: Path) -> Plan:
     problems: list[Problem] = []
     agents = {name: _locate(agent, ("agents", name), base, problems) for name, agent in plan.agent_configs.items()}
     plan = plan.model_copy(update={"agents": agents})
-    problems += _straying_files(plan)
+    problems += [*_straying_files(plan), *_missing_test_programs(plan)]
+    problems += [] if problems else _long_prompts(plan)  # a mapping that cannot be read was reported already
     if problems:
         raise source.bad(problems)
     return plan
@@ -134,6 +141,52 @@ def _straying_files(plan: Plan) -> Iterator[Problem]:
         for number, name in enumerate(one.task.files):
             if cwd is not None and (why := outside("", str(Path(cwd) / name), cwd).removeprefix(": ")):
                 yield (*one.path, "files", number), why
+
+
+def _missing_test_programs(plan: Plan) -> Iterator[Problem]:
+    """Yield the problems of acceptance tests whose program is not on the PATH of the task's agent: no work of an agent
+    can change that. A program with a slash in its name may be a part of the work."""
+    for one in every_task(plan.tasks):
+        agent = plan.agent_configs[one.task.agent]
+        yield from _missing_programs(one.task.acceptance, (*one.path, "acceptance"), agent.env.get("PATH"))
+    yield from _missing_programs(plan.validation, ("validation",), None)
+
+
+def _missing_programs(tests: Sequence[AcceptanceConfig], path: FieldPath, search: str | None) -> Iterator[Problem]:
+    directories = (search or "").split(os.pathsep)
+    if search is not None and not all(os.path.isabs(one) and os.path.isdir(one) for one in directories):
+        return  # a directory that the work may make, such as a virtual environment
+    for number, test in enumerate(tests):
+        value = test.value()
+        program = program_of(value)
+        if program is not None and "/" not in program and shutil.which(program, path=search) is None:
+            words = f"no program {program!r} on PATH, so the test would fail whatever the agent does"
+            yield (*path, number, value.kind), f"{words}; install it or give its full path"
+
+
+def _long_prompts(plan: Plan) -> Iterator[Problem]:
+    """Yield the problems of prompts that an agent gets as an argument of its command, and that the kernel does not
+    accept as one."""
+    for one in every_task(plan.tasks):
+        for name in dict.fromkeys((one.task.agent, *one.task.fallback_agents)):
+            words = _prompt_words(plan.agent_configs[name])
+            size = max((len(word.replace(PROMPT, one.task.prompt).encode()) for word in words), default=0)
+            if size > ARGUMENT_BYTES_MAX:
+                limit = f"a program takes at most {ARGUMENT_BYTES_MAX} bytes in one argument"
+                fix = "write the text to a file and name that in the prompt, or use an agent that reads standard input"
+                yield (*one.path, "prompt"), f"the argument of agent {name!r} would have {size} bytes; {limit}; {fix}"
+
+
+def _prompt_words(agent: AgentConfig) -> Sequence[str]:
+    """Return the words of the agent's command line that hold its prompt; none if it reads standard input."""
+    match agent.adapter:
+        case "command":
+            words: Sequence[str] = (*agent.command, *agent.arguments)
+        case "jsonl" if (mapping := agent.line_mapping) is not None:
+            words = mapping.prompt_arguments
+        case _:
+            words = ()
+    return [word for word in words if PROMPT in word]
 
 
 def _locate(agent: AgentConfig, path: FieldPath, base: Path, problems: list[Problem]) -> AgentConfig:

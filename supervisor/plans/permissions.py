@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from supervisor.plans.error_texts import Problem
-from supervisor.plans.fields import Duration, Model, Name, Several, Text
-from supervisor.policies.permissions import ANSWER_WITHIN_S, Decision, PermissionPolicy, PermissionRule
+from supervisor.plans.fields import Duration, Model, Name, Several, Text, closest
+from supervisor.policies.permissions import ANSWER_WITHIN_S, CALL_KINDS, Decision, PermissionPolicy, PermissionRule
 
 Pattern = Annotated[Text, Field(min_length=1)]
 _KEYS = ("kind", "title", "tool", "path")
@@ -31,6 +31,9 @@ class PermissionRuleConfig(Model):
     def problems(self) -> Iterator[Problem]:
         if not any(getattr(self, key) for key in _KEYS):
             yield ("then",), "the rule matches every request; give kind, title, tool or path, or use default"
+        for kind in self.kind:
+            if kind not in CALL_KINDS:  # the rule would never match
+                yield ("kind",), f"{kind!r} is no kind of a tool call; {closest(kind, CALL_KINDS, 'the kinds are')}"
 
     def value(self) -> PermissionRule:
         return PermissionRule(

@@ -6,6 +6,7 @@ names the file and the line. This module does not depend on the meaning of a pla
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,6 +19,8 @@ from supervisor.ports.json_text import joined_pairs
 BYTES_MAX: Final = 1024 * 1024
 NODES_MAX: Final = 100_000
 
+_INT_TAGS: Final = frozenset({"tag:yaml.org,2002:int"})
+_NUMBER_TAGS: Final = _INT_TAGS | {"tag:yaml.org,2002:float"}
 _KEY_TAGS: Final = frozenset({"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"})
 
 FieldPath = tuple[str | int, ...]
@@ -161,7 +164,8 @@ def _not_yaml(error: yaml.MarkedYAMLError, name: str) -> str:
 
 
 def _check_nodes(root: yaml.Node, name: str) -> None:
-    """Raise an error for a document with a duplicate key, or whose aliases make it too large or endless.
+    """Raise an error for a document with a duplicate key, or with a number that is not what it looks like, or whose
+    aliases make it too large or endless.
 
     A surrogate pair becomes the character that it encodes: JSON, which is YAML, writes characters this way.
     """
@@ -175,10 +179,23 @@ def _check_nodes(root: yaml.Node, name: str) -> None:
             inside = [part for pair in node.value for part in pair]
         else:
             inside = node.value if isinstance(node, yaml.SequenceNode) else []
+            if isinstance(node, yaml.ScalarNode):
+                _check_number(node, name)
         counted += len(inside)
         if counted > NODES_MAX:
             raise BadPlan(f"{name}: has more than {NODES_MAX} values, its aliases resolved; split it")
         pending += inside
+
+
+def _check_number(node: yaml.ScalarNode, name: str) -> None:
+    """Raise an error for a number that YAML 1.1 reads in base 60 (``1:30`` is 90) or in base 8 (``0100`` is 64): few
+    people know that, and YAML 1.2 reads text and 100."""
+    base = 60 if ":" in node.value else 8
+    if node.tag in _NUMBER_TAGS and (base == 60 or re.fullmatch(r"[-+]?0[0-7_]+", node.value)):
+        make = yaml.SafeLoader.construct_yaml_int if node.tag in _INT_TAGS else yaml.SafeLoader.construct_yaml_float
+        read = make(yaml.SafeLoader(""), node)
+        fix = f"write {read}, or quote it to make it text"
+        raise BadPlan(f"{name}:{node.start_mark.line + 1}: {node.value} is read as {read} (base {base}); {fix}")
 
 
 def _check_keys(node: yaml.MappingNode, name: str) -> None:

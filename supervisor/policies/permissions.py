@@ -43,6 +43,13 @@ class RequestedPermission(Protocol):
     def paths(self) -> tuple[str, ...]: ...
 
 
+CALL_KINDS: Final = (
+    *("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"),
+    "agent",
+)
+"""Kinds of tool calls: those of ACP, and ``agent``, a call that starts a sub-agent."""
+
+
 class PermissionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A permission request of an agent: *kind* in ACP's kinds, *tool* the agent's name of the tool, *paths* the files
     that the request names."""

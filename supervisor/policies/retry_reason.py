@@ -15,6 +15,12 @@ of the task. Example::
     > not accepted: command make check: exited with 2: no rule
     > make: *** no rule to make target 'check'
 
+An agent may repeat its prompt in its error: the words after its name on the command line, a failed request, the last
+line that it wrote. That error would quote the reason in the prompt, which may quote the reason before, and no error
+would be equal to the one before. So an error and findings are recorded without the reasons that they quote
+(``without_quoted_reasons``), and the last line of a program that only repeats a line of its reason does not count
+(``quoted_lines``).
+
 A prompt that may be executed as a program (``may_execute_prompt``) gets no reason, unless the plan says that the agent
 only reads its prompt: a shell would execute the text of a failed test. Pure.
 """
@@ -38,6 +44,16 @@ LINE_SLACK: Final = 200
 HEADING: Final = "This is another attempt, for the reason that is quoted here:"
 """First line of the part of a prompt with the reason."""
 
+_BLANK: Final = " \t\r\n>"
+_QUOTED: Final = {
+    quote: re.compile(
+        r"(?:\r?\n[ \t]*>[^\n]*)+"
+        rf"|(?:(?:\\{{1,4}}r)?\\{{1,4}}n[ \t]*>(?:[^\\\n{quote}]|\\(?!\\{{0,3}}[rn])[\"']?)*)+"
+    )
+    for quote in ("", "'", '"')
+}
+"""Pattern of the quoted lines after ``HEADING``, by the quote around an escaped text: real lines, or lines in an
+escaped text, which end with its quote."""
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _VARIES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
     (re.compile(pattern), name)
@@ -117,10 +133,11 @@ def bounded(text: str, chars_max: int = REASON_CHARS_MAX) -> str:
 
 
 def join_reasons(*reasons: str) -> str:
-    """Return the *reasons*, oldest first, as one text of at most ``REASON_CHARS_MAX`` characters; a reason that is
-    empty, or contained in another, is left out."""
-    given = list(dict.fromkeys(one.strip() for one in reasons if one.strip()))
-    told = [one for one in given if not any(one in other for other in given if other != one)]
+    """Return the *reasons*, oldest first, as one text of at most ``REASON_CHARS_MAX`` characters. A reason that is
+    empty, or contained in another, is left out; times, ids and directories do not count, and of equal reasons the
+    newest stays."""
+    given = {_essence(one): one.strip() for one in reasons if one.strip()}
+    told = [one for essence, one in given.items() if not any(essence in other for other in given if other != essence)]
     return bounded("\n\n".join(told))
 
 
@@ -130,7 +147,8 @@ def make_findings(summary: str, details: str, redact: Callable[[str], str]) -> s
 
     The text is cut after the secrets are replaced, since half a secret is not found.
     """
-    clean = redact(without_colours(f"{summary}\n{details.strip()}").replace("\r\n", "\n").strip())
+    given = without_quoted_reasons(without_colours(f"{summary}\n{details.strip()}"))
+    clean = redact(given.replace("\r\n", "\n").strip())
     return bounded(printable(clean, lines=True))
 
 
@@ -138,6 +156,29 @@ def quote_reason(reason: str) -> str:
     """Return the part of a prompt with the *reason* of the retry, each of its lines quoted."""
     lines = printable(without_colours(bounded(reason)), lines=True).split("\n")
     return "\n".join([HEADING, *(f"> {line}".rstrip() for line in lines)])
+
+
+def without_quoted_reasons(text: str) -> str:
+    """Return *text* without the parts of prompts with a reason (``quote_reason``) that it repeats, as lines, or in an
+    escaped text such as ``'\\n> error'``. The blank lines before such a part go with it."""
+    kept, position = list[str](), 0
+    while (found := text.find(HEADING, position)) >= 0:
+        end = found
+        while end > position and (text[end - 1] in _BLANK or text[max(end - 2, position) : end] in ("\\n", "\\r")):
+            end -= 1 if text[end - 1] in _BLANK else 2
+        kept.append(text[position:end])
+        quote = text[max(text.rfind("'", position, end), text.rfind('"', position, end))] if end > position else ""
+        position = found + len(HEADING)
+        if (quoted := _QUOTED.get(quote, _QUOTED[""]).match(text, position)) is not None:
+            position = quoted.end()
+    return "".join([*kept, text[position:]])
+
+
+def quoted_lines(prompt: str) -> frozenset[str]:
+    """Return the lines of the part of a *prompt* with the reason of the retry; none if the prompt has no such part."""
+    start = prompt.rfind(HEADING)
+    quoted = _QUOTED[""].match(prompt, start + len(HEADING)) if start >= 0 else None
+    return frozenset() if quoted is None else frozenset([HEADING, *map(str.strip, quoted[0].splitlines())])
 
 
 def findings_differ(findings: str, before: str) -> bool:

@@ -30,7 +30,7 @@ from supervisor.policies.error_classification import (
     spoken_failure,
     status_in,
 )
-from supervisor.policies.retry_reason import quote_reason
+from supervisor.policies.retry_reason import quote_reason, without_quoted_reasons
 from supervisor.policies.text_patterns import ReportPattern, find_report
 
 STOPS: dict[str, tuple[str, TransitionReason | None, AbortReason | None]] = {
@@ -133,7 +133,7 @@ def decide_verdict(
     proves nothing about the model unless it has the form of an agent's report: a failed test prints such texts too.
     *text* is all text of the agent: if the text is an error of the agent's model, or ends with a report of such an
     error (*reports* are the patterns of the agent's reports), the turn is no success, and the report is evidence about
-    the model like an error of a protocol.
+    the model like an error of a protocol. What the agent repeats of the reason in its prompt is left out of the error.
     """
     report = text.strip() if stop == "end_turn" and spoken_failure(text) else find_report(text, reports)
     if report and problem is None and stop in ("end_turn", "refusal", "error"):
@@ -143,6 +143,7 @@ def decide_verdict(
         if problem is ModelProblem.UNKNOWN:  # words about a status that names no trouble of the provider, such as 400
             problem = None
         http_status = status_said if problem is not None else None
+    error = without_quoted_reasons(error)
     if stop == "end_turn" and not error and not open_calls and problem is None:
         return Verdict(exit=Exit.SUCCESS, status=status)
     if intent is not None:

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import InvalidArgument, LifecycleEvent, check_duration
 
 
 class JournalError(Exception):
@@ -79,10 +79,24 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
     ``keep_s`` is the time that an entity stays after its last record (a week by default); above ``records_max`` records
     in the journal, the oldest entities are moved earlier.
+
+    Raises:
+        InvalidArgument: a bound is negative, infinite or no number.
+        TypeError: a bound has a wrong type.
     """
 
     keep_s: float | None = 604_800.0
     records_max: int | None = 1_000_000
+
+    def __post_init__(self) -> None:
+        if self.keep_s is not None:
+            check_duration("Retention: keep_s", self.keep_s)
+        if self.records_max is not None:
+            if isinstance(self.records_max, bool) or not isinstance(self.records_max, int):
+                wrong = f"{self.records_max!r} is of type {type(self.records_max).__name__}"
+                raise TypeError(f"Retention: records_max: {wrong}; give an int, or None for no bound")
+            if self.records_max < 0:
+                raise InvalidArgument(f"Retention: records_max: {self.records_max} is no count; give 0 or more")
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):

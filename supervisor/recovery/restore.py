@@ -55,6 +55,7 @@ from supervisor.lifecycles.task import (
     RecoveryFailed,
     Rejected,
     Task,
+    TaskEnd,
     TaskEvent,
     Unclaimed,
 )
@@ -607,7 +608,7 @@ def _end_of_task(state: Task) -> list[TaskEvent]:
     task."""
     match state:
         case Task.PLANNED:
-            return [Rejected(reason=WHY)]
+            return [Rejected(reason=WHY, outcome=TaskEnd.CANCELLED)]
         case Task.OPEN | Task.BLOCKED | Task.WAITING_FOR_SUBTASKS | Task.PENDING_APPROVAL:
             return [Cancelled(reason=WHY)]
         case Task.CLAIMED:

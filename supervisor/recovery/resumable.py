@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from supervisor.lifecycles.task import Task, TaskData
+from supervisor.lifecycles.task import Task, TaskData, TaskEnd, task_end
 from supervisor.lifecycles.types import Kind
 from supervisor.lifecycles.workstream import WorkstreamData
 from supervisor.plans import Plan, Settings, TaskConfig
@@ -55,27 +55,36 @@ def digest_of(task: TaskConfig, settings: Settings) -> str:
     return hashlib.sha256(msgspec.json.encode(said)).hexdigest()[:16]
 
 
+class EarlierTask(NamedTuple):
+    """A task of an earlier run: its state, the digest of its entry in the plan, and the word for its end."""
+
+    state: Task
+    digest: str
+    end: str
+
+
 class EarlierRun(NamedTuple):
     """The newest run of a plan when a supervisor took over: its workstream, the workstream's state, whether the run has
-    ended, and state and digest of each of its tasks, by name. Tasks of the runs that it resumed are included, subtasks
-    are not."""
+    ended, and its tasks by name. Tasks of the runs that it resumed are included, subtasks are not."""
 
     workstream: str
     state: str
     is_over: bool
-    tasks: Mapping[str, tuple[Task, str]]
+    tasks: Mapping[str, EarlierTask]
 
     @property
     def rest(self) -> str:
-        """The tasks that were not closed, each with its state, as text; ``""`` if there are none."""
-        rest = [f"{name} ({state.value})" for name, (state, _) in self.tasks.items() if state is not Task.CLOSED]
+        """The tasks that were not closed, each with its end or its state, as text; ``""`` if there are none."""
+        rest = [
+            f"{name} ({one.end or one.state.value})" for name, one in self.tasks.items() if one.state is not Task.CLOSED
+        ]
         more = f" and {len(rest) - _NAMED_MAX} more" if len(rest) > _NAMED_MAX else ""
         return f"{', '.join(rest[:_NAMED_MAX])}{more}"
 
     @property
     def words(self) -> str:
-        """Text with the state of the run and of its tasks: ``workstream:plan (cancelled: 1 closed, 2 failed)``."""
-        counts = counted_states(state for state, _ in self.tasks.values())
+        """Text with the state of the run and of its tasks: ``workstream:plan (cancelled: 1 completed, 2 failed)``."""
+        counts = counted_ends(one.end for one in self.tasks.values())
         return f"{self.workstream} ({self.state}: {counts or 'no task'})"
 
     def why_not_continued(self, plan: Plan, settings: Settings) -> str:
@@ -83,18 +92,17 @@ class EarlierRun(NamedTuple):
         ``""`` if there is none."""
         digests = {one.id: digest_of(one, settings) for one in plan.tasks}
         missing = [name for name in self.tasks if name not in digests]
-        changed = [name for name, (_, digest) in self.tasks.items() if digests.get(name, digest) != digest]
+        changed = [name for name, one in self.tasks.items() if digests.get(name, one.digest) != one.digest]
         if not missing and len(changed) == len(self.tasks) > 1:
             return "every task is changed in the plan, or its workspace or merge_into is"
         parts = [f"not in the plan any more: {', '.join(missing)}"] if missing else []
         return "; ".join([*parts, *([f"changed in the plan: {', '.join(changed)}"] if changed else [])])
 
 
-def counted_states(states: Iterable[Task]) -> str:
-    """Return the number of tasks that are closed, cancelled, failed and open, as text."""
-    groups = {Task.CLOSED: "closed", Task.CANCELLED: "cancelled", Task.FAILED: "failed"}
-    counts = Counter(groups.get(state, "open") for state in states)
-    return ", ".join(f"{counts[one]} {one}" for one in (*groups.values(), "open") if counts[one])
+def counted_ends(ends: Iterable[str]) -> str:
+    """Return the number of tasks with each end, and of open tasks (``""``), as text."""
+    counts = Counter(end or "open" for end in ends)
+    return ", ".join(f"{counts[one]} {one}" for one in (*TaskEnd, "open") if counts[one])
 
 
 class EarlierRuns(NamedTuple):
@@ -115,18 +123,20 @@ class EarlierRuns(NamedTuple):
 def find_earlier_runs(rows: Collection[EntityRow]) -> EarlierRuns:
     """Find the newest run of each plan. Subtasks do not count for the digest: they follow from their parents, or from
     the run."""
-    tasks: dict[str, dict[str, tuple[Task, str]]] = {}
+    tasks: dict[str, dict[str, EarlierTask]] = {}
     by_tasks, by_name = dict[str, str](), dict[str, EarlierRun]()
     for row in rows:
         if row.kind == Kind.TASK:
             data = msgspec.json.decode(row.data, type=TaskData)
             if data.workstream and not data.part_of:
-                tasks.setdefault(data.workstream, {})[data.name] = Task(row.state), data.digest
+                tasks.setdefault(data.workstream, {})[data.name] = EarlierTask(
+                    Task(row.state), data.digest, task_end(row.state, data.ended_as)
+                )
     for row in sorted((row for row in rows if row.kind == Kind.WORKSTREAM), key=lambda row: row.born_seq):
         before = msgspec.json.decode(row.data, type=WorkstreamData).resumes
         own = tasks[row.id] = {**tasks.get(before, {}), **tasks.get(row.id, {})}
         plan_name = re.sub(r"-\d+$", "", row.id.removeprefix("workstream:"))
-        by_tasks[_digest({name: digest for name, (_, digest) in own.items()})] = row.id if row.ended else ""
+        by_tasks[_digest({name: one.digest for name, one in own.items()})] = row.id if row.ended else ""
         by_name[plan_name] = EarlierRun(row.id, row.state, row.ended, own)
     return EarlierRuns(by_tasks, by_name)
 

@@ -62,6 +62,7 @@ from supervisor.policies.budgets import Amounts
 from supervisor.policies.call_processes import ProcessSeen, processes_of_turn
 from supervisor.policies.error_classification import PERMANENT_STATUSES, STATUSES
 from supervisor.policies.permissions import PermissionRequest
+from supervisor.policies.retry_reason import quoted_lines
 from supervisor.policies.turn_outcome import abort_reason_of
 from supervisor.ports import (
     THIS_CONVERSATION,
@@ -262,6 +263,8 @@ class ProcessConnection(AgentConnection):
         self._exit_status: int | None = None
         """Exit status of the program, once its output was read to the end."""
         self._last_error_line = ""
+        self._quoted: frozenset[str] = frozenset()
+        """Lines of the prompt that quote the reason of a retry: a program that repeats them has not said them."""
         self._errors_read = OneShotEvent()
         self._reported_end = ReportedEnd(registry.system.timers, self._end_settled)
         self._stayed = ""
@@ -279,6 +282,7 @@ class ProcessConnection(AgentConnection):
     def start_turn(self, turn_id: str, incarnation: int, prompt: str) -> None:
         self._permissions.begin_turn()
         self._steered.clear()
+        self._quoted = quoted_lines(prompt)
         if self._begin(turn_id, incarnation):
             self._terminations.begin_turn()
             self._cut_short = None
@@ -505,7 +509,8 @@ class ProcessConnection(AgentConnection):
             text = data.decode(errors="replace")
             self.registry.write_transcript(self.session, "stderr", text)
             end = f"{end}{text}"[-ERROR_CHARS:]
-            self._last_error_line = next((line for line in reversed(end.splitlines()) if line.strip()), "")[:300]
+            lines = (line for line in reversed(end.splitlines()) if line.strip() and line.strip() not in self._quoted)
+            self._last_error_line = next(lines, "")[:300]
         self._errors_read.set()
 
     # ------------------------------------------------------------------ messages of the agent

@@ -55,7 +55,7 @@ from supervisor.work.empty_attempt import find_empty
 from supervisor.work.leases import Claim
 from supervisor.work.plan_run import STOPPING, PlanRun, TaskReleased
 from supervisor.work.settling import settle_turn
-from supervisor.work.task_execution import ActiveClaim, Interruption, Phase, TaskExecution
+from supervisor.work.task_execution import ActiveClaim, CancelReason, Interruption, Phase, TaskExecution
 
 _log = get_logger()
 
@@ -149,7 +149,7 @@ class AttemptRunner:
             begun = await self._begin(execution, active)
         except Refused as refusal:
             with anyio.CancelScope(shield=True):  # an interruption would leave the task cancelled and unsettled
-                await self._pipeline.cancel(execution, str(refusal))
+                await self._pipeline.cancel(execution, CancelReason(str(refusal)))
             return False
         return not begun or await self._decide(execution, active, await self._ask(execution))
 
@@ -301,8 +301,8 @@ class AttemptRunner:
             if (
                 execution.cancel_reason or session is None or session.is_terminating
             ):  # a person ended it while it settled
-                why = execution.cancel_reason or "its session was ended before its work was judged"
-                outcome = outcome._replace(outcome="aborted", error=why)
+                why = execution.cancel_reason or CancelReason("its session was ended before its work was judged")
+                outcome = outcome._replace(outcome="aborted", error=why.text)
         if outcome.outcome == "completed" and (absent := await self._find_missing(execution, outcome)):
             outcome = outcome._replace(outcome="failed", error=f"not complete: {absent}")
         if outcome.outcome == "completed" and (empty := await find_empty(self._sup, execution, outcome)):
@@ -315,7 +315,8 @@ class AttemptRunner:
             return False
         if outcome.outcome == "aborted":
             self._plan_run.note_withdrawn(execution)
-            await self._pipeline.cancel(execution, outcome.error)
+            why = execution.cancel_reason or CancelReason(outcome.error)  # somebody has ended its session
+            await self._pipeline.cancel(execution, why._replace(text=outcome.error))
             return False
         return await self._plan_next(execution, outcome, await self.failure_of(execution, outcome))
 

@@ -3,25 +3,25 @@
 A blocked task has no session and no slot. Its run and its job wait, and no failure is charged. A task that is blocked
 only on tasks of the plan goes on by itself when those tasks are closed; a task that is blocked on anything else goes on
 when a person unblocks it. When nothing else of the plan can go on, tasks that wait for a task that did not complete are
-cancelled, and tasks that wait for a person keep the plan running. A parent whose subtask does not end in time is
-blocked on that subtask.
+cancelled, and tasks that wait for a person, or for each other, keep the plan running. A parent whose subtask does not
+end in time is blocked on that subtask.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from supervisor.lifecycles import task
 from supervisor.lifecycles.job import Job
-from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.task import Task, TaskEnd
 from supervisor.policies.redaction import encodable
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
 from supervisor.work.attempt_runner import AttemptRunner
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_run import STOPPING, PlanRun, SubtasksAwaited
-from supervisor.work.results import WELL
-from supervisor.work.task_execution import Phase, TaskExecution
+from supervisor.work.task_execution import CancelReason, Phase, TaskExecution
 from supervisor.work.timeouts import Timeouts
 
 _log = get_logger()
@@ -47,23 +47,66 @@ class BlockedTasks:
         given.
 
         Raises:
-            Refused: *on* is empty, or names the task itself, a task that waits for this task, or one of its own
-                subtasks, all of which were settled before the work on the task itself began.
+            Refused: *on* is empty, or names the task itself, a task that waits for this task (``check_wait``), or one
+                of its own subtasks, all of which were settled before the work on the task itself began.
         """
         if not on or not all(one.strip() for one in on):
             raise Refused(f"task {execution.name!r} cannot be blocked on nothing; name what it waits for")
         found = {one: self._task(one) for one in dict.fromkeys(map(encodable, on))}
         for one in found.values():
-            if one is not None and execution in self._needs(one):
-                raise Refused(
-                    f"task {execution.name!r} cannot wait for {one.name!r}, which waits for it; name something else"
-                )
-            if one is not None and one in execution.subtasks:
-                raise Refused(
-                    f"task {execution.name!r} cannot wait for {one.name!r}, its own subtask: that is settled; "
-                    "name something else"
-                )
+            if one is not None:
+                self.check_wait(execution, one)
         return tuple(name if one is None else one.id for name, one in found.items())
+
+    def check_wait(self, execution: TaskExecution, other: TaskExecution) -> None:
+        """Check that *execution* may wait for *other*.
+
+        Raises:
+            Refused: *other* waits for *execution*, directly or through other tasks; the error names the path.
+        """
+        if other in execution.subtasks:
+            raise Refused(
+                f"task {execution.name!r} cannot wait for {other.name!r}, its own subtask: that is settled; "
+                "name something else"
+            )
+        path = self._path(other, execution)
+        if path:
+            steps = ", ".join(f"{one.name} waits for {after.name}" for one, after in pairwise(path))
+            why = f"which waits for it ({steps})" if steps else "itself"
+            raise Refused(f"task {execution.name!r} cannot wait for {other.name!r}, {why}; name something else")
+
+    def _path(self, start: TaskExecution, goal: TaskExecution) -> list[TaskExecution]:
+        """Return the tasks of a shortest path from *start* to *goal* along which each task waits for the next one;
+        an empty list if there is none."""
+        before: dict[TaskExecution, TaskExecution | None] = {start: None}
+        queue = [start]
+        for one in queue:
+            if one is goal:
+                path = [one]
+                while (previous := before[path[0]]) is not None:
+                    path.insert(0, previous)
+                return path
+            new = [after for after in self._waits_for(one) if after not in before]
+            before.update(dict.fromkeys(new, one))
+            queue += new
+        return []
+
+    def _waits_for(self, execution: TaskExecution) -> list[TaskExecution]:
+        """Return the tasks that have to be settled before *execution* can be: those that it depends on, by
+        ``depends_on`` or ``when``; its subtasks; those that it is blocked on, or is about to be; and, for a subtask,
+        those that the tasks above it depend on, since no subtask begins before them."""
+        if execution.result is not None:
+            return []
+        executions = self._plan_run.executions
+        names, above = list(execution.needed), execution.parent
+        while above is not None:
+            names += above.needed
+            above = above.parent
+        ids = list(execution.data.waiting_for) if execution.state is Task.BLOCKED else []
+        if execution.active is not None and execution.active.interruption is not None:
+            ids += execution.active.interruption.blocked_on
+        blocked_on = [one for one in map(self._by_id, ids) if one is not None]
+        return list(dict.fromkeys([*(executions[name] for name in names), *execution.subtasks, *blocked_on]))
 
     def _task(self, name: str) -> TaskExecution | None:
         """Return the task of the plan with that name or id, or ``None``."""
@@ -72,17 +115,6 @@ class BlockedTasks:
 
     def _by_id(self, entity_id: str) -> TaskExecution | None:
         return next((one for one in self._plan_run.executions.values() if one.id == entity_id), None)
-
-    def _needs(self, execution: TaskExecution) -> set[TaskExecution]:
-        """Return the task, and every task that has to be settled before that task."""
-        needed, new = set[TaskExecution](), [execution]
-        while new:
-            one = new.pop()
-            if one not in needed:
-                needed.add(one)
-                new += [self._plan_run.executions[name] for name in one.task.depends_on]
-                new += one.subtasks
-        return needed
 
     # ------------------------------------------------------------------ it is blocked
     def look_at(self, execution: TaskExecution) -> None:
@@ -116,7 +148,7 @@ class BlockedTasks:
 
     def _is_there(self, execution: TaskExecution) -> bool:
         """Return whether *execution* waits for tasks of the plan only, and all of them are closed or were skipped."""
-        return all(one is not None and _outcome(one) in WELL for one in self._awaited(execution))
+        return all(one is not None and one.is_met for one in self._awaited(execution))
 
     # ------------------------------------------------------------------ it goes on
     async def _go_on(self, execution: TaskExecution) -> None:
@@ -188,7 +220,7 @@ class BlockedTasks:
         and record which blocked tasks wait for a person."""
         plan_run = self._plan_run
         if plan_run.sup.stopping.is_set():
-            self._cancel(self._blocked.values(), STOPPING)
+            self._cancel(self._blocked.values(), CancelReason(STOPPING))
             return
         if not self._blocked or plan_run.backlog.claims():
             return
@@ -201,13 +233,15 @@ class BlockedTasks:
         vain = [execution for execution in self._blocked.values() if self._ended(execution)]
         persons = [execution for execution in self._blocked.values() if None in self._awaited(execution)]
         for execution in vain:
-            self._cancel([execution], f"it was blocked on {', '.join(self._ended(execution))}, which did not complete")
+            words = f"it was blocked on {', '.join(self._ended(execution))}, which did not complete"
+            self._cancel([execution], CancelReason(words, TaskEnd.BLOCKED))
         for execution in persons:
-            self._report(execution)
-        if not vain and not persons:
-            self._cancel(self._blocked.values(), "it was blocked on tasks that wait for it")
+            self._report(execution, "and for a person who unblocks it")
+        if not vain and not persons:  # they wait for each other: no work is lost for that, a person can unblock one
+            for execution in self._blocked.values():
+                self._report(execution, "which waits for it; a person who unblocks one of them ends that")
 
-    def _cancel(self, executions: Iterable[TaskExecution], why: str) -> None:
+    def _cancel(self, executions: Iterable[TaskExecution], why: CancelReason) -> None:
         for execution in list(executions):
             if self._is_free(execution):
                 self._plan_run.start(self._pipeline.cancel, execution, why)
@@ -216,12 +250,16 @@ class BlockedTasks:
 
     def _ended(self, execution: TaskExecution) -> list[str]:
         """Return the names of the tasks that *execution* waits for although they ended without being completed."""
-        return [one.name for one in self._awaited(execution) if one is not None and _outcome(one) not in ("", *WELL)]
+        return [
+            one.name
+            for one in self._awaited(execution)
+            if one is not None and one.result is not None and not one.is_met
+        ]
 
-    def _report(self, execution: TaskExecution) -> None:
+    def _report(self, execution: TaskExecution, why: str) -> None:
         if execution.name not in self._reported:
             self._reported.add(execution.name)
-            words = f"nothing else can go on; it waits for {self._names(execution)}, and for a person who unblocks it"
+            words = f"nothing else can go on; it waits for {self._names(execution)}, {why}"
             execution.note("WaitsForPerson", {"on": execution.data.waiting_for}, words)
             _log.warning(
                 "a task is blocked, and nothing else can go on", task=execution.name, on=self._names(execution)
@@ -247,8 +285,3 @@ class BlockedTasks:
 def _unsettled(execution: TaskExecution) -> TaskExecution | None:
     """Return the first subtask that is not settled, or ``None``."""
     return next((subtask for subtask in execution.subtasks if subtask.result is None), None)
-
-
-def _outcome(execution: TaskExecution) -> str:
-    """Return the outcome of the task; ``""`` while the task is not settled."""
-    return execution.result.outcome if execution.result is not None else ""

@@ -36,7 +36,7 @@ import anyio
 from actors.machine import Event
 from supervisor.lifecycles import job, task, task_run
 from supervisor.lifecycles.job import JOB, Job
-from supervisor.lifecycles.task import SESSION_ENDS, TASK, Task, retries_left
+from supervisor.lifecycles.task import SESSION_ENDS, TASK, Task, TaskEnd, retries_left, task_end
 from supervisor.lifecycles.task_run import RUN, SkipCause, TaskRun
 from supervisor.lifecycles.types import AbortScope, Verdict
 from supervisor.plans.acceptance import AcceptanceTest
@@ -51,7 +51,7 @@ from supervisor.work.checkpoints import left_at, take_back, workspace_of
 from supervisor.work.plan_run import STOPPING, PlanRun
 from supervisor.work.results import remark_of_rest, with_end
 from supervisor.work.review import review_work
-from supervisor.work.task_execution import Phase, TaskExecution
+from supervisor.work.task_execution import CancelReason, Phase, TaskExecution
 
 _log = get_logger()
 
@@ -109,7 +109,9 @@ class CompletionPipeline:
                 reason, rules, findings = verdict.words, verdict.findings, self._findings(verdict.report)
         except (NoSuchEntity, Refused) as refusal:
             stopped = session.stop_request if session is not None else None
-            await self.cancel(execution, execution.cancel_reason or (stopped.reason if stopped else str(refusal)))
+            await self.cancel(
+                execution, execution.cancel_reason or CancelReason(stopped.reason if stopped else str(refusal))
+            )
             return
         if reason:
             failed = task.Failed(reason=reason, findings=findings)
@@ -181,7 +183,7 @@ class CompletionPipeline:
             await self._sup.verification.accept(workspace_of(self._sup, execution))
             await self._plan_run.give_back(execution)
             if self._sup.stopping.is_set():
-                await self.cancel(execution, STOPPING)
+                await self.cancel(execution, CancelReason(STOPPING))
                 return
             _log.warning("a task waits for approval", task=execution.name)
             return
@@ -314,9 +316,11 @@ class CompletionPipeline:
         data, profile = execution.data, self._sup.profile(agent)
         if agent != execution.agent or not data.has_findings:
             return agent != execution.agent, ""
-        if profile is not None and not self._sup.explains_retries(profile):
+        # An agent whose prompt may not hold findings, since it may execute them, is claimed again without them.
+        is_off = profile is not None and profile.explain_retries is False
+        if is_off or not self._sup.settings.explain_retries:
             key = f"agents.{agent}.explain_retries" if self._sup.settings.explain_retries else "explain_retries"
-            return False, f"its prompt cannot hold the findings: {key} is not true"
+            return False, f"the next prompt may not tell the findings: {key} is false"
         if not findings_differ(data.failure, data.findings_before):
             return False, "the findings are those of the claim before"
         return True, ""
@@ -349,11 +353,11 @@ class CompletionPipeline:
     async def give_up(self, execution: TaskExecution, why: str) -> None:
         """End a task that waited for another attempt which will not be made."""
         if execution.run is TaskRun.PENDING:  # no attempt was made: nobody failed
-            await self.cancel(execution, why)
+            await self.cancel(execution, self._end_of_retries(why))
             return
         error = with_end(execution.run_data.last_error, why)
         if task.Failed not in TASK.allowed(execution.state):  # it was taken from its worker: nobody failed
-            await self.cancel(execution, error)
+            await self.cancel(execution, self._end_of_retries(error))
             return
         decision = await self._plan_run.decide_retry(execution, spent=why)
         # The run is half open if an earlier supervisor had admitted a probe.
@@ -363,18 +367,22 @@ class CompletionPipeline:
         await self.leave_workspace(execution)
         await self._settle(execution, error)
 
+    def _end_of_retries(self, why: str) -> CancelReason:
+        return CancelReason(why, TaskEnd.ABORTED if self._sup.stopping.is_set() else TaskEnd.CANCELLED)
+
     # ------------------------------------------------------------------ cancelled, skipped
-    async def cancel(self, execution: TaskExecution, reason: str, *first: task.TaskEvent) -> None:
+    async def cancel(self, execution: TaskExecution, why: CancelReason, *first: task.TaskEvent) -> None:
         """Cancel the task, unless it is over or already being ended: the first end counts. The events *first* are
         recorded together with the cancellation, before it."""
         if execution.is_over:
             return
         execution.phase = Phase.ENDING
+        reason = why.text
         run_end = await self.run_end(execution, reason)
-        await execution.post(*first, *_task_end(execution, reason), *run_end, *job_end(execution, reason))
+        await execution.post(*first, *_cancellation(execution, why), *run_end, *job_end(execution, reason))
         if execution.session_lives:  # the rest of its work is not waited for
             with suppress(NoSuchEntity, Refused, JournalError):
-                await self._sup.aborts.abort(execution.session_id, AbortScope.SESSION, reason=reason, actor="operator")
+                await self._sup.aborts.abort(execution.session_id, AbortScope.SESSION, reason=reason, actor=why.actor)
         if self._plan_run.plan.task_lifecycle.cleanup_on_cancel or not execution.session_id:
             await self.leave_workspace(execution)
         else:
@@ -382,7 +390,8 @@ class CompletionPipeline:
             await take_back(self._sup, execution)
             execution.note("PlaceKept", {"session": execution.session_id}, "cleanup_on_cancel is false")
         await self._plan_run.give_back(execution)
-        self._plan_run.settle(execution, "failed" if execution.state is Task.FAILED else "aborted", reason)
+        end = task_end(execution.state.value, execution.data.ended_as)
+        self._plan_run.settle(execution, end or why.outcome, reason)
 
     async def run_end(self, execution: TaskExecution, reason: str) -> tuple[Event, ...]:
         """Return the events that cancel the run, with its last checkpoint; none if the run is over."""
@@ -399,9 +408,10 @@ class CompletionPipeline:
             try:
                 run_end = await self.run_end(execution, reason)
             finally:
-                task_end = (VERIFIED,) if execution.is_done else _task_end(execution, reason)
+                given_up = CancelReason(reason, TaskEnd.CANCELLED)
+                end = (VERIFIED,) if execution.is_done else _cancellation(execution, given_up)
                 with self._plan_run.together():
-                    for ends in (task_end, run_end, job_end(execution, reason)):
+                    for ends in (end, run_end, job_end(execution, reason)):
                         with suppress(NoSuchEntity, Refused):  # its actor was lost: the others still end
                             execution.record(*ends)
 
@@ -416,9 +426,10 @@ class CompletionPipeline:
         if dependency is not None:
             execution.seq = dependency.seq
         skipped = task_run.Skipped(cause=cause, dependency=dependency.name if dependency is not None else "")
-        await execution.post(skipped, *job_end(execution, reason), *_task_end(execution, reason))
-        blocked = cause is SkipCause.DEPENDENCY_FAILED
-        self._plan_run.settle(execution, "blocked" if blocked else "skipped", reason)
+        outcome = TaskEnd.BLOCKED if cause is SkipCause.DEPENDENCY_FAILED else TaskEnd.SKIPPED
+        end = _cancellation(execution, CancelReason(reason, outcome))
+        await execution.post(skipped, *job_end(execution, reason), *end)
+        self._plan_run.settle(execution, outcome, reason)
 
     # ------------------------------------------------------------------ afterwards
     async def _end_completed(self, execution: TaskExecution) -> None:
@@ -441,7 +452,7 @@ class CompletionPipeline:
             with suppress(NoSuchEntity, Refused, JournalError):
                 reason = "its work is merged"
                 if execution.is_opened:  # else only the merge was left to do
-                    reason = SESSION_ENDS.get(execution.state, "its task goes on without it")
+                    reason = _reason_of_close(execution)
                 await self._sup.close_session(execution.session_id, reason=reason, cause=execution.cause)
 
 
@@ -457,10 +468,21 @@ def job_end(execution: TaskExecution, reason: str) -> tuple[Event, ...]:
     return (job.UserCancelled(reason=reason),)
 
 
-def _task_end(execution: TaskExecution, reason: str) -> tuple[Event, ...]:
+def _reason_of_close(execution: TaskExecution) -> str:
+    """Return the reason with which the session of a task is closed."""
+    match execution.state:
+        case Task.DONE:
+            return SESSION_ENDS[TaskEnd.COMPLETED]
+        case Task.PENDING_APPROVAL:
+            return "its result waits to be approved"
+    end = task_end(execution.state.value, execution.data.ended_as)
+    return SESSION_ENDS[TaskEnd(end)] if end in SESSION_ENDS else "its task goes on without it"
+
+
+def _cancellation(execution: TaskExecution, why: CancelReason) -> tuple[Event, ...]:
     """Return the event that ends a task on purpose: a rejection for a task that was never approved, a cancellation for
     any other task; none for a failed task."""
     allowed = TASK.allowed(execution.state)
     if task.Cancelled in allowed:
-        return (task.Cancelled(reason=reason),)
-    return (task.Rejected(reason=reason),) if task.Rejected in allowed else ()
+        return (task.Cancelled(reason=why.text, outcome=why.outcome),)
+    return (task.Rejected(reason=why.text, outcome=why.outcome),) if task.Rejected in allowed else ()

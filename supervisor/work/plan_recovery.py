@@ -30,15 +30,15 @@ from actors.machine import Event
 from supervisor.lifecycles import job, task, task_run
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.session import SessionData
-from supervisor.lifecycles.task import Task, TaskEvent
-from supervisor.lifecycles.task_run import ErrorCategory, SkipCause, TaskRun, TaskRunData
+from supervisor.lifecycles.task import Task, TaskEnd, TaskEvent
+from supervisor.lifecycles.task_run import ErrorCategory, TaskRun, TaskRunData
 from supervisor.lifecycles.types import AbortReason, Kind, TransitionReason
 from supervisor.plans.plan import Plan
 from supervisor.policies.retry_budget import retries_spent
 from supervisor.ports import EntityRow, JournalError
 from supervisor.recovery.journal_state import own_abort_of
 from supervisor.recovery.restore import WHY
-from supervisor.recovery.resumable import InterruptedTask, continued, counted_states, grown
+from supervisor.recovery.resumable import InterruptedTask, continued, counted_ends, grown
 from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity, Outcome
@@ -48,7 +48,7 @@ from supervisor.work.checkpoints import take_back, workspace_of
 from supervisor.work.completion_pipeline import DEAD_LETTERED, CompletionPipeline, job_end
 from supervisor.work.plan_run import PlanRun, TaskReleased
 from supervisor.work.results import TaskResult, unmerged_of
-from supervisor.work.task_execution import ACTOR, Phase, TaskExecution, checkpoint_after
+from supervisor.work.task_execution import ACTOR, CancelReason, Phase, TaskExecution, checkpoint_after
 
 ORPHANED = "the supervisor of its session ended"
 COUNTS_AS_DONE = "recovery.orphans is done"
@@ -74,7 +74,8 @@ class PlanRecovery:
     @property
     def words(self) -> str:
         """Text about the tasks that an earlier supervisor left: how many have ended, and which go on."""
-        over = counted_states(left.state for left in self._left.values() if left.state in _OVER)
+        ends = [task.task_end(left.state.value, left.data.ended_as) for left in self._left.values()]
+        over = counted_ends(end for end in ends if end)
         open_tasks = [f"{name} ({left.state.value})" for name, left in self._left.items() if left.state not in _OVER]
         goes_on = f"{len(open_tasks)} going on: {', '.join(open_tasks)}" if open_tasks else "none going on"
         return "; ".join(part for part in (over, goes_on) if part)
@@ -195,10 +196,8 @@ class PlanRecovery:
         name, by = left.data.name, left.data.claimed_by
         row = self._sup.recovered_work.rows[left.entity_id]
         if left.state is Task.CLOSED:
-            return TaskResult(name, by, "completed", "", row.lasted_s, *unmerged_of(left.data.rest))
-        skipped = _run_data(self._last.get((Kind.RUN, left.entity_id))).skipped
-        outcome = "blocked" if skipped is SkipCause.DEPENDENCY_FAILED else "skipped"
-        return TaskResult(name, by, outcome if skipped is not None else "aborted", BEFORE, row.lasted_s)
+            return TaskResult(name, by, TaskEnd.COMPLETED, "", row.lasted_s, *unmerged_of(left.data.rest))
+        return TaskResult(name, by, task.task_end(left.state.value, left.data.ended_as), BEFORE, row.lasted_s)
 
     async def _recorded_reason(self, task_id: str) -> str:
         """Return the reason in the last record of the task."""
@@ -379,11 +378,12 @@ class PlanRecovery:
         above = execution.parent
         match how:
             case "aborted":
-                await self._pipeline.cancel(execution, error)
+                await self._pipeline.cancel(execution, CancelReason(error))
             case "failed":
                 await self._fail(execution, error)
             case _ if above is not None and above.result is not None:  # the supervisor was about to cancel the task
-                await self._pipeline.cancel(execution, f"{above.name} is {above.result.outcome}")
+                why = CancelReason(f"{above.name} is {above.result.outcome}", TaskEnd.CANCELLED)
+                await self._pipeline.cancel(execution, why)
             case "limited" if limit is not None and execution.run is TaskRun.IN_PROGRESS:
                 await self._charge(execution, error, limit)
             case "limited" if execution.run is not TaskRun.VALIDATING:  # the attempt had been judged before the kill

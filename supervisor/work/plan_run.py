@@ -557,7 +557,7 @@ class PlanRun:
         if execution.result is None:
             if outcome == "failed" and execution.knows_run and execution.run is TaskRun.CIRCUIT_OPEN:
                 execution.remarks += describe_circuit(execution.run_data)
-            execution.result = execution.result_of(outcome, error)
+            execution.result = execution.result_of(str(outcome), error)
             self._by_session.pop(execution.session_id, None)
             self._count(execution)
             self.publish(TaskSettled(execution))
@@ -570,7 +570,7 @@ class PlanRun:
     def unsettle(self, execution: TaskExecution) -> None:
         """Remove the result of the task: the task is to be done after all, and the run must not end meanwhile."""
         execution.result, execution.settled = None, OneShotEvent()
-        execution.phase, execution.cancel_reason = Phase.IDLE, ""
+        execution.phase, execution.cancel_reason = Phase.IDLE, None
         self.unsettled += 1
 
     def resettle(self, execution: TaskExecution, result: TaskResult) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator
 import anyio
 
 from supervisor.host.supervision import SupervisorCore
-from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.task import Task, TaskEnd
 from supervisor.lifecycles.workstream import Workstream
 from supervisor.plans.checks import agent_problems, need_problems
 from supervisor.plans.plan import Plan
@@ -45,7 +45,7 @@ from supervisor.work.reporting import read_unreported_result
 from supervisor.work.results import PlanResult, TaskResult, not_accepted
 from supervisor.work.scheduler import TaskScheduler
 from supervisor.work.task_commands import TaskCommands
-from supervisor.work.task_execution import ACTOR, TaskExecution
+from supervisor.work.task_execution import ACTOR, CancelReason, TaskExecution
 from supervisor.work.workers import Heartbeat
 from supervisor.work.workstream import WorkstreamEntity
 from supervisor.work.workstream_export import export_workstream, record_usage
@@ -399,7 +399,8 @@ class PlanRunner:
                 self.plan_run.workstream.add_tasks(len(new))
             except Refused as refusal:  # a critical task has failed meanwhile
                 for execution in new:
-                    self.plan_run.start(self.scheduler.cancel, execution, f"it came too late: {refusal}")
+                    why = CancelReason(f"it came too late: {refusal}", TaskEnd.CANCELLED)
+                    self.plan_run.start(self.scheduler.cancel, execution, why)
                 return
         self.plan_run.start(self._consider, new)
 

@@ -55,7 +55,7 @@ class PreviousRun(NamedTuple):
         """Text about the tasks that stay closed, and the tasks that are done again with their checkpoints."""
         again = [f"{name} (from {_beginning(found)})" for name, found in self.again.items()]
         again += [f"{name} (changed in the plan)" for name in self.changed]
-        parts = [f"{len(self.closed)} closed and not done again"] if self.closed else []
+        parts = [f"{len(self.closed)} completed and not done again"] if self.closed else []
         return "; ".join([*parts, *([f"done again: {', '.join(again)}"] if again else [])])
 
 

@@ -14,12 +14,12 @@ supervisor ended was interrupted, or given up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import msgspec
 
-from supervisor.lifecycles.task import Task, TaskData
+from supervisor.lifecycles.task import TaskData, TaskEnd, task_end
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.lifecycles.workstream import ValidationFailed
 from supervisor.ports import EntityRow, Journal
@@ -31,8 +31,6 @@ RESULT: Final = "Result"
 """Name of the fact that lists the ends of the tasks of a workstream."""
 REPORTED: Final = "ResultReported"
 """Name of the fact that the result was printed, or returned to the host, or superseded by another run."""
-
-_OUTCOMES: Final[Mapping[Task, str]] = {Task.CLOSED: "completed", Task.FAILED: "failed"}
 
 
 class UnreportedResult(NamedTuple):
@@ -46,7 +44,7 @@ class UnreportedResult(NamedTuple):
     @property
     def words(self) -> str:
         """A sentence about the result."""
-        done = sum(1 for one in self.result.tasks.values() if one.outcome == "completed")
+        done = sum(1 for one in self.result.tasks.values() if one.outcome == TaskEnd.COMPLETED)
         how = "well" if self.result.ok else "not well"
         return f"{self.row.id}, which ended {how}: {done} of {len(self.result.tasks)} tasks completed"
 
@@ -98,6 +96,6 @@ def _of_tasks(rows: Iterable[EntityRow], workstream_id: str, why: str) -> Iterab
             data = msgspec.json.decode(row.data, type=TaskData)
             if data.workstream == workstream_id:
                 cut_short = data.last_failure == WHY
-                outcome = "aborted" if cut_short else _OUTCOMES.get(Task(row.state), "aborted")
-                error = "" if outcome == "completed" else why if cut_short else data.last_failure or why
+                outcome = TaskEnd.CANCELLED if cut_short else task_end(row.state, data.ended_as) or TaskEnd.CANCELLED
+                error = "" if outcome == TaskEnd.COMPLETED else why if cut_short else data.last_failure or why
                 yield TaskResult(data.name, data.claimed_by, outcome, error, row.lasted_s, *unmerged_of(data.rest))

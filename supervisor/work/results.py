@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from supervisor.lifecycles.task import ENDS_WELL, TaskEnd
 from supervisor.lifecycles.task_run import TaskRunData
 
-WELL: Final = frozenset({"completed", "skipped"})
-"""Outcomes that count as success."""
 _NAMED_MAX: Final = 10
 """Maximal number of tasks that the reason of a failed run names."""
 
 
 class TaskResult(NamedTuple):
-    """The result of a task; its outcome is ``completed``, ``failed``, ``aborted``, ``skipped`` (its condition was not
-    met), or ``blocked`` (by a task that it depends on).
+    """The result of a task. Its outcome is ``completed``, ``failed``, ``rejected`` (somebody did not approve the
+    planned task), ``aborted`` (somebody's decision), ``cancelled`` (the plan's: a critical task failed, the run was
+    given up), ``blocked`` (something that it depends on did not complete) or ``skipped`` (its condition was not met, or
+    it is optional).
 
     ``took_s`` is the time in seconds from the first claim of the task in this run to its end; 0 for a task that was not
     claimed in this run. For a task that ended under an earlier supervisor ``took_s`` is the lifetime of the task's
@@ -67,7 +68,16 @@ class PlanResult(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        return not self.error and all(task.outcome in WELL for task in self.tasks.values())
+        return not self.error and all(task.outcome in ENDS_WELL for task in self.tasks.values())
+
+    @property
+    def outcome(self) -> str:
+        """The word for the end of the run: ``completed``, ``failed`` if a task or the plan's validation failed, else
+        ``cancelled``."""
+        if self.ok:
+            return TaskEnd.COMPLETED.value
+        failed = self.error or any(task.outcome == TaskEnd.FAILED for task in self.tasks.values())
+        return (TaskEnd.FAILED if failed else TaskEnd.CANCELLED).value
 
     @property
     def why(self) -> str:
@@ -75,7 +85,7 @@ class PlanResult(NamedTuple):
         ``""`` if the run succeeded."""
         names: dict[str, list[str]] = {}
         for task in self.tasks.values():
-            if task.outcome not in WELL:
+            if task.outcome not in ENDS_WELL:
                 names.setdefault(task.outcome, []).append(task.id)
         parts = [f"{len(ids)} {outcome} ({_named(ids)})" for outcome, ids in names.items()]
         tasks = "1 task" if len(self.tasks) == 1 else f"{len(self.tasks)} tasks"

@@ -15,7 +15,7 @@ import msgspec
 
 from supervisor.lifecycles import task
 from supervisor.lifecycles.job import Job
-from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.task import Task, TaskEnd
 from supervisor.lifecycles.task_run import SkipCause
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans.plan import Plan
@@ -40,7 +40,7 @@ from supervisor.work.plan_run import (
     TaskReleased,
     TaskSettled,
 )
-from supervisor.work.task_execution import TaskExecution
+from supervisor.work.task_execution import CancelReason, TaskExecution
 
 WAITING = frozenset({Task.PLANNED, Task.BLOCKED, Task.PENDING_APPROVAL})
 """States that a task leaves only by the act of a person, or by the end of another task."""
@@ -91,7 +91,7 @@ class TaskScheduler:
         await self._sup.stopping.wait()
         self.plan_run.wake()
         executions = [execution for execution in self.plan_run.executions.values() if execution.result is None]
-        self._cancel_all([execution for execution in executions if self._is_queued(execution)], STOPPING)
+        self._cancel_all([execution for execution in executions if self._is_queued(execution)], CancelReason(STOPPING))
         for execution in executions:
             if execution.state in WAITING:
                 self.plan_run.start(self._end_waiting, execution)
@@ -107,7 +107,7 @@ class TaskScheduler:
     async def _end_waiting(self, execution: TaskExecution) -> None:
         async with self.plan_run.moving(execution):  # a person may be answering just now
             if execution.state in WAITING:
-                await self.pipeline.cancel(execution, STOPPING)
+                await self.pipeline.cancel(execution, CancelReason(STOPPING))
 
     # ------------------------------------------------------------------ new tasks
     def open_tasks(self, plan: Plan) -> list[TaskExecution]:
@@ -152,8 +152,8 @@ class TaskScheduler:
         previous = self.plan_run.previous
         if previous is None or (row := previous.closed.get(execution.name)) is None:
             return False
-        outcome = "completed" if row.state == Task.CLOSED.value else "aborted"
         data = msgspec.json.decode(row.data, type=task.TaskData)
+        outcome = task.task_end(row.state, data.ended_as) or TaskEnd.CANCELLED
         job_id = previous.jobs.get(execution.name, "")
         execution.import_closed(row.id, data.claimed_by, job_id, outcome, data.rest)
         self.plan_run.unsettled -= 1
@@ -188,7 +188,7 @@ class TaskScheduler:
             await self.pipeline.skip(execution, cause, words, dependency=failed[0])
         elif execution.state is Task.PLANNED:
             if self._sup.stopping.is_set():  # it came after `watch_stop` had cancelled the others
-                await self.pipeline.cancel(execution, STOPPING)
+                await self.pipeline.cancel(execution, CancelReason(STOPPING))
         elif all(self.plan_run.executions[name].result is not None for name in execution.needed):
             # Else a task that it waits for was settled, and is being done again.
             is_split = execution.state is Task.WAITING_FOR_SUBTASKS
@@ -222,7 +222,7 @@ class TaskScheduler:
             self.blocked_tasks.watch(execution)
             self.consider_all((*execution.subtasks, execution))  # all subtasks may have been cancelled before
         elif self._sup.stopping.is_set():  # it came after `watch_stop` had cancelled the others
-            await self.pipeline.cancel(execution, STOPPING)
+            await self.pipeline.cancel(execution, CancelReason(STOPPING))
         else:
             await self._assign(execution, tuple(execution.task.depends_on))
 
@@ -237,7 +237,8 @@ class TaskScheduler:
         for subtask in execution.subtasks:
             if subtask.result is not None and not subtask.is_met:
                 failed = task.SubtaskFailed(subtask=subtask.id, reason=subtask.result.error)
-                await self.pipeline.cancel(execution, f"its subtask {subtask.name} did not complete", failed)
+                why = CancelReason(f"its subtask {subtask.name} did not complete", TaskEnd.BLOCKED)
+                await self.pipeline.cancel(execution, why, failed)
                 return
         if execution.job in (None, Job.PENDING):  # no job: it was split before it was known whether it is wanted
             await self._assign(execution, tuple(subtask.name for subtask in execution.subtasks))
@@ -270,7 +271,7 @@ class TaskScheduler:
             case ClaimDelayed(execution):
                 self.attempt_runner.wait_again(execution)
             case SessionAborted(execution, reason):
-                self._cancel_all([execution], reason)
+                self._cancel_all([execution], CancelReason(reason))
             case SubtasksAwaited(execution):  # a subtask that was considered while its parent was open was not due
                 self.consider_all((*execution.subtasks, execution))
 
@@ -287,18 +288,24 @@ class TaskScheduler:
             self.consider_all([execution.parent])
         if execution.subtasks:
             self.drop_subtasks(execution)
-        if plan_run.is_critical(execution) and execution.result is not None and execution.result.outcome == "failed":
+        if (
+            plan_run.is_critical(execution)
+            and execution.result is not None
+            and execution.result.outcome == TaskEnd.FAILED
+        ):
             rest = [one for one in plan_run.executions.values() if one.result is None]
             kind = "critical task" if execution.task.critical else "task"
-            self._cancel_all(rest, f"the {kind} {execution.name} failed, which ends the run")
+            why = CancelReason(f"the {kind} {execution.name} failed, which ends the run", TaskEnd.CANCELLED)
+            self._cancel_all(rest, why)
 
     def drop_subtasks(self, execution: TaskExecution) -> None:
         """End the unsettled subtasks of a task that is settled: skip them if the task was skipped, otherwise cancel
         them."""
         outcome = execution.result.outcome if execution.result is not None else ""
         left = [subtask for subtask in execution.subtasks if subtask.result is None]
-        if outcome != "skipped":
-            self._cancel_all(left, f"{execution.name} is {outcome}")
+        if outcome != TaskEnd.SKIPPED:
+            ends = TaskEnd.REJECTED if outcome == TaskEnd.REJECTED else TaskEnd.CANCELLED
+            self._cancel_all(left, CancelReason(f"{execution.name} is {outcome}", ends))
             return
         for subtask in left:
             self.plan_run.start(self._skip, subtask, f"{execution.name} was skipped")
@@ -308,7 +315,7 @@ class TaskScheduler:
             await self.pipeline.skip(execution, SkipCause.CONDITION_NOT_MET, why)
 
     # ------------------------------------------------------------------ cancel
-    def _cancel_all(self, executions: Collection[TaskExecution], why: str) -> None:
+    def _cancel_all(self, executions: Collection[TaskExecution], why: CancelReason) -> None:
         """Cancel the given tasks concurrently, since each agent may take its time. None of the tasks begins
         meanwhile."""
         for execution in executions:
@@ -316,11 +323,13 @@ class TaskScheduler:
         for execution in executions:
             self.plan_run.start(self.cancel, execution, why)
 
-    def _hold(self, execution: TaskExecution, why: str) -> None:
+    def _hold(self, execution: TaskExecution, why: CancelReason) -> None:
         execution.cancel_reason = execution.cancel_reason or why
         self.plan_run.backlog.hold(execution.name)
 
-    async def cancel(self, execution: TaskExecution, why: str, begins: Callable[[], None] = lambda: None) -> None:
+    async def cancel(
+        self, execution: TaskExecution, why: CancelReason, begins: Callable[[], None] = lambda: None
+    ) -> None:
         """Cancel a task; the recorded reason is the reason of the first cancellation.
 
         A task that nobody carries out is cancelled here. An attempt under way is ended, and its attempt runner cancels
@@ -328,7 +337,7 @@ class TaskScheduler:
         *begins* is called just before something is ended.
         """
         self._hold(execution, why)
-        why = execution.cancel_reason
+        why = execution.cancel_reason or why
         if execution.active is None:
             async with self.plan_run.moving(execution):
                 begins()
@@ -336,7 +345,7 @@ class TaskScheduler:
         elif execution.works:
             begins()
             with suppress(NoSuchEntity, Refused):
-                await self._sup.aborts.abort(execution.session_id, AbortScope.SESSION, reason=why, actor="operator")
+                await self._sup.aborts.abort(execution.session_id, AbortScope.SESSION, reason=why.text, actor=why.actor)
         elif execution.job in (Job.QUEUED, Job.RUNNING):
             begins()
             execution.active.scope.cancel()

@@ -16,13 +16,13 @@ import anyio
 
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task, task_run
-from supervisor.lifecycles.task import TASK, Task
+from supervisor.lifecycles.task import TASK, Task, TaskEnd
 from supervisor.lifecycles.task_run import RUN, TaskRun
 from supervisor.lifecycles.types import Kind, LifecycleEvent, Verb
 from supervisor.lifecycles.workstream import WORKSTREAM, TasksAdded
 from supervisor.plans.splitting import plain_subtasks, with_subtasks
 from supervisor.plans.task_control import CommandResult
-from supervisor.plans.tasks import TaskConfig
+from supervisor.plans.tasks import TaskConfig, every_task
 from supervisor.policies.argument_checks import check_items, check_type, check_types
 from supervisor.policies.redaction import encodable
 from supervisor.runtime.entity import Refused
@@ -33,7 +33,7 @@ from supervisor.work.attempt_runner import is_delayed
 from supervisor.work.blocking import PARENTS
 from supervisor.work.commands import Command, CommandEffect, CommandLog, digest_of
 from supervisor.work.scheduler import TaskScheduler
-from supervisor.work.task_execution import Phase, TaskExecution
+from supervisor.work.task_execution import CancelReason, Phase, TaskExecution
 
 _VERBS: Final[Mapping[type[task.TaskEvent], Verb]] = {
     task.Approved: Verb.APPROVE,
@@ -255,7 +255,7 @@ class TaskCommands:
         execution = request.execution
         if execution.state is Task.PENDING_APPROVAL:
             await self.scheduler.pipeline.approve(execution, request.by)
-            closed = execution.result is not None and execution.result.outcome == "completed"
+            closed = execution.result is not None and execution.result.outcome == TaskEnd.COMPLETED
             return CommandEffect((Task.CLOSED if closed else Task.FAILED).value)  # what cannot be merged is denied
         if task.Approved not in TASK.allowed(execution.state):
             self._refuse(execution, task.Approved())
@@ -270,7 +270,7 @@ class TaskCommands:
             return CommandEffect(Task.FAILED.value)
         if task.Rejected not in TASK.allowed(execution.state):
             self._refuse(execution, task.Rejected())
-        await self.scheduler.pipeline.cancel(execution, request.words("rejected"))
+        await self.scheduler.pipeline.cancel(execution, CancelReason(request.words("rejected"), TaskEnd.REJECTED))
         return CommandEffect(Task.CANCELLED.value)
 
     # ------------------------------------------------------------------ another try
@@ -410,9 +410,9 @@ class TaskCommands:
         execution = request.execution
         if execution.result is not None or task.Cancelled not in TASK.allowed(execution.state):
             self._refuse(execution, task.Cancelled())
-        why = request.words("cancelled")
+        why = request.words("aborted")
         settled = execution.settled
-        await self.scheduler.cancel(execution, why, request.begin)
+        await self.scheduler.cancel(execution, CancelReason(why), request.begin)
         await first_of(settled, self.scheduler.plan_run.over)
         if not settled.is_set():
             self._check_not_given_up(execution)
@@ -436,7 +436,12 @@ class TaskCommands:
             raise Refused(
                 f"task {execution.name!r} is not split: {', '.join(used)} was in this run before; use other ids"
             )
-        plan_run.plan = with_subtasks(plan_run.plan, {execution.name: subtasks})
+        plan = with_subtasks(plan_run.plan, {execution.name: subtasks})
+        for one in every_task(subtasks):  # what a subtask waits for may be blocked on the task that is split
+            for needed in one.task.depends_on:
+                if needed in plan_run.executions:
+                    self.scheduler.blocked_tasks.check_wait(execution, plan_run.executions[needed])
+        plan_run.plan = plan
         plan_run.backlog.hold(execution.name)
         with plan_run.together():
             parts = self.scheduler.open_tasks(plan_run.plan)

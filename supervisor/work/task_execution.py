@@ -13,7 +13,7 @@ Example: ``await execution.post(TestsPassed(), ValidationPassed(), Completed())`
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import anyio
 from msgspec.structs import replace
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from actors.machine import Event
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.job import JOB, Job, JobData
-from supervisor.lifecycles.task import TASK, Task, TaskData
+from supervisor.lifecycles.task import TASK, Task, TaskData, TaskEnd
 from supervisor.lifecycles.task_run import RUN, BackoffCompleted, ExecutorStarted, ProbeStarted, TaskRun, TaskRunData
 from supervisor.plans.tasks import TaskConfig
 from supervisor.policies.retry_reason import join_reasons
@@ -31,12 +31,28 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work.backlog import BacklogItem
 from supervisor.work.leases import Claim
-from supervisor.work.results import WELL, TaskResult, unmerged_of
+from supervisor.work.results import TaskResult, unmerged_of
 
 ACTOR = "plan"
 
 KINDS = {event: one.name for one in (TASK, RUN, JOB) for event in one.events.values()}
 """The table that each event belongs to: the table of the task, of its run or of its job."""
+
+
+MEETS: Final = frozenset({TaskEnd.COMPLETED, TaskEnd.SKIPPED})
+"""Ends of a task after which the tasks that depend on it can begin."""
+
+
+class CancelReason(NamedTuple):
+    """Reason of a cancellation: a text, and the word for the end of the task."""
+
+    text: str
+    outcome: TaskEnd = TaskEnd.ABORTED
+
+    @property
+    def actor(self) -> str:
+        """Actor of the abort that ends the task's session."""
+        return "operator" if self.outcome is TaskEnd.ABORTED else ACTOR
 
 
 class Phase(Enum):
@@ -154,8 +170,8 @@ class TaskExecution:
         """The claim that an attempt runner carries out now."""
         self.claim: Claim | None = None
         """The claim whose worker still has a slot reserved for the task."""
-        self.cancel_reason = ""
-        """Reason why the task is to be cancelled; ``""`` if it is not. The attempt runner, if there is one, then ends
+        self.cancel_reason: CancelReason | None = None
+        """Reason why the task is to be cancelled; ``None`` if it is not. The attempt runner, if there is one, then ends
         the task."""
         self.result: TaskResult | None = None
         self.settled = OneShotEvent()
@@ -317,7 +333,7 @@ class TaskExecution:
     @property
     def is_met(self) -> bool:
         """Whether the task was completed or skipped, so that the tasks that depend on it can begin."""
-        return self.result is not None and self.result.outcome in WELL
+        return self.result is not None and self.result.outcome in MEETS
 
     @property
     def session_lives(self) -> bool:

@@ -574,8 +574,8 @@ def test_a_run_that_fails_fast_says_why(tmp_path: Path) -> None:
     (tmp_path / "state" / "agents").mkdir(parents=True)
     with run(write_plan(tmp_path, f"  - {bad}\n  - {slow}\n{once}\n"), "--fail-fast") as one:
         assert said(one).count("journal.db is missing, so no earlier run") == 1
-        assert one.failed() == {"bad": "failed", "slow": "aborted"}
-    assert one.seen[-1]["error"] == "of 2 tasks 1 failed (bad), 1 aborted (slow)"
+        assert one.failed() == {"bad": "failed", "slow": "cancelled"}
+    assert one.seen[-1]["error"] == "of 2 tasks 1 failed (bad), 1 cancelled (slow)"
     assert [task["launches"] for task in one.seen[-1]["tasks"]] == [1, 1]
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from supervisor.cli.live_view import JsonView, PlainView, TableView, view_for
 from supervisor.cli.options import warn
-from supervisor.cli.run import configure_logging
+from supervisor.cli.run_execution import configure_logging
 from supervisor.diagnostics.state_times import time_of_day
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import Transcript
@@ -98,7 +98,7 @@ def test_forty_tasks_fit_on_sixteen_lines(tmp_path: Path, monkeypatch: pytest.Mo
             hidden = int(found[1]) if (found := re.search(r"… (\d+) more rows?", frame)) else 0
             assert shown + hidden == 40 - first, frame
             assert (f"ended: {first} completed" in frame) == (first > 0)
-            assert f"{first} of 40 tasks closed" in frame
+            assert f"{first} of 40 tasks completed" in frame
             warn(f"warning {first} " + "long " * 30)
             logger.warning("log %d", first)
         view.end(PlanResult({"build": RESULT}))

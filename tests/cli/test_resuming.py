@@ -138,7 +138,7 @@ def test_a_cancelled_task_is_resumed(repository: Path, backend: str) -> None:
     assert f"checkpoint {commit[:12]} (CANCELLED)" in called(repository, "ps", "--all")
     assert commit in called(repository, "why", "run:t", "--json")
     said = run_to_its_end(repository, backend, "--resume")
-    assert f"resumed: 1 closed and not done again; done again: t (from {commit[:12]} of run:t)" in said
+    assert f"resumed: 1 completed and not done again; done again: t (from {commit[:12]} of run:t)" in said
     assert (repository.parent / "seen").read_text() == "half\n"
     assert (repository.parent / "log").read_text() == "x\n"
     born = [one for one in books(repository) if one.event == "Born" and one.entity_type == "run"]

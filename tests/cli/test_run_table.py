@@ -67,7 +67,7 @@ def test_what_has_ended_is_one_line_of_counts() -> None:
     assert ended.plain == "ended: 2 completed, 1 failed, 1 cancelled"
     assert [str(span.style) for span in ended.spans] == ["green", "red", "yellow"]
     assert table.lines(now=3.0) == []
-    assert table.headline() == "workstream plan: executing, 2 of 4 tasks closed, 1 failed, 1 cancelled"
+    assert table.headline() == "workstream plan: executing, 2 of 4 tasks completed, 1 failed, 1 cancelled"
     assert table_of(session("a")).ended() is None
     assert table_of(session("a")).headline() == ""
 

@@ -72,11 +72,11 @@ def test_logs_of_a_name_are_those_of_its_newest_session(twice: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "status", "line"),
     [
-        ("good", 0, "task:good-2: CLOSED"),
-        ("task:good", 0, "task:good: CLOSED"),
-        ("good-2", 0, "good-2: Stopped (completed)"),
-        ("bad", 1, "task:bad-2: FAILED (exit status 3, checkpoint in place (CIRCUIT_OPEN))"),
-        ("workstream:plan", 1, "workstream:plan: failed (1 of 2 tasks closed, 1 failed)"),
+        ("good", 0, "task:good-2: completed"),
+        ("task:good", 0, "task:good: completed"),
+        ("good-2", 0, "good-2: completed"),
+        ("bad", 1, "task:bad-2: failed (exit status 3, checkpoint in place (CIRCUIT_OPEN))"),
+        ("workstream:plan", 1, "workstream:plan: failed (1 of 2 tasks completed, 1 failed)"),
     ],
 )
 def test_wait_for_what_has_ended_tells_its_outcome(twice: Path, name: str, status: int, line: str) -> None:
@@ -87,7 +87,7 @@ def test_wait_for_what_has_ended_tells_its_outcome(twice: Path, name: str, statu
 def test_wait_without_an_id_waits_for_the_run(twice: Path) -> None:
     """``wait`` without an id waits for the newest run of a plan."""
     output = cli("wait", "--json", "--state-dir", twice)
-    assert (output.status, output.json["id"], output.json["completed"]) == (1, "workstream:plan-2", False)
+    assert (output.status, output.json["id"], output.json["outcome"]) == (1, "workstream:plan-2", "failed")
 
 
 @pytest.mark.parametrize("name", [[], ["good"]])
@@ -103,7 +103,7 @@ def test_wait_at_the_start_of_a_run_is_for_that_run(
         late = cli("wait", *name, "--timeout", "0", "--state-dir", state.root)
         assert (late.status, late.out) == (124, "")
         assert "is of an earlier run, and there is no newer one after 0 s" in late.err
-        assert cli("wait", "task:good-2", "--state-dir", state.root).out == "task:good-2: CLOSED\n"
+        assert cli("wait", "task:good-2", "--state-dir", state.root).out == "task:good-2: completed\n"
         monkeypatch.setattr("supervisor.cli.wait.pause", lock.close)
         output = cli("wait", *name, "--state-dir", state.root)
     assert (output.status, output.out) == (1, "")
@@ -119,7 +119,7 @@ def test_wait_for_a_run_that_ended_meanwhile_tells_its_outcome(twice: Path, tmp_
             db.execute("UPDATE entities SET changed_at = ? WHERE id = 'workstream:plan-2'", (time.time() + 1,))
         db.close()
         assert cli("wait", "--state-dir", state.root).out.startswith("workstream:plan-2: failed")
-        assert cli("wait", "good", "--state-dir", state.root).out == "task:good-2: CLOSED\n"
+        assert cli("wait", "good", "--state-dir", state.root).out == "task:good-2: completed\n"
 
 
 def test_wait_for_what_nobody_can_end_any_more_fails(twice: Path, tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_task_is_followed_over_its_retry(tmp_path: Path, followers: list[subpr
         out, err = logs.communicate(timeout=120)
         assert "prompt| work" in out
         assert err.startswith("supervisor: t-2 works on t now\n")
-        assert waiting.communicate(timeout=120) == ("task:t: CLOSED\n", "")
+        assert waiting.communicate(timeout=120) == ("task:t: completed\n", "")
         assert "t-2" in watching.communicate(timeout=120)[0]
 
 

@@ -95,7 +95,7 @@ def test_a_failure_that_nobody_saw_is_shown_as_it_was(scratch: Scratch) -> None:
 
 def test_a_critical_failure_is_shown_with_those_it_cut_short(scratch: Scratch) -> None:
     """After a kill before the result of a run that a critical task has failed, the next run prints the critical task as
-    failed and the other as aborted, and tries neither again."""
+    failed and the other as cancelled, and tries neither again."""
     scratch.plan("""
         agents:
           slow: {adapter: command, command: [sh, -c, "trap '' TERM; echo slow >> effects; sleep 300 & wait"]}
@@ -108,7 +108,7 @@ def test_a_critical_failure_is_shown_with_those_it_cut_short(scratch: Scratch) -
     killed_before_it_is_shown(scratch, "failed")
     shown = scratch.run("run", "plan.yaml", "--json")
     assert shown.status == 1, shown.text
-    assert {task["id"]: task["outcome"] for task in shown.json()["tasks"]} == {"long": "aborted", "vital": "failed"}
+    assert {task["id"]: task["outcome"] for task in shown.json()["tasks"]} == {"long": "cancelled", "vital": "failed"}
     assert effects(scratch) == ["slow"]
 
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
-from supervisor.cli.run import check_resumable
+from supervisor.cli.run_execution import check_resumable
 from supervisor.control.error_messages import BadInput
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
@@ -329,7 +329,7 @@ async def test_recovery_merges_finished_work(repository: Path, monkeypatch: pyte
         patched.setattr(WorkstreamEntity, "cancel", lost)
         await given_up_as_it_merges(plan, repository, monkeypatch)
     result = await carried_out(plan, repository)
-    assert {name: one.outcome for name, one in result.tasks.items()} == {"first": "completed", "t": "aborted"}
+    assert {name: one.outcome for name, one in result.tasks.items()} == {"first": "completed", "t": "cancelled"}
     assert (repository / "mine.txt").read_text() == "x\n"
     assert (repository / ".sdd" / "tries").read_text() == "tried\n"
 

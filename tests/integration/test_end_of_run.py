@@ -65,7 +65,7 @@ async def test_fail_fast_ends_the_run_at_the_first_failure(tmp_path: Path) -> No
         slow = {"id": "slow", "prompt": "exec sleep 1000"}
         tasks = {"id": "bad", "prompt": "exit 3"}, slow, {"id": "late", "depends_on": ["slow"]}
         result = await carry_out(run, *tasks, fail_fast=True)
-    assert [one.outcome for one in result.tasks.values()] == ["failed", "aborted", "aborted"]
+    assert [one.outcome for one in result.tasks.values()] == ["failed", "cancelled", "cancelled"]
     assert result.tasks["late"].error == "the task bad failed, which ends the run"
 
 

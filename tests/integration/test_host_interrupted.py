@@ -21,7 +21,7 @@ from trio.lowlevel import enable_ki_protection
 from actors import ActorSystem, open_system
 from actors import system as nursery
 from supervisor.__main__ import main
-from supervisor.cli import run as app
+from supervisor.cli import run_execution as app
 from supervisor.control.error_messages import DONE, INTERRUPTED
 from supervisor.embedding import runtime
 from supervisor.embedding.runtime import open_supervisor

@@ -80,7 +80,7 @@ async def test_a_host_steers_its_plan(tmp_path: Path) -> None:
     assert outcomes(result) == {
         "held": "completed",
         "asks": "completed",
-        "unwanted": "aborted",
+        "unwanted": "rejected",
         "late": "aborted",
         "more": "completed",
     }

@@ -170,7 +170,7 @@ async def test_reasons_can_be_switched_off(tmp_path: Path) -> None:
     """With ``explain_retries: false`` the second prompt is the first, and findings give no claim."""
     assert await second_prompt(tmp_path, "exit 3", explain_retries=False) == "Write a.txt"
     error, _ = await outcome_of(tmp_path, plan_of(tmp_path / "2", "true", acceptance=[FAILS], explain_retries=False))
-    assert error.endswith("(no further try: its prompt cannot hold the findings: explain_retries is not true)")
+    assert error.endswith("(no further try: the next prompt may not tell the findings: explain_retries is false)")
 
 
 async def test_a_prompt_that_is_a_program_stays_as_it_is(tmp_path: Path) -> None:
@@ -183,12 +183,13 @@ async def test_a_prompt_that_is_a_program_stays_as_it_is(tmp_path: Path) -> None
 
 
 async def test_a_prompt_on_the_input_of_a_shell_stays_as_it_is(tmp_path: Path) -> None:
-    """The output of a failed test is not executed by an agent that is a shell; the error names the key to set."""
+    """An agent that is a shell is claimed again after a failed test, and does not execute the output of the test."""
     test = {"command": ["sh", "-c", f"echo '; touch {tmp_path}/executed'; exit 1"]}
     plan = plan_of(tmp_path / "prompts", "true", prompt="true", acceptance=[test])
     agents = {"worker": AgentConfig(adapter="command", command=("bash", "-eo", "pipefail"))}
-    error, _ = await outcome_of(tmp_path, plan.model_copy(update={"agents": agents}))
-    assert error.endswith("its prompt cannot hold the findings: agents.worker.explain_retries is not true)")
+    error, run = await outcome_of(tmp_path, plan.model_copy(update={"agents": agents}))
+    assert error.startswith("not accepted: command")
+    assert [one.metadata["prompt"] for one in run.events() if one.event == "PromptReady"] == ["true", "true"]
     assert not (tmp_path / "executed").exists()
 
 

@@ -31,6 +31,7 @@ from supervisor.ports import Merge, WorkspaceSpec
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import AgentProfile, NoSuchEntity
 from supervisor.work import plan_runner as runner
+from supervisor.work.blocking import BlockedTasks
 from supervisor.work.plan_handle import run_plan
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.plan_runner import PlanRunner
@@ -156,7 +157,7 @@ async def test_a_plan_can_be_approved_as_a_whole(tmp_path: Path) -> None:
         assert (await plan.commands.reject("task:b", by=ME, reason="not now")).state == "CANCELLED"
         await plan.until("rejected", "task:c")
         await plan.commands.approve("a", by=ME)
-    assert plan.outcomes() == {"a": "completed", "b": "aborted", "c": "blocked"}
+    assert plan.outcomes() == {"a": "completed", "b": "rejected", "c": "blocked"}
     assert "rejected by operator:me: not now" in plan.result.tasks["b"].error
 
 
@@ -236,7 +237,7 @@ async def test_a_waiting_task_is_cancelled(tmp_path: Path, gate: Gate) -> None:
         with pytest.raises(Refused, match=r"has ended \(CANCELLED\): no command changes it"):
             await plan.commands.cancel("b", by=ME)
         await gate("one")
-    assert plan.outcomes() == {"a": "completed", "b": "aborted", "c": "aborted", "d": "aborted"}
+    assert plan.outcomes() == {"a": "completed", "b": "aborted", "c": "aborted", "d": "rejected"}
 
 
 # --------------------------------------------------------------------------------------------------- requeue, unclaim
@@ -677,7 +678,7 @@ async def test_subtasks_of_a_cancelled_task_are_cancelled(tmp_path: Path, gate: 
     async with running_plan(tmp_path, plan_of(whole, task("b"))) as plan:
         await plan.until("started", "task:a1")
         await plan.commands.cancel("a", by=ME)
-    assert plan.outcomes() == {"a": "aborted", "a1": "aborted", "a2": "aborted", "b": "completed"}
+    assert plan.outcomes() == {"a": "aborted", "a1": "cancelled", "a2": "cancelled", "b": "completed"}
 
 
 # ----------------------------------------------------------------------------------------------------------- blocked
@@ -757,26 +758,36 @@ async def test_a_requeued_last_probe_gets_another_task_run(tmp_path: Path) -> No
     assert plan.run.transitions("tests_passed", "run:a-2")
 
 
+async def test_tasks_that_wait_for_each_other_lose_no_work(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If tasks wait for each other although each block was checked, the run waits for a person, and both are completed
+    after one of them is unblocked."""
+    monkeypatch.setattr(BlockedTasks, "check_wait", lambda *_: None)
+    tasks = (task("a", f"test -e done || {HELD}"), task("b", "test -e done || read _ < two"))
+    async with running_plan(tmp_path, plan_of(*tasks)) as plan:
+        for name, other in (("a", "b"), ("b", "a")):
+            await plan.until("started", f"task:{name}")
+            await plan.commands.block(name, [other], by=ME)
+        for name, other in (("a", "b"), ("b", "a")):
+            await plan.until("WaitsForPerson", f"task:{name}", outcome="fact")
+            (waits,) = [one for one in plan.run.events(f"task:{name}") if one.event == "WaitsForPerson"]
+            assert waits.reason.startswith(f"nothing else can go on; it waits for {other}, which waits for it")
+        (tmp_path / "done").touch()
+        assert (await plan.commands.unblock("a", by=ME)).state == "OPEN"
+    assert plan.outcomes() == {"a": "completed", "b": "completed"}
+
+
 async def test_a_task_blocked_on_a_failed_task_is_cancelled(tmp_path: Path, gate: Gate) -> None:
-    """A task that is blocked on a task that failed is cancelled when nothing else can go on."""
+    """A task that is blocked on a task that failed ends as blocked when nothing else can go on."""
     tasks = (task("a", HELD), task("b", "read _ < two; exit 1"), task("c", "true", "a"))
     async with running_plan(tmp_path, plan_of(*tasks)) as plan:
         await plan.until("started", "task:a")
         await plan.commands.block("a", ["b"], by=ME)
         await plan.until("started", "task:b")
         await gate("two")
-    assert plan.outcomes() == {"a": "aborted", "b": "failed", "c": "blocked"}
+    assert plan.outcomes() == {"a": "blocked", "b": "failed", "c": "blocked"}
     assert plan.result.tasks["a"].error == "it was blocked on b, which did not complete"
-
-
-async def test_tasks_that_are_blocked_on_each_other_are_cancelled(tmp_path: Path, gate: Gate) -> None:
-    """Two tasks that are blocked on each other are cancelled."""
-    async with running_plan(tmp_path, plan_of(task("a", HELD), task("b", HELD))) as plan:
-        await plan.until("started", "task:a")
-        await plan.until("started", "task:b")
-        await plan.commands.block("a", ["b"], by=ME)
-        await plan.commands.block("b", ["task:a"], by=ME)
-    assert plan.outcomes() == {"a": "aborted", "b": "aborted"}
 
 
 async def test_a_stop_cancels_a_blocked_task(tmp_path: Path, gate: Gate) -> None:
@@ -798,7 +809,7 @@ async def test_a_stop_cancels_unapproved_subtasks(tmp_path: Path, gate: Gate) ->
         parts = (task("a1", approval="before"), task("a2", "true", "a1"))
         assert (await plan.commands.split("a", parts, by=ME)).state == "WAITING_FOR_SUBTASKS"
         await gate("one")
-    assert plan.outcomes() == {"a": "aborted", "a1": "aborted", "a2": "blocked"}
+    assert plan.outcomes() == {"a": "blocked", "a1": "aborted", "a2": "blocked"}
 
 
 async def test_a_stop_does_not_wait_for_a_provider(tmp_path: Path, gate: Gate) -> None:

@@ -15,7 +15,7 @@ import anyio
 from msgspec.structs import replace
 
 from supervisor import AgentTurn
-from supervisor.diagnostics.task_status import data_of
+from supervisor.diagnostics.outcomes import data_of
 from supervisor.host.api import Supervisor
 from supervisor.lifecycles.types import Kind
 from supervisor.plans import Plan

@@ -158,7 +158,7 @@ def test_a_workstream_names_the_providers_that_fail() -> None:
     """While the breaker of a provider is open, the text of a living workstream says why, and until when no agent is
     launched."""
     stream, times = row(1, "workstream", STREAM, state="executing", data={"tasks": 0}), StateTimes()
-    assert TaskStatus([stream], times).note(stream) == "0 of 0 tasks closed"
+    assert TaskStatus([stream], times).note(stream) == "0 of 0 tasks completed"
     for circuit, words in (("open", True), ("half_open", False), ("open", True), ("closed", False)):
         told = {"provider": "claude:x", "circuit": circuit, "free_at_s": 1060.0}
         times.take(
@@ -168,24 +168,28 @@ def test_a_workstream_names_the_providers_that_fail() -> None:
         assert (expected in TaskStatus([stream], times).note(stream)) is words
 
 
-def test_a_task_that_has_ended_says_only_why() -> None:
-    """The text of a failed task shows the reason and the retries; a closed or cancelled task has no text."""
+def test_a_task_that_has_ended_says_how_and_why() -> None:
+    """The text of a task that has ended is the word for its end, and for a failed task the reason and the retries."""
     rows = (
         task(1, "a", "FAILED", last_failure="no compiler", retries=3, waiting_for=["b"]),
         task(2, "b", "CLOSED", ended=True, retries=1, waiting_for=["x"]),
         task(3, "c", "CANCELLED", ended=True, waiting_for=["x"], last_failure="an old one"),
     )
-    assert said(*rows) == {"task:a": "no compiler, retry 3 of 3", "task:b": "", "task:c": ""}
+    assert said(*rows) == {
+        "task:a": "failed, no compiler, retry 3 of 3",
+        "task:b": "completed",
+        "task:c": "cancelled",
+    }
 
 
 def test_a_task_says_where_its_work_is_kept() -> None:
     """The text of a failed or cancelled task names the checkpoint of its task run; a closed task's text does not."""
     kept = {"saved_in": "FAILED", "saved_as": "copy-1"}
-    for state, words in (("FAILED", "checkpoint copy-1 (FAILED)"), ("CANCELLED", "checkpoint copy-1 (FAILED)")):
+    for state, words in (("FAILED", "failed"), ("CANCELLED", "cancelled")):
         rows = (task(1, "a", state, ended=True), run(2, "a", "FAILED", ended=True, **kept))
-        assert said(*rows)["task:a"] == words
+        assert said(*rows)["task:a"] == f"{words}, checkpoint copy-1 (FAILED)"
     rows = (task(1, "a", "CLOSED", ended=True), run(2, "a", "COMPLETED", ended=True, **kept))
-    assert said(*rows)["task:a"] == ""
+    assert said(*rows)["task:a"] == "completed"
 
 
 def test_a_task_from_before_workstreams_is_told_too() -> None:
@@ -200,7 +204,7 @@ def test_a_workstream_counts_its_tasks() -> None:
     archived ones."""
     stream = row(1, "workstream", STREAM, state="executing", data={"tasks": 6})
     closed = task(2, "a", "CLOSED", ended=True)
-    assert said(stream, closed)[STREAM] == "1 of 6 tasks closed, 5 not in the journal"
+    assert said(stream, closed)[STREAM] == "1 of 6 tasks completed, 5 not in the journal"
     others = (
         task(3, "b", "FAILED"),
         task(4, "c", "CANCELLED", ended=True),
@@ -210,11 +214,11 @@ def test_a_workstream_counts_its_tasks() -> None:
     )
     again = task(8, "f", "OPEN")
     assert said(stream, closed, *others, again)[STREAM] == (
-        "1 of 6 tasks closed, 1 failed, 1 cancelled, 2 to be approved"
+        "1 of 6 tasks completed, 1 failed, 1 cancelled, 2 to be approved"
     )
     failed = row(1, "workstream", STREAM, state="failed", data={"tasks": 1, "last_error": "1 of 1 tasks failed"})
-    assert said(failed, task(2, "a", "FAILED"))[STREAM] == "0 of 1 tasks closed, 1 failed"
-    assert said(failed)[STREAM] == "0 of 1 tasks closed, 1 not in the journal, 1 of 1 tasks failed"
+    assert said(failed, task(2, "a", "FAILED"))[STREAM] == "0 of 1 tasks completed, 1 failed"
+    assert said(failed)[STREAM] == "0 of 1 tasks completed, 1 not in the journal, 1 of 1 tasks failed"
 
 
 @pytest.mark.parametrize(
@@ -281,7 +285,7 @@ def test_the_tree_and_the_list_have_these_words() -> None:
     ]
     nodes = tree(rows)
     assert [(one.id, one.note) for one in nodes] == [
-        (STREAM, "0 of 1 tasks closed"),
+        (STREAM, "0 of 1 tasks completed"),
         ("worker:local", "1 of 1 slots taken"),
         ("a", ""),
     ]

@@ -330,7 +330,7 @@ def test_the_reason_why_a_run_is_not_continued_is_told(now: Plan, why: str) -> N
     """The newest run of a plan counts its tasks by state, and names the difference to another plan."""
     rows = rows_of(plan_of(one="1", two="2"), "workstream:plan-2", "CLOSED", "IN_PROGRESS")
     earlier = find_earlier_runs(rows).by_name["plan"]
-    assert earlier.words == "workstream:plan-2 (executing: 1 closed, 1 open)"
+    assert earlier.words == "workstream:plan-2 (executing: 1 completed, 1 open)"
     assert earlier.rest == "two (IN_PROGRESS)"
     assert earlier.why_not_continued(now, now) == why
 
@@ -346,7 +346,7 @@ def test_a_changed_task_is_done_again_with_what_depends_on_it() -> None:
     assert previous.has_rest
     assert (list(previous.closed), list(previous.changed)) == (["lone"], ["base", "top", "tip"])
     again = ", ".join(f"{one} (changed in the plan)" for one in ("base", "top", "tip"))
-    assert previous.words == f"1 closed and not done again; done again: {again}"
+    assert previous.words == f"1 completed and not done again; done again: {again}"
 
 
 WHERE = ({}, {"workspace": "worktree"}, {"workspace": "worktree", "merge_into": "main"})

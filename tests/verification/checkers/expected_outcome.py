@@ -91,7 +91,7 @@ class _Expectation:
         asked = self.plan.approve_plan or task.approval == "before"
         blocked = any(self.endings[one].outcome not in MET for one in task.depends_on)
         if asked and not task_script.wanted:
-            found = Ending("aborted")
+            found = Ending("rejected")
         elif blocked:
             found = Ending("skipped" if task.optional else "blocked")
         elif task.when is not None and not self._is_met(task):
@@ -197,7 +197,7 @@ class _Expectation:
         task fails, and an agent of its own claims it anew."""
         parts = [self.ending(one) for one in task.subtasks]
         if any(one.outcome not in MET for one in parts):
-            return Ending("aborted")
+            return Ending("blocked")
         tries = _Tries(task_script)
         finding = "" if not task.acceptance or tries.checks() else "not accepted"
         if not finding and task.approval == "after" and not tries.approvals():

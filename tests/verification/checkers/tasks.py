@@ -68,7 +68,9 @@ OUTCOMES: Final[Mapping[str, frozenset[str]]] = {
     "failed": frozenset({"FAILED"}),
     "skipped": frozenset({"CANCELLED"}),
     "blocked": frozenset({"CANCELLED"}),
+    "rejected": frozenset({"CANCELLED"}),
     "aborted": frozenset({"CANCELLED"}),
+    "cancelled": frozenset({"CANCELLED"}),
 }
 
 
@@ -199,7 +201,7 @@ class TaskChecker:
                 continue  # a plan that says nothing of its tasks but their order is not kept here
             # A task that was at work when its workstream failed, and whose supervisor was killed then, is failed by the
             # next supervisor: it was cut short all the same.
-            cut_short = one.outcome == "aborted" and book.state == "FAILED"
+            cut_short = one.outcome == "cancelled" and book.state == "FAILED"
             if not (cut_short or book.state in OUTCOMES[one.outcome]):
                 self._say("honest_ends", one.id, f"was said to be {one.outcome}, and is {book.state} on record")
             if one.session_id and book.holder and one.session_id != book.holder:

@@ -1,0 +1,77 @@
+"""The word for the end of a task, a session or the run of a plan, from the journal's rows. Pure.
+
+Every view takes the word from here: the lines and the table of ``run``, ``tree``, ``ps``, ``wait``, and their JSON. The
+words are those of :class:`~supervisor.lifecycles.task.TaskEnd`. A session that worked for a task until the task ended
+has the word of the task: the plan may end a session by an abort although nobody decided an abort, and it closes a
+session as completed although its task has failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from supervisor.lifecycles.task import ENDS_WELL, SESSION_ENDS, TaskEnd, task_end
+from supervisor.lifecycles.types import Kind
+from supervisor.lifecycles.workstream import Workstream
+from supervisor.ports import EntityRow
+
+_ENDS_OF_TASKS: Final = {reason: end.value for end, reason in SESSION_ENDS.items()}
+"""Word for the end of a session's task, by the reason with which the session was closed."""
+
+
+def data_of(row: EntityRow) -> Mapping[str, Any]:
+    """Return the stored data of an entity as a mapping; an empty mapping if the data is not a JSON object."""
+    data = msgspec.json.decode(row.data) if row.data else {}
+    return data if isinstance(data, dict) else {}
+
+
+class Outcomes:
+    """Words for the ends of the entities among *rows*."""
+
+    def __init__(self, rows: Iterable[EntityRow]) -> None:
+        self._of_tasks: dict[str, list[str]] = {}
+        self._of_holders: dict[str, str] = {}
+        for row in rows:
+            if row.kind == Kind.TASK:
+                data = data_of(row)
+                end = task_end(row.state, str(data.get("ended_as", "")))
+                self._of_tasks.setdefault(str(data.get("workstream", "")), []).append(end)
+                if data.get("claimed_by"):
+                    self._of_holders[str(data["claimed_by"])] = end
+
+    def of(self, row: EntityRow) -> str:
+        """Return the word for the end of an entity, or ``""`` for an entity that neither has ended nor is ending, and
+        for an entity of another kind."""
+        match row.kind:
+            case Kind.TASK:
+                return task_end(row.state, str(data_of(row).get("ended_as", "")))
+            case Kind.WORKSTREAM:
+                return self._of_run(row)
+            case Kind.SESSION:
+                data = data_of(row)
+                own = str(data.get("outcome") or "")
+                of_task = _ENDS_OF_TASKS.get(str(data.get("last_error") or ""), "")
+                return own and (self._of_holders.get(row.id) or of_task or own)
+        return ""
+
+    def reason(self, row: EntityRow) -> str:
+        """Return the reason for the end of a session; ``""`` for a session that was closed for the end of its task,
+        since the word says that."""
+        reason = str(data_of(row).get("last_error") or "")
+        return "" if reason in _ENDS_OF_TASKS else reason
+
+    def _of_run(self, row: EntityRow) -> str:
+        match row.state:
+            case Workstream.COMPLETED.value:
+                return TaskEnd.COMPLETED.value
+            case Workstream.FAILED.value:
+                return TaskEnd.FAILED.value
+            case Workstream.CANCELLED.value:
+                # A task that was rejected has ended well, and its workstream counts it as cancelled.
+                ends = self._of_tasks.get(row.id, [])
+                is_well = len(ends) == data_of(row).get("tasks") and ENDS_WELL.issuperset(ends)
+                return (TaskEnd.COMPLETED if is_well else TaskEnd.CANCELLED).value
+        return ""
