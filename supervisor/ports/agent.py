@@ -107,6 +107,14 @@ class PermissionNeeded(msgspec.Struct, frozen=True):
     paths: tuple[str, ...] = ()
 
 
+class RequestRefused(msgspec.Struct, frozen=True):
+    """Event: a request of the agent was answered with an error and not considered, because it breaks the protocol;
+    ``what`` is the kind of the request, *why* the reason."""
+
+    what: str
+    why: str
+
+
 class FileRequested(msgspec.Struct, frozen=True):
     """Event: the agent requests that the supervisor writes *text* to a file, or reads the file (``None``); the reply is
     sent by ``Codec.file_answered``."""
@@ -216,6 +224,7 @@ Out = (
     | ToolClosed
     | CallNotEnded
     | PermissionNeeded
+    | RequestRefused
     | FileRequested
     | TerminalOpened
     | TerminalKilled

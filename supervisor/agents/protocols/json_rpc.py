@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from supervisor.ports import Out, Send
+from supervisor.ports import Out, RequestRefused, Send
 
+INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 
@@ -73,6 +74,12 @@ def read(text: str | Raw, kind: type[_T], where: str) -> _T:
 
 def _short(text: str, chars: int) -> str:
     return text if len(text) <= chars else text[:chars] + "..."
+
+
+def id_in_use(rpc_id: RpcId | str, what: str) -> RequestRefused:
+    """Return the record of a request that was refused because an earlier request with its id has no response yet. Two
+    requests with one id cannot be told apart by their responses: the answer to one would be taken for the other's."""
+    return RequestRefused(what, f"its id {_short(str(rpc_id), _LINE_CHARS)!r} is that of a request without a response")
 
 
 class Writer:

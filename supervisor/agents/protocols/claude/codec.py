@@ -25,7 +25,7 @@ from supervisor.agents.protocols.claude.calls import ClaudeToolCalls
 from supervisor.agents.protocols.claude.messages import MessageHead
 from supervisor.agents.protocols.claude.updates import ClaudeUsageMeter, describe_call, kind_of, problem_of, verdict_of
 from supervisor.agents.protocols.codec_base import LINE_BYTES_MAX, Conversation
-from supervisor.agents.protocols.json_rpc import ConfigurationRefused, ProtocolError, read
+from supervisor.agents.protocols.json_rpc import ConfigurationRefused, ProtocolError, id_in_use, read
 from supervisor.ports import (
     AgentOptions,
     CallNotEnded,
@@ -80,6 +80,10 @@ class ClaudePermissionRequests:
         return PermissionNeeded(
             request_id, about.title, options, kind_of(asked.tool_name), asked.tool_name, detail, paths
         )
+
+    def waits(self, request_id: str) -> bool:
+        """Return whether the request *request_id* of the agent has no response yet."""
+        return request_id in self._waiting
 
     def answer(self, request_id: str, option_id: str | None) -> list[Send]:
         """Return the response to a request, or nothing if the request needs no response any more. The option ``None``
@@ -251,6 +255,9 @@ class ClaudeCodec(Conversation):
 
     def _on_control_request(self, asked: messages.ControlRequest) -> list[Out]:
         what = read(asked.request, messages.ControlRequestHead, "control_request").subtype
+        if self._permissions.waits(asked.request_id):
+            refused = id_in_use(asked.request_id, what)
+            return [messages.control_refusal(asked.request_id, refused.why), refused]
         if what != "can_use_tool":
             return [messages.control_refusal(asked.request_id, f"this client does not do {what}")]
         request_id, wanted = asked.request_id, read(asked.request, messages.PermissionRequest, "can_use_tool")

@@ -62,6 +62,10 @@ class CodexApprovalRequests:
         title = asked.command or asked.reason or f"codex asks for leave ({kind})"
         return PermissionNeeded(request_id, title, OPTIONS, kind, pending.method.split("/")[1], _detail(asked))
 
+    def waits(self, rpc_id: RpcId) -> bool:
+        """Return whether the request *rpc_id* of codex has no response yet."""
+        return any(one.rpc_id == rpc_id for one in self._waiting.values())
+
     def take(self, request_id: str, option_id: str | None) -> PendingApproval | None:
         """Remove and return a request that is being answered; return ``None`` if the request needs no answer any more.
 

@@ -28,6 +28,7 @@ from supervisor.agents.protocols.codex.calls import (
 )
 from supervisor.agents.protocols.codex.updates import CodexUsageMeter, Problem, problem_of
 from supervisor.agents.protocols.json_rpc import (
+    INVALID_REQUEST,
     METHOD_NOT_FOUND,
     JsonRpcMessage,
     OnResult,
@@ -35,6 +36,7 @@ from supervisor.agents.protocols.json_rpc import (
     ProtocolError,
     RpcError,
     RpcId,
+    id_in_use,
     read,
 )
 from supervisor.lifecycles.types import ModelProblem
@@ -163,6 +165,9 @@ class CodexCodec(Conversation):
         return handle(self, read(message.params, kind, message.method))
 
     def _request(self, rpc_id: RpcId, method: str, params: Raw) -> list[Out]:
+        if self._approvals.waits(rpc_id):
+            refused = id_in_use(rpc_id, method)
+            return [messages.JSON_RPC.error(rpc_id, INVALID_REQUEST, refused.why), refused]
         if method in _NOTHING_GIVEN:
             return [messages.JSON_RPC.result(rpc_id, _NOTHING_GIVEN[method])]
         if method not in KINDS:
