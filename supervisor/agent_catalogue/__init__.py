@@ -8,6 +8,7 @@ from supervisor.agent_catalogue.catalogue import (
     KnownAgent,
     PermissionStart,
     UnknownAgent,
+    agent_called,
     catalogue,
     known_agent,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "PermissionStart",
     "Quirks",
     "UnknownAgent",
+    "agent_called",
     "catalogue",
     "known_agent",
     "read_data",

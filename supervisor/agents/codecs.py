@@ -31,8 +31,11 @@ _CODECS: Final[Mapping[str, Callable[[], Codec]]] = MappingProxyType(
         "scripted": partial(AcpCodec, silent=True),
     }
 )
-WITH_OPTIONS: Final[Mapping[str, Callable[..., Codec]]] = MappingProxyType({"acp": AcpCodec, "claude": ClaudeCodec})
-"""Adapters whose codec accepts the settings that a plan gives for an agent (model, mode, tool servers)."""
+WITH_OPTIONS: Final[Mapping[str, Callable[..., Codec]]] = MappingProxyType(
+    {"acp": AcpCodec, "claude": ClaudeCodec, "codex": CodexCodec}
+)
+"""Adapters whose codec accepts the settings that a plan gives for an agent (model, mode, tool servers, whether it must
+ask)."""
 _NO_OPTIONS: Final = AgentOptions()
 MAPPED: Final = "jsonl"
 """Adapter that needs a line mapping: a description of the meaning of the lines that a program prints."""

@@ -254,9 +254,14 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that a plan gives an agent beyond its command line, in the agent's terms; an empty value is the agent's
     default.
 
-    ``auth`` is the way to log in, ``options`` are settings of the agent by their ids.
+    ``auth`` is the way to log in, ``options`` are settings of the agent by their ids. ``guarded``: the plan denies the
+    agent something or lets a person decide, so that an agent that acts without asking must be given no prompt; a codec
+    checks this in the agent's own answers. ``started`` is the name in the catalogue of the agent that the command line
+    starts, as far as the command line shows it.
     """
 
+    guarded: bool = False
+    started: str = ""
     mode: str = ""
     model: str = ""
     auth: str = ""

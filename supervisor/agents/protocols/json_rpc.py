@@ -23,6 +23,12 @@ RpcId: TypeAlias = Annotated[int, INT64] | Annotated[str, Meta(max_length=256)] 
 """Type of a request's id. An integer outside 64 bits is rejected, since the id could not be written back; a text longer
 than 256 characters is rejected too."""
 
+UNGUARDED: Final = (
+    "but its permissions deny something or let a person decide",
+    "or write `unguarded: true` in its entry of the plan, if it may act without asking",
+)
+"""Parts of the reason for which an agent that acts without asking is refused: the contradiction, and the way out."""
+
 _DATA_CHARS: Final = 300
 _LINE_CHARS: Final = 80
 """Number of characters that an error text shows: of an error's data, and of a line that is not a message."""
